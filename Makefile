@@ -1,0 +1,68 @@
+# make setup   prepare .venv (Python >= 3.11 is all it needs)
+# make run     start the demo on the embedded database
+# make test    everything CI runs
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: setup run test lint fmt bench lock clean
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@$(BIN)/python -c pass 2>/dev/null || { \
+	  python=; for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	    if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	    then python=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$python" ]; then \
+	    echo "holdfast needs Python 3.11 or newer with its venv module (Debian, Ubuntu: apt install python3-venv)." >&2; \
+	    echo "Install one, or name it: make PYTHON=/path/to/python3 setup" >&2; \
+	    exit 1; \
+	  fi; \
+	  "$$python" -m venv --clear $(VENV); \
+	}
+	@echo "preparing $(VENV)"
+	@$(PIP) install --require-hashes --only-binary :all: -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: setup
+	@$(BIN)/holdfast demo
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/generate_sync_client.py --check
+
+# The protocol's tests run once more on every older PostgreSQL that Debian's packages brought.
+test: lint
+	@for bin in /usr/lib/postgresql/1[4-7]/bin; do \
+	  if [ -x "$$bin/postgres" ]; then \
+	    echo "tests/sql on $$("$$bin/postgres" --version)"; \
+	    HOLDFAST_TEST_PG_BIN="$$bin" $(BIN)/pytest --quiet tests/sql || exit 1; \
+	  else \
+	    echo "tests/sql on PostgreSQL 14 to 17: skipped, none in /usr/lib/postgresql"; \
+	  fi; \
+	done
+	$(BIN)/pytest
+
+fmt: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup
+	$(BIN)/python -m bench
+
+# The lock is for every supported Python and platform at once, and names no index.
+lock: setup
+	$(PIP) install uv==0.13.7
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --no-emit-find-links --no-emit-index-url --extra dev --group test --group build pyproject.toml --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist build

@@ -1,0 +1,212 @@
+# ruff: noqa: N818 - an error is named for what happened
+"""Every error Holdfast raises: a small tree whose messages say what to do next.
+
+An error reads as *what happened and the value that caused it · why · what fixes it*, and carries a
+code that names one page of the documentation. Expected results are values, never errors: a
+duplicate is an `Enqueued`, a lost lease is a `Settled`, until the caller asks for an exception.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+
+class HoldfastError(Exception):
+    """Anything Holdfast refuses or cannot do; `str()` is the whole message for a terminal."""
+
+    code = "HF000"
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", code: str = "") -> None:
+        super().__init__(what)
+        self.code = code or type(self).code
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        parts = [part for part in (self.what, self.why, self.fix) if part]
+        return f"{self.code} " + "\n".join(parts).replace("\n", "\n      ")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+class Unavailable(HoldfastError):
+    """The database cannot be used now; nothing was changed and the call may be made again."""
+
+    code = "HF102"
+
+
+class CannotConnect(Unavailable):
+    """No connection to PostgreSQL could be made. The message never shows a password."""
+
+    code = "HF100"
+
+    def __init__(
+        self, server: str, reason: str, *, source: str = "", tries: int = 1, seconds: float = 0.0
+    ) -> None:
+        tried = f"Tried {tries} {'time' if tries == 1 else 'times'} in {seconds:.0f} s."
+        super().__init__(
+            f"cannot reach PostgreSQL at {server}: {reason}",
+            why=f"from {source}. {tried}" if source else tried,
+            fix=(
+                "Check that the server runs, or unset HOLDFAST_URL to use the embedded one."
+                if "HOLDFAST_URL" in source
+                else "Check that the server runs and that the address is right."
+            ),
+        )
+        self.server = server
+        self.reason = reason
+        self.source = source
+        self.tries = tries
+        self.seconds = seconds
+
+
+class EmbeddedUnavailable(HoldfastError):
+    """No PostgreSQL could be started on this machine."""
+
+    code = "HF101"
+
+    def __init__(self, what: str, *, tried: Sequence[str] = (), fix: str = "") -> None:
+        super().__init__(
+            what,
+            why="\n".join(tried),
+            fix=fix or 'Run:  pip install "holdfast[dev]"     or set HOLDFAST_URL',
+        )
+        self.tried = tuple(tried)
+
+
+class SchemaError(HoldfastError):
+    """The schema in the database is not the one this program speaks to."""
+
+    code = "HF112"
+
+
+class NotMigrated(SchemaError):
+    """The database has no Holdfast schema, or an older one."""
+
+    code = "HF110"
+
+    def __init__(self, database: str, *, found: int | None, needed: int | None = None) -> None:
+        has = "no holdfast schema" if found is None else f"holdfast schema {found}"
+        needs = f" (found: {found or 'none'}, this version needs {needed})" if needed else ""
+        super().__init__(
+            f'database "{database}" has {has}{needs}',
+            fix="Run:  holdfast migrate            See the SQL first:  holdfast migrate --sql",
+        )
+        self.database = database
+        self.found = found
+        self.needed = needed
+
+
+class SchemaTooNew(SchemaError):
+    """The schema was made by a newer Holdfast. It is never taken back."""
+
+    code = "HF111"
+
+    def __init__(self, *, found: int | str, known: int | str) -> None:
+        super().__init__(
+            f"schema is version {found}, this program knows {known}. "
+            "Upgrade holdfast on this host, or run an older schema."
+        )
+        self.found = found
+        self.known = known
+
+
+class SchemaDrift(SchemaError):
+    """The schema has the right version and yet is not what this program would have made."""
+
+    code = "HF112"
+
+
+class MigrationBlocked(SchemaError):
+    """A migration gave up waiting for other sessions; nothing was changed."""
+
+    code = "HF113"
+
+
+class UnknownOutcome(HoldfastError):
+    """The connection was lost after a call was sent: it may or may not have been committed.
+
+    Distinct from failure: doing it again may do it twice, giving up may lose it. Calls that can be
+    repeated safely are repeated by the client and end here only when their deadline has passed.
+    """
+
+    code = "HF120"
+
+    def __init__(self, call: str, reason: str, *, fix: str = "", ids: Sequence[UUID] = ()) -> None:
+        super().__init__(f"{call}: outcome unknown, {reason}", fix=fix)
+        self.call = call
+        self.reason = reason
+        self.ids = tuple(ids)
+
+
+class Misuse(HoldfastError):
+    """A call that can never succeed as it was made."""
+
+    code = "HF200"
+
+
+class InvalidJob(Misuse):
+    """A job that cannot be enqueued: an unknown field, a bad name or value (HF201 to HF206)."""
+
+    code = "HF201"
+
+
+class PayloadTooLarge(InvalidJob):
+    """A payload over the limit of its queue."""
+
+    code = "HF210"
+
+
+class InvalidFilter(Misuse):
+    """A filter that cannot be read; the message names the term."""
+
+    code = "HF220"
+
+
+class InvalidSetting(Misuse):
+    """An unknown setting of a queue or lane (HF221), or a field that cannot be edited (HF222)."""
+
+    code = "HF221"
+
+
+class LeaseLost(HoldfastError):
+    """A lease was settled or touched too late: its job belongs to somebody else by now.
+
+    What the holder did must count as not done.
+    """
+
+    code = "HF300"
+
+    def __init__(self, id: UUID, detail: str = "", *, kind: str = "") -> None:
+        named = f"job {id} ({kind})" if kind else f"job {id}"
+        super().__init__(f"lease lost: {named}" + (f" {detail}" if detail else ""))
+        self.id = id
+        self.kind = kind
+        self.detail = detail
+
+
+class UnknownJob(HoldfastError):
+    """No job has this id: it never existed, or was deleted when it was done."""
+
+    code = "HF310"
+
+    def __init__(self, id: UUID | str) -> None:
+        super().__init__(f"no job has the id {id}")
+        self.id = id
+
+
+class Refused(HoldfastError):
+    """The caller may not do this: a read-only server, a missing right, an unconfirmed deletion."""
+
+    code = "HF401"
+
+
+def _restore(
+    kind: type[HoldfastError], args: tuple[Any, ...], state: dict[str, Any]
+) -> HoldfastError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error

