@@ -1,0 +1,122 @@
+-- Time, ids and refusals: what every other function stands on.
+
+-- now: the time of the statement. now() stands still in a long transaction and makes leases short;
+-- clock_timestamp() is volatile and defeats index conditions. Tests replace this one function.
+create or replace function holdfast.now()
+returns timestamptz
+language sql stable parallel safe
+as $$ select statement_timestamp() $$;
+
+-- queue_part: where a queue lives. Clients compute the same: first four bytes of md5, modulo 64.
+create or replace function holdfast.queue_part(queue text)
+returns smallint
+language sql immutable parallel safe
+as $$ select ((('x' || substr(md5(queue), 1, 8))::bit(32)::bigint) % 64)::smallint $$;
+
+-- part_of: the part an id carries in the twelve bits after its version.
+create or replace function holdfast.part_of(id uuid)
+returns smallint
+language sql immutable parallel safe
+as $$ select (((get_byte(uuid_send(id), 6) & 15) << 8) | get_byte(uuid_send(id), 7))::smallint $$;
+
+-- stamp: the same id, carrying another part.
+create or replace function holdfast.stamp(id uuid, part smallint)
+returns uuid
+language sql immutable parallel safe
+as $$
+  select encode(
+    set_byte(set_byte(uuid_send(id), 6, 128 | (part >> 8)), 7, part & 255), 'hex')::uuid
+$$;
+
+-- id_in: a new UUIDv8 in a part: 48 bits of milliseconds, the part, 62 random bits.
+create or replace function holdfast.id_in(part smallint)
+returns uuid
+language sql volatile parallel safe
+as $$
+  select encode(
+    substr(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint), 3)
+    || set_byte(set_byte(substr(uuid_send(gen_random_uuid()), 7), 0, 128 | (part >> 8)), 1, part & 255),
+    'hex')::uuid
+$$;
+
+-- new_id: an id for a job of this queue, to be made before an enqueue that may have to be repeated.
+create or replace function holdfast.new_id(queue text default 'default')
+returns uuid
+language sql volatile parallel safe
+as $$ select holdfast.id_in(holdfast.queue_part(queue)) $$;
+
+-- refuse: raise misuse under its own SQLSTATE.
+create or replace function holdfast.refuse(code text, message text, detail text default null, hint text default null)
+returns void
+language plpgsql volatile
+as $$
+begin
+  if detail is null then
+    raise exception using errcode = refuse.code, message = refuse.message, hint = coalesce(refuse.hint, 'See the SQL reference.');
+  else
+    raise exception using errcode = refuse.code, message = refuse.message, detail = refuse.detail, hint = coalesce(refuse.hint, 'See the SQL reference.');
+  end if;
+end
+$$;
+
+-- named: the value if it is a usable name, else a refusal that says which field and why.
+create or replace function holdfast.named(field text, value text, longest integer default 200)
+returns text
+language plpgsql immutable parallel safe
+as $$
+begin
+  if value is null or value = '' then
+    perform holdfast.refuse('HF202', format('%s is missing', field), null, format('Give %s a name of 1 to %s characters.', field, longest));
+  elsif length(value) > longest then
+    perform holdfast.refuse('HF202', format('%s %L is %s characters long, the limit is %s', field, left(value, 40) || '…', length(value), longest));
+  elsif value ~ '[[:cntrl:]]' then
+    perform holdfast.refuse('HF202', format('%s %L holds a control character', field, value), null, 'Use printable characters only.');
+  end if;
+  return value;
+end
+$$;
+
+-- fingerprint: one group for errors that differ only in numbers, ids, quoted values and addresses.
+create or replace function holdfast.fingerprint(error_kind text, message text)
+returns text
+language sql immutable parallel safe
+as $$ select left(md5(coalesce(error_kind, '') || ':' || holdfast.error_pattern(message)), 8) $$;
+
+create or replace function holdfast.error_pattern(message text)
+returns text
+language sql immutable parallel safe
+as $$
+  select regexp_replace(regexp_replace(regexp_replace(left(split_part(coalesce(message, ''), E'\n', 1), 500),
+    '[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|\m[0-9a-f]{16,}\M', '*', 'g'),
+    '''[^'']*''|"[^"]*"', '*', 'g'),
+    '[0-9]+', '*', 'g')
+$$;
+
+-- oldest: since when the longest waiting ready job of a queue has been due. One probe per priority.
+create or replace function holdfast.oldest(queue text, fanout integer)
+returns timestamptz
+language sql stable
+as $$
+  select min(h.run_at)
+  from generate_series(0, fanout - 1) step
+  cross join lateral (select ((holdfast.queue_part(oldest.queue) + step) % 64)::smallint as part) p
+  cross join lateral unnest(coalesce((
+    select f.floors from holdfast.floor f
+    where f.part = p.part and f.queue = oldest.queue
+    order by f.gen desc limit 1), '{0,0,0,0,0,0,0,0,0,0}'::bigint[])) with ordinality as l(floor, nth)
+  cross join lateral (
+    select j.run_at
+    from holdfast.job j
+    where j.part = p.part and j.queue = oldest.queue and j.priority = (10 - l.nth)::smallint
+      and j.pos >= l.floor and j.token is null
+    order by j.pos
+    limit 1
+  ) h
+$$;
+
+-- version: the schema's version, the number of its newest migration.
+create or replace function holdfast.version()
+returns integer
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$ select max(m.version)::integer from holdfast.migration m $$;

@@ -1,0 +1,332 @@
+-- claim: lease up to max_jobs ready jobs of one queue to one worker, highest priority first, then in
+-- the order of becoming due. The caller makes the token: after a lost reply it asks held(token).
+-- durable => false lets the claim commit asynchronously: a claim lost in a crash is only redelivered.
+-- It is for a call that is a transaction of its own; it would loosen the caller's writes otherwise.
+create or replace function holdfast.claim(
+  queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
+  kinds text[] default null, durable boolean default true)
+returns table (
+  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
+  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
+  tenant text, subject text, headers jsonb)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set jit = off
+-- One plan for ever, made whenever the table may be empty: only an ordered index scan is left to choose.
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_queue  holdfast.queue;
+  v_base   smallint;
+  v_fanout integer;
+  v_part   smallint;
+  v_floors bigint[];
+  v_want   integer;
+  v_rows   tid[];      -- chosen and locked
+  v_lanes  boolean;    -- the ready order showed jobs that belong to lanes
+  v_got    integer;
+begin
+  if token is null or worker is null or queue is null or not coalesce(max_jobs between 1 and 10000, false)
+     or lease <= '0' or current_setting('transaction_isolation') <> 'read committed' then
+    perform holdfast.refuse_claim(queue, worker, token, max_jobs, lease);
+  end if;
+  if not durable then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+
+  select q.* into v_queue from holdfast.queue q where q.name = claim.queue;
+  if v_queue.paused_at is not null and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
+    return;
+  end if;
+  v_queue.name := queue;   -- a queue nobody has set up has no row
+  v_base := holdfast.queue_part(queue);
+  v_fanout := coalesce(v_queue.fanout, 1);
+  lease := coalesce(lease, v_queue.lease, interval '30 seconds');
+  v_want := max_jobs;
+
+  -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
+  for turn in 1 .. 2 loop
+    if v_queue.lease_limit is not null or v_queue.rate_limit is not null or v_queue.fair then
+      v_want := least(v_want, holdfast.pass_gate(v_queue, v_base, v_now));
+    end if;
+
+    for step in 0 .. v_fanout - 1 loop
+      v_part := case when v_fanout = 1 then v_base else (v_base + (step + pg_backend_pid()) % v_fanout) % 64 end;
+      v_floors := coalesce((
+        select f.floors
+        from holdfast.floor f
+        where f.part = v_part and f.queue = claim.queue
+        order by f.gen desc
+        limit 1), '{0,0,0,0,0,0,0,0,0,0}');
+
+      -- More than once only where lanes are met: what they hold back leaves the ready order.
+      for look in 1 .. 20 loop
+        exit when v_want <= 0;
+        if kinds is null and v_queue.fair is not true then
+          select array_agg(c.ctid) filter (where c.lane is null), bool_or(c.lane is not null)
+          into v_rows, v_lanes
+          from (
+            select r.ctid, r.lane
+            from unnest(v_floors) with ordinality as f(floor, nth)
+            cross join lateral (
+              select j.ctid, j.lane
+              from holdfast.job j
+              where j.part = v_part and j.queue = claim.queue and j.priority = (10 - f.nth)::smallint
+                and j.pos >= f.floor and j.token is null
+              order by j.pos
+              limit v_want
+              for update skip locked
+            ) r
+            limit v_want
+          ) c;
+        elsif v_queue.fair then
+          select p.chosen, p.lanes into v_rows, v_lanes
+          from holdfast.pick_fairly(v_part, claim.queue, v_floors, v_want, kinds) p;
+        else
+          select p.chosen, p.lanes into v_rows, v_lanes
+          from holdfast.pick_kinds(v_part, claim.queue, v_floors, v_want, kinds, v_queue.by_kind) p;
+        end if;
+        if v_lanes then
+          v_rows := v_rows || holdfast.pick_lanes(v_queue, v_part, v_floors, v_want - coalesce(cardinality(v_rows), 0), kinds, v_now);
+        end if;
+
+        return query
+          with taken as (
+            update holdfast.job j
+            set token = claim.token, worker = claim.worker, attempt = j.attempt + 1,
+                lease_until = v_now + coalesce(j.lease_for, claim.lease),
+                held = case when v_queue.lease_limit is not null or j.lane is not null then true end
+            where j.ctid = any(v_rows) and j.part = v_part
+            returning j.*
+          ), noted as (
+            insert into holdfast.lease (token, part, queue, worker, claimed_at, until, ids)
+            select claim.token, v_part, claim.queue, claim.worker, v_now, min(t.lease_until), array_agg(t.id)
+            from taken t
+            having count(*) > 0
+          ), counted as (
+            insert into holdfast.tally (part, queue, kind, queued, leased)
+            select v_part, claim.queue, t.kind, -count(*), count(*)
+            from taken t
+            group by t.kind
+          )
+          select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
+                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers
+          from taken t
+          order by t.priority desc, t.pos;
+        get diagnostics v_got = row_count;
+        v_want := v_want - v_got;
+        max_jobs := max_jobs - v_got;
+        if v_queue.rate_limit is not null and v_got > 0 then
+          insert into holdfast.rate_use (part, queue, lane, at, starts)
+          values (v_base, claim.queue, '', v_now, v_got);
+        end if;
+        exit when v_lanes is not true;
+      end loop;
+    end loop;
+
+    exit when max_jobs = 0 or turn = 2;
+    exit when not holdfast.let_in(max_jobs);
+    v_want := max_jobs;
+  end loop;
+end
+$$;
+
+-- pick_kinds: what a worker that knows only some kinds may take. In a queue with by_kind each kind has
+-- a ready order of its own; elsewhere jobs of other kinds are passed over one by one.
+create or replace function holdfast.pick_kinds(
+  part smallint, queue text, floors bigint[], max_jobs integer, kinds text[], by_kind boolean,
+  out chosen tid[], out lanes boolean)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if by_kind then
+    select array_agg(c.ctid) filter (where c.lane is null), bool_or(c.lane is not null)
+    into chosen, lanes
+    from (
+      select r.ctid, r.lane
+      from unnest(floors) with ordinality as f(floor, nth)
+      cross join lateral (
+        select p.ctid, p.lane
+        from (select distinct x.kind from unnest(kinds) x(kind)) k
+        cross join lateral (
+          select j.ctid, j.lane, j.pos
+          from holdfast.job j
+          where j.part = pick_kinds.part and j.queue = pick_kinds.queue and j.kind = k.kind
+            and j.priority = (10 - f.nth)::smallint and j.by_kind
+            and j.pos >= f.floor and j.token is null
+          order by j.pos
+          limit max_jobs
+          for update skip locked
+        ) p
+        order by p.pos
+        limit max_jobs
+      ) r
+      limit max_jobs
+    ) c;
+  else
+    select array_agg(c.ctid) filter (where c.lane is null), bool_or(c.lane is not null)
+    into chosen, lanes
+    from (
+      select r.ctid, r.lane
+      from unnest(floors) with ordinality as f(floor, nth)
+      cross join lateral (
+        select j.ctid, j.lane
+        from holdfast.job j
+        where j.part = pick_kinds.part and j.queue = pick_kinds.queue and j.priority = (10 - f.nth)::smallint
+          and j.pos >= f.floor and j.token is null and j.kind = any(kinds)
+        order by j.pos
+        limit max_jobs
+        for update skip locked
+      ) r
+      limit max_jobs
+    ) c;
+  end if;
+end
+$$;
+
+-- pass_gate: how many jobs a limited, rated or fair queue may start now. Holds the gate to the end of
+-- the transaction: such claims take turns, which makes the answer exact.
+create or replace function holdfast.pass_gate(queue_row holdfast.queue, base smallint, at timestamptz)
+returns integer
+language plpgsql
+as $$
+declare
+  v_allowed integer := 2147483647;
+begin
+  insert into holdfast.gate (part, queue) values (base, queue_row.name) on conflict do nothing;
+  perform from holdfast.gate g where g.part = base and g.queue = queue_row.name for update;
+
+  if queue_row.lease_limit is not null then
+    v_allowed := least(v_allowed, queue_row.lease_limit - (
+      select count(*)
+      from generate_series(0, queue_row.fanout - 1) step
+      cross join lateral (
+        select from holdfast.job j
+        where j.part = ((base + step) % 64)::smallint and j.queue = queue_row.name and j.held) h));
+  end if;
+  if queue_row.rate_limit is not null then
+    delete from holdfast.rate_use u
+    where u.part = base and u.queue = queue_row.name and u.lane = '' and u.at <= pass_gate.at - queue_row.rate_period;
+    v_allowed := least(v_allowed, queue_row.rate_limit - coalesce((
+      select sum(u.starts)
+      from holdfast.rate_use u
+      where u.part = base and u.queue = queue_row.name and u.lane = ''), 0));
+  end if;
+  return greatest(v_allowed, 0);
+end
+$$;
+
+-- pick_fairly: one job per tenant in turn, as often round as it takes, inside each priority.
+-- The gate is held, so the turn moves on exactly once per job.
+create or replace function holdfast.pick_fairly(
+  part smallint, queue text, floors bigint[], max_jobs integer, kinds text[],
+  out chosen tid[], out lanes boolean)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_base constant smallint := holdfast.queue_part(queue);
+  v_turn text;
+  v_rows tid[];
+  v_last text;
+  v_seen boolean;
+begin
+  select g.turn into v_turn from holdfast.gate g where g.part = v_base and g.queue = pick_fairly.queue;
+  lanes := false;
+  for nth in 1 .. 10 loop
+    exit when coalesce(cardinality(chosen), 0) >= max_jobs;
+    with recursive ring as (
+      -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
+      (select 0 as lap, j.tenant
+       from holdfast.job j
+       where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+         and j.pos is not null and j.tenant > v_turn
+       order by j.tenant
+       limit 1)
+      union all
+      (select 1, j.tenant
+       from holdfast.job j
+       where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+         and j.pos is not null and j.tenant <= v_turn
+       order by j.tenant
+       limit 1)
+      union all
+      select r.lap, n.tenant
+      from ring r
+      cross join lateral (
+        select j.tenant
+        from holdfast.job j
+        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+          and j.pos is not null and j.tenant > r.tenant and (r.lap = 0 or j.tenant <= v_turn)
+        order by j.tenant
+        limit 1
+      ) n
+    ), picked as (
+      select p.ctid, p.lane, r.lap, r.tenant, p.round
+      from ring r
+      cross join lateral (
+        select j.ctid, j.lane, row_number() over (order by j.pos) as round
+        from holdfast.job j
+        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+          and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null
+          and (kinds is null or j.kind = any(kinds))
+        order by j.pos
+        limit max_jobs
+      ) p
+      order by p.round, r.lap, r.tenant
+      limit max_jobs - coalesce(cardinality(chosen), 0)
+    )
+    select array_agg(p.ctid order by p.round, p.lap, p.tenant) filter (where p.lane is null),
+           (array_agg(p.tenant order by p.round desc, p.lap desc, p.tenant desc))[1],
+           coalesce(bool_or(p.lane is not null), false)
+    into v_rows, v_last, v_seen
+    from picked p;
+    chosen := chosen || array(
+      select j.ctid
+      from holdfast.job j
+      where j.ctid = any(v_rows) and j.part = pick_fairly.part and j.token is null
+      for update skip locked);
+    v_turn := coalesce(v_last, v_turn);
+    lanes := lanes or v_seen;
+  end loop;
+  update holdfast.gate g set turn = v_turn
+  where g.part = v_base and g.queue = pick_fairly.queue and g.turn <> v_turn;
+end
+$$;
+
+-- let_in: promote due jobs and reap abandoned ones on behalf of a claim that found too little, so that
+-- a queue without any upkeep process still moves. True if that may have made jobs ready.
+create or replace function holdfast.let_in(max_jobs integer)
+returns boolean
+language plpgsql
+as $$
+begin
+  return holdfast.promote(max_jobs) > 0
+      or exists (select from holdfast.reap(max_jobs));
+end
+$$;
+
+create or replace function holdfast.refuse_claim(queue text, worker text, token uuid, max_jobs integer, lease interval)
+returns void
+language plpgsql
+as $$
+begin
+  if token is null then
+    perform holdfast.refuse('HF207', 'claim needs a token', null, 'Make one for each call, for example token => gen_random_uuid().');
+  end if;
+  perform holdfast.named('queue', queue, 120);
+  perform holdfast.named('worker', worker);
+  if not coalesce(max_jobs between 1 and 10000, false) then
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed', coalesce(max_jobs::text, 'null')));
+  end if;
+  if lease <= '0' then
+    perform holdfast.refuse('HF204', format('lease %s is not above zero', lease), null, 'For example lease => ''30 seconds''.');
+  end if;
+  perform holdfast.refuse('HF209',
+    format('claim was called at isolation level %s', current_setting('transaction_isolation')), null,
+    'Limits and lanes are decided on the newest rows: claim at read committed.');
+end
+$$;

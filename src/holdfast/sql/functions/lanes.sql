@@ -1,0 +1,222 @@
+-- Lanes. A job in a lane is ready, blocked behind others, or waits for its time. Whoever decides about
+-- a lane holds its row in holdfast.lane; the slots in use are counted from the jobs themselves, so a
+-- crash cannot leak one. The claim decides; settling wakes the next; a sweep repairs.
+
+-- pick_lanes: what the lanes met in the ready order may start now. Jobs that may not are taken out of
+-- the ready order (blocked), so that no claim meets them again before it is their turn.
+create or replace function holdfast.pick_lanes(
+  queue_row holdfast.queue, part smallint, floors bigint[], max_jobs integer, kinds text[], at timestamptz)
+returns tid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_met    uuid[];
+  v_names  text[];
+  v_locked text[];
+  v_heads  uuid[];
+  v_start  uuid[];
+begin
+  if max_jobs <= 0 then
+    return null;
+  end if;
+  select array_agg(c.id), array_agg(distinct c.lane)
+  into v_met, v_names
+  from (
+    select r.id, r.lane
+    from unnest(floors) with ordinality as f(floor, nth)
+    cross join lateral (
+      select j.id, j.lane
+      from holdfast.job j
+      where j.part = pick_lanes.part and j.queue = queue_row.name and j.priority = (10 - f.nth)::smallint
+        and j.pos >= f.floor and j.token is null and j.lane is not null
+        and (kinds is null or j.kind = any(kinds))
+      order by j.pos
+      limit max_jobs
+      for update skip locked
+    ) r
+    limit max_jobs
+  ) c;
+  if v_met is null then
+    return null;
+  end if;
+
+  insert into holdfast.lane (part, queue, name)
+  select pick_lanes.part, queue_row.name, n.name
+  from unnest(v_names) n(name)
+  where not exists (select from holdfast.lane l where l.part = pick_lanes.part and l.queue = queue_row.name and l.name = n.name)
+  order by n.name
+  on conflict do nothing;
+  v_locked := array(
+    select l.name
+    from holdfast.lane l
+    where l.part = pick_lanes.part and l.queue = queue_row.name and l.name = any(v_names)
+    order by l.name
+    for update skip locked);
+
+  select array_agg(h.id), (array_agg(h.id order by h.priority desc, h.lane_seq) filter (
+    where h.run_at <= at and (kinds is null or h.kind = any(kinds))))[1:max_jobs]
+  into v_heads, v_start
+  from holdfast.lane_heads(queue_row, pick_lanes.part, v_locked, at) h;
+
+  update holdfast.job j
+  set pos = null, blocked = true
+  where j.part = pick_lanes.part and j.id = any(v_met) and j.lane = any(v_locked)
+    and not j.id = any(coalesce(v_heads, '{}'));
+  update holdfast.job j
+  set pos = nextval('holdfast.pos'), blocked = false
+  where j.part = pick_lanes.part and j.id = any(v_heads) and j.blocked and j.run_at <= at
+    and not j.id = any(coalesce(v_start, '{}'));
+  update holdfast.job j
+  set blocked = false
+  where j.part = pick_lanes.part and j.id = any(v_start) and j.blocked;
+
+  insert into holdfast.rate_use (part, queue, lane, at, starts)
+  select pick_lanes.part, queue_row.name, l.name, pick_lanes.at, count(*)
+  from holdfast.job j
+  join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
+  where j.part = pick_lanes.part and j.id = any(v_start) and l.rate_limit is not null
+  group by l.name;
+
+  return array(
+    select j.ctid
+    from holdfast.job j
+    where j.part = pick_lanes.part and j.id = any(v_start) and j.token is null
+    for update);
+end
+$$;
+
+-- lane_heads: of each lane, the jobs whose turn it is: as many as it has free slots, in its order.
+-- A head that waits for its time keeps its slot; a halted lane has none. The caller holds the lanes.
+create or replace function holdfast.lane_heads(queue_row holdfast.queue, part smallint, names text[], at timestamptz)
+returns table (id uuid, lane text, kind text, priority smallint, lane_seq bigint, run_at timestamptz, blocked boolean)
+language sql stable
+rows 100
+as $$
+  select h.id, l.name, h.kind, h.priority, h.lane_seq, h.run_at, h.blocked
+  from unnest(names) n(name)
+  join holdfast.lane l on l.part = lane_heads.part and l.queue = (queue_row).name and l.name = n.name
+  cross join lateral (
+    select
+      coalesce(l.lane_limit, (queue_row).lane_limit, 1)
+      - (select count(*) from holdfast.job j
+         where j.part = lane_heads.part and j.queue = l.queue and j.lane = l.name and j.held) as slots,
+      case when l.rate_limit is null then 2147483647 else l.rate_limit - coalesce((
+        select sum(u.starts) from holdfast.rate_use u
+        where u.part = lane_heads.part and u.queue = l.queue and u.lane = l.name
+          and u.at > lane_heads.at - l.rate_period), 0) end as starts
+  ) free
+  cross join lateral (
+    select j.id, j.kind, j.priority, j.lane_seq, j.run_at, j.blocked
+    from holdfast.job j
+    where j.part = lane_heads.part and j.queue = l.queue and j.lane = l.name
+      and j.lane_seq is not null and j.token is null
+    order by j.lane_seq
+    limit greatest(least(free.slots, free.starts), 0)
+  ) h
+  where l.halted_by is null
+$$;
+
+-- unblock: let the next jobs of these lanes into the ready order. Called by whoever freed a slot;
+-- queues and lanes are parallel.
+create or replace function holdfast.unblock(part smallint, queues text[], lanes text[], at timestamptz)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_queue holdfast.queue;
+  v_name  text;
+  v_lanes text[];
+  v_woken integer;
+  v_ready integer := 0;
+begin
+  for v_name, v_lanes in
+    select u.queue, array_agg(distinct u.lane) from unnest(queues, lanes) u(queue, lane) group by u.queue order by u.queue
+  loop
+    select q.* into v_queue from holdfast.queue q where q.name = v_name;
+    v_queue.name := v_name;
+    perform from holdfast.lane l
+    where l.part = unblock.part and l.queue = v_name and l.name = any(v_lanes)
+    order by l.name
+    for update;
+
+    update holdfast.job j
+    set pos = case when j.run_at <= at then nextval('holdfast.pos') end, blocked = false
+    where j.part = unblock.part and j.blocked and not j.follow and j.id = any(array(
+      select h.id from holdfast.lane_heads(v_queue, unblock.part, v_lanes, at) h where h.blocked));
+    get diagnostics v_woken = row_count;
+    if v_woken > 0 then
+      v_ready := v_ready + v_woken;
+      perform holdfast.wake(array[v_name], v_woken);
+    end if;
+  end loop;
+  return v_ready;
+end
+$$;
+
+-- unfollow: jobs with these keys have left; where a follow-up waits, it takes the place. Parallel arrays.
+create or replace function holdfast.unfollow(part smallint, queues text[], kinds text[], keys text[], at timestamptz)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_ready integer;
+begin
+  update holdfast.job j
+  set follow = false, blocked = false,
+      lane_seq = case when j.lane is not null and j.run_at <= at then nextval('holdfast.pos') end,
+      pos = case when j.run_at <= at then nextval('holdfast.pos') end
+  from unnest(queues, kinds, keys) u(queue, kind, key)
+  where j.part = unfollow.part and j.queue = u.queue and j.kind = u.kind and j.key = u.key and j.follow
+    and not exists (
+      select from holdfast.job h
+      where h.part = unfollow.part and h.queue = u.queue and h.kind = u.kind and h.key = u.key and not h.follow);
+  get diagnostics v_ready = row_count;
+  if v_ready > 0 then
+    perform holdfast.wake(queues, v_ready);
+  end if;
+  return v_ready;
+end
+$$;
+
+-- lane_set: settle how a lane behaves; a null setting goes back to the queue's.
+-- settings: limit, on_failure (skip, retry, halt), rate_limit, rate_period (seconds), halted (false resumes).
+create or replace function holdfast.lane_set(queue text, lane text, settings jsonb, actor text default null)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_field  text;
+  v_fanout integer;
+  v_part   smallint;
+begin
+  perform holdfast.named('queue', queue, 120);
+  perform holdfast.named('lane', lane);
+  select k into v_field from jsonb_object_keys(settings) k
+  where not k = any('{limit,on_failure,rate_limit,rate_period,halted}') limit 1;
+  if v_field is not null then
+    perform holdfast.refuse('HF221', format('lane setting %L is unknown', v_field), null,
+      'Settings are: limit, on_failure, rate_limit, rate_period, halted.');
+  end if;
+  select coalesce(max(q.fanout), 1) into v_fanout from holdfast.queue q where q.name = lane_set.queue;
+  v_part := case when v_fanout = 1 then holdfast.queue_part(queue) else holdfast.fanned_part(queue, v_fanout, lane) end;
+  insert into holdfast.lane (part, queue, name) values (v_part, lane_set.queue, lane_set.lane) on conflict do nothing;
+  begin
+    update holdfast.lane l
+    set lane_limit  = case when settings ? 'limit' then (settings ->> 'limit')::integer else l.lane_limit end,
+        on_failure  = case when settings ? 'on_failure' then settings ->> 'on_failure' else l.on_failure end,
+        rate_limit  = case when settings ? 'rate_limit' then (settings ->> 'rate_limit')::integer else l.rate_limit end,
+        rate_period = case when settings ? 'rate_period' then make_interval(secs => (settings ->> 'rate_period')::double precision) else l.rate_period end,
+        halted_by   = case when settings -> 'halted' = 'false' then null else l.halted_by end
+    where l.part = v_part and l.queue = lane_set.queue and l.name = lane_set.lane;
+  exception when check_violation or invalid_text_representation or numeric_value_out_of_range then
+    perform holdfast.refuse('HF221', format('settings %s do not fit a lane', settings), sqlerrm,
+      'limit is at least 1; on_failure is skip, retry or halt; rate_limit and rate_period go together.');
+  end;
+  perform holdfast.unblock(v_part, array[queue], array[lane], holdfast.now());
+end
+$$;

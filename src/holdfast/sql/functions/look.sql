@@ -1,0 +1,271 @@
+-- Looking: one job, many jobs by filter, failed attempts, and why a job does not run.
+
+-- get: one job wherever it is; no row if there is none (a done job is deleted unless its queue keeps it).
+create or replace function holdfast.get(id uuid)
+returns setof holdfast.jobs
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+rows 1
+as $$
+#variable_conflict use_column
+declare
+  v_id constant uuid := holdfast.locate(id);
+begin
+  return query select j.* from holdfast.jobs j where j.part = holdfast.part_of(v_id) and j.id = v_id limit 1;
+end
+$$;
+
+-- list: jobs that match a filter, newest first. before is the last id of the page before.
+create or replace function holdfast.list(filter text default '', max_jobs integer default 100, before uuid default null)
+returns setof holdfast.jobs
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query execute
+    'select x.* from generate_series(0, 63) p cross join lateral ('
+    || '  select j.* from holdfast.jobs j where j.part = p::smallint and ($2 is null or j.id < $2) and '
+    || holdfast.filter_sql(filter)
+    || '  order by j.id desc limit $1) x order by x.id desc limit $1'
+  using max_jobs, before;
+end
+$$;
+
+-- find: the ids of list, for the verbs that take ids.
+create or replace function holdfast.find(filter text default '', max_jobs integer default 1000, before uuid default null)
+returns uuid[]
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select array(select l.id from holdfast.list(find.filter, find.max_jobs, find.before) l)
+$$;
+
+-- attempts: the failed attempts of a job, oldest first.
+create or replace function holdfast.attempts(id uuid)
+returns table (
+  attempt smallint, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
+  error_kind text, message text, traceback text, fingerprint text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select a.attempt, a.outcome, a.worker, a.started_at, a.ended_at, a.error_kind, a.message, a.traceback, a.fingerprint
+  from holdfast.attempt a
+  where a.id = coalesce(holdfast.locate(attempts.id), attempts.id)
+    and a.part = holdfast.part_of(coalesce(holdfast.locate(attempts.id), attempts.id))
+  order by a.ended_at, a.attempt
+$$;
+
+-- filter_sql: a filter as a condition over holdfast.jobs j. The language:
+--   state:dead,cancelled kind:send* -queue:noise attempt:>2 priority:>=5 age:<2h id:1f00ab12
+--   lane: worker: key: tenant: subject: error: group: payload.user.id:42 "text in the last error"
+-- Terms are and-ed, a comma is or, * matches anything, a leading - negates.
+create or replace function holdfast.filter_sql(filter text)
+returns text
+language plpgsql immutable
+as $$
+declare
+  v_rest   text := coalesce(filter, '');
+  v_terms  text[] := '{}';
+  v_at     integer := 1;
+  v_match  text[];
+  v_field  text;
+  v_value  text;
+  v_quoted boolean;
+  v_column text;
+  v_any    text[];
+  v_part   text;
+  v_op     text;
+begin
+  loop
+    v_at := v_at + length(v_rest) - length(ltrim(v_rest));
+    v_rest := ltrim(v_rest);
+    exit when v_rest = '';
+    v_match := regexp_match(v_rest, '^(-?)(?:([a-z_]+(?:\.[^:\s"]+)?):)?("(?:[^"\\]|\\.)*"|[^\s"]+)(?=\s|$)');
+    if v_match is null then
+      perform holdfast.refuse('HF220', format('filter: cannot read %L at position %s', left(v_rest, 30), v_at), null,
+        'A term is field:value or "text"; see the filter language in the reference.');
+    end if;
+    v_field := v_match[2];
+    v_quoted := left(v_match[3], 1) = '"';
+    v_value := case when v_quoted then regexp_replace(substr(v_match[3], 2, length(v_match[3]) - 2), '\\(.)', '\1', 'g') else v_match[3] end;
+    v_any := '{}';
+    foreach v_part in array case when v_quoted then array[v_value] else string_to_array(v_value, ',') end loop
+      if v_field is null then
+        v_any := v_any || format('j.error ilike %L', '%' || holdfast.like_pattern(v_part) || '%');
+      elsif v_field in ('state', 'kind', 'queue', 'lane', 'worker', 'key', 'tenant', 'subject', 'error', 'group') then
+        if v_field = 'state' and not v_part in ('queued', 'leased', 'done', 'dead', 'cancelled', 'archived') then
+          perform holdfast.refuse('HF220', format('filter: state %L at position %s does not exist', v_part, v_at), null,
+            'States are queued, leased, done, dead, cancelled and archived.');
+        end if;
+        v_column := case v_field when 'group' then 'fingerprint' else v_field end;
+        v_any := v_any || case
+          when position('*' in v_part) > 0 then format('j.%I like %L', v_column, holdfast.like_pattern(v_part))
+          else format('j.%I = %L', v_column, v_part) end;
+      elsif v_field = 'id' then
+        if not v_part ~* '^[0-9a-f-]{4,36}$' then
+          perform holdfast.refuse('HF220', format('filter: id %L at position %s is neither a UUID nor its last digits', v_part, v_at));
+        end if;
+        v_any := v_any || case
+          when v_part ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then format('j.id = %L::uuid', v_part)
+          else format('j.id::text like %L', '%' || lower(v_part)) end;
+      elsif v_field in ('attempt', 'priority') then
+        v_match := regexp_match(v_part, '^(>=|<=|>|<)?([0-9]{1,9})$');
+        if v_match is null then
+          perform holdfast.refuse('HF220', format('filter: %s %L at position %s is not a number such as 3 or >=3', v_field, v_part, v_at));
+        end if;
+        v_any := v_any || format('j.%I %s %s', v_field, coalesce(v_match[1], '='), v_match[2]);
+      elsif v_field = 'age' then
+        v_match := regexp_match(v_part, '^(>=|<=|>|<)([0-9]{1,9})(s|m|h|d|w)$');
+        if v_match is null then
+          perform holdfast.refuse('HF220', format('filter: age %L at position %s is not such as <2h or >7d', v_part, v_at), null,
+            'Units are s, m, h, d and w.');
+        end if;
+        v_any := v_any || format('holdfast.now() - j.created_at %s interval %L', v_match[1],
+          v_match[2] || case v_match[3] when 's' then ' seconds' when 'm' then ' minutes' when 'h' then ' hours' when 'd' then ' days' else ' weeks' end);
+      elsif v_field like 'payload.%' then
+        v_any := v_any || case
+          when position('*' in v_part) > 0
+          then format('j.payload #>> %L like %L', string_to_array(substr(v_field, 9), '.'), holdfast.like_pattern(v_part))
+          else format('j.payload #>> %L = %L', string_to_array(substr(v_field, 9), '.'), v_part) end;
+      else
+        perform holdfast.refuse('HF220', format('filter: unknown field %L at position %s', v_field, v_at), null,
+          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, priority, age and payload.path.');
+      end if;
+    end loop;
+    v_match := regexp_match(v_rest, '^(-?)((?:[a-z_]+(?:\.[^:\s"]+)?:)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+))');
+    v_terms := v_terms || format(case v_match[1] when '-' then 'not coalesce((%s), false)' else '(%s)' end, array_to_string(v_any, ' or '));
+    v_at := v_at + length(v_match[1]) + length(v_match[2]);
+    v_rest := substr(v_rest, length(v_match[1]) + length(v_match[2]) + 1);
+  end loop;
+  return coalesce(nullif(array_to_string(v_terms, ' and '), ''), 'true');
+end
+$$;
+
+create or replace function holdfast.like_pattern(value text)
+returns text
+language sql immutable parallel safe
+as $$
+  select replace(replace(replace(replace(value, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
+$$;
+
+-- explain: one sentence why a job is not running, or what it does.
+create or replace function holdfast.explain(id uuid)
+returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_now   constant timestamptz := holdfast.now();
+  v_id    constant uuid := holdfast.locate(id);
+  v_queue holdfast.queue;
+  v_lane  holdfast.lane;
+  v_count bigint;
+  v_since timestamptz;
+  j       holdfast.job;
+  e       holdfast.ended;
+  other   record;
+begin
+  select x.* into j from holdfast.job x where x.part = holdfast.part_of(v_id) and x.id = v_id;
+  if not found then
+    select x.* into e from holdfast.ended x where x.part = holdfast.part_of(v_id) and x.id = v_id;
+    return case
+      when e.id is null then format('There is no job %s: it never existed, or it is done and its queue keeps no history.', id)
+      when e.state = 'dead' then format('Dead since %s after attempt %s of %s: %s', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+        e.attempt, e.max_attempts, coalesce(nullif(e.error, ''), 'no error was given'))
+      when e.state = 'done' then format('Done since %s by %s.', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), e.worker)
+      else format('%s since %s%s.', initcap(e.state), to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(': ' || e.reason, ''))
+    end;
+  end if;
+
+  if j.token is not null then
+    return case
+      when j.lease_until > v_now then format('Leased by %s until %s, attempt %s of %s.', j.worker,
+        to_char(j.lease_until, 'HH24:MI:SS TZ'), j.attempt, j.max_attempts)
+      else format('The lease of %s ran out %s ago; the next reap takes the job back.', j.worker, date_trunc('second', v_now - j.lease_until))
+    end;
+  end if;
+
+  select q.* into v_queue from holdfast.queue q where q.name = j.queue;
+  if v_queue.paused_at is not null and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
+    return format('Queue %s is paused%s since %s%s%s.', j.queue, coalesce(' by ' || v_queue.paused_by, ''),
+      to_char(v_queue.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(' until ' || to_char(v_queue.paused_until, 'YYYY-MM-DD HH24:MI:SS TZ'), ''),
+      coalesce(': ' || v_queue.paused_reason, ''));
+  end if;
+  if j.follow then
+    select h.id, h.worker into other from holdfast.job h
+    where h.part = j.part and h.queue = j.queue and h.kind = j.kind and h.key = j.key and not h.follow;
+    return format('Follows job %s, which has the same key %L%s.', other.id, j.key, coalesce(' and runs on ' || other.worker, ''));
+  end if;
+  if j.run_at > v_now then
+    return case
+      when j.error is not null then format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts, left(j.error, 200), date_trunc('second', j.run_at - v_now + interval '1 second'))
+      else format('Not due before %s (in %s).', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'), date_trunc('second', j.run_at - v_now + interval '1 second'))
+    end;
+  end if;
+
+  if j.lane is not null then
+    select l.* into v_lane from holdfast.lane l where l.part = j.part and l.queue = j.queue and l.name = j.lane;
+    if v_lane.halted_by is not null then
+      return format('Lane %s is halted since job %s died in it; retry, archive or purge that job to go on.', j.lane, v_lane.halted_by);
+    end if;
+    select count(*) into v_count from holdfast.job h where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held;
+    if v_count >= coalesce(v_lane.lane_limit, v_queue.lane_limit, 1) then
+      select h.id, h.worker, h.lease_until into other
+      from holdfast.job h
+      where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held
+      order by h.lane_seq
+      limit 1;
+      return format('Lane %s is busy: job %s runs on %s until %s (%s of %s at a time).', j.lane, other.id, other.worker,
+        to_char(other.lease_until, 'HH24:MI:SS TZ'), v_count, coalesce(v_lane.lane_limit, v_queue.lane_limit, 1));
+    end if;
+    select h.id, h.run_at into other
+    from holdfast.job h
+    where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.lane_seq < j.lane_seq and h.token is null
+    order by h.lane_seq
+    limit 1;
+    if found and other.run_at > v_now then
+      return format('Lane %s keeps its order: job %s is first and is retried in %s.', j.lane, other.id, date_trunc('second', other.run_at - v_now + interval '1 second'));
+    elsif found then
+      return format('Lane %s keeps its order: job %s is first and waits to be claimed.', j.lane, other.id);
+    end if;
+    if v_lane.rate_limit is not null then
+      select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
+      where u.part = j.part and u.queue = j.queue and u.lane = j.lane and u.at > v_now - v_lane.rate_period;
+      if v_count >= v_lane.rate_limit then
+        return format('Lane %s has used its rate of %s per %s; the next may start at %s.', j.lane, v_lane.rate_limit, v_lane.rate_period,
+          to_char(v_since + v_lane.rate_period, 'HH24:MI:SS TZ'));
+      end if;
+    end if;
+  end if;
+
+  if v_queue.lease_limit is not null then
+    select count(*) into v_count from holdfast.job h where h.part = j.part and h.queue = j.queue and h.held;
+    if v_count >= v_queue.lease_limit then
+      return format('Queue %s runs %s jobs, its limit is %s.', j.queue, v_count, v_queue.lease_limit);
+    end if;
+  end if;
+  if v_queue.rate_limit is not null then
+    select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
+    where u.part = holdfast.queue_part(j.queue) and u.queue = j.queue and u.lane = '' and u.at > v_now - v_queue.rate_period;
+    if v_count >= v_queue.rate_limit then
+      return format('Queue %s has used its rate of %s per %s; the next may start at %s.', j.queue, v_queue.rate_limit, v_queue.rate_period,
+        to_char(v_since + v_queue.rate_period, 'HH24:MI:SS TZ'));
+    end if;
+  end if;
+  if j.pos is null then
+    return 'Due; it enters the ready order with the next claim or upkeep.';
+  end if;
+
+  select count(*) into v_count
+  from (
+    select from holdfast.job h
+    where h.part = j.part and h.queue = j.queue and h.token is null and h.pos is not null
+      and (h.priority > j.priority or h.priority = j.priority and h.pos < j.pos)
+    limit 10001
+  ) ahead;
+  return format('Ready since %s; %s ahead of it in queue %s%s.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+    case when v_count > 10000 then 'more than 10000 jobs are' when v_count = 1 then '1 job is' when v_count = 0 then 'nothing is' else v_count || ' jobs are' end,
+    j.queue, case when v_queue.fair then ', which serves tenants in turn' else '' end);
+end
+$$;

@@ -1,0 +1,458 @@
+-- The verbs of an operator. Each takes ids, changes those jobs it may, and answers one row per id:
+-- whether it changed, its state now, and if nothing changed, why. By filter: pass holdfast.find(…).
+
+-- cancel: stop jobs that wait or run. A running handler learns of it by its next touch or ack: lost.
+create or replace function holdfast.cancel(ids uuid[], reason text default null, actor text default null)
+returns table (id uuid, changed boolean, state text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[] := '{}';
+  v_part   smallint;
+  gone     record;
+begin
+  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+    perform from holdfast.job j where j.part = v_part and j.id = any(v_stored) order by j.id for update;
+    with removed as (
+      delete from holdfast.job j
+      where j.part = v_part and j.id = any(v_stored)
+      returning j.*
+    ), kept as (
+      insert into holdfast.history (
+        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+        key, lane, tenant, subject, lease_for, error, reason, headers, payload)
+      select r.part, r.id, 'cancelled', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
+             v_now, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error,
+             coalesce(cancel.reason, 'cancelled by ' || cancel.actor), r.headers, r.payload
+      from removed r
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, queued, leased, cancelled)
+      select v_part, r.queue, r.kind, -count(*) filter (where r.token is null), -count(*) filter (where r.token is not null), count(*)
+      from removed r
+      group by r.queue, r.kind
+    )
+    select array_agg(r.id) as ids,
+           array_agg(r.id) filter (where r.token is not null) as leased_ids,
+           array_agg(r.token) filter (where r.token is not null) as tokens,
+           array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
+           array_agg(r.lane) filter (where r.lane is not null) as lanes,
+           array_agg(r.queue) filter (where r.key is not null) as key_queues,
+           array_agg(r.kind) filter (where r.key is not null) as key_kinds,
+           array_agg(r.key) filter (where r.key is not null) as keys
+    into gone
+    from removed r;
+    continue when gone.ids is null;
+    v_done := v_done || gone.ids;
+    if gone.tokens is not null then
+      perform holdfast.mark_taken(gone.leased_ids, gone.tokens, 'cancelled');
+    end if;
+    if gone.keys is not null then
+      perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
+    end if;
+    if gone.lanes is not null then
+      perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
+    end if;
+  end loop;
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'cancelled') a;
+end
+$$;
+
+-- retry: give ended jobs (dead, cancelled, done, archived) another life: no lease, no error, attempt 0,
+-- and the reason kept with the job. The failed attempts stay on record.
+create or replace function holdfast.retry(
+  ids uuid[], reason text default null, actor text default null, delay interval default null)
+returns table (id uuid, changed boolean, state text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_run_at constant timestamptz := v_now + coalesce(retry.delay, '0');
+  v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[] := '{}';
+  v_part   smallint;
+  back     record;
+begin
+  if delay < '0' then
+    perform holdfast.refuse('HF204', format('delay %s is below zero', delay));
+  end if;
+  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+    perform from holdfast.ended e where e.part = v_part and e.id = any(v_stored) order by e.id for update;
+    with ended as materialized (
+      select e.*, l.halted_by = e.id as halts
+      from holdfast.ended e
+      left join holdfast.lane l on l.part = e.part and l.queue = e.queue and l.name = e.lane
+      where e.part = v_part and e.id = any(v_stored)
+    ), queued as (
+      insert into holdfast.job (
+        part, id, queue, kind, priority, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
+        reason, headers, payload, by_kind, lane_seq, pos)
+      select e.part, e.id, e.queue, e.kind, e.priority, e.max_attempts, v_run_at, e.created_at, e.key, e.lane, e.tenant,
+             e.subject, e.lease_for, coalesce(retry.reason, 'retried by ' || retry.actor), e.headers, e.payload,
+             coalesce(q.by_kind, false),
+             case
+               when e.lane is null or v_run_at > v_now then null
+               -- the job that halted its lane goes first in it again
+               when e.halts then coalesce((
+                 select j.lane_seq - 1 from holdfast.job j
+                 where j.part = e.part and j.queue = e.queue and j.lane = e.lane and j.lane_seq is not null
+                 order by j.lane_seq limit 1), nextval('holdfast.pos'))
+               else nextval('holdfast.pos')
+             end,
+             case when v_run_at <= v_now then nextval('holdfast.pos') end
+      from ended e
+      left join holdfast.queue q on q.name = e.queue
+      order by e.ended_at, e.id
+      on conflict do nothing
+      returning id, queue, kind, lane
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
+      select v_part, e.queue, e.kind, count(*), -count(*) filter (where e.state = 'dead'),
+             -count(*) filter (where e.state = 'cancelled'), -count(*) filter (where e.state = 'archived')
+      from queued q
+      join ended e on e.id = q.id
+      group by e.queue, e.kind
+    )
+    select array_agg(q.id) as ids, array_agg(distinct q.queue) as queues into back from queued q;
+    continue when back.ids is null;
+    v_done := v_done || back.ids;
+    delete from holdfast.ended e where e.part = v_part and e.id = any(back.ids);
+    perform holdfast.resume_lanes(v_part, back.ids, v_now);
+    perform holdfast.wake(back.queues, cardinality(back.ids));
+  end loop;
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'retried') a;
+end
+$$;
+
+-- edit: change jobs that wait or are dead. changes: payload, priority, run_at, max_attempts, lease, headers.
+create or replace function holdfast.edit(ids uuid[], changes jsonb, reason text default null, actor text default null)
+returns table (id uuid, changed boolean, state text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_stored constant uuid[] := holdfast.located(ids);
+  v_field  text;
+  v_done   uuid[] := '{}';
+  v_some   uuid[];
+  v_run_at timestamptz;
+  v_part   smallint;
+begin
+  if changes is null or jsonb_typeof(changes) <> 'object' or changes = '{}' then
+    perform holdfast.refuse('HF222', 'changes must be a JSON object with at least one field', null,
+      'Fields are: payload, priority, run_at, max_attempts, lease, headers.');
+  end if;
+  select k into v_field from jsonb_object_keys(changes) k
+  where not k = any('{payload,priority,run_at,max_attempts,lease,headers}') limit 1;
+  if v_field is not null then
+    perform holdfast.refuse('HF222', format('%L cannot be edited', v_field), null,
+      'Fields are: payload, priority, run_at, max_attempts, lease, headers. To change the queue use holdfast.move.');
+  end if;
+  perform holdfast.check_items(jsonb_build_array(jsonb_build_object('kind', 'edited') || changes));
+  v_run_at := (changes ->> 'run_at')::timestamptz;
+
+  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+    perform from holdfast.job j where j.part = v_part and j.id = any(v_stored) order by j.id for update;
+    with edited as (
+      update holdfast.job j
+      set payload      = coalesce(changes -> 'payload', j.payload),
+          headers      = case when changes ? 'headers' then nullif(changes -> 'headers', 'null') else j.headers end,
+          priority     = coalesce((changes ->> 'priority')::smallint, j.priority),
+          max_attempts = greatest(coalesce((changes ->> 'max_attempts')::smallint, j.max_attempts), j.attempt + 1),
+          lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else j.lease_for end,
+          reason       = coalesce(edit.reason, j.reason),
+          run_at       = coalesce(v_run_at, j.run_at),
+          -- to the end of its new order; a blocked job is placed when its turn comes
+          lane_seq = case when v_run_at > v_now and not j.blocked then null else j.lane_seq end,
+          pos = case
+            when j.blocked then null
+            when coalesce(v_run_at, j.run_at) > v_now then null
+            when j.pos is not null and j.priority = coalesce((changes ->> 'priority')::smallint, j.priority) then j.pos
+            else nextval('holdfast.pos')
+          end
+      where j.part = v_part and j.id = any(v_stored) and j.token is null
+      returning j.id
+    )
+    select array_agg(e.id) into v_some from edited e;
+    v_done := v_done || v_some;
+    with edited as (
+      update holdfast.dead d
+      set payload      = coalesce(changes -> 'payload', d.payload),
+          headers      = case when changes ? 'headers' then nullif(changes -> 'headers', 'null') else d.headers end,
+          priority     = coalesce((changes ->> 'priority')::smallint, d.priority),
+          max_attempts = coalesce((changes ->> 'max_attempts')::smallint, d.max_attempts),
+          lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else d.lease_for end,
+          reason       = coalesce(edit.reason, d.reason)
+      where d.part = v_part and d.id = any(v_stored)
+      returning d.id
+    )
+    select array_agg(e.id) into v_some from edited e;
+    v_done := v_done || v_some;
+  end loop;
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'edited') a;
+end
+$$;
+
+-- move: put waiting or dead jobs into another queue. The part inside an id changes with the queue, so
+-- new_id is the job's id from now on; every lookup still understands the old one.
+create or replace function holdfast.move(ids uuid[], queue text, reason text default null, actor text default null)
+returns table (id uuid, changed boolean, state text, detail text, new_id uuid)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[] := '{}';
+  v_target holdfast.queue;
+  v_part   smallint;
+  v_to     smallint;
+  v_moved  boolean;
+  job      holdfast.job;
+  these     record;
+begin
+  perform holdfast.named('queue', queue, 120);
+  select q.* into v_target from holdfast.queue q where q.name = move.queue;
+  for these in select u.id from unnest(v_stored) u(id) order by u.id loop
+    v_part := holdfast.part_of(these.id);
+    select j.* into job from holdfast.job j
+    where j.part = v_part and j.id = these.id and j.token is null and j.queue <> move.queue for update;
+    if found then
+      v_to := case when coalesce(v_target.fanout, 1) = 1 then holdfast.queue_part(queue)
+                   else holdfast.fanned_part(queue, v_target.fanout, coalesce(job.lane, job.key, these.id::text)) end;
+      insert into holdfast.job (
+        part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
+        lease_for, error, reason, headers, payload, by_kind, lane_seq, pos)
+      values (
+        v_to, holdfast.stamp(these.id, v_to), move.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
+        job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
+        job.lease_for, job.error, coalesce(move.reason, job.reason), job.headers, job.payload, coalesce(v_target.by_kind, false),
+        case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
+        case when job.run_at <= v_now then nextval('holdfast.pos') end)
+      on conflict (part, queue, kind, key, follow) where key is not null do nothing
+      returning true into v_moved;
+      if v_moved then
+        delete from holdfast.job j where j.part = v_part and j.id = these.id;
+        insert into holdfast.tally (part, queue, kind, queued)
+        values (v_part, job.queue, job.kind, -1), (v_to, move.queue, job.kind, 1);
+        if job.key is not null then
+          perform holdfast.unfollow(v_part, array[job.queue], array[job.kind], array[job.key], v_now);
+        end if;
+        if job.lane is not null then
+          perform holdfast.unblock(v_part, array[job.queue], array[job.lane], v_now);
+        end if;
+        perform holdfast.wake(array[move.queue], 1);
+        v_done := v_done || these.id;
+      end if;
+    else
+      v_to := holdfast.queue_part(queue);
+      with old as (
+        select d.queue, d.kind, d.state from holdfast.ended d
+        where d.part = v_part and d.id = these.id and d.state = 'dead' and d.queue <> move.queue for update
+      ), moved as (
+        update holdfast.dead d
+        set part = v_to, id = holdfast.stamp(these.id, v_to), queue = move.queue, reason = coalesce(move.reason, d.reason)
+        where d.part = v_part and d.id = these.id and d.queue <> move.queue
+        returning d.kind
+      ), counted as (
+        insert into holdfast.tally (part, queue, kind, dead)
+        select v_part, o.queue, o.kind, -1 from old o
+        union all
+        select v_to, move.queue, m.kind, 1 from moved m
+      )
+      select true into v_moved from moved;
+      if v_moved then
+        v_done := v_done || these.id;
+      end if;
+    end if;
+    v_moved := null;
+  end loop;
+  return query
+    select a.id, a.changed, a.state, a.detail, holdfast.locate(a.id)
+    from holdfast.answers(ids, v_stored, v_done, 'moved') a;
+end
+$$;
+
+-- archive: put ended jobs away; they are kept until purged and can still be retried.
+create or replace function holdfast.archive(ids uuid[], reason text default null, actor text default null)
+returns table (id uuid, changed boolean, state text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[] := '{}';
+  v_some   uuid[];
+  v_part   smallint;
+begin
+  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+    perform from holdfast.ended e where e.part = v_part and e.id = any(v_stored) order by e.id for update;
+    with old as materialized (
+      select e.id, e.state
+      from holdfast.ended e
+      where e.part = v_part and e.id = any(v_stored) and e.state <> 'archived'
+    ), put_away as (
+      update holdfast.ended e
+      set state = 'archived', reason = coalesce(archive.reason, 'archived by ' || archive.actor, e.reason)
+      where e.part = v_part and e.id = any(v_stored) and e.state <> 'archived'
+      returning e.id, e.queue, e.kind
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, dead, cancelled, archived)
+      select v_part, p.queue, p.kind, -count(*) filter (where o.state = 'dead'), -count(*) filter (where o.state = 'cancelled'), count(*)
+      from put_away p
+      join old o on o.id = p.id
+      group by p.queue, p.kind
+    )
+    select array_agg(p.id) into v_some from put_away p;
+    v_done := v_done || v_some;
+    perform holdfast.resume_lanes(v_part, v_some, holdfast.now());
+  end loop;
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'archived') a;
+end
+$$;
+
+-- purge: delete jobs for good. A leased job is refused: cancel it first.
+create or replace function holdfast.purge(ids uuid[], reason text default null, actor text default null)
+returns table (id uuid, changed boolean, state text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[] := '{}';
+  v_part   smallint;
+  gone     record;
+begin
+  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+    perform from holdfast.job j where j.part = v_part and j.id = any(v_stored) order by j.id for update;
+    with waiting as (
+      delete from holdfast.job j
+      where j.part = v_part and j.id = any(v_stored) and j.token is null
+      returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state
+    ), ended as (
+      delete from holdfast.ended e
+      where e.part = v_part and e.id = any(v_stored)
+      returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state
+    ), removed as (
+      select w.* from waiting w union all select e.* from ended e
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
+      select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'queued'), -count(*) filter (where r.state = 'dead'),
+             -count(*) filter (where r.state = 'cancelled'), -count(*) filter (where r.state = 'archived')
+      from removed r
+      group by r.queue, r.kind
+    )
+    select array_agg(r.id) as ids,
+           array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
+           array_agg(r.lane) filter (where r.lane is not null) as lanes,
+           array_agg(r.queue) filter (where r.key is not null) as key_queues,
+           array_agg(r.kind) filter (where r.key is not null) as key_kinds,
+           array_agg(r.key) filter (where r.key is not null) as keys
+    into gone
+    from removed r;
+    continue when gone.ids is null;
+    v_done := v_done || gone.ids;
+    delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
+    perform holdfast.resume_lanes(v_part, gone.ids, v_now);
+    if gone.keys is not null then
+      perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
+    end if;
+    if gone.lanes is not null then
+      perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
+    end if;
+  end loop;
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'purged') a;
+end
+$$;
+
+-- resume_lanes: a dead job that halted its lane was dealt with; the lane goes on.
+create or replace function holdfast.resume_lanes(part smallint, ids uuid[], at timestamptz)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  lanes record;
+begin
+  with resumed as (
+    update holdfast.lane l
+    set halted_by = null
+    where l.part = resume_lanes.part and l.halted_by = any(ids)
+    returning l.queue, l.name
+  )
+  select array_agg(r.queue) as queues, array_agg(r.name) as names into lanes from resumed r;
+  if lanes.names is not null then
+    perform holdfast.unblock(part, lanes.queues, lanes.names, at);
+  end if;
+end
+$$;
+
+-- locate: the id a job is stored under. It differs from the one given if the job was moved since.
+create or replace function holdfast.locate(id uuid)
+returns uuid
+language plpgsql stable
+as $$
+#variable_conflict use_column
+declare
+  v_found uuid;
+begin
+  select s.id into v_found
+  from (
+    select locate.id as id, -1 as part
+    union all
+    select holdfast.stamp(locate.id, p::smallint), p from generate_series(0, 63) p
+  ) s
+  where exists (select from holdfast.job j where j.part = holdfast.part_of(s.id) and j.id = s.id)
+     or exists (select from holdfast.ended e where e.part = holdfast.part_of(s.id) and e.id = s.id)
+  order by s.part
+  limit 1;
+  return v_found;
+end
+$$;
+
+create or replace function holdfast.located(ids uuid[])
+returns uuid[]
+language sql stable
+as $$
+  select array(
+    select coalesce(holdfast.locate(u.id), u.id)
+    from unnest(ids) with ordinality u(id, nth)
+    order by u.nth)
+$$;
+
+-- answers: one row per id an operator gave: changed or not, its state now, and why nothing changed.
+create or replace function holdfast.answers(ids uuid[], stored uuid[], done uuid[], verbed text)
+returns table (id uuid, changed boolean, state text, detail text)
+language sql stable
+as $$
+  select
+    u.id, coalesce(u.stored = any(done), false), j.state,
+    case
+      when u.stored = any(done) then null
+      when j.state is null then format('there is no job %s', u.id)
+      when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') then format('a live job has the same key %L', j.key)
+      when verbed = 'moved' and j.state in ('queued', 'dead') then 'it is there already, or a live job there has the same key'
+      when verbed = 'purged' and j.state = 'leased' then format('job %s is leased by %s and cannot be purged; cancel it first', u.id, j.worker)
+      else format('job %s is %s and cannot be %s', u.id, j.state, verbed)
+    end
+  from unnest(ids, stored) with ordinality u(id, stored, nth)
+  left join lateral holdfast.get(u.stored) j on true
+  order by u.nth
+$$;

@@ -1,0 +1,105 @@
+-- Queues: settings, pause and resume.
+
+-- queue_set: change a queue's settings; unknown names and values are refused. The queue need not exist.
+create or replace function holdfast.queue_set(queue text, settings jsonb, actor text default null)
+returns setof holdfast.queues
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout}';
+  v_field text;
+  old     holdfast.queue;
+  new     holdfast.queue;
+begin
+  perform holdfast.named('queue', queue, 120);
+  if settings is null or jsonb_typeof(settings) <> 'object' then
+    perform holdfast.refuse('HF221', 'settings must be a JSON object', null, 'For example {"limit": 4}.');
+  end if;
+  select k into v_field from jsonb_object_keys(settings) k where not k = any(v_known) limit 1;
+  if v_field is not null then
+    perform holdfast.refuse('HF221', format('queue setting %L is unknown', v_field), null,
+      'Settings are: ' || array_to_string(v_known, ', ') || '.');
+  end if;
+
+  insert into holdfast.queue (name) values (queue_set.queue) on conflict do nothing;
+  select q.* into old from holdfast.queue q where q.name = queue_set.queue for update;
+  if settings ? 'fanout' and (settings ->> 'fanout') is distinct from old.fanout::text
+     and exists (select from holdfast.jobs j where j.queue = queue_set.queue and j.state in ('queued', 'leased')) then
+    perform holdfast.refuse('HF221', format('fanout of queue %L cannot change while it holds live jobs', queue), null,
+      'Pause producers, let it drain, then change it.');
+  end if;
+  begin
+    update holdfast.queue q
+    set max_attempts    = case when settings ? 'max_attempts' then (settings ->> 'max_attempts')::smallint else q.max_attempts end,
+        lease           = case when settings ? 'lease' then make_interval(secs => (settings ->> 'lease')::double precision) else q.lease end,
+        keep_done       = case when settings ? 'keep_done' then make_interval(secs => (settings ->> 'keep_done')::double precision) else q.keep_done end,
+        payload_limit   = case when settings ? 'payload_limit' then (settings ->> 'payload_limit')::integer else q.payload_limit end,
+        backoff         = case when settings ? 'backoff' then make_interval(secs => (settings ->> 'backoff')::double precision) else q.backoff end,
+        backoff_cap     = case when settings ? 'backoff_cap' then make_interval(secs => (settings ->> 'backoff_cap')::double precision) else q.backoff_cap end,
+        lease_limit     = case when settings ? 'limit' then (settings ->> 'limit')::integer else q.lease_limit end,
+        rate_limit      = case when settings ? 'rate_limit' then (settings ->> 'rate_limit')::integer else q.rate_limit end,
+        rate_period     = case when settings ? 'rate_period' then make_interval(secs => (settings ->> 'rate_period')::double precision) else q.rate_period end,
+        fair            = case when settings ? 'fair' then (settings ->> 'fair')::boolean else q.fair end,
+        by_kind         = case when settings ? 'by_kind' then (settings ->> 'by_kind')::boolean else q.by_kind end,
+        lane_limit      = case when settings ? 'lane_limit' then (settings ->> 'lane_limit')::integer else q.lane_limit end,
+        lane_on_failure = case when settings ? 'lane_on_failure' then settings ->> 'lane_on_failure' else q.lane_on_failure end,
+        fanout          = case when settings ? 'fanout' then (settings ->> 'fanout')::smallint else q.fanout end
+    where q.name = queue_set.queue
+    returning q.* into new;
+  exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range then
+    perform holdfast.refuse('HF221', format('settings %s do not fit a queue', settings), sqlerrm,
+      'Counts are whole numbers, durations are seconds, rate_limit and rate_period go together.');
+  end;
+
+  -- What the rows themselves carry follows the setting.
+  if new.by_kind and not old.by_kind then
+    update holdfast.job j set by_kind = true where j.queue = queue_set.queue and not j.by_kind;
+  end if;
+  if new.fair and not old.fair then
+    update holdfast.job j set tenant = '' where j.queue = queue_set.queue and j.tenant is null;
+  end if;
+  if new.lease_limit is not null and old.lease_limit is null then
+    update holdfast.job j set held = true where j.queue = queue_set.queue and j.token is not null and j.held is null;
+  end if;
+  return query select q.* from holdfast.queues q where q.queue = queue_set.queue;
+end
+$$;
+
+-- pause: hand out no more jobs of a queue; what runs goes on. until null: until resumed.
+create or replace function holdfast.pause(
+  queue text, reason text default null, until timestamptz default null, actor text default null)
+returns setof holdfast.queues
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform holdfast.named('queue', queue, 120);
+  if until <= holdfast.now() then
+    perform holdfast.refuse('HF204', format('until %s is in the past', until));
+  end if;
+  insert into holdfast.queue (name) values (pause.queue) on conflict do nothing;
+  update holdfast.queue q
+  set paused_at = holdfast.now(), paused_by = pause.actor, paused_reason = pause.reason, paused_until = pause.until
+  where q.name = pause.queue;
+  return query select q.* from holdfast.queues q where q.queue = pause.queue;
+end
+$$;
+
+create or replace function holdfast.resume(queue text, actor text default null)
+returns setof holdfast.queues
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform holdfast.named('queue', queue, 120);
+  update holdfast.queue q
+  set paused_at = null, paused_by = null, paused_reason = null, paused_until = null
+  where q.name = resume.queue;
+  perform holdfast.wake(array[resume.queue], 16);
+  return query select q.* from holdfast.queues q where q.queue = resume.queue;
+end
+$$;

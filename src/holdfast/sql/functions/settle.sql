@@ -1,0 +1,526 @@
+-- The verbs of a holder. Each proves its lease by the token, in the statement that changes the job:
+-- never look, then act. Each answers one row per id, in the order given.
+
+-- touch: hold on to leases for longer. 'lost' means the job is no longer the caller's.
+create or replace function holdfast.touch(ids uuid[], tokens uuid[], lease interval default null)
+returns table (id uuid, outcome text, lease_until timestamptz, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_ids    uuid[] := '{}';
+  v_untils timestamptz[] := '{}';
+  v_part   smallint;
+  these     record;
+begin
+  if lease <= '0' then
+    perform holdfast.refuse('HF204', format('lease %s is not above zero', lease));
+  end if;
+  tokens := holdfast.paired(ids, tokens);
+  for turn in 1 .. 2 loop
+    for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
+      with kept as (
+        update holdfast.job j
+        set lease_until = v_now + coalesce(touch.lease, j.lease_for, (select q.lease from holdfast.queue q where q.name = j.queue), '30 seconds')
+        where j.part = v_part and j.token = any(tokens) and j.ctid = any(array(
+          select (select h.ctid from holdfast.job h where h.part = v_part and h.id = u.id and h.token = u.token)
+          from unnest(ids, tokens) u(id, token)
+          where not u.id = any(v_ids)))
+        returning j.id, j.lease_until
+      )
+      select array_agg(k.id) as ids, array_agg(k.lease_until) as untils into these from kept k;
+      v_ids := v_ids || these.ids;
+      v_untils := v_untils || these.untils;
+    end loop;
+    exit when cardinality(v_ids) = cardinality(ids);
+  end loop;
+  return query
+    select u.id, coalesce(case when k.id is not null then 'leased' end, l.outcome), k.lease_until, l.detail
+    from unnest(ids, tokens) with ordinality u(id, token, nth)
+    left join lateral (
+      select x.id, x.lease_until from unnest(v_ids, v_untils) x(id, lease_until) where x.id = u.id limit 1) k on true
+    left join lateral holdfast.lost(u.id, u.token, 'touch') l on k.id is null
+    order by u.nth;
+end
+$$;
+
+-- ack: end leases with success. The job is deleted, or kept in the history if its queue keeps done
+-- jobs. results is a JSON array, one value per id.
+create or replace function holdfast.ack(ids uuid[], tokens uuid[], results jsonb default null)
+returns table (id uuid, outcome text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_keeps  boolean;
+  v_done   uuid[] := '{}';
+  v_part   smallint;
+  gone     record;
+begin
+  tokens := holdfast.paired(ids, tokens);
+  if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
+    perform holdfast.refuse('HF208', format('results must be a JSON array of %s values, one per id', cardinality(ids)));
+  end if;
+  v_keeps := exists (select from holdfast.queue q where q.keep_done > '0');
+
+  -- Twice at most: a touch of the same lease that commits in between moves the row away once.
+  for turn in 1 .. 2 loop
+    for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
+      with ended as (
+        delete from holdfast.job j
+        where j.part = v_part and j.token = any(tokens) and j.ctid = any(array(
+          select (select h.ctid from holdfast.job h where h.part = v_part and h.id = u.id and h.token = u.token)
+          from unnest(ids, tokens) u(id, token)))
+        returning j.*
+      ), kept as (
+        insert into holdfast.history (
+          part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+          key, lane, tenant, subject, lease_for, error, reason, headers, payload, result)
+        select e.part, e.id, 'done', e.queue, e.kind, e.priority, e.attempt, e.max_attempts, e.run_at, e.created_at,
+               v_now, e.worker, e.key, e.lane, e.tenant, e.subject, e.lease_for, e.error, e.reason, e.headers, e.payload,
+               results -> (array_position(ids, e.id) - 1)
+        from ended e
+        where v_keeps and exists (select from holdfast.queue q where q.name = e.queue and q.keep_done > '0')
+      ), counted as (
+        insert into holdfast.tally (part, queue, kind, leased, done)
+        select v_part, e.queue, e.kind, -count(*), count(*)
+        from ended e
+        group by e.queue, e.kind
+      )
+      select array_agg(e.id) as ids,
+             array_agg(e.queue) filter (where e.lane is not null) as lane_queues,
+             array_agg(e.lane) filter (where e.lane is not null) as lanes,
+             array_agg(e.queue) filter (where e.key is not null) as key_queues,
+             array_agg(e.kind) filter (where e.key is not null) as key_kinds,
+             array_agg(e.key) filter (where e.key is not null) as keys
+      into gone
+      from ended e;
+      v_done := v_done || gone.ids;
+      if gone.keys is not null then
+        perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
+      end if;
+      if gone.lanes is not null then
+        perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
+      end if;
+    end loop;
+    exit when cardinality(v_done) = cardinality(ids);
+  end loop;
+
+  if cardinality(v_done) = cardinality(ids) then
+    return query select i, 'done', null::text from unnest(ids) i;
+  else
+    return query
+      select u.id, coalesce(case when d.id is not null then 'done' end, l.outcome), l.detail
+      from unnest(ids, tokens) with ordinality u(id, token, nth)
+      left join lateral (select x.id from unnest(v_done) x(id) where x.id = u.id limit 1) d on true
+      left join lateral holdfast.lost(u.id, u.token, 'ack') l on d.id is null
+      order by u.nth;
+  end if;
+end
+$$;
+
+-- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last.
+-- delay null: the queue's backoff, doubled with each attempt, with full jitter.
+create or replace function holdfast.nack(
+  ids uuid[], tokens uuid[], error_kind text default null, message text default null,
+  traceback text default null, delay interval default null)
+returns table (id uuid, outcome text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if delay < '0' then
+    perform holdfast.refuse('HF204', format('delay %s is below zero', delay));
+  end if;
+  return query
+    select f.id, f.outcome, f.detail
+    from holdfast.nack_each(ids, holdfast.paired(ids, tokens),
+      array_fill(error_kind, array[cardinality(ids)]), array_fill(message, array[cardinality(ids)]),
+      array_fill(traceback, array[cardinality(ids)]), array_fill(delay, array[cardinality(ids)])) f;
+end
+$$;
+
+-- release: give leases back unused: the attempt does not count, the job is next in line again.
+create or replace function holdfast.release(ids uuid[], tokens uuid[], delay interval default null)
+returns table (id uuid, outcome text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if delay < '0' then
+    perform holdfast.refuse('HF204', format('delay %s is below zero', delay));
+  end if;
+  return query
+    select r.id, r.outcome, r.detail
+    from holdfast.release_each(ids, holdfast.paired(ids, tokens), array_fill(delay, array[cardinality(ids)])) r;
+end
+$$;
+
+-- settle: end many leases in one call, each in its own way.
+-- items: [{"id", "token", "verb": "ack" | "nack" | "release", "result", "error_kind", "message", "traceback", "delay"}]
+create or replace function holdfast.settle(items jsonb)
+returns table (ord integer, id uuid, outcome text, detail text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_bad  record;
+  acks   record;
+  nacks  record;
+  frees  record;
+begin
+  if items is null or jsonb_typeof(items) <> 'array' then
+    perform holdfast.refuse('HF201', 'items must be a JSON array of objects');
+  end if;
+  select i.item, i.ord into v_bad
+  from jsonb_array_elements(items) with ordinality i(item, ord)
+  where jsonb_typeof(i.item) <> 'object'
+     or i.item - '{id,token,verb,result,error_kind,message,traceback,delay}'::text[] <> '{}'
+     or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release'), false)
+     or i.item ->> 'id' is null or i.item ->> 'token' is null
+     or not coalesce(jsonb_typeof(i.item -> 'delay'), 'null') in ('number', 'null')
+     or (i.item -> 'delay')::text ~ '^-'
+  limit 1;
+  if found then
+    if jsonb_typeof(v_bad.item) = 'object' and v_bad.item ->> 'token' is null then
+      perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null, 'The token of the claim proves the lease.');
+    end if;
+    perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, left(v_bad.item::text, 200)), null,
+      'An item has id, token and verb (ack, nack or release); nack takes error_kind, message, traceback; nack and release take delay in seconds.');
+  end if;
+
+  select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
+         jsonb_agg(i.item -> 'result') as results
+  into acks
+  from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'ack';
+  select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
+         array_agg(i.item ->> 'error_kind') as kinds, array_agg(i.item ->> 'message') as messages,
+         array_agg(i.item ->> 'traceback') as tracebacks,
+         array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays
+  into nacks
+  from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'nack';
+  select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
+         array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays
+  into frees
+  from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'release';
+
+  return query
+    with settled as (
+      select 'ack' as verb, a.nth, a.id, a.outcome, a.detail
+      from holdfast.ack(acks.ids, acks.tokens, acks.results) with ordinality a(id, outcome, detail, nth)
+      where acks.ids is not null
+      union all
+      select 'nack', n.nth, n.id, n.outcome, n.detail
+      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays)
+        with ordinality n(id, outcome, detail, nth)
+      where nacks.ids is not null
+      union all
+      select 'release', r.nth, r.id, r.outcome, r.detail
+      from holdfast.release_each(frees.ids, frees.tokens, frees.delays) with ordinality r(id, outcome, detail, nth)
+      where frees.ids is not null
+    ), asked as (
+      select i.ord, i.item ->> 'verb' as verb,
+             row_number() over (partition by i.item ->> 'verb' order by i.ord) as nth
+      from jsonb_array_elements(items) with ordinality i(item, ord)
+    )
+    select a.ord::integer, s.id, s.outcome, s.detail
+    from asked a
+    join settled s on s.verb = a.verb and s.nth = a.nth
+    order by a.ord;
+end
+$$;
+
+-- held: what these tokens still hold; the answer to a claim whose reply was lost.
+create or replace function holdfast.held(tokens uuid[])
+returns table (
+  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
+  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
+  tenant text, subject text, headers jsonb, token uuid, queue text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
+         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue
+  from holdfast.lease l
+  cross join lateral unnest(l.ids) i(id)
+  cross join lateral (
+    select x.* from holdfast.job x where x.part = l.part and x.id = i.id and x.token = l.token limit 1) j
+  where l.token = any(held.tokens)
+  order by j.priority desc, j.pos
+$$;
+
+-- paired: tokens, one per id. One token may serve all ids: a claim gives one to all its jobs.
+create or replace function holdfast.paired(ids uuid[], tokens uuid[])
+returns uuid[]
+language plpgsql immutable
+as $$
+begin
+  if ids is null or array_position(ids, null) is not null then
+    perform holdfast.refuse('HF208', 'ids must not be null');
+  end if;
+  if tokens is null or cardinality(tokens) = 0 and cardinality(ids) > 0 or array_position(tokens, null) is not null then
+    perform holdfast.refuse('HF207', 'a token is missing', null, 'The token given to claim proves the lease: pass it with every id.');
+  end if;
+  if cardinality(tokens) = cardinality(ids) then
+    return tokens;
+  elsif cardinality(tokens) = 1 then
+    return array_fill(tokens[1], array[cardinality(ids)]);
+  end if;
+  perform holdfast.refuse('HF208', format('%s ids but %s tokens', cardinality(ids), cardinality(tokens)), null,
+    'Give one token per id, or one token for all.');
+end
+$$;
+
+create or replace function holdfast.nack_each(
+  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[])
+returns table (id uuid, outcome text, detail text)
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now  constant timestamptz := holdfast.now();
+  v_ids  uuid[] := '{}';
+  v_outs text[] := '{}';
+  v_part smallint;
+  these   record;
+begin
+  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
+    perform from holdfast.job j
+    where j.part = v_part and j.id = any(ids)
+    order by j.id
+    for update;
+    select array_agg(f.id) as ids, array_agg(f.outcome) as outs into these
+    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, 'failed', v_now) f;
+    v_ids := v_ids || these.ids;
+    v_outs := v_outs || these.outs;
+  end loop;
+  return query
+    select u.id, coalesce(s.outcome, l.outcome), l.detail
+    from unnest(ids, tokens) with ordinality u(id, token, nth)
+    left join lateral (
+      select x.outcome from unnest(v_ids, v_outs) x(id, outcome) where x.id = u.id limit 1) s on true
+    left join lateral holdfast.lost(u.id, u.token, 'nack') l on s.outcome is null
+    order by u.nth;
+end
+$$;
+
+create or replace function holdfast.release_each(ids uuid[], tokens uuid[], delays interval[])
+returns table (id uuid, outcome text, detail text)
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now   constant timestamptz := holdfast.now();
+  v_freed uuid[] := '{}';
+  v_part  smallint;
+  these    record;
+begin
+  -- Shared with raise_floors: no floor may pass the place a released job returns to.
+  perform pg_advisory_xact_lock_shared(4915, 1);
+  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
+    perform from holdfast.job j where j.part = v_part and j.id = any(ids) order by j.id for update;
+    with freed as (
+      update holdfast.job j
+      set token = null, lease_until = null, worker = null, held = null, attempt = j.attempt - 1,
+          run_at = v_now + coalesce(u.delay, '0'),
+          pos = case when coalesce(u.delay, '0') = '0' then holdfast.front(j.part, j.queue, j.priority) end
+      from unnest(ids, tokens, delays) u(id, token, delay)
+      where j.part = v_part and j.id = u.id and j.token = u.token
+      returning j.id, u.token, j.queue, j.kind, j.lane
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, leased, queued)
+      select v_part, f.queue, f.kind, -count(*), count(*)
+      from freed f
+      group by f.queue, f.kind
+    )
+    select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.queue) as queues
+    into these
+    from freed f;
+    if these.ids is not null then
+      v_freed := v_freed || these.ids;
+      perform holdfast.mark_taken(these.ids, these.tokens, 'released');
+      perform holdfast.wake(these.queues, cardinality(these.ids));
+    end if;
+  end loop;
+  return query
+    select u.id, coalesce(case when f.id is not null then 'queued' end, l.outcome), l.detail
+    from unnest(ids, tokens) with ordinality u(id, token, nth)
+    left join lateral (select x.id from unnest(v_freed) x(id) where x.id = u.id limit 1) f on true
+    left join lateral holdfast.lost(u.id, u.token, 'release') l on f.id is null
+    order by u.nth;
+end
+$$;
+
+-- front: the place before everything that waits in this queue and priority.
+create or replace function holdfast.front(part smallint, queue text, priority smallint)
+returns bigint
+language sql stable
+as $$
+  select coalesce((
+    select f.floors[10 - front.priority]
+    from holdfast.floor f
+    where f.part = front.part and f.queue = front.queue
+    order by f.gen desc
+    limit 1), 0)
+$$;
+
+-- fail: what a failed or expired attempt does to its jobs: another attempt later, or death. The caller
+-- has locked the rows; a job whose token differs is not touched.
+create or replace function holdfast.fail(
+  part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
+  delays interval[], how text, at timestamptz)
+returns table (id uuid, queue text, kind text, worker text, outcome text)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  ended record;
+begin
+  with failed as materialized (
+    select
+      j as job, j.id, u.token, u.error_kind, u.message, u.traceback,
+      left(concat_ws(': ', u.error_kind, u.message), 2000) as error,
+      holdfast.fingerprint(u.error_kind, u.message) as fingerprint,
+      j.attempt >= j.max_attempts as dies,
+      coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure,
+      fail.at + coalesce(u.delay, least(
+        coalesce(q.backoff, '1 second') * power(2, least(j.attempt, 40) - 1),
+        coalesce(q.backoff_cap, '1 hour')) * random()) as next_at
+    from unnest(ids, tokens, error_kinds, messages, tracebacks, delays) u(id, token, error_kind, message, traceback, delay)
+    join holdfast.job j on j.part = fail.part and j.id = u.id and j.token = u.token
+    left join holdfast.queue q on q.name = j.queue
+    left join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
+  ), removed as (
+    delete from holdfast.job j
+    where j.part = fail.part and j.id = any(array(select f.id from failed f where f.dies))
+  ), buried as (
+    insert into holdfast.dead (
+      part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+      key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload)
+    select (f.job).part, f.id, 'dead', (f.job).queue, (f.job).kind, (f.job).priority, (f.job).attempt, (f.job).max_attempts,
+           (f.job).run_at, (f.job).created_at, fail.at, (f.job).worker, (f.job).key, (f.job).lane, (f.job).tenant,
+           (f.job).subject, (f.job).lease_for, f.error, f.fingerprint, (f.job).reason, (f.job).headers, (f.job).payload
+    from failed f
+    where f.dies
+  ), requeued as (
+    update holdfast.job j
+    set token = null, lease_until = null, worker = null, held = null, error = f.error, run_at = f.next_at,
+        -- skip: the lane goes on, and the job comes back at its end. Otherwise it keeps its place.
+        lane_seq = case
+          when j.lane is null then null
+          when f.on_failure <> 'skip' then j.lane_seq
+          when f.next_at <= fail.at then nextval('holdfast.pos')
+        end,
+        pos = case when f.next_at <= fail.at then nextval('holdfast.pos') end
+    from failed f
+    where j.part = fail.part and j.id = f.id and not f.dies
+  ), halted as (
+    update holdfast.lane l
+    set halted_by = f.id
+    from failed f
+    where f.dies and f.on_failure = 'halt'
+      and l.part = fail.part and l.queue = (f.job).queue and l.name = (f.job).lane
+  ), noted as (
+    insert into holdfast.attempt (
+      part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
+    select fail.part, f.id, (f.job).attempt, f.token, fail.how, (f.job).worker,
+           (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part),
+           fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint
+    from failed f
+  ), counted as (
+    insert into holdfast.tally (part, queue, kind, leased, dead, queued)
+    select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies)
+    from failed f
+    group by (f.job).queue, (f.job).kind
+  )
+  select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.dies) as dies,
+         array_agg((f.job).queue) as queues, array_agg((f.job).kind) as kinds, array_agg((f.job).worker) as workers,
+         array_agg((f.job).queue) filter (where (f.job).lane is not null) as lane_queues,
+         array_agg((f.job).lane) filter (where (f.job).lane is not null) as lanes,
+         array_agg((f.job).queue) filter (where f.dies and (f.job).key is not null) as key_queues,
+         array_agg((f.job).kind) filter (where f.dies and (f.job).key is not null) as key_kinds,
+         array_agg((f.job).key) filter (where f.dies and (f.job).key is not null) as keys,
+         array_agg((f.job).queue) filter (where not f.dies and f.next_at <= fail.at) as ready
+  into ended
+  from failed f;
+
+  if ended.ids is null then
+    return;
+  end if;
+  perform holdfast.mark_taken(ended.ids, ended.tokens, how);
+  if ended.keys is not null then
+    perform holdfast.unfollow(part, ended.key_queues, ended.key_kinds, ended.keys, at);
+  end if;
+  if ended.lanes is not null then
+    perform holdfast.unblock(part, ended.lane_queues, ended.lanes, at);
+  end if;
+  if ended.ready is not null then
+    perform holdfast.wake(ended.ready, cardinality(ended.ready));
+  end if;
+  return query
+    select e.id, e.queue, e.kind, e.worker, case when e.dies then 'dead' else 'queued' end
+    from unnest(ended.ids, ended.queues, ended.kinds, ended.workers, ended.dies) e(id, queue, kind, worker, dies);
+end
+$$;
+
+-- mark_taken: note on the claims' receipts how jobs left them otherwise than by an ack.
+create or replace function holdfast.mark_taken(ids uuid[], tokens uuid[], how text)
+returns void
+language sql
+as $$
+  update holdfast.lease l
+  set taken = coalesce(l.taken, '{}') || t.taken
+  from (
+    select u.token, jsonb_object_agg(u.id, mark_taken.how) as taken, array_agg(u.id) as ids
+    from unnest(ids, tokens) u(id, token)
+    group by u.token
+  ) t
+  where l.token = t.token and l.ids && t.ids
+$$;
+
+-- lost: what to answer for a job that the token does not hold: already settled by it, lost, or unknown.
+create or replace function holdfast.lost(id uuid, token uuid, verb text)
+returns table (outcome text, detail text)
+language plpgsql stable
+as $$
+#variable_conflict use_column
+declare
+  v_how  text;
+  v_mine boolean;
+  now_is record;
+begin
+  select true, l.taken ->> lost.id::text into v_mine, v_how
+  from holdfast.lease l
+  where l.token = lost.token and lost.id = any(l.ids)
+  order by l.claimed_at desc
+  limit 1;
+  if v_mine and (verb, coalesce(v_how, 'acked')) in (('ack', 'acked'), ('nack', 'failed'), ('release', 'released')) then
+    outcome := 'already';
+    return next;
+    return;
+  end if;
+
+  select j.state, j.worker, j.lease_until, j.attempt into now_is from holdfast.get(lost.id) j;
+  outcome := case when found or v_mine then 'lost' else 'unknown' end;
+  detail := case
+    when now_is.state = 'leased' then format('job %s is leased by %s until %s (attempt %s)', id, now_is.worker, now_is.lease_until, now_is.attempt)
+    when now_is.state is not null then format('job %s is %s', id, now_is.state) || coalesce('; its lease ended as ' || v_how, '')
+    when v_mine then format('job %s is gone; its lease ended as %s', id, coalesce(v_how, 'acked'))
+    else format('there is no job %s', id)
+  end;
+  return next;
+end
+$$;

@@ -1,0 +1,492 @@
+-- Upkeep: idempotent steps that anyone may run, at any time, as often as they like, several at once.
+
+-- reap: take back expired leases. Each counts as a failed attempt: the job waits again or, out of
+-- attempts, is dead.
+create or replace function holdfast.reap(max_jobs integer default 1000)
+returns table (id uuid, queue text, kind text, worker text, outcome text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_cut    constant timestamptz := holdfast.expired_before(v_now);
+  v_tokens uuid[];
+  v_part   smallint;
+  expired  record;
+begin
+  v_tokens := array(
+    select l.token
+    from holdfast.lease l
+    where l.until <= v_cut
+    order by l.until
+    limit least(max_jobs, 200)
+    for update skip locked);
+  if cardinality(v_tokens) = 0 then
+    return;
+  end if;
+
+  for v_part in select distinct l.part from holdfast.lease l where l.token = any(v_tokens) loop
+    select array_agg(e.id) as ids, array_agg(e.token) as tokens, count(*)::integer as jobs
+    into expired
+    from (
+      -- locked and judged in one statement: an ack or touch that is under way is left alone
+      select j.id, j.token
+      from (
+        select i.id, l.token
+        from holdfast.lease l
+        cross join lateral unnest(l.ids) i(id)
+        where l.token = any(v_tokens) and l.part = v_part
+      ) h
+      join holdfast.job j on j.part = v_part and j.id = h.id and j.token = h.token
+      where j.lease_until <= v_cut
+      limit max_jobs
+      for update of j skip locked
+    ) e;
+    continue when expired.ids is null;
+    return query
+      select f.id, f.queue, f.kind, f.worker, f.outcome
+      from holdfast.fail(v_part, expired.ids, expired.tokens,
+        array_fill('LeaseExpired'::text, array[expired.jobs]),
+        array_fill('the lease ran out and nobody renewed it'::text, array[expired.jobs]),
+        array_fill(null::text, array[expired.jobs]), array_fill(interval '0', array[expired.jobs]), 'expired', v_now) f;
+  end loop;
+
+  -- A claim with nothing left stays a while as a receipt for acks whose reply was lost.
+  delete from holdfast.lease l
+  where l.token = any(v_tokens) and l.claimed_at < v_now - interval '5 minutes'
+    and not exists (
+      select from unnest(l.ids) i(id) join holdfast.job j on j.part = l.part and j.id = i.id and j.token = l.token);
+  update holdfast.lease l
+  set until = coalesce(
+    (select min(j.lease_until) from unnest(l.ids) i(id) join holdfast.job j on j.part = l.part and j.id = i.id and j.token = l.token),
+    greatest(l.claimed_at + interval '5 minutes 1 second', v_now))
+  where l.token = any(v_tokens);
+end
+$$;
+
+-- expired_before: leases that ended before this time are expired. While the database was away nobody
+-- could renew; leases are credited with that time, or all that was in flight would run twice.
+create or replace function holdfast.expired_before(at timestamptz)
+returns timestamptz
+language plpgsql
+as $$
+declare
+  last       holdfast.pulse;
+  v_timeline text;
+begin
+  select p.* into last from holdfast.pulse p for update skip locked;
+  if not found then
+    select p.* into last from holdfast.pulse p;
+  elsif at - last.reaped_at > interval '1 second' then
+    v_timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
+    if at - last.reaped_at > interval '3 seconds'
+       and (pg_postmaster_start_time() > last.reaped_at or last.timeline <> v_timeline) then
+      last.credit := least(at - last.reaped_at, interval '2 minutes');
+      last.credit_until := at + last.credit;
+    end if;
+    update holdfast.pulse
+    set reaped_at = at, timeline = v_timeline, credit = last.credit, credit_until = last.credit_until;
+  end if;
+  return case when at < last.credit_until then at - last.credit else at end;
+end
+$$;
+
+-- promote: jobs whose time has come get a place in the ready order, in the order of becoming due.
+create or replace function holdfast.promote(max_jobs integer default 1000)
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_part   smallint := -1;
+  v_queues text[];
+  v_moved  integer;
+  v_all    integer := 0;
+begin
+  loop
+    select j.part into v_part
+    from holdfast.job j
+    where j.pos is null and not j.blocked and j.part > v_part
+    order by j.part
+    limit 1;
+    exit when not found;
+
+    with due as materialized (
+      select j.ctid, j.run_at
+      from holdfast.job j
+      where j.part = v_part and j.pos is null and not j.blocked and j.token is null and j.run_at <= v_now
+      order by j.run_at
+      limit max_jobs
+      for update skip locked
+    ), placed as materialized (
+      select d.ctid, nextval('holdfast.pos') as pos from due d
+    ), moved as (
+      update holdfast.job j
+      set pos = p.pos,
+          lane_seq = case when j.lane is not null then coalesce(j.lane_seq, nextval('holdfast.pos')) end
+      from placed p
+      where j.ctid = p.ctid and j.part = v_part
+      returning j.queue
+    )
+    select array_agg(distinct m.queue), count(*) into v_queues, v_moved from moved m;
+    if v_moved > 0 then
+      v_all := v_all + v_moved;
+      perform holdfast.wake(v_queues, v_moved);
+    end if;
+  end loop;
+  return v_all;
+end
+$$;
+
+-- sweep: repair what no settle could see: follow-ups whose job left while they were being written, and
+-- lanes with a free slot and nobody ready. Goes round all lanes, some at each call.
+create or replace function holdfast.sweep(max_lanes integer default 500)
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_cursor text[];
+  v_last   text[];
+  v_woken  integer := 0;
+  these     record;
+begin
+  for these in
+    select f.part, array_agg(f.queue) as queues, array_agg(f.kind) as kinds, array_agg(f.key) as keys
+    from (
+      select j.part, j.queue, j.kind, j.key
+      from holdfast.job j
+      where j.follow and not exists (
+        select from holdfast.job h
+        where h.part = j.part and h.queue = j.queue and h.kind = j.kind and h.key = j.key and not h.follow)
+      limit 1000
+    ) f
+    group by f.part
+  loop
+    begin
+      v_woken := v_woken + holdfast.unfollow(these.part, these.queues, these.kinds, these.keys, v_now);
+    exception when unique_violation then
+      null;   -- a new job with the key came first: the follow-up waits for that one
+    end;
+  end loop;
+
+  select p.lane_cursor into v_cursor from holdfast.pulse p for update skip locked;
+  if not found then
+    return v_woken;
+  end if;
+  for these in
+    select l.part, array_agg(l.queue order by l.queue, l.name) as queues, array_agg(l.name order by l.queue, l.name) as lanes
+    from (
+      select l.part, l.queue, l.name
+      from holdfast.lane l
+      where cardinality(v_cursor) = 0
+         or (l.part, l.queue, l.name) > (v_cursor[1]::smallint, v_cursor[2], v_cursor[3])
+      order by l.part, l.queue, l.name
+      limit max_lanes
+    ) l
+    group by l.part
+    order by l.part
+  loop
+    v_last := array[these.part::text, these.queues[cardinality(these.queues)], these.lanes[cardinality(these.lanes)]];
+    v_woken := v_woken + holdfast.unblock(these.part, these.queues, these.lanes, v_now);
+    delete from holdfast.lane l
+    using unnest(these.queues, these.lanes) u(queue, lane)
+    where l.part = these.part and l.queue = u.queue and l.name = u.lane
+      and l.lane_limit is null and l.on_failure is null and l.rate_limit is null and l.halted_by is null
+      and not exists (
+        select from holdfast.job j
+        where j.part = these.part and j.queue = u.queue and j.lane = u.lane and j.lane_seq is not null);
+  end loop;
+  update holdfast.pulse set lane_cursor = coalesce(v_last, '{}') where lane_cursor is distinct from coalesce(v_last, '{}');
+  return v_woken;
+end
+$$;
+
+-- raise_floors: let claims start behind what is finished. A floor never passes a place that a writer
+-- still under way could commit below: the sequence is read first, then who is writing; the floor rises
+-- to that place at a later call, when none of those is left. After patience it rises anyway, and what
+-- such a slow writer leaves below is found by the next sweep of strays and moved to the end.
+create or replace function holdfast.raise_floors(patience interval default '10 seconds')
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := clock_timestamp();
+  v_pos    bigint;
+  v_active text[];
+  v_wait   text[];
+  v_raised integer := 0;
+  last     holdfast.pulse;
+  these     record;
+begin
+  if not pg_try_advisory_xact_lock(4915, 1) then
+    return 0;   -- a released job is returning to its place, or another is at it
+  end if;
+  select p.* into last from holdfast.pulse p for update skip locked;
+  if not found then
+    return 0;
+  end if;
+
+  v_pos := coalesce(pg_sequence_last_value('holdfast.pos'), 0);
+  select coalesce(array_agg(l.virtualtransaction), '{}') into v_active
+  from pg_locks l
+  where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    and l.relation = 'holdfast.job'::regclass and l.mode = 'RowExclusiveLock' and l.pid is distinct from pg_backend_pid();
+
+  v_wait := array(select w from unnest(last.probe_wait) w where w = any(v_active));
+  if cardinality(v_wait) > 0 and last.probe_at > v_now - patience then
+    return 0;
+  end if;
+
+  for these in
+    select q.name, ((holdfast.queue_part(q.name) + step) % 64)::smallint as part
+    from holdfast.queue q
+    cross join generate_series(0, q.fanout - 1) step
+  loop
+    v_raised := v_raised + holdfast.raise_floor(these.part, these.name, last.probe_pos);
+  end loop;
+
+  -- Writers that were passed may leave strays; look once they are gone, and now and then anyway.
+  if last.swept_at < v_now - interval '1 minute'
+     or exists (select from unnest(last.passed) w where not w = any(v_active)) then
+    perform holdfast.lift_strays();
+    last.swept_at := v_now;
+    last.passed := array(select w from unnest(last.passed) w where w = any(v_active));
+  end if;
+  update holdfast.pulse
+  set probe_pos = v_pos, probe_at = v_now, probe_wait = v_active,
+      passed = (select coalesce(array_agg(distinct w), '{}') from unnest(last.passed || v_wait) w),
+      swept_at = last.swept_at;
+  return v_raised;
+end
+$$;
+
+create or replace function holdfast.raise_floor(part smallint, queue text, safe bigint)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_old bigint[];
+  v_new bigint[];
+  v_gen bigint;
+begin
+  select f.floors into v_old
+  from holdfast.floor f
+  where f.part = raise_floor.part and f.queue = raise_floor.queue
+  order by f.gen desc
+  limit 1;
+  v_old := coalesce(v_old, '{0,0,0,0,0,0,0,0,0,0}');
+  select array_agg(greatest(f.floor, least(safe, coalesce((
+      select j.pos
+      from holdfast.job j
+      where j.part = raise_floor.part and j.queue = raise_floor.queue and j.priority = (10 - f.nth)::smallint
+        and j.pos >= f.floor and j.token is null
+      order by j.pos
+      limit 1), safe))) order by f.nth)
+  into v_new
+  from unnest(v_old) with ordinality as f(floor, nth);
+
+  -- Small steps are not worth a row.
+  if not exists (select from unnest(v_new, v_old) x(new, old) where x.new > x.old + 200) then
+    return 0;
+  end if;
+  insert into holdfast.floor (part, queue, floors)
+  values (raise_floor.part, raise_floor.queue, v_new)
+  returning gen into v_gen;
+  delete from holdfast.floor f
+  where f.part = raise_floor.part and f.queue = raise_floor.queue and f.gen < v_gen and f.gen >= v_gen - 50;
+  return 1;
+end
+$$;
+
+-- lift_strays: jobs that came to lie below a floor go to the end of the ready order.
+create or replace function holdfast.lift_strays()
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_moved integer;
+begin
+  with floors as (
+    select distinct on (f.part, f.queue) f.part, f.queue, f.floors
+    from holdfast.floor f
+    order by f.part, f.queue, f.gen desc
+  ), strays as (
+    select s.part, s.id
+    from floors f
+    cross join lateral unnest(f.floors) with ordinality as l(floor, nth)
+    cross join lateral (
+      select j.part, j.id
+      from holdfast.job j
+      where j.part = f.part and j.queue = f.queue and j.priority = (10 - l.nth)::smallint
+        and j.pos < l.floor and j.token is null
+      for update skip locked
+    ) s
+  )
+  update holdfast.job j
+  set pos = nextval('holdfast.pos')
+  from strays s
+  where j.part = s.part and j.id = s.id;
+  get diagnostics v_moved = row_count;
+  return v_moved;
+end
+$$;
+
+-- fold: add counter deltas to the totals, and register queues that were only ever enqueued into.
+create or replace function holdfast.fold()
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_folded integer;
+begin
+  if not pg_try_advisory_xact_lock(4915, 2) then
+    return 0;
+  end if;
+  with gone as (
+    delete from holdfast.tally t
+    returning t.*
+  ), sums as (
+    select g.part, g.queue, g.kind, sum(g.queued) as queued, sum(g.leased) as leased, sum(g.dead) as dead,
+           sum(g.done) as done, sum(g.cancelled) as cancelled, sum(g.archived) as archived, count(*) as deltas
+    from gone g
+    group by g.part, g.queue, g.kind
+  ), added as (
+    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived)
+    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived
+    from sums s
+    on conflict (part, queue, kind) do update
+    set queued = t.queued + excluded.queued, leased = t.leased + excluded.leased, dead = t.dead + excluded.dead,
+        done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived
+  ), known as (
+    insert into holdfast.queue (name)
+    select distinct s.queue from sums s
+    on conflict do nothing
+  )
+  select coalesce(sum(s.deltas), 0) into v_folded from sums s;
+  return v_folded;
+end
+$$;
+
+-- recount: compare the counters with the rows, in one snapshot, and write the difference as a delta.
+create or replace function holdfast.recount()
+returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  with counters as (
+    select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c
+    union all
+    select t.part, t.queue, t.kind, t.queued, t.leased, t.dead, t.cancelled, t.archived from holdfast.tally t
+  ), differences as (
+    select d.part, d.queue, d.kind, sum(d.queued) as queued, sum(d.leased) as leased, sum(d.dead) as dead,
+           sum(d.cancelled) as cancelled, sum(d.archived) as archived
+    from (
+      select j.part, j.queue, j.kind, count(*) filter (where j.token is null) as queued,
+             count(*) filter (where j.token is not null) as leased, 0 as dead, 0 as cancelled, 0 as archived
+      from holdfast.job j
+      group by j.part, j.queue, j.kind
+      union all
+      select e.part, e.queue, e.kind, 0, 0, count(*) filter (where e.state = 'dead'),
+             count(*) filter (where e.state = 'cancelled'), count(*) filter (where e.state = 'archived')
+      from holdfast.ended e
+      group by e.part, e.queue, e.kind
+      union all
+      select c.part, c.queue, c.kind, -c.queued, -c.leased, -c.dead, -c.cancelled, -c.archived from counters c
+    ) d
+    group by d.part, d.queue, d.kind
+    having (sum(d.queued), sum(d.leased), sum(d.dead), sum(d.cancelled), sum(d.archived)) is distinct from (0, 0, 0, 0, 0)
+  ), corrected as (
+    insert into holdfast.tally (part, queue, kind, queued, leased, dead, cancelled, archived)
+    select d.part, d.queue, d.kind, d.queued, d.leased, d.dead, d.cancelled, d.archived
+    from differences d
+  )
+  select d.queue, d.kind, d.queued::bigint, d.leased::bigint, d.dead::bigint, d.cancelled::bigint, d.archived::bigint
+  from differences d
+$$;
+
+-- turn_pages: partitions for the days ahead, and away with those past their keeping.
+create or replace function holdfast.turn_pages()
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_today constant date := (holdfast.now() at time zone 'UTC')::date;
+  v_keep  interval;
+  v_page  text;
+  v_done  integer := 0;
+  book    record;
+  page    record;
+begin
+  if not pg_try_advisory_xact_lock(4915, 3) then
+    return 0;
+  end if;
+  perform set_config('lock_timeout', '200ms', true);   -- pages can wait; workers cannot
+  for book in
+    select 'history' as name, greatest(interval '7 days', (select max(q.keep_done) from holdfast.queue q)) as keep
+    union all
+    select 'attempt', interval '30 days'
+  loop
+    for ahead in 0 .. 2 loop
+      v_page := format('%s_%s', book.name, to_char(v_today + ahead, 'YYYYMMDD'));
+      continue when to_regclass(format('holdfast.%I', v_page)) is not null;
+      begin
+        execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints)', v_page, book.name);
+        execute format('alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
+          book.name, v_page, (v_today + ahead)::text || ' 00:00+00', (v_today + ahead + 1)::text || ' 00:00+00');
+        v_done := v_done + 1;
+      exception when lock_not_available or check_violation or duplicate_table then
+        null;   -- busy, or the day's first rows already lie in the rest: they stay there
+      end;
+    end loop;
+    for page in
+      select c.relname
+      from pg_inherits i
+      join pg_class c on c.oid = i.inhrelid
+      where i.inhparent = format('holdfast.%I', book.name)::regclass and c.relname ~ '_[0-9]{8}$'
+        and to_date(right(c.relname, 8), 'YYYYMMDD') < (v_today - book.keep)::date
+    loop
+      begin
+        execute format('drop table holdfast.%I', page.relname);
+        v_done := v_done + 1;
+      exception when lock_not_available then
+        null;
+      end;
+    end loop;
+    execute format('delete from holdfast.%I where ended_at < $1', book.name || '_rest') using v_today - book.keep;
+  end loop;
+  return v_done;
+end
+$$;
+
+-- upkeep: every step once, for a cron job or an idle client.
+create or replace function holdfast.upkeep()
+returns jsonb
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from holdfast.waiter w where w.until < holdfast.now() - interval '1 minute';
+  return jsonb_build_object(
+    'reaped', (select count(*) from holdfast.reap(1000)),
+    'promoted', holdfast.promote(1000),
+    'unblocked', holdfast.sweep(500),
+    'folded', holdfast.fold(),
+    'floors', holdfast.raise_floors(),
+    'pages', holdfast.turn_pages());
+end
+$$;

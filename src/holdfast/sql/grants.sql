@@ -1,0 +1,60 @@
+-- Four roles, nothing for anyone else. Functions run as their owner with a pinned search_path, so a
+-- role needs no right on the tables. Where the installer may not create roles, they are left to the
+-- administrator and the grants are skipped.
+
+revoke all on all tables in schema holdfast from public;
+revoke all on all sequences in schema holdfast from public;
+revoke all on all functions in schema holdfast from public;
+revoke all on schema holdfast from public;
+
+do $$
+declare
+  v_role text;
+begin
+  foreach v_role in array '{holdfast_reader,holdfast_producer,holdfast_worker,holdfast_operator}'::text[] loop
+    if not exists (select from pg_roles r where r.rolname = v_role) then
+      begin
+        execute format('create role %I nologin', v_role);
+      exception
+        when insufficient_privilege then
+          raise notice 'role % is missing and may not be created here: its grants are skipped', v_role;
+        when duplicate_object or unique_violation then
+          null;   -- made by another installation of the same cluster just now
+      end;
+    end if;
+    continue when not exists (select from pg_roles r where r.rolname = v_role);
+
+    execute format('grant usage on schema holdfast to %I', v_role);
+    execute format('grant execute on function holdfast.now(), holdfast.version(), holdfast.new_id(text), holdfast.queue_part(text),
+      holdfast.part_of(uuid), holdfast.oldest(text, integer) to %I', v_role);
+    if v_role in ('holdfast_reader', 'holdfast_operator') then
+      execute format('grant select on all tables in schema holdfast to %I', v_role);
+      execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
+        holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+    end if;
+    if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
+      execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], bigint[]) to %I', v_role);
+      execute format('grant insert (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, subject, headers, payload)
+        on holdfast.job to %I', v_role);
+      execute format('grant usage on sequence holdfast.pos to %I', v_role);
+      execute format('grant select on holdfast.queues to %I', v_role);
+    end if;
+    if v_role in ('holdfast_worker', 'holdfast_operator') then
+      execute format('grant execute on function
+        holdfast.claim(text, text, uuid, integer, interval, text[], boolean), holdfast.touch(uuid[], uuid[], interval),
+        holdfast.ack(uuid[], uuid[], jsonb), holdfast.nack(uuid[], uuid[], text, text, text, interval),
+        holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
+        holdfast.await_work(text[], text, interval), holdfast.reap(integer), holdfast.promote(integer), holdfast.sweep(integer),
+        holdfast.raise_floors(interval), holdfast.fold(), holdfast.turn_pages(), holdfast.upkeep(),
+        holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
+    end if;
+    if v_role = 'holdfast_operator' then
+      execute format('grant execute on function
+        holdfast.cancel(uuid[], text, text), holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
+        holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text), holdfast.purge(uuid[], text, text),
+        holdfast.queue_set(text, jsonb, text), holdfast.lane_set(text, text, jsonb, text),
+        holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount() to %I', v_role);
+    end if;
+  end loop;
+end
+$$;

@@ -1,0 +1,64 @@
+-- What people look at. Columns are only ever added at the end.
+
+create or replace view holdfast.jobs as
+select
+  j.id, j.queue, j.kind, case when j.token is null then 'queued' else 'leased' end as state,
+  j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker,
+  j.key, j.lane, j.tenant, j.subject, j.headers, j.payload, j.error, null::text as fingerprint,
+  j.reason, null::jsonb as result, null::timestamptz as ended_at, j.lease_for as lease, j.part
+from holdfast.job j
+union all
+select
+  e.id, e.queue, e.kind, e.state,
+  e.priority, e.attempt, e.max_attempts, e.run_at, e.created_at, null, e.worker,
+  e.key, e.lane, e.tenant, e.subject, e.headers, e.payload, e.error, e.fingerprint,
+  e.reason, e.result, e.ended_at, e.lease_for, e.part
+from holdfast.ended e;
+
+-- depth: kept counters, so that reading them does not depend on how many jobs there are.
+create or replace view holdfast.depth as
+select c.queue, c.kind, s.state, sum(s.jobs)::bigint as jobs
+from (
+  select t.queue, t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t
+  union all
+  select t.queue, t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t
+) c
+cross join lateral (values
+  ('queued', c.queued), ('leased', c.leased), ('dead', c.dead),
+  ('done', c.done), ('cancelled', c.cancelled), ('archived', c.archived)) s(state, jobs)
+group by c.queue, c.kind, s.state;
+
+create or replace view holdfast.queues as
+select
+  n.name as queue, holdfast.queue_part(n.name) as part,
+  coalesce(q.max_attempts, 3::smallint) as max_attempts, coalesce(q.lease, '30 seconds') as lease,
+  coalesce(q.keep_done, '0') as keep_done, coalesce(q.payload_limit, 262144) as payload_limit,
+  coalesce(q.backoff, '1 second') as backoff, coalesce(q.backoff_cap, '1 hour') as backoff_cap,
+  q.lease_limit as "limit", q.rate_limit, q.rate_period, coalesce(q.fair, false) as fair,
+  coalesce(q.by_kind, false) as by_kind, coalesce(q.lane_limit, 1) as lane_limit,
+  coalesce(q.lane_on_failure, 'skip') as lane_on_failure, coalesce(q.fanout, 1::smallint) as fanout,
+  case when p.paused then q.paused_at end as paused_at, case when p.paused then q.paused_by end as paused_by,
+  case when p.paused then q.paused_reason end as paused_reason, case when p.paused then q.paused_until end as paused_until,
+  n.queued, n.leased, n.dead, n.done, n.cancelled, n.archived,
+  greatest(holdfast.now() - holdfast.oldest(n.name, coalesce(q.fanout, 1)), '0') as oldest
+from (
+  select c.name, sum(c.queued)::bigint as queued, sum(c.leased)::bigint as leased, sum(c.dead)::bigint as dead,
+         sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived
+  from (
+    select t.queue as name, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t
+    union all
+    select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t
+    union all
+    select q.name, 0, 0, 0, 0, 0, 0 from holdfast.queue q
+  ) c
+  group by c.name
+) n
+left join holdfast.queue q on q.name = n.name
+cross join lateral (
+  select q.paused_at is not null and (q.paused_until is null or q.paused_until > holdfast.now()) as paused) p;
+
+create or replace view holdfast.dead_groups as
+select d.fingerprint, d.kind, d.queue, (array_agg(d.error order by d.ended_at desc))[1] as error,
+       count(*) as jobs, min(d.ended_at) as first_at, max(d.ended_at) as last_at
+from holdfast.dead d
+group by d.fingerprint, d.kind, d.queue;
