@@ -179,11 +179,9 @@ class LeaseLost(HoldfastError):
 
     code = "HF300"
 
-    def __init__(self, id: UUID, detail: str = "", *, kind: str = "") -> None:
-        named = f"job {id} ({kind})" if kind else f"job {id}"
-        super().__init__(f"lease lost: {named}" + (f" {detail}" if detail else ""))
+    def __init__(self, id: UUID, detail: str = "") -> None:
+        super().__init__(f"lease lost: {detail or f'job {id}'}")
         self.id = id
-        self.kind = kind
         self.detail = detail
 
 

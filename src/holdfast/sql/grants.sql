@@ -25,6 +25,7 @@ begin
     continue when not exists (select from pg_roles r where r.rolname = v_role);
 
     execute format('grant usage on schema holdfast to %I', v_role);
+    execute format('grant select on holdfast.migration to %I', v_role);
     execute format('grant execute on function holdfast.now(), holdfast.version(), holdfast.new_id(text), holdfast.queue_part(text),
       holdfast.part_of(uuid), holdfast.oldest(text, integer) to %I', v_role);
     if v_role in ('holdfast_reader', 'holdfast_operator') then
@@ -34,7 +35,7 @@ begin
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], bigint[]) to %I', v_role);
-      execute format('grant insert (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, subject, headers, payload)
+      execute format('grant insert (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, subject, headers, payload, by_kind)
         on holdfast.job to %I', v_role);
       execute format('grant usage on sequence holdfast.pos to %I', v_role);
       execute format('grant select on holdfast.queues to %I', v_role);
@@ -44,7 +45,7 @@ begin
         holdfast.claim(text, text, uuid, integer, interval, text[], boolean), holdfast.touch(uuid[], uuid[], interval),
         holdfast.ack(uuid[], uuid[], jsonb), holdfast.nack(uuid[], uuid[], text, text, text, interval),
         holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
-        holdfast.await_work(text[], text, interval), holdfast.reap(integer), holdfast.promote(integer), holdfast.sweep(integer),
+        holdfast.await_work(text[], text, interval), holdfast.reap(integer), holdfast.promote(integer, text), holdfast.sweep(integer),
         holdfast.raise_floors(interval), holdfast.fold(), holdfast.turn_pages(), holdfast.upkeep(),
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
     end if;

@@ -40,7 +40,7 @@ select
   case when p.paused then q.paused_at end as paused_at, case when p.paused then q.paused_by end as paused_by,
   case when p.paused then q.paused_reason end as paused_reason, case when p.paused then q.paused_until end as paused_until,
   n.queued, n.leased, n.dead, n.done, n.cancelled, n.archived,
-  greatest(holdfast.now() - holdfast.oldest(n.name, coalesce(q.fanout, 1)), '0') as oldest
+  case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest
 from (
   select c.name, sum(c.queued)::bigint as queued, sum(c.leased)::bigint as leased, sum(c.dead)::bigint as dead,
          sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived
@@ -55,7 +55,8 @@ from (
 ) n
 left join holdfast.queue q on q.name = n.name
 cross join lateral (
-  select q.paused_at is not null and (q.paused_until is null or q.paused_until > holdfast.now()) as paused) p;
+  select q.paused_at is not null and (q.paused_until is null or q.paused_until > holdfast.now()) as paused) p
+cross join lateral (select holdfast.oldest(n.name, coalesce(q.fanout, 1)) as since) o;
 
 create or replace view holdfast.dead_groups as
 select d.fingerprint, d.kind, d.queue, (array_agg(d.error order by d.ended_at desc))[1] as error,

@@ -42,7 +42,8 @@ $$;
 -- new_id: an id for a job of this queue, to be made before an enqueue that may have to be repeated.
 create or replace function holdfast.new_id(queue text default 'default')
 returns uuid
-language sql volatile parallel safe
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
 as $$ select holdfast.id_in(holdfast.queue_part(queue)) $$;
 
 -- refuse: raise misuse under its own SQLSTATE.
@@ -95,7 +96,8 @@ $$;
 -- oldest: since when the longest waiting ready job of a queue has been due. One probe per priority.
 create or replace function holdfast.oldest(queue text, fanout integer)
 returns timestamptz
-language sql stable
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
 as $$
   select min(h.run_at)
   from generate_series(0, fanout - 1) step

@@ -25,10 +25,15 @@ declare
   v_floors bigint[];
   v_want   integer;
   v_rows   tid[];      -- chosen and locked
+  v_turns  uuid[];     -- a fair queue's order
   v_lanes  boolean;    -- the ready order showed jobs that belong to lanes
+  v_pass   boolean;    -- pass over them: they cannot be decided now
+  v_moved  integer;
   v_got    integer;
 begin
-  if token is null or worker is null or queue is null or not coalesce(max_jobs between 1 and 10000, false)
+  if token is null or not coalesce(length(worker) between 1 and 200, false) or worker ~ '[[:cntrl:]]'
+     or not coalesce(length(queue) between 1 and 120, false) or queue ~ '[[:cntrl:]]'
+     or not coalesce(max_jobs between 1 and 10000, false)
      or lease <= '0' or current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.refuse_claim(queue, worker, token, max_jobs, lease);
   end if;
@@ -60,9 +65,10 @@ begin
         where f.part = v_part and f.queue = claim.queue
         order by f.gen desc
         limit 1), '{0,0,0,0,0,0,0,0,0,0}');
+      v_pass := false;
 
-      -- More than once only where lanes are met: what they hold back leaves the ready order.
-      for look in 1 .. 20 loop
+      -- More than once only where lanes are met: jobs that must wait there leave the ready order.
+      loop
         exit when v_want <= 0;
         if kinds is null and v_queue.fair is not true then
           select array_agg(c.ctid) filter (where c.lane is null), bool_or(c.lane is not null)
@@ -74,7 +80,7 @@ begin
               select j.ctid, j.lane
               from holdfast.job j
               where j.part = v_part and j.queue = claim.queue and j.priority = (10 - f.nth)::smallint
-                and j.pos >= f.floor and j.token is null
+                and j.pos >= f.floor and j.token is null and (not v_pass or j.lane is null)
               order by j.pos
               limit v_want
               for update skip locked
@@ -82,14 +88,16 @@ begin
             limit v_want
           ) c;
         elsif v_queue.fair then
-          select p.chosen, p.lanes into v_rows, v_lanes
-          from holdfast.pick_fairly(v_part, claim.queue, v_floors, v_want, kinds) p;
+          select p.chosen, p.turns, p.lanes into v_rows, v_turns, v_lanes
+          from holdfast.pick_fairly(v_part, claim.queue, v_floors, v_want, kinds, v_pass) p;
         else
           select p.chosen, p.lanes into v_rows, v_lanes
-          from holdfast.pick_kinds(v_part, claim.queue, v_floors, v_want, kinds, v_queue.by_kind) p;
+          from holdfast.pick_kinds(v_part, claim.queue, v_floors, v_want, kinds, v_queue.by_kind, v_pass) p;
         end if;
+        v_moved := 0;
         if v_lanes then
-          v_rows := v_rows || holdfast.pick_lanes(v_queue, v_part, v_floors, v_want - coalesce(cardinality(v_rows), 0), kinds, v_now);
+          select v_rows || p.chosen, p.moved into v_rows, v_moved
+          from holdfast.pick_lanes(v_queue, v_part, v_floors, v_want - coalesce(cardinality(v_rows), 0), kinds, v_now) p;
         end if;
 
         return query
@@ -98,11 +106,12 @@ begin
             set token = claim.token, worker = claim.worker, attempt = j.attempt + 1,
                 lease_until = v_now + coalesce(j.lease_for, claim.lease),
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
-            where j.ctid = any(v_rows) and j.part = v_part
-            returning j.*
+            where j.ctid = any(v_rows)
+            returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
+                      j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.pos
           ), noted as (
-            insert into holdfast.lease (token, part, queue, worker, claimed_at, until, ids)
-            select claim.token, v_part, claim.queue, claim.worker, v_now, min(t.lease_until), array_agg(t.id)
+            insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
+            select claim.token, v_part, claim.queue, claim.worker, v_now, claim.lease, min(t.lease_until), array_agg(t.id)
             from taken t
             having count(*) > 0
           ), counted as (
@@ -114,7 +123,7 @@ begin
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
                  t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers
           from taken t
-          order by t.priority desc, t.pos;
+          order by t.priority desc, case when v_queue.fair then array_position(v_turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;
         v_want := v_want - v_got;
         max_jobs := max_jobs - v_got;
@@ -123,11 +132,12 @@ begin
           values (v_base, claim.queue, '', v_now, v_got);
         end if;
         exit when v_lanes is not true;
+        v_pass := v_got = 0 and v_moved = 0;
       end loop;
     end loop;
 
     exit when max_jobs = 0 or turn = 2;
-    exit when not holdfast.let_in(max_jobs);
+    exit when not holdfast.let_in(queue, max_jobs);
     v_want := max_jobs;
   end loop;
 end
@@ -136,7 +146,7 @@ $$;
 -- pick_kinds: what a worker that knows only some kinds may take. In a queue with by_kind each kind has
 -- a ready order of its own; elsewhere jobs of other kinds are passed over one by one.
 create or replace function holdfast.pick_kinds(
-  part smallint, queue text, floors bigint[], max_jobs integer, kinds text[], by_kind boolean,
+  part smallint, queue text, floors bigint[], max_jobs integer, kinds text[], by_kind boolean, no_lanes boolean,
   out chosen tid[], out lanes boolean)
 language plpgsql
 as $$
@@ -154,9 +164,10 @@ begin
         cross join lateral (
           select j.ctid, j.lane, j.pos
           from holdfast.job j
-          where j.part = pick_kinds.part and j.queue = pick_kinds.queue and j.kind = k.kind
+          -- spelt as in job_by_kind: no other index can serve it, whatever the statistics say
+          where j.part = pick_kinds.part and j.queue || E'\n' || j.kind = pick_kinds.queue || E'\n' || k.kind
             and j.priority = (10 - f.nth)::smallint and j.by_kind
-            and j.pos >= f.floor and j.token is null
+            and j.pos >= f.floor and j.token is null and (not no_lanes or j.lane is null)
           order by j.pos
           limit max_jobs
           for update skip locked
@@ -176,7 +187,7 @@ begin
         select j.ctid, j.lane
         from holdfast.job j
         where j.part = pick_kinds.part and j.queue = pick_kinds.queue and j.priority = (10 - f.nth)::smallint
-          and j.pos >= f.floor and j.token is null and j.kind = any(kinds)
+          and j.pos >= f.floor and j.token is null and j.kind = any(kinds) and (not no_lanes or j.lane is null)
         order by j.pos
         limit max_jobs
         for update skip locked
@@ -222,8 +233,8 @@ $$;
 -- pick_fairly: one job per tenant in turn, as often round as it takes, inside each priority.
 -- The gate is held, so the turn moves on exactly once per job.
 create or replace function holdfast.pick_fairly(
-  part smallint, queue text, floors bigint[], max_jobs integer, kinds text[],
-  out chosen tid[], out lanes boolean)
+  part smallint, queue text, floors bigint[], max_jobs integer, kinds text[], no_lanes boolean,
+  out chosen tid[], out turns uuid[], out lanes boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -231,6 +242,7 @@ declare
   v_base constant smallint := holdfast.queue_part(queue);
   v_turn text;
   v_rows tid[];
+  v_ids  uuid[];
   v_last text;
   v_seen boolean;
 begin
@@ -265,30 +277,32 @@ begin
         limit 1
       ) n
     ), picked as (
-      select p.ctid, p.lane, r.lap, r.tenant, p.round
+      select p.ctid, p.id, p.lane, r.lap, r.tenant, p.round
       from ring r
       cross join lateral (
-        select j.ctid, j.lane, row_number() over (order by j.pos) as round
+        select j.ctid, j.id, j.lane, row_number() over (order by j.pos) as round
         from holdfast.job j
         where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
           and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null
-          and (kinds is null or j.kind = any(kinds))
+          and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
         order by j.pos
         limit max_jobs
       ) p
       order by p.round, r.lap, r.tenant
       limit max_jobs - coalesce(cardinality(chosen), 0)
     )
-    select array_agg(p.ctid order by p.round, p.lap, p.tenant) filter (where p.lane is null),
+    select array_agg(p.ctid) filter (where p.lane is null),
+           array_agg(p.id order by p.round, p.lap, p.tenant),
            (array_agg(p.tenant order by p.round desc, p.lap desc, p.tenant desc))[1],
            coalesce(bool_or(p.lane is not null), false)
-    into v_rows, v_last, v_seen
+    into v_rows, v_ids, v_last, v_seen
     from picked p;
     chosen := chosen || array(
       select j.ctid
       from holdfast.job j
-      where j.ctid = any(v_rows) and j.part = pick_fairly.part and j.token is null
+      where j.ctid = any(v_rows) and j.token is null
       for update skip locked);
+    turns := turns || v_ids;
     v_turn := coalesce(v_last, v_turn);
     lanes := lanes or v_seen;
   end loop;
@@ -297,15 +311,17 @@ begin
 end
 $$;
 
--- let_in: promote due jobs and reap abandoned ones on behalf of a claim that found too little, so that
--- a queue without any upkeep process still moves. True if that may have made jobs ready.
-create or replace function holdfast.let_in(max_jobs integer)
+-- let_in: promote due jobs of the queue and reap abandoned ones on behalf of a claim that found too
+-- little, so that a queue without any upkeep process still moves. True if that may have helped.
+create or replace function holdfast.let_in(queue text, max_jobs integer)
 returns boolean
 language plpgsql
 as $$
+declare
+  v_promoted constant integer := holdfast.promote(max_jobs, queue);
+  v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs));
 begin
-  return holdfast.promote(max_jobs) > 0
-      or exists (select from holdfast.reap(max_jobs));
+  return v_promoted + v_reaped > 0;
 end
 $$;
 

@@ -10,13 +10,17 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    timestamptz := holdfast.now();
-  v_firsts bigint[];       -- items that may be ready at once although they have a lane
-  v_past   uuid[] := '{}'; -- ids of an earlier sending whose jobs were claimed or have ended
-  v_ids    uuid[];
-  v_stored uuid[];
-  v_queues text[];
-  v_ready  bigint;
+  v_now    constant timestamptz := holdfast.now();
+  v_seed   constant bigint := holdfast.id_seed();
+  v_queue  holdfast.queue;
+  v_name   text;
+  v_part   smallint;
+  v_firsts bigint[];        -- items that may be ready at once although they have a lane
+  v_past   uuid[] := '{}';  -- ids of an earlier sending whose jobs were claimed or have ended
+  v_ids    uuid[];          -- one per item, where the stored rows alone cannot tell
+  v_stored uuid[] := '{}';
+  batch    record;
+  part_of_batch record;
   missing  record;
 begin
   if jsonb_typeof(items) = 'object' then
@@ -26,70 +30,99 @@ begin
       format('got %s', coalesce(left(items::text, 80), 'null')),
       'For example: select * from holdfast.enqueue(''[{"kind": "greet", "payload": {"name": "Ada"}}]'')');
   end if;
-  perform holdfast.check_items(items);
-  if items @? '$[*].lane' then
-    v_firsts := holdfast.lane_firsts(items);
+
+  select count(*) as jobs, bool_and(holdfast.item_ok(i.item)) as fine, max(pg_column_size(i.item -> 'payload')) as largest,
+         min(i.item ->> 'queue' collate "C") as first_queue, max(i.item ->> 'queue' collate "C") as last_queue,
+         count(i.item ->> 'queue') as queues, count(i.item ->> 'id') as ids,
+         bool_or(i.item ? 'lane') as lanes, bool_or(i.item ? 'key') as keys
+  into batch
+  from jsonb_array_elements(items) i(item);
+  if batch.jobs = 0 then
+    return;
+  end if;
+  if not batch.fine or batch.largest > 100000 then
+    perform holdfast.check_items(items);
+  end if;
+  if batch.lanes then
+    v_firsts := holdfast.lane_firsts(items, repeat);
+  end if;
+  if batch.keys or repeat or batch.ids not in (0, batch.jobs)
+     or batch.first_queue <> batch.last_queue or batch.queues not in (0, batch.jobs) then
+    v_ids := array(select i.id from holdfast.items_of(items, v_now, v_seed) i order by i.ord);
   end if;
   if repeat then
-    v_past := holdfast.known_before(items, v_now);
+    v_past := holdfast.known_before(v_ids);
   end if;
 
-  with given as materialized (
-    select
-      i.ord,
-      case
-        when i.id is null then holdfast.id_in(i.part)
-        when holdfast.part_of(i.id) = i.part then i.id
-        else holdfast.stamp(i.id, i.part)
-      end as id,
-      i.part, i.queue, i.kind, i.run_at, i.lane, i.by_kind, i.tenant, i.max_attempts,
-      coalesce((i.item ->> 'priority')::smallint, 0::smallint) as priority,
-      make_interval(secs => (i.item ->> 'lease')::double precision) as lease_for,
-      i.item ->> 'key' as key,
-      i.item ->> 'subject' as subject,
-      nullif(i.item -> 'headers', 'null') as headers,
-      coalesce(i.item -> 'payload', '{}') as payload
-    from holdfast.items_of(enqueue.items, v_now) i
-  ), stored as (
-    insert into holdfast.job (
-      part, id, queue, kind, priority, run_at, created_at, max_attempts, lease_for,
-      key, lane, tenant, subject, headers, payload, by_kind, blocked, lane_seq, pos)
-    select
-      g.part, g.id, g.queue, g.kind, g.priority, g.run_at, v_now, g.max_attempts, g.lease_for,
-      g.key, g.lane, g.tenant, g.subject, g.headers, g.payload, g.by_kind,
-      g.lane is not null and g.run_at <= v_now and not g.ord = any(v_firsts),
-      case when g.lane is not null and g.run_at <= v_now then nextval('holdfast.pos') end,
-      case when g.run_at <= v_now and (g.lane is null or g.ord = any(v_firsts)) then nextval('holdfast.pos') end
-    from given g
-    where not g.id = any(v_past)
-    order by g.ord
-    on conflict do nothing
-    returning part, id, queue, kind, pos
-  ), counted as (
-    insert into holdfast.tally (part, queue, kind, queued)
-    select s.part, s.queue, s.kind, count(*)
-    from stored s
-    group by s.part, s.queue, s.kind
-  )
-  select
-    (select array_agg(g.id order by g.ord) from given g),
-    array_agg(s.id),
-    array_agg(distinct s.queue) filter (where s.pos is not null),
-    count(s.pos)
-  into v_ids, v_stored, v_queues, v_ready
-  from stored s;
+  for v_name in
+    select batch.first_queue where batch.first_queue = batch.last_queue and batch.queues = batch.jobs
+    union all
+    select 'default' where batch.queues = 0
+    union all
+    select distinct coalesce(i.item ->> 'queue', 'default')
+    from jsonb_array_elements(items) i(item)
+    where batch.queues > 0 and not (batch.first_queue = batch.last_queue and batch.queues = batch.jobs)
+  loop
+    select q.* into v_queue from holdfast.queue q where q.name = v_name;
+    v_part := holdfast.queue_part(v_name);
+    if batch.largest > v_queue.payload_limit then
+      perform holdfast.check_items(items);
+    end if;
+    if v_queue.fanout > 1 and batch.lanes and batch.keys then
+      perform holdfast.refuse('HF204', format('queue %L is fanned out: a job there has a key or a lane, not both', v_name), null,
+        'Each decides where the job lives, so that its rule holds in one place.');
+    end if;
+    if v_queue.fanout > 1 and v_ids is null then
+      v_ids := array(select i.id from holdfast.items_of(items, v_now, v_seed) i order by i.ord);
+    end if;
 
-  if v_ready > 0 then
-    perform holdfast.wake(v_queues, v_ready);
-  end if;
+    with stored as (
+      insert into holdfast.job (
+        part, id, queue, kind, priority, run_at, created_at, max_attempts, lease_for,
+        key, lane, tenant, subject, headers, payload, by_kind, blocked, lane_seq, pos)
+      select
+        case when v_ids is null then v_part else holdfast.part_of(v_ids[i.ord]) end,
+        case when v_ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_now, v_seed + i.ord) else v_ids[i.ord] end,
+        v_name, i.item ->> 'kind', coalesce(nullif(i.item -> 'priority', 'null')::smallint, 0::smallint), j.run_at, v_now,
+        coalesce(nullif(i.item -> 'max_attempts', 'null')::smallint, v_queue.max_attempts, 3::smallint),
+        make_interval(secs => (i.item ->> 'lease')::double precision),
+        i.item ->> 'key', i.item ->> 'lane', coalesce(i.item ->> 'tenant', case when v_queue.fair then '' end),
+        i.item ->> 'subject', nullif(i.item -> 'headers', 'null'), coalesce(i.item -> 'payload', '{}'),
+        coalesce(v_queue.by_kind, false),
+        batch.lanes and j.run_at <= v_now and i.item ->> 'lane' is not null and not i.ord = any(v_firsts),
+        case when batch.lanes and j.run_at <= v_now and i.item ->> 'lane' is not null then nextval('holdfast.pos') end,
+        case when j.run_at <= v_now and (not batch.lanes or i.item ->> 'lane' is null or i.ord = any(v_firsts)) then nextval('holdfast.pos') end
+      from jsonb_array_elements(items) with ordinality as i(item, ord)
+      cross join lateral (
+        select case when i.item ?| '{delay,run_at}' then holdfast.due_at(i.item, v_now) else v_now end as run_at
+      ) j
+      where (batch.queues in (0, batch.jobs) and batch.first_queue is not distinct from batch.last_queue
+             or coalesce(i.item ->> 'queue', 'default') = v_name)
+        and (not repeat or not v_ids[i.ord] = any(v_past))
+      on conflict do nothing
+      returning part, id, kind, pos
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, queued)
+      select s.part, v_name, s.kind, count(*)
+      from stored s
+      group by s.part, s.kind
+    )
+    select array_agg(s.id) as ids, count(s.pos) as ready into part_of_batch from stored s;
+    v_stored := v_stored || part_of_batch.ids;
+    if part_of_batch.ready > 0 and exists (
+      select from holdfast.waiter w where w.queue = v_name and w.until > v_now) then
+      perform holdfast.wake(array[v_name], part_of_batch.ready);
+    end if;
+  end loop;
 
-  if cardinality(v_ids) is not distinct from cardinality(v_stored) then
+  if cardinality(v_stored) = batch.jobs then
     return query
       select o.ord::integer, o.id, true, null::uuid
-      from unnest(v_ids) with ordinality as o(id, ord);
+      from unnest(coalesce(v_ids, v_stored)) with ordinality as o(id, ord);
     return;
   end if;
 
+  v_ids := coalesce(v_ids, array(select i.id from holdfast.items_of(items, v_now, v_seed) i order by i.ord));
   for missing in
     select
       i.ord::integer, i.item, v_ids[i.ord] as id,
@@ -126,31 +159,57 @@ begin
 end
 $$;
 
--- items_of: checked items with their queue's defaults and their part.
-create or replace function holdfast.items_of(items jsonb, at timestamptz)
+-- items_of: each item with its place and its queue's settings applied.
+create or replace function holdfast.items_of(items jsonb, at timestamptz, seed bigint)
 returns table (
-  ord bigint, item jsonb, id uuid, part smallint, queue text, kind text, run_at timestamptz,
-  lane text, tenant text, by_kind boolean, max_attempts smallint)
-language sql volatile
+  ord bigint, item jsonb, id uuid, queue text, kind text, run_at timestamptz, tenant text, by_kind boolean, max_attempts smallint)
+language sql stable
 as $$
   select
-    i.ord, i.item, (i.item ->> 'id')::uuid,
-    case
-      when coalesce(q.fanout, 1) = 1 then holdfast.queue_part(coalesce(i.item ->> 'queue', 'default'))
-      else holdfast.fanned_part(q.name, q.fanout, coalesce(i.item ->> 'lane', i.item ->> 'key', i.item ->> 'id'))
-    end,
-    coalesce(i.item ->> 'queue', 'default'), i.item ->> 'kind',
-    case
-      when i.item ? 'delay' then items_of.at + make_interval(secs => coalesce((i.item ->> 'delay')::double precision, 0))
-      else coalesce((i.item ->> 'run_at')::timestamptz, items_of.at)
-    end,
-    i.item ->> 'lane',
+    i.ord, i.item, holdfast.id_of(i.item ->> 'id', p.part, items_of.at, seed + i.ord),
+    coalesce(i.item ->> 'queue', 'default'), i.item ->> 'kind', holdfast.due_at(i.item, items_of.at),
     coalesce(i.item ->> 'tenant', case when q.fair then '' end),
     coalesce(q.by_kind, false),
-    coalesce((i.item ->> 'max_attempts')::smallint, q.max_attempts, 3::smallint)
+    coalesce(nullif(i.item -> 'max_attempts', 'null')::smallint, q.max_attempts, 3::smallint)
   from jsonb_array_elements(items) with ordinality as i(item, ord)
   left join holdfast.queue q on q.name = coalesce(i.item ->> 'queue', 'default')
+  cross join lateral (
+    select case when coalesce(q.fanout, 1) = 1 then holdfast.queue_part(coalesce(i.item ->> 'queue', 'default'))
+                else holdfast.fanned_part(q.name, q.fanout, i.item, seed + i.ord) end as part
+  ) p
 $$;
+
+-- due_at: when an item wants to run.
+create or replace function holdfast.due_at(item jsonb, at timestamptz)
+returns timestamptz
+language sql stable
+as $$
+  select coalesce(
+    at + make_interval(secs => (item ->> 'delay')::double precision),
+    (item ->> 'run_at')::timestamptz,
+    at)
+$$;
+
+-- id_of: the caller's id carrying the right part, or a new one. One seed serves a whole batch: the
+-- numbers that follow it are as unlikely to be met again as the seed itself, and cost no randomness.
+create or replace function holdfast.id_of(given text, part smallint, at timestamptz, number bigint)
+returns uuid
+language sql stable
+as $$
+  select case
+    when given is null then encode(
+      substr(int8send((extract(epoch from at) * 1000)::bigint), 3)
+      || substr(int8send(32768::bigint | part), 7)
+      || int8send((number & 4611686018427387903) | (-9223372036854775807 - 1)), 'hex')::uuid
+    when holdfast.part_of(given::uuid) = part then given::uuid
+    else holdfast.stamp(given::uuid, part)
+  end
+$$;
+
+create or replace function holdfast.id_seed()
+returns bigint
+language sql volatile
+as $$ select ('x' || substr(translate(gen_random_uuid()::text, '-', ''), 17))::bit(64)::bigint & 4611686018427387903 $$;
 
 -- check_items: refuse the first item that is not a job.
 create or replace function holdfast.check_items(items jsonb)
@@ -175,20 +234,21 @@ $$;
 -- item_ok: whether an item holds what it should, as far as one expression can tell quickly.
 create or replace function holdfast.item_ok(item jsonb)
 returns boolean
-language sql immutable parallel safe
+language sql stable
 as $$
   select coalesce(
     jsonb_typeof(item) = 'object'
     and item - '{id,kind,payload,queue,priority,run_at,delay,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}'::text[] = '{}'
     and length(item ->> 'kind') between 1 and 200
     and not (item ->> 'kind') ~ '[[:cntrl:]]'
+    and (not item ? 'id' or coalesce(item ->> 'id' like '________-____-____-____-____________', true))
     and holdfast.item_details_ok(item), false)
 $$;
 
 -- item_details_ok: whether the optional fields of an item hold what they should.
 create or replace function holdfast.item_details_ok(item jsonb)
 returns boolean
-language sql immutable parallel safe
+language sql stable
 as $$
   select
     (not item ? 'queue' or coalesce(length(item ->> 'queue') between 1 and 120 and not (item ->> 'queue') ~ '[[:cntrl:]]', true))
@@ -203,13 +263,26 @@ as $$
       and case when coalesce(jsonb_typeof(item -> 'delay'), 'null') = 'null' then true
            when jsonb_typeof(item -> 'delay') <> 'number' then false
            else (item ->> 'delay')::numeric between 0 and 3153600000 end
-      and not (item ? 'delay' and item ? 'run_at')
+      and (item ->> 'delay' is null or item ->> 'run_at' is null)
+      and (item ->> 'run_at' is null or holdfast.is_time(item ->> 'run_at'))
       and coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after')
       and coalesce(length(item ->> 'key') between 1 and 500, true)
       and coalesce(length(item ->> 'lane') between 1 and 200 and not (item ->> 'lane') ~ '[[:cntrl:]]', true)
       and coalesce(length(item ->> 'tenant') between 1 and 200 and not (item ->> 'tenant') ~ '[[:cntrl:]]', true)
       and coalesce(length(item ->> 'subject') between 1 and 500, true)
       and coalesce(jsonb_typeof(item -> 'headers'), 'null') in ('object', 'null')))
+$$;
+
+create or replace function holdfast.is_time(value text)
+returns boolean
+language plpgsql stable
+as $$
+begin
+  perform value::timestamptz;
+  return true;
+exception when others then
+  return false;
+end
 $$;
 
 -- refuse_item: says what is wrong with an item that did not pass.
@@ -234,6 +307,9 @@ begin
   if item ->> 'kind' is null then
     perform holdfast.refuse('HF201', format('%s has no kind', v_item), null, 'The kind names the handler, for example "send_email".');
   end if;
+  if not coalesce(item ->> 'id' like '________-____-____-____-____________', true) then
+    perform holdfast.refuse('HF201', format('id %L of %s is not a UUID', item ->> 'id', v_item), null, 'Leave it out, or make it with holdfast.new_id(queue).');
+  end if;
   perform holdfast.named('kind of ' || v_item, item ->> 'kind');
   if item ->> 'queue' is not null then
     perform holdfast.named('queue of ' || v_item, item ->> 'queue', 120);
@@ -251,7 +327,10 @@ begin
   if item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null') then
     perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9', item -> 'priority', v_item), null, 'Nine goes first, zero is the default.');
   end if;
-  if item ? 'delay' and item ? 'run_at' then
+  if item ->> 'run_at' is not null and not holdfast.is_time(item ->> 'run_at') then
+    perform holdfast.refuse('HF204', format('run_at %L of %s is not a time', item ->> 'run_at', v_item), null, 'For example "2030-01-31T08:00:00Z".');
+  end if;
+  if item ->> 'delay' is not null and item ->> 'run_at' is not null then
     perform holdfast.refuse('HF204', format('%s has both delay and run_at', v_item), null, 'Give one of them.');
   end if;
   foreach v_field in array '{max_attempts,lease,delay}'::text[] loop
@@ -275,13 +354,14 @@ $$;
 
 -- lane_firsts: which items with a lane may be ready at once. A job may start out blocked only behind
 -- one that commits together with it: any other could end unseen before, and nothing would wake this
--- one. Where a key may refuse the first, none is blocked. The claim decides; this only spares it work.
-create or replace function holdfast.lane_firsts(items jsonb)
+-- one. Where the first may not be stored, or not be due, none is blocked. The claim decides; this only
+-- spares it work.
+create or replace function holdfast.lane_firsts(items jsonb, repeat boolean)
 returns bigint[]
 language sql immutable
 as $$
   select case
-    when items @? '$[*].key' or items @? '$[*].delay' or items @? '$[*].run_at' then
+    when repeat or items @? '$[*].key' or items @? '$[*].id' or items @? '$[*].delay' or items @? '$[*].run_at' then
       array(select generate_series(1, jsonb_array_length(items)::bigint))
     else array(
       select min(i.ord)
@@ -291,47 +371,34 @@ as $$
   end
 $$;
 
-create or replace function holdfast.fanned_part(queue text, fanout integer, by text)
+-- fanned_part: where a job of a fanned-out queue goes: by lane, else by key, so that their rules hold
+-- inside one part; any other job anywhere.
+create or replace function holdfast.fanned_part(queue text, fanout integer, item jsonb, number bigint)
 returns smallint
-language sql volatile
+language sql immutable
 as $$
-  select ((holdfast.queue_part(queue)
-    + coalesce((('x' || substr(md5(by), 1, 8))::bit(32)::bigint), (random() * 1000000)::bigint) % fanout) % 64)::smallint
+  select ((holdfast.queue_part(queue) + coalesce(
+    (('x' || substr(md5(coalesce(item ->> 'lane', item ->> 'key', item ->> 'id')), 1, 8))::bit(32)::bigint), number) % fanout) % 64)::smallint
 $$;
 
--- known_before: ids among the items whose jobs were stored by an earlier sending and have since been
--- claimed or have ended. A live job is met by its key; a finished one left only its traces.
-create or replace function holdfast.known_before(items jsonb, at timestamptz)
+-- known_before: those of the ids whose jobs were stored by an earlier sending and have since been
+-- claimed, moved or have ended. A job that still waits is met by its id, and must be: the repeat has
+-- to write. A finished one left only its traces, for as long as receipts are kept.
+create or replace function holdfast.known_before(ids uuid[])
 returns uuid[]
-language plpgsql stable
+language sql stable
 as $$
-declare
-  v_ids   uuid[];
-  v_since timestamptz;
-begin
-  select array_agg(g.id), min(case
-      when get_byte(uuid_send(g.id), 6) >> 4 = 8
-      then to_timestamp((('x' || substr(encode(uuid_send(g.id), 'hex'), 1, 12))::bit(48)::bigint) / 1000.0)
-      else '-infinity' end)
-  into v_ids, v_since
-  from (
-    select case when holdfast.part_of(i.id) = i.part then i.id else holdfast.stamp(i.id, i.part) end as id
-    from holdfast.items_of(items, at) i
-    where i.id is not null
-  ) g;
-  return array(
-    select e.id
-    from unnest(v_ids) g(id)
-    join holdfast.ended e on e.part = holdfast.part_of(g.id) and e.id = g.id
+  select array(
+    select g.id
+    from unnest(ids) g(id)
+    where not exists (select from holdfast.job j where j.part = holdfast.part_of(g.id) and j.id = g.id)
+      and holdfast.locate(g.id) is not null
     union
     select leased.id
     from holdfast.lease l
     cross join lateral unnest(l.ids) leased(id)
-    join unnest(v_ids) g(id) on g.id = leased.id
-    where l.claimed_at >= v_since - interval '1 minute'
-      -- A job that is live again is met by its id, and must be: the repeat has to write.
-      and not exists (select from holdfast.job j where j.part = l.part and j.id = leased.id));
-end
+    join unnest(ids) g(id) on g.id = leased.id
+    where not exists (select from holdfast.job j where j.part = l.part and j.id = leased.id))
 $$;
 
 -- enqueue_again: the careful way for one item that a plain insert did not store: a repeat of itself,
@@ -347,13 +414,13 @@ declare
   rival    holdfast.job;
   g        record;
 begin
-  select i.queue, i.kind, i.run_at, i.lane, i.tenant, i.by_kind, i.max_attempts,
-         item ->> 'key' as key, item ->> 'subject' as subject,
-         coalesce((item ->> 'priority')::smallint, 0::smallint) as priority,
+  select i.queue, i.kind, i.run_at, i.tenant, i.by_kind, i.max_attempts,
+         item ->> 'lane' as lane, item ->> 'key' as key, item ->> 'subject' as subject,
+         coalesce(nullif(item -> 'priority', 'null')::smallint, 0::smallint) as priority,
          make_interval(secs => (item ->> 'lease')::double precision) as lease_for,
          nullif(item -> 'headers', 'null') as headers, coalesce(item -> 'payload', '{}') as payload
   into g
-  from holdfast.items_of(jsonb_build_array(item), at) i;
+  from holdfast.items_of(jsonb_build_array(item), at, 0) i;
   v_ready := g.run_at <= at;
 
   for turn in 1 .. 10 loop
@@ -460,6 +527,9 @@ begin
   insert into holdfast.tally (part, queue, kind, queued)
   select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs
   from unnest(kinds, counts) c(kind, jobs);
+  if exists (select from holdfast.queue q where q.name = copied.queue and (q.fair or q.by_kind)) then
+    perform holdfast.apply_settings(queue);
+  end if;
   perform holdfast.wake(array[copied.queue], (select sum(jobs) from unnest(counts) jobs)::bigint);
 end
 $$;

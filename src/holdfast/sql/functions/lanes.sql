@@ -1,12 +1,13 @@
--- Lanes. A job in a lane is ready, blocked behind others, or waits for its time. Whoever decides about
--- a lane holds its row in holdfast.lane; the slots in use are counted from the jobs themselves, so a
--- crash cannot leak one. The claim decides; settling wakes the next; a sweep repairs.
+-- Lanes. A job in a lane is ready, blocked behind others, or waits for its time. The claim decides: it
+-- holds the lane's row in holdfast.lane and counts the slots in use from the jobs themselves, so that a
+-- crash cannot leak one. Whoever frees a slot lets the next job in, as a hint; a sweep repairs.
 
 -- pick_lanes: what the lanes met in the ready order may start now. Jobs that may not are taken out of
--- the ready order (blocked), so that no claim meets them again before it is their turn.
+-- the ready order (blocked), so that no claim meets them again before it is their turn. Never waits: a
+-- lane or a job that someone else has locked is left as it is. moved counts what left or entered.
 create or replace function holdfast.pick_lanes(
-  queue_row holdfast.queue, part smallint, floors bigint[], max_jobs integer, kinds text[], at timestamptz)
-returns tid[]
+  queue_row holdfast.queue, part smallint, floors bigint[], max_jobs integer, kinds text[], at timestamptz,
+  out chosen tid[], out moved integer)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -16,9 +17,11 @@ declare
   v_locked text[];
   v_heads  uuid[];
   v_start  uuid[];
+  v_more   integer;
 begin
+  moved := 0;
   if max_jobs <= 0 then
-    return null;
+    return;
   end if;
   select array_agg(c.id), array_agg(distinct c.lane)
   into v_met, v_names
@@ -32,41 +35,48 @@ begin
         and j.pos >= f.floor and j.token is null and j.lane is not null
         and (kinds is null or j.kind = any(kinds))
       order by j.pos
-      limit max_jobs
+      limit greatest(max_jobs, 200)
       for update skip locked
     ) r
-    limit max_jobs
+    limit greatest(max_jobs, 200)
   ) c;
   if v_met is null then
-    return null;
+    return;
   end if;
 
-  insert into holdfast.lane (part, queue, name)
-  select pick_lanes.part, queue_row.name, n.name
-  from unnest(v_names) n(name)
-  where not exists (select from holdfast.lane l where l.part = pick_lanes.part and l.queue = queue_row.name and l.name = n.name)
-  order by n.name
-  on conflict do nothing;
-  v_locked := array(
-    select l.name
-    from holdfast.lane l
-    where l.part = pick_lanes.part and l.queue = queue_row.name and l.name = any(v_names)
-    order by l.name
-    for update skip locked);
-
-  select array_agg(h.id), (array_agg(h.id order by h.priority desc, h.lane_seq) filter (
-    where h.run_at <= at and (kinds is null or h.kind = any(kinds))))[1:max_jobs]
-  into v_heads, v_start
-  from holdfast.lane_heads(queue_row, pick_lanes.part, v_locked, at) h;
+  v_locked := holdfast.lock_lanes(pick_lanes.part, queue_row.name, v_names);
+  v_heads := array(
+    select h.id from holdfast.lane_heads(queue_row, pick_lanes.part, v_locked, at) h order by h.priority desc, h.lane_seq);
+  v_start := array(
+    select s.id
+    from (
+      select j.id, u.nth
+      from unnest(v_heads) with ordinality u(id, nth)
+      cross join lateral (
+        select x.id
+        from holdfast.job x
+        where x.part = pick_lanes.part and x.id = u.id
+          and x.token is null and x.run_at <= at and (kinds is null or x.kind = any(kinds))
+        for update skip locked
+      ) j
+      limit max_jobs
+    ) s
+    order by s.nth);
 
   update holdfast.job j
   set pos = null, blocked = true
-  where j.part = pick_lanes.part and j.id = any(v_met) and j.lane = any(v_locked)
-    and not j.id = any(coalesce(v_heads, '{}'));
+  where j.part = pick_lanes.part and j.id = any(v_met) and j.lane = any(v_locked) and not j.id = any(v_heads);
+  get diagnostics moved = row_count;
+  -- Heads that stay behind for want of room become ready, unless someone is at them.
   update holdfast.job j
   set pos = nextval('holdfast.pos'), blocked = false
-  where j.part = pick_lanes.part and j.id = any(v_heads) and j.blocked and j.run_at <= at
-    and not j.id = any(coalesce(v_start, '{}'));
+  where j.part = pick_lanes.part and j.id = any(array(
+    select h.id
+    from holdfast.job h
+    where h.part = pick_lanes.part and h.id = any(v_heads) and not h.id = any(v_start) and h.blocked and h.run_at <= at
+    for update skip locked));
+  get diagnostics v_more = row_count;
+  moved := moved + v_more;
   update holdfast.job j
   set blocked = false
   where j.part = pick_lanes.part and j.id = any(v_start) and j.blocked;
@@ -78,38 +88,62 @@ begin
   where j.part = pick_lanes.part and j.id = any(v_start) and l.rate_limit is not null
   group by l.name;
 
-  return array(
+  chosen := array(
     select j.ctid
     from holdfast.job j
-    where j.part = pick_lanes.part and j.id = any(v_start) and j.token is null
-    for update);
+    where j.part = pick_lanes.part and j.id = any(v_start));
+end
+$$;
+
+-- lock_lanes: those of the lanes that nobody else is deciding about, locked. A lane's row is made by its
+-- first claim; that too must not wait for another claim that is still making it.
+create or replace function holdfast.lock_lanes(part smallint, queue text, names text[])
+returns text[]
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  insert into holdfast.lane (part, queue, name)
+  select lock_lanes.part, lock_lanes.queue, n.name
+  from unnest(names) n(name)
+  where not exists (select from holdfast.lane l where l.part = lock_lanes.part and l.queue = lock_lanes.queue and l.name = n.name)
+    -- in 1024 buckets: a claim of many new lanes must not fill the lock table
+    and pg_try_advisory_xact_lock(4916, hashtext(lock_lanes.queue || E'\n' || n.name) & 1023)
+  order by n.name
+  on conflict do nothing;
+  return array(
+    select l.name
+    from holdfast.lane l
+    where l.part = lock_lanes.part and l.queue = lock_lanes.queue and l.name = any(names)
+    order by l.name
+    for update skip locked);
 end
 $$;
 
 -- lane_heads: of each lane, the jobs whose turn it is: as many as it has free slots, in its order.
--- A head that waits for its time keeps its slot; a halted lane has none. The caller holds the lanes.
+-- A head that waits for its time keeps its slot; a halted lane has none.
 create or replace function holdfast.lane_heads(queue_row holdfast.queue, part smallint, names text[], at timestamptz)
 returns table (id uuid, lane text, kind text, priority smallint, lane_seq bigint, run_at timestamptz, blocked boolean)
 language sql stable
 rows 100
 as $$
-  select h.id, l.name, h.kind, h.priority, h.lane_seq, h.run_at, h.blocked
+  select h.id, n.name, h.kind, h.priority, h.lane_seq, h.run_at, h.blocked
   from unnest(names) n(name)
-  join holdfast.lane l on l.part = lane_heads.part and l.queue = (queue_row).name and l.name = n.name
+  left join holdfast.lane l on l.part = lane_heads.part and l.queue = (queue_row).name and l.name = n.name
   cross join lateral (
     select
       coalesce(l.lane_limit, (queue_row).lane_limit, 1)
       - (select count(*) from holdfast.job j
-         where j.part = lane_heads.part and j.queue = l.queue and j.lane = l.name and j.held) as slots,
+         where j.part = lane_heads.part and j.queue = (queue_row).name and j.lane = n.name and j.held) as slots,
       case when l.rate_limit is null then 2147483647 else l.rate_limit - coalesce((
         select sum(u.starts) from holdfast.rate_use u
-        where u.part = lane_heads.part and u.queue = l.queue and u.lane = l.name
+        where u.part = lane_heads.part and u.queue = (queue_row).name and u.lane = n.name
           and u.at > lane_heads.at - l.rate_period), 0) end as starts
   ) free
   cross join lateral (
     select j.id, j.kind, j.priority, j.lane_seq, j.run_at, j.blocked
     from holdfast.job j
-    where j.part = lane_heads.part and j.queue = l.queue and j.lane = l.name
+    where j.part = lane_heads.part and j.queue = (queue_row).name and j.lane = n.name
       and j.lane_seq is not null and j.token is null
     order by j.lane_seq
     limit greatest(least(free.slots, free.starts), 0)
@@ -117,8 +151,8 @@ as $$
   where l.halted_by is null
 $$;
 
--- unblock: let the next jobs of these lanes into the ready order. Called by whoever freed a slot;
--- queues and lanes are parallel.
+-- unblock: let the next jobs of these lanes into the ready order. Called by whoever freed a slot; queues
+-- and lanes are parallel. A hint: it takes no lane lock and leaves alone what someone else has locked.
 create or replace function holdfast.unblock(part smallint, queues text[], lanes text[], at timestamptz)
 returns integer
 language plpgsql
@@ -136,15 +170,17 @@ begin
   loop
     select q.* into v_queue from holdfast.queue q where q.name = v_name;
     v_queue.name := v_name;
-    perform from holdfast.lane l
-    where l.part = unblock.part and l.queue = v_name and l.name = any(v_lanes)
-    order by l.name
-    for update;
-
     update holdfast.job j
     set pos = case when j.run_at <= at then nextval('holdfast.pos') end, blocked = false
-    where j.part = unblock.part and j.blocked and not j.follow and j.id = any(array(
-      select h.id from holdfast.lane_heads(v_queue, unblock.part, v_lanes, at) h where h.blocked));
+    where j.part = unblock.part and j.id = any(array(
+      select b.id
+      from holdfast.lane_heads(v_queue, unblock.part, v_lanes, at) h
+      cross join lateral (
+        select x.id
+        from holdfast.job x
+        where x.part = unblock.part and x.id = h.id and x.blocked and not x.follow
+        for update skip locked
+      ) b));
     get diagnostics v_woken = row_count;
     if v_woken > 0 then
       v_ready := v_ready + v_woken;
@@ -196,6 +232,9 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   perform holdfast.named('lane', lane);
+  if settings is null or jsonb_typeof(settings) <> 'object' then
+    perform holdfast.refuse('HF221', 'settings must be a JSON object', null, 'For example {"limit": 2}.');
+  end if;
   select k into v_field from jsonb_object_keys(settings) k
   where not k = any('{limit,on_failure,rate_limit,rate_period,halted}') limit 1;
   if v_field is not null then
@@ -203,7 +242,7 @@ begin
       'Settings are: limit, on_failure, rate_limit, rate_period, halted.');
   end if;
   select coalesce(max(q.fanout), 1) into v_fanout from holdfast.queue q where q.name = lane_set.queue;
-  v_part := case when v_fanout = 1 then holdfast.queue_part(queue) else holdfast.fanned_part(queue, v_fanout, lane) end;
+  v_part := case when v_fanout = 1 then holdfast.queue_part(queue) else holdfast.fanned_part(queue, v_fanout, jsonb_build_object('lane', lane), 0) end;
   insert into holdfast.lane (part, queue, name) values (v_part, lane_set.queue, lane_set.lane) on conflict do nothing;
   begin
     update holdfast.lane l
@@ -213,7 +252,7 @@ begin
         rate_period = case when settings ? 'rate_period' then make_interval(secs => (settings ->> 'rate_period')::double precision) else l.rate_period end,
         halted_by   = case when settings -> 'halted' = 'false' then null else l.halted_by end
     where l.part = v_part and l.queue = lane_set.queue and l.name = lane_set.lane;
-  exception when check_violation or invalid_text_representation or numeric_value_out_of_range then
+  exception when check_violation or invalid_text_representation or numeric_value_out_of_range or datetime_field_overflow then
     perform holdfast.refuse('HF221', format('settings %s do not fit a lane', settings), sqlerrm,
       'limit is at least 1; on_failure is skip, retry or halt; rate_limit and rate_period go together.');
   end;

@@ -240,9 +240,11 @@ begin
   end if;
 
   if v_queue.lease_limit is not null then
-    select count(*) into v_count from holdfast.job h where h.part = j.part and h.queue = j.queue and h.held;
+    select count(*) into v_count
+    from generate_series(0, v_queue.fanout - 1) step
+    join holdfast.job h on h.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and h.queue = j.queue and h.held;
     if v_count >= v_queue.lease_limit then
-      return format('Queue %s runs %s jobs, its limit is %s.', j.queue, v_count, v_queue.lease_limit);
+      return format('Queue %s runs %s, its limit is %s.', j.queue, case when v_count = 1 then '1 job' else v_count || ' jobs' end, v_queue.lease_limit);
     end if;
   end if;
   if v_queue.rate_limit is not null then

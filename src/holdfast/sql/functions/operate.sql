@@ -94,8 +94,8 @@ begin
       insert into holdfast.job (
         part, id, queue, kind, priority, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
         reason, headers, payload, by_kind, lane_seq, pos)
-      select e.part, e.id, e.queue, e.kind, e.priority, e.max_attempts, v_run_at, e.created_at, e.key, e.lane, e.tenant,
-             e.subject, e.lease_for, coalesce(retry.reason, 'retried by ' || retry.actor), e.headers, e.payload,
+      select e.part, e.id, e.queue, e.kind, e.priority, e.max_attempts, v_run_at, e.created_at, e.key, e.lane,
+             coalesce(e.tenant, case when q.fair then '' end), e.subject, e.lease_for, coalesce(retry.reason, 'retried by ' || retry.actor), e.headers, e.payload,
              coalesce(q.by_kind, false),
              case
                when e.lane is null or v_run_at > v_now then null
@@ -147,6 +147,7 @@ declare
   v_some   uuid[];
   v_run_at timestamptz;
   v_part   smallint;
+  waiting  record;
 begin
   if changes is null or jsonb_typeof(changes) <> 'object' or changes = '{}' then
     perform holdfast.refuse('HF222', 'changes must be a JSON object with at least one field', null,
@@ -158,7 +159,8 @@ begin
     perform holdfast.refuse('HF222', format('%L cannot be edited', v_field), null,
       'Fields are: payload, priority, run_at, max_attempts, lease, headers. To change the queue use holdfast.move.');
   end if;
-  perform holdfast.check_items(jsonb_build_array(jsonb_build_object('kind', 'edited') || changes));
+  perform holdfast.check_items(jsonb_build_array(jsonb_build_object('kind', 'edited', 'queue', q.queue) || changes))
+  from (select distinct j.queue from unnest(v_stored) i(id) cross join lateral holdfast.get(i.id) j) q;
   v_run_at := (changes ->> 'run_at')::timestamptz;
 
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
@@ -167,32 +169,47 @@ begin
       update holdfast.job j
       set payload      = coalesce(changes -> 'payload', j.payload),
           headers      = case when changes ? 'headers' then nullif(changes -> 'headers', 'null') else j.headers end,
-          priority     = coalesce((changes ->> 'priority')::smallint, j.priority),
-          max_attempts = greatest(coalesce((changes ->> 'max_attempts')::smallint, j.max_attempts), j.attempt + 1),
+          priority     = coalesce(nullif(changes -> 'priority', 'null')::smallint, j.priority),
+          max_attempts = greatest(coalesce(nullif(changes -> 'max_attempts', 'null')::smallint, j.max_attempts), j.attempt + 1),
           lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else j.lease_for end,
-          reason       = coalesce(edit.reason, j.reason),
-          run_at       = coalesce(v_run_at, j.run_at),
-          -- to the end of its new order; a blocked job is placed when its turn comes
-          lane_seq = case when v_run_at > v_now and not j.blocked then null else j.lane_seq end,
+          reason       = coalesce(edit.reason, 'edited by ' || edit.actor, j.reason),
+          run_at       = d.run_at,
+          -- Put off, it leaves its lane's order and comes back at the end; due, it needs a place there.
+          lane_seq = case
+            when j.lane is null or j.follow or d.run_at > v_now then null
+            else coalesce(j.lane_seq, nextval('holdfast.pos'))
+          end,
+          blocked = j.blocked and (j.follow or d.run_at <= v_now),
           pos = case
-            when j.blocked then null
-            when coalesce(v_run_at, j.run_at) > v_now then null
-            when j.pos is not null and j.priority = coalesce((changes ->> 'priority')::smallint, j.priority) then j.pos
+            when d.run_at > v_now or j.blocked then null
+            when j.pos is not null and j.priority = coalesce(nullif(changes -> 'priority', 'null')::smallint, j.priority) then j.pos
             else nextval('holdfast.pos')
           end
-      where j.part = v_part and j.id = any(v_stored) and j.token is null
-      returning j.id
+      from (select x.id, coalesce(v_run_at, x.run_at) as run_at from holdfast.job x where x.part = v_part and x.id = any(v_stored)) d
+      where j.part = v_part and j.id = d.id and j.token is null
+      returning j.id, j.queue, j.lane
     )
-    select array_agg(e.id) into v_some from edited e;
-    v_done := v_done || v_some;
+    select array_agg(e.id) as ids,
+           array_agg(e.queue) filter (where e.lane is not null) as lane_queues,
+           array_agg(e.lane) filter (where e.lane is not null) as lanes,
+           array_agg(distinct e.queue) as queues
+    into waiting
+    from edited e;
+    v_done := v_done || waiting.ids;
+    if waiting.lanes is not null then
+      perform holdfast.unblock(v_part, waiting.lane_queues, waiting.lanes, v_now);
+    end if;
+    if waiting.ids is not null then
+      perform holdfast.wake(waiting.queues, cardinality(waiting.ids));
+    end if;
     with edited as (
       update holdfast.dead d
       set payload      = coalesce(changes -> 'payload', d.payload),
           headers      = case when changes ? 'headers' then nullif(changes -> 'headers', 'null') else d.headers end,
-          priority     = coalesce((changes ->> 'priority')::smallint, d.priority),
-          max_attempts = coalesce((changes ->> 'max_attempts')::smallint, d.max_attempts),
+          priority     = coalesce(nullif(changes -> 'priority', 'null')::smallint, d.priority),
+          max_attempts = coalesce(nullif(changes -> 'max_attempts', 'null')::smallint, d.max_attempts),
           lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else d.lease_for end,
-          reason       = coalesce(edit.reason, d.reason)
+          reason       = coalesce(edit.reason, 'edited by ' || edit.actor, d.reason)
       where d.part = v_part and d.id = any(v_stored)
       returning d.id
     )
@@ -221,7 +238,8 @@ declare
   v_to     smallint;
   v_moved  boolean;
   job      holdfast.job;
-  these     record;
+  dead     record;
+  these    record;
 begin
   perform holdfast.named('queue', queue, 120);
   select q.* into v_target from holdfast.queue q where q.name = move.queue;
@@ -231,14 +249,14 @@ begin
     where j.part = v_part and j.id = these.id and j.token is null and j.queue <> move.queue for update;
     if found then
       v_to := case when coalesce(v_target.fanout, 1) = 1 then holdfast.queue_part(queue)
-                   else holdfast.fanned_part(queue, v_target.fanout, coalesce(job.lane, job.key, these.id::text)) end;
+                   else holdfast.fanned_part(queue, v_target.fanout, jsonb_build_object('lane', job.lane, 'key', job.key, 'id', these.id), 0) end;
       insert into holdfast.job (
         part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
         lease_for, error, reason, headers, payload, by_kind, lane_seq, pos)
       values (
         v_to, holdfast.stamp(these.id, v_to), move.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
         job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
-        job.lease_for, job.error, coalesce(move.reason, job.reason), job.headers, job.payload, coalesce(v_target.by_kind, false),
+        job.lease_for, job.error, coalesce(move.reason, 'moved by ' || move.actor, job.reason), job.headers, job.payload, coalesce(v_target.by_kind, false),
         case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
         case when job.run_at <= v_now then nextval('holdfast.pos') end)
       on conflict (part, queue, kind, key, follow) where key is not null do nothing
@@ -254,28 +272,24 @@ begin
           perform holdfast.unblock(v_part, array[job.queue], array[job.lane], v_now);
         end if;
         perform holdfast.wake(array[move.queue], 1);
-        v_done := v_done || these.id;
       end if;
     else
       v_to := holdfast.queue_part(queue);
-      with old as (
-        select d.queue, d.kind, d.state from holdfast.ended d
-        where d.part = v_part and d.id = these.id and d.state = 'dead' and d.queue <> move.queue for update
-      ), moved as (
+      select d.queue, d.kind into dead from holdfast.dead d
+      where d.part = v_part and d.id = these.id and d.queue <> move.queue for update;
+      if found then
         update holdfast.dead d
         set part = v_to, id = holdfast.stamp(these.id, v_to), queue = move.queue, reason = coalesce(move.reason, d.reason)
-        where d.part = v_part and d.id = these.id and d.queue <> move.queue
-        returning d.kind
-      ), counted as (
+        where d.part = v_part and d.id = these.id;
         insert into holdfast.tally (part, queue, kind, dead)
-        select v_part, o.queue, o.kind, -1 from old o
-        union all
-        select v_to, move.queue, m.kind, 1 from moved m
-      )
-      select true into v_moved from moved;
-      if v_moved then
-        v_done := v_done || these.id;
+        values (v_part, dead.queue, dead.kind, -1), (v_to, move.queue, dead.kind, 1);
+        v_moved := true;
       end if;
+    end if;
+    if v_moved then
+      update holdfast.attempt a set part = v_to, id = holdfast.stamp(these.id, v_to)
+      where a.part = v_part and a.id = these.id;
+      v_done := v_done || these.id;
     end if;
     v_moved := null;
   end loop;
@@ -300,22 +314,25 @@ declare
   v_part   smallint;
 begin
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
-    perform from holdfast.ended e where e.part = v_part and e.id = any(v_stored) order by e.id for update;
-    with old as materialized (
-      select e.id, e.state
-      from holdfast.ended e
+    -- deleted and inserted, not updated: whoever waits for the row must find it gone, not moved
+    with removed as (
+      delete from holdfast.ended e
       where e.part = v_part and e.id = any(v_stored) and e.state <> 'archived'
+      returning e.*
     ), put_away as (
-      update holdfast.ended e
-      set state = 'archived', reason = coalesce(archive.reason, 'archived by ' || archive.actor, e.reason)
-      where e.part = v_part and e.id = any(v_stored) and e.state <> 'archived'
-      returning e.id, e.queue, e.kind
+      insert into holdfast.archive (
+        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result)
+      select r.part, r.id, 'archived', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
+             r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
+             coalesce(archive.reason, 'archived by ' || archive.actor, r.reason), r.headers, r.payload, r.result
+      from removed r
+      returning id
     ), counted as (
       insert into holdfast.tally (part, queue, kind, dead, cancelled, archived)
-      select v_part, p.queue, p.kind, -count(*) filter (where o.state = 'dead'), -count(*) filter (where o.state = 'cancelled'), count(*)
-      from put_away p
-      join old o on o.id = p.id
-      group by p.queue, p.kind
+      select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'dead'), -count(*) filter (where r.state = 'cancelled'), count(*)
+      from removed r
+      group by r.queue, r.kind
     )
     select array_agg(p.id) into v_some from put_away p;
     v_done := v_done || v_some;
@@ -410,20 +427,17 @@ returns uuid
 language plpgsql stable
 as $$
 #variable_conflict use_column
-declare
-  v_found uuid;
 begin
-  select s.id into v_found
-  from (
-    select locate.id as id, -1 as part
-    union all
-    select holdfast.stamp(locate.id, p::smallint), p from generate_series(0, 63) p
-  ) s
-  where exists (select from holdfast.job j where j.part = holdfast.part_of(s.id) and j.id = s.id)
-     or exists (select from holdfast.ended e where e.part = holdfast.part_of(s.id) and e.id = s.id)
-  order by s.part
-  limit 1;
-  return v_found;
+  if exists (select from holdfast.job j where j.part = holdfast.part_of(locate.id) and j.id = locate.id)
+     or exists (select from holdfast.ended e where e.part = holdfast.part_of(locate.id) and e.id = locate.id) then
+    return id;
+  end if;
+  return (
+    select s.id
+    from (select holdfast.stamp(locate.id, p::smallint) as id, p::smallint as part from generate_series(0, 63) p) s
+    where exists (select from holdfast.job j where j.part = s.part and j.id = s.id)
+       or exists (select from holdfast.ended e where e.part = s.part and e.id = s.id)
+    limit 1);
 end
 $$;
 

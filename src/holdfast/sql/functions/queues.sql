@@ -25,6 +25,10 @@ begin
 
   insert into holdfast.queue (name) values (queue_set.queue) on conflict do nothing;
   select q.* into old from holdfast.queue q where q.name = queue_set.queue for update;
+  if jsonb_typeof(settings -> 'fanout') = 'number' and (settings ->> 'fanout')::numeric < old.fanout then
+    perform holdfast.refuse('HF221', format('fanout of queue %L is %s and can only grow', queue, old.fanout), null,
+      'Ended jobs keep the part they lived in.');
+  end if;
   if settings ? 'fanout' and (settings ->> 'fanout') is distinct from old.fanout::text
      and exists (select from holdfast.jobs j where j.queue = queue_set.queue and j.state in ('queued', 'leased')) then
     perform holdfast.refuse('HF221', format('fanout of queue %L cannot change while it holds live jobs', queue), null,
@@ -48,22 +52,38 @@ begin
         fanout          = case when settings ? 'fanout' then (settings ->> 'fanout')::smallint else q.fanout end
     where q.name = queue_set.queue
     returning q.* into new;
-  exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range then
+  exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range or datetime_field_overflow then
     perform holdfast.refuse('HF221', format('settings %s do not fit a queue', settings), sqlerrm,
       'Counts are whole numbers, durations are seconds, rate_limit and rate_period go together.');
   end;
 
-  -- What the rows themselves carry follows the setting.
-  if new.by_kind and not old.by_kind then
-    update holdfast.job j set by_kind = true where j.queue = queue_set.queue and not j.by_kind;
-  end if;
-  if new.fair and not old.fair then
-    update holdfast.job j set tenant = '' where j.queue = queue_set.queue and j.tenant is null;
-  end if;
-  if new.lease_limit is not null and old.lease_limit is null then
-    update holdfast.job j set held = true where j.queue = queue_set.queue and j.token is not null and j.held is null;
+  if new.by_kind and not old.by_kind or new.fair and not old.fair or new.lease_limit is not null and old.lease_limit is null then
+    perform holdfast.apply_settings(queue);
+    insert into holdfast.redo (queue) values (queue_set.queue);
   end if;
   return query select q.* from holdfast.queues q where q.queue = queue_set.queue;
+end
+$$;
+
+-- apply_settings: what the rows themselves carry follows the queue's settings.
+create or replace function holdfast.apply_settings(queue text)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  q holdfast.queue;
+begin
+  select x.* into q from holdfast.queue x where x.name = apply_settings.queue;
+  if q.by_kind then
+    update holdfast.job j set by_kind = true where j.queue = q.name and not j.by_kind;
+  end if;
+  if q.fair then
+    update holdfast.job j set tenant = '' where j.queue = q.name and j.tenant is null;
+  end if;
+  if q.lease_limit is not null then
+    update holdfast.job j set held = true where j.queue = q.name and j.token is not null and j.held is null;
+  end if;
 end
 $$;
 
@@ -96,6 +116,7 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.named('queue', queue, 120);
+  insert into holdfast.queue (name) values (resume.queue) on conflict do nothing;
   update holdfast.queue q
   set paused_at = null, paused_by = null, paused_reason = null, paused_until = null
   where q.name = resume.queue;

@@ -13,6 +13,7 @@ as $$
 declare
   v_now    constant timestamptz := holdfast.now();
   v_ids    uuid[] := '{}';
+  v_tokens uuid[] := '{}';
   v_untils timestamptz[] := '{}';
   v_part   smallint;
   these     record;
@@ -21,19 +22,22 @@ begin
     perform holdfast.refuse('HF204', format('lease %s is not above zero', lease));
   end if;
   tokens := holdfast.paired(ids, tokens);
+  -- Twice at most: another change of the same row that commits in between moves it away once.
   for turn in 1 .. 2 loop
     for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
       with kept as (
         update holdfast.job j
-        set lease_until = v_now + coalesce(touch.lease, j.lease_for, (select q.lease from holdfast.queue q where q.name = j.queue), '30 seconds')
-        where j.part = v_part and j.token = any(tokens) and j.ctid = any(array(
+        set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, j.lease_for, (
+          select l.length from holdfast.lease l where l.token = j.token limit 1), '30 seconds'))
+        where j.token = any(tokens) and j.ctid = any(array(
           select (select h.ctid from holdfast.job h where h.part = v_part and h.id = u.id and h.token = u.token)
           from unnest(ids, tokens) u(id, token)
           where not u.id = any(v_ids)))
-        returning j.id, j.lease_until
+        returning j.id, j.token, j.lease_until
       )
-      select array_agg(k.id) as ids, array_agg(k.lease_until) as untils into these from kept k;
+      select array_agg(k.id) as ids, array_agg(k.token) as tokens, array_agg(k.lease_until) as untils into these from kept k;
       v_ids := v_ids || these.ids;
+      v_tokens := v_tokens || these.tokens;
       v_untils := v_untils || these.untils;
     end loop;
     exit when cardinality(v_ids) = cardinality(ids);
@@ -42,7 +46,10 @@ begin
     select u.id, coalesce(case when k.id is not null then 'leased' end, l.outcome), k.lease_until, l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
     left join lateral (
-      select x.id, x.lease_until from unnest(v_ids, v_untils) x(id, lease_until) where x.id = u.id limit 1) k on true
+      select x.id, x.lease_until
+      from unnest(v_ids, v_tokens, v_untils) x(id, token, lease_until)
+      where x.id = u.id and x.token = u.token
+      limit 1) k on true
     left join lateral holdfast.lost(u.id, u.token, 'touch') l on k.id is null
     order by u.nth;
 end
@@ -60,8 +67,10 @@ as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.now();
-  v_keeps  boolean;
+  v_keeps  constant boolean := exists (select from holdfast.queue q where q.keep_done > '0');
   v_done   uuid[] := '{}';
+  v_tokens uuid[] := '{}';
+  v_rows   tid[];
   v_part   smallint;
   gone     record;
 begin
@@ -69,33 +78,29 @@ begin
   if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
     perform holdfast.refuse('HF208', format('results must be a JSON array of %s values, one per id', cardinality(ids)));
   end if;
-  v_keeps := exists (select from holdfast.queue q where q.keep_done > '0');
 
   -- Twice at most: a touch of the same lease that commits in between moves the row away once.
   for turn in 1 .. 2 loop
     for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
+      -- The shape leaves the planner no choice but one probe of the key per job, whatever it believes
+      -- about the table; exact pairs, so that one job's token cannot speak for another.
+      v_rows := array(
+        select (select h.ctid from holdfast.job h where h.part = v_part and h.id = u.id and h.token = u.token)
+        from unnest(ids, tokens) u(id, token));
+      if v_keeps then
+        perform holdfast.keep_done(v_part, v_rows, tokens, ids, results, v_now);
+      end if;
       with ended as (
         delete from holdfast.job j
-        where j.part = v_part and j.token = any(tokens) and j.ctid = any(array(
-          select (select h.ctid from holdfast.job h where h.part = v_part and h.id = u.id and h.token = u.token)
-          from unnest(ids, tokens) u(id, token)))
-        returning j.*
-      ), kept as (
-        insert into holdfast.history (
-          part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-          key, lane, tenant, subject, lease_for, error, reason, headers, payload, result)
-        select e.part, e.id, 'done', e.queue, e.kind, e.priority, e.attempt, e.max_attempts, e.run_at, e.created_at,
-               v_now, e.worker, e.key, e.lane, e.tenant, e.subject, e.lease_for, e.error, e.reason, e.headers, e.payload,
-               results -> (array_position(ids, e.id) - 1)
-        from ended e
-        where v_keeps and exists (select from holdfast.queue q where q.name = e.queue and q.keep_done > '0')
+        where j.ctid = any(v_rows) and j.token = any(tokens)
+        returning j.id, j.token, j.queue, j.kind, j.lane, j.key
       ), counted as (
         insert into holdfast.tally (part, queue, kind, leased, done)
         select v_part, e.queue, e.kind, -count(*), count(*)
         from ended e
         group by e.queue, e.kind
       )
-      select array_agg(e.id) as ids,
+      select array_agg(e.id) as ids, array_agg(e.token) as tokens,
              array_agg(e.queue) filter (where e.lane is not null) as lane_queues,
              array_agg(e.lane) filter (where e.lane is not null) as lanes,
              array_agg(e.queue) filter (where e.key is not null) as key_queues,
@@ -104,6 +109,7 @@ begin
       into gone
       from ended e;
       v_done := v_done || gone.ids;
+      v_tokens := v_tokens || gone.tokens;
       if gone.keys is not null then
         perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
       end if;
@@ -118,13 +124,32 @@ begin
     return query select i, 'done', null::text from unnest(ids) i;
   else
     return query
-      select u.id, coalesce(case when d.id is not null then 'done' end, l.outcome), l.detail
+      select u.id, case when d.id is not null then 'done' when u.id = any(v_done) then 'lost' else l.outcome end, l.detail
       from unnest(ids, tokens) with ordinality u(id, token, nth)
-      left join lateral (select x.id from unnest(v_done) x(id) where x.id = u.id limit 1) d on true
+      left join lateral (
+        select x.id from unnest(v_done, v_tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) d on true
       left join lateral holdfast.lost(u.id, u.token, 'ack') l on d.id is null
       order by u.nth;
   end if;
 end
+$$;
+
+-- keep_done: copy jobs that are about to be acked into the history, where their queues ask for it.
+create or replace function holdfast.keep_done(
+  part smallint, job_rows tid[], tokens uuid[], ids uuid[], results jsonb, at timestamptz)
+returns void
+language sql
+as $$
+  insert into holdfast.history (
+    part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+    key, lane, tenant, subject, lease_for, error, reason, headers, payload, result)
+  select j.part, j.id, 'done', j.queue, j.kind, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
+         keep_done.at, j.worker, j.key, j.lane, j.tenant, j.subject, j.lease_for, j.error, j.reason, j.headers, j.payload,
+         nullif(results -> (array_position(ids, j.id) - 1), 'null')
+  from holdfast.job j
+  where j.ctid = any(job_rows) and j.token = any(tokens)
+    and exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
+  for update of j
 $$;
 
 -- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last.
@@ -175,10 +200,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_bad  record;
-  acks   record;
-  nacks  record;
-  frees  record;
+  v_bad record;
+  acks  record;
+  nacks record;
+  frees record;
 begin
   if items is null or jsonb_typeof(items) <> 'array' then
     perform holdfast.refuse('HF201', 'items must be a JSON array of objects');
@@ -188,9 +213,9 @@ begin
   where jsonb_typeof(i.item) <> 'object'
      or i.item - '{id,token,verb,result,error_kind,message,traceback,delay}'::text[] <> '{}'
      or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release'), false)
-     or i.item ->> 'id' is null or i.item ->> 'token' is null
-     or not coalesce(jsonb_typeof(i.item -> 'delay'), 'null') in ('number', 'null')
-     or (i.item -> 'delay')::text ~ '^-'
+     or not coalesce(i.item ->> 'id' ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', false)
+     or not coalesce(i.item ->> 'token' ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', false)
+     or not holdfast.item_details_ok(jsonb_build_object('delay', i.item -> 'delay'))
   limit 1;
   if found then
     if jsonb_typeof(v_bad.item) = 'object' and v_bad.item ->> 'token' is null then
@@ -246,12 +271,12 @@ create or replace function holdfast.held(tokens uuid[])
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, token uuid, queue text)
+  tenant text, subject text, headers jsonb, token uuid, queue text, worker text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
-         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue
+         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker
   from holdfast.lease l
   cross join lateral unnest(l.ids) i(id)
   cross join lateral (
@@ -292,6 +317,7 @@ as $$
 declare
   v_now  constant timestamptz := holdfast.now();
   v_ids  uuid[] := '{}';
+  v_toks uuid[] := '{}';
   v_outs text[] := '{}';
   v_part smallint;
   these   record;
@@ -301,16 +327,20 @@ begin
     where j.part = v_part and j.id = any(ids)
     order by j.id
     for update;
-    select array_agg(f.id) as ids, array_agg(f.outcome) as outs into these
+    select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
     from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, 'failed', v_now) f;
     v_ids := v_ids || these.ids;
+    v_toks := v_toks || these.tokens;
     v_outs := v_outs || these.outs;
   end loop;
   return query
     select u.id, coalesce(s.outcome, l.outcome), l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
     left join lateral (
-      select x.outcome from unnest(v_ids, v_outs) x(id, outcome) where x.id = u.id limit 1) s on true
+      select x.outcome
+      from unnest(v_ids, v_toks, v_outs) x(id, token, outcome)
+      where x.id = u.id and x.token = u.token
+      limit 1) s on true
     left join lateral holdfast.lost(u.id, u.token, 'nack') l on s.outcome is null
     order by u.nth;
 end
@@ -325,6 +355,7 @@ as $$
 declare
   v_now   constant timestamptz := holdfast.now();
   v_freed uuid[] := '{}';
+  v_toks  uuid[] := '{}';
   v_part  smallint;
   these    record;
 begin
@@ -336,8 +367,8 @@ begin
       update holdfast.job j
       set token = null, lease_until = null, worker = null, held = null, attempt = j.attempt - 1,
           run_at = v_now + coalesce(u.delay, '0'),
-          pos = case when coalesce(u.delay, '0') = '0' then holdfast.front(j.part, j.queue, j.priority) end
-      from unnest(ids, tokens, delays) u(id, token, delay)
+          pos = case when coalesce(u.delay, '0') = '0' then greatest(j.pos, holdfast.front(j.part, j.queue, j.priority)) end
+      from (select distinct on (x.id, x.token) x.id, x.token, x.delay from unnest(ids, tokens, delays) x(id, token, delay)) u
       where j.part = v_part and j.id = u.id and j.token = u.token
       returning j.id, u.token, j.queue, j.kind, j.lane
     ), counted as (
@@ -351,6 +382,7 @@ begin
     from freed f;
     if these.ids is not null then
       v_freed := v_freed || these.ids;
+      v_toks := v_toks || these.tokens;
       perform holdfast.mark_taken(these.ids, these.tokens, 'released');
       perform holdfast.wake(these.queues, cardinality(these.ids));
     end if;
@@ -358,7 +390,8 @@ begin
   return query
     select u.id, coalesce(case when f.id is not null then 'queued' end, l.outcome), l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
-    left join lateral (select x.id from unnest(v_freed) x(id) where x.id = u.id limit 1) f on true
+    left join lateral (
+      select x.id from unnest(v_freed, v_toks) x(id, token) where x.id = u.id and x.token = u.token limit 1) f on true
     left join lateral holdfast.lost(u.id, u.token, 'release') l on f.id is null
     order by u.nth;
 end
@@ -382,7 +415,7 @@ $$;
 create or replace function holdfast.fail(
   part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
   delays interval[], how text, at timestamptz)
-returns table (id uuid, queue text, kind text, worker text, outcome text)
+returns table (id uuid, token uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -396,10 +429,13 @@ begin
       holdfast.fingerprint(u.error_kind, u.message) as fingerprint,
       j.attempt >= j.max_attempts as dies,
       coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure,
-      fail.at + coalesce(u.delay, least(
-        coalesce(q.backoff, '1 second') * power(2, least(j.attempt, 40) - 1),
-        coalesce(q.backoff_cap, '1 hour')) * random()) as next_at
-    from unnest(ids, tokens, error_kinds, messages, tracebacks, delays) u(id, token, error_kind, message, traceback, delay)
+      fail.at + coalesce(u.delay, make_interval(secs => random() * least(
+        extract(epoch from coalesce(q.backoff, '1 second')) * power(2, least(j.attempt, 40) - 1),
+        extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
+    from (
+      select distinct on (x.id, x.token) x.*
+      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays) x(id, token, error_kind, message, traceback, delay)
+    ) u
     join holdfast.job j on j.part = fail.part and j.id = u.id and j.token = u.token
     left join holdfast.queue q on q.name = j.queue
     left join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
@@ -471,8 +507,8 @@ begin
     perform holdfast.wake(ended.ready, cardinality(ended.ready));
   end if;
   return query
-    select e.id, e.queue, e.kind, e.worker, case when e.dies then 'dead' else 'queued' end
-    from unnest(ended.ids, ended.queues, ended.kinds, ended.workers, ended.dies) e(id, queue, kind, worker, dies);
+    select e.id, e.token, e.queue, e.kind, e.worker, case when e.dies then 'dead' else 'queued' end
+    from unnest(ended.ids, ended.tokens, ended.queues, ended.kinds, ended.workers, ended.dies) e(id, token, queue, kind, worker, dies);
 end
 $$;
 

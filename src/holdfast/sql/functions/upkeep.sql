@@ -14,55 +14,66 @@ declare
   v_cut    constant timestamptz := holdfast.expired_before(v_now);
   v_tokens uuid[];
   v_part   smallint;
+  v_left   integer := max_jobs;
   expired  record;
 begin
-  v_tokens := array(
-    select l.token
-    from holdfast.lease l
-    where l.until <= v_cut
-    order by l.until
-    limit least(max_jobs, 200)
-    for update skip locked);
-  if cardinality(v_tokens) = 0 then
-    return;
-  end if;
+  -- Most claims that are due were acked long ago: go on until enough is found, within reason.
+  for turn in 1 .. 100 loop
+    v_tokens := array(
+      select l.token
+      from holdfast.lease l
+      where l.open and l.until <= v_cut
+      order by l.until
+      limit 200
+      for update skip locked);
+    exit when cardinality(v_tokens) = 0 or v_left <= 0;
 
-  for v_part in select distinct l.part from holdfast.lease l where l.token = any(v_tokens) loop
-    select array_agg(e.id) as ids, array_agg(e.token) as tokens, count(*)::integer as jobs
-    into expired
-    from (
-      -- locked and judged in one statement: an ack or touch that is under way is left alone
-      select j.id, j.token
+    for v_part in select distinct l.part from holdfast.lease l where l.token = any(v_tokens) loop
+      select array_agg(e.id) as ids, array_agg(e.token) as tokens, count(*)::integer as jobs
+      into expired
       from (
-        select i.id, l.token
-        from holdfast.lease l
-        cross join lateral unnest(l.ids) i(id)
-        where l.token = any(v_tokens) and l.part = v_part
-      ) h
-      join holdfast.job j on j.part = v_part and j.id = h.id and j.token = h.token
-      where j.lease_until <= v_cut
-      limit max_jobs
-      for update of j skip locked
-    ) e;
-    continue when expired.ids is null;
-    return query
-      select f.id, f.queue, f.kind, f.worker, f.outcome
-      from holdfast.fail(v_part, expired.ids, expired.tokens,
-        array_fill('LeaseExpired'::text, array[expired.jobs]),
-        array_fill('the lease ran out and nobody renewed it'::text, array[expired.jobs]),
-        array_fill(null::text, array[expired.jobs]), array_fill(interval '0', array[expired.jobs]), 'expired', v_now) f;
-  end loop;
+        -- locked and judged in one statement: an ack or touch that is under way is left alone
+        select j.id, j.token
+        from (
+          select i.id, l.token
+          from holdfast.lease l
+          cross join lateral unnest(l.ids) i(id)
+          where l.token = any(v_tokens) and l.part = v_part
+        ) h
+        cross join lateral (
+          select x.id, x.token
+          from holdfast.job x
+          where x.part = v_part and x.id = h.id and x.token = h.token and x.lease_until <= v_cut
+          for update skip locked
+        ) j
+        limit v_left
+      ) e;
+      continue when expired.ids is null;
+      v_left := v_left - expired.jobs;
+      return query
+        select f.id, f.queue, f.kind, f.worker, f.outcome
+        from holdfast.fail(v_part, expired.ids, expired.tokens,
+          array_fill('LeaseExpired'::text, array[expired.jobs]),
+          array_fill('the lease ran out and nobody renewed it'::text, array[expired.jobs]),
+          array_fill(null::text, array[expired.jobs]), array_fill(interval '0', array[expired.jobs]), 'expired', v_now) f;
+    end loop;
 
-  -- A claim with nothing left stays a while as a receipt for acks whose reply was lost.
-  delete from holdfast.lease l
-  where l.token = any(v_tokens) and l.claimed_at < v_now - interval '5 minutes'
-    and not exists (
-      select from unnest(l.ids) i(id) join holdfast.job j on j.part = l.part and j.id = i.id and j.token = l.token);
-  update holdfast.lease l
-  set until = coalesce(
-    (select min(j.lease_until) from unnest(l.ids) i(id) join holdfast.job j on j.part = l.part and j.id = i.id and j.token = l.token),
-    greatest(l.claimed_at + interval '5 minutes 1 second', v_now))
-  where l.token = any(v_tokens);
+    -- A claim that holds nothing any more stays a while as the receipt of its acks.
+    update holdfast.lease l
+    set open = h.until is not null, until = coalesce(h.until, v_now + interval '5 minutes')
+    from (
+      select l.token, l.claimed_at, min(j.lease_until) as until
+      from holdfast.lease l
+      cross join lateral unnest(l.ids) i(id)
+      left join lateral (
+        select x.lease_until from holdfast.job x where x.part = l.part and x.id = i.id and x.token = l.token limit 1) j on true
+      where l.token = any(v_tokens) and l.open
+      group by l.token, l.claimed_at
+    ) h
+    where l.token = h.token and l.claimed_at = h.claimed_at and l.open
+      and (h.until is null or h.until > v_cut);
+    exit when not found;   -- all that is left is being settled by others
+  end loop;
 end
 $$;
 
@@ -93,33 +104,53 @@ begin
 end
 $$;
 
--- promote: jobs whose time has come get a place in the ready order, in the order of becoming due.
-create or replace function holdfast.promote(max_jobs integer default 1000)
+-- promote: jobs whose time has come get a place in the ready order, in the order of becoming due; of one
+-- queue, or of all, each up to max_jobs.
+create or replace function holdfast.promote(max_jobs integer default 1000, queue text default null)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_custom_plan set jit = off
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
-  v_part   smallint := -1;
-  v_queues text[];
-  v_moved  integer;
-  v_all    integer := 0;
+  v_now   constant timestamptz := holdfast.now();
+  v_part  smallint := -1;
+  v_name  text := '';
+  v_moved integer;
+  v_all   integer := 0;
 begin
   loop
-    select j.part into v_part
-    from holdfast.job j
-    where j.pos is null and not j.blocked and j.part > v_part
-    order by j.part
-    limit 1;
+    -- a loose scan: one probe to the next queue that has jobs waiting for their time
+    if promote.queue is null then
+      select j.part, j.queue into v_part, v_name
+      from holdfast.job j
+      where j.pos is null and not j.blocked and (j.part, j.queue) > (v_part, v_name)
+      order by j.part, j.queue
+      limit 1;
+    else
+      select j.part, j.queue into v_part, v_name
+      from (
+        select ((holdfast.queue_part(promote.queue) + step) % 64)::smallint as part
+        from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = promote.queue), 1) - 1) step
+      ) p
+      cross join lateral (
+        select j.part, j.queue
+        from holdfast.job j
+        where j.part = p.part and j.queue = promote.queue and j.pos is null and not j.blocked
+        limit 1
+      ) j
+      where p.part > v_part
+      order by p.part
+      limit 1;
+    end if;
     exit when not found;
 
     with due as materialized (
       select j.ctid, j.run_at
       from holdfast.job j
-      where j.part = v_part and j.pos is null and not j.blocked and j.token is null and j.run_at <= v_now
+      where j.part = v_part and j.queue = v_name and j.pos is null and not j.blocked and j.token is null and j.run_at <= v_now
       order by j.run_at
       limit max_jobs
       for update skip locked
@@ -130,33 +161,35 @@ begin
       set pos = p.pos,
           lane_seq = case when j.lane is not null then coalesce(j.lane_seq, nextval('holdfast.pos')) end
       from placed p
-      where j.ctid = p.ctid and j.part = v_part
-      returning j.queue
+      where j.ctid = p.ctid
+      returning 1
     )
-    select array_agg(distinct m.queue), count(*) into v_queues, v_moved from moved m;
+    select count(*) into v_moved from moved m;
     if v_moved > 0 then
       v_all := v_all + v_moved;
-      perform holdfast.wake(v_queues, v_moved);
+      perform holdfast.wake(array[v_name], v_moved);
     end if;
   end loop;
   return v_all;
 end
 $$;
 
--- sweep: repair what no settle could see: follow-ups whose job left while they were being written, and
--- lanes with a free slot and nobody ready. Goes round all lanes, some at each call.
+-- sweep: repair what no settle could see: follow-ups whose job left while they were being written, lanes
+-- with a free slot and nobody ready, rows written under settings that have changed since. Goes round all
+-- lanes, max_lanes at each call.
 create or replace function holdfast.sweep(max_lanes integer default 500)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan set jit = off
 as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.now();
   v_cursor text[];
-  v_last   text[];
   v_woken  integer := 0;
-  these     record;
+  v_seen   integer := 0;
+  these    record;
 begin
   for these in
     select f.part, array_agg(f.queue) as queues, array_agg(f.kind) as kinds, array_agg(f.key) as keys
@@ -177,36 +210,80 @@ begin
     end;
   end loop;
 
+  perform holdfast.redo_settings();
+  delete from holdfast.rate_use u
+  where u.at < v_now - greatest(
+    (select max(q.rate_period) from holdfast.queue q), (select max(l.rate_period) from holdfast.lane l), interval '1 minute');
+
   select p.lane_cursor into v_cursor from holdfast.pulse p for update skip locked;
   if not found then
     return v_woken;
   end if;
-  for these in
-    select l.part, array_agg(l.queue order by l.queue, l.name) as queues, array_agg(l.name order by l.queue, l.name) as lanes
-    from (
-      select l.part, l.queue, l.name
-      from holdfast.lane l
-      where cardinality(v_cursor) = 0
-         or (l.part, l.queue, l.name) > (v_cursor[1]::smallint, v_cursor[2], v_cursor[3])
-      order by l.part, l.queue, l.name
-      limit max_lanes
-    ) l
-    group by l.part
-    order by l.part
   loop
-    v_last := array[these.part::text, these.queues[cardinality(these.queues)], these.lanes[cardinality(these.lanes)]];
-    v_woken := v_woken + holdfast.unblock(these.part, these.queues, these.lanes, v_now);
-    delete from holdfast.lane l
-    using unnest(these.queues, these.lanes) u(queue, lane)
-    where l.part = these.part and l.queue = u.queue and l.name = u.lane
-      and l.lane_limit is null and l.on_failure is null and l.rate_limit is null and l.halted_by is null
+    select j.part, j.queue, j.lane into these
+    from holdfast.job j
+    where j.lane_seq is not null and j.blocked
+      and (cardinality(v_cursor) = 0 or (j.part, j.queue, j.lane) > (v_cursor[1]::smallint, v_cursor[2], v_cursor[3]))
+    order by j.part, j.queue, j.lane
+    limit 1;
+    if not found then
+      v_cursor := '{}';
+      exit;
+    end if;
+    v_woken := v_woken + holdfast.unblock(these.part, array[these.queue], array[these.lane], v_now);
+    v_cursor := array[these.part::text, these.queue, these.lane];
+    v_seen := v_seen + 1;
+    exit when v_seen >= max_lanes;
+  end loop;
+  update holdfast.pulse set lane_cursor = v_cursor where lane_cursor <> v_cursor;
+
+  -- rows of lanes that nobody set up and nobody is in
+  delete from holdfast.lane l
+  where l.ctid = any(array(
+    select x.ctid
+    from holdfast.lane x
+    where x.lane_limit is null and x.on_failure is null and x.rate_limit is null and x.halted_by is null
       and not exists (
         select from holdfast.job j
-        where j.part = these.part and j.queue = u.queue and j.lane = u.lane and j.lane_seq is not null);
-  end loop;
-  update holdfast.pulse set lane_cursor = coalesce(v_last, '{}') where lane_cursor is distinct from coalesce(v_last, '{}');
+        where j.part = x.part and j.queue = x.queue and j.lane = x.name and j.lane_seq is not null)
+    limit max_lanes
+    for update skip locked));
   return v_woken;
 end
+$$;
+
+-- redo_settings: apply changed settings to the rows once more, when all who may have written under the
+-- old ones are gone.
+create or replace function holdfast.redo_settings()
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_active text[];
+  again    record;
+begin
+  for again in select r.ctid, r.queue, r.waits from holdfast.redo r for update skip locked loop
+    v_active := holdfast.writers();
+    if again.waits is null then
+      update holdfast.redo r set waits = v_active where r.ctid = again.ctid;
+    elsif not again.waits && v_active then
+      perform holdfast.apply_settings(again.queue);
+      delete from holdfast.redo r where r.ctid = again.ctid;
+    end if;
+  end loop;
+end
+$$;
+
+-- writers: the transactions that have written to the hot table, or may have, and are still open.
+create or replace function holdfast.writers()
+returns text[]
+language sql volatile
+as $$
+  select coalesce(array_agg(l.virtualtransaction), '{}')
+  from pg_locks l
+  where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    and l.relation = 'holdfast.job'::regclass and l.mode = 'RowExclusiveLock' and l.pid is distinct from pg_backend_pid()
 $$;
 
 -- raise_floors: let claims start behind what is finished. A floor never passes a place that a writer
@@ -237,11 +314,8 @@ begin
     return 0;
   end if;
 
-  v_pos := coalesce(pg_sequence_last_value('holdfast.pos'), 0);
-  select coalesce(array_agg(l.virtualtransaction), '{}') into v_active
-  from pg_locks l
-  where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    and l.relation = 'holdfast.job'::regclass and l.mode = 'RowExclusiveLock' and l.pid is distinct from pg_backend_pid();
+  v_pos := coalesce(pg_sequence_last_value('holdfast.pos'), 0);   -- first the place, then the writers
+  v_active := holdfast.writers();
 
   v_wait := array(select w from unnest(last.probe_wait) w where w = any(v_active));
   if cardinality(v_wait) > 0 and last.probe_at > v_now - patience then
@@ -297,6 +371,9 @@ begin
   into v_new
   from unnest(v_old) with ordinality as f(floor, nth);
 
+  -- A floor keeps some distance from the first waiting job: a released one returns to its old place.
+  select array_agg(greatest(x.old, x.new - 500) order by x.nth) into v_new
+  from unnest(v_new, v_old) with ordinality as x(new, old, nth);
   -- Small steps are not worth a row.
   if not exists (select from unnest(v_new, v_old) x(new, old) where x.new > x.old + 200) then
     return 0;
@@ -423,6 +500,7 @@ create or replace function holdfast.turn_pages()
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '200ms'   -- pages can wait; workers cannot
 as $$
 declare
   v_today constant date := (holdfast.now() at time zone 'UTC')::date;
@@ -435,7 +513,6 @@ begin
   if not pg_try_advisory_xact_lock(4915, 3) then
     return 0;
   end if;
-  perform set_config('lock_timeout', '200ms', true);   -- pages can wait; workers cannot
   for book in
     select 'history' as name, greatest(interval '7 days', (select max(q.keep_done) from holdfast.queue q)) as keep
     union all
@@ -481,6 +558,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   delete from holdfast.waiter w where w.until < holdfast.now() - interval '1 minute';
+  delete from holdfast.lease l where not l.open and l.until < holdfast.now();
   return jsonb_build_object(
     'reaped', (select count(*) from holdfast.reap(1000)),
     'promoted', holdfast.promote(1000),

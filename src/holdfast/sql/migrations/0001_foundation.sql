@@ -35,14 +35,10 @@ create table holdfast.job (
   payload      jsonb       not null default '{}',
   primary key (part, id),
   constraint "priority is 0 to 9" check (priority between 0 and 9),
-  constraint "max_attempts is at least 1" check (max_attempts >= 1),
-  constraint "queue is 1 to 120 characters" check (length(queue) between 1 and 120),
-  constraint "kind is 1 to 200 characters" check (length(kind) between 1 and 200),
   constraint "a lease has a token, an end and a worker" check (
     (token is null) = (lease_until is null) and (token is null) = (worker is null)),
   constraint "only a job in a lane or a follow-up is blocked" check (
     not blocked or (pos is null and (lane is not null or follow))),
-  constraint "only a job in a lane has a place in it" check (lane_seq is null or lane is not null),
   constraint "only a keyed job follows" check (not follow or key is not null)
 ) with (
   fillfactor = 50,
@@ -52,9 +48,9 @@ create table holdfast.job (
   autovacuum_vacuum_cost_delay = 0
 );
 create index job_ready   on holdfast.job (part, queue, priority, pos) where pos is not null;
-create index job_by_kind on holdfast.job (part, queue, kind, priority, pos) where by_kind and pos is not null;
+create index job_by_kind on holdfast.job (part, (queue || E'\n' || kind), priority, pos) where by_kind and pos is not null;
 create index job_tenant  on holdfast.job (part, queue, priority, tenant, pos) where tenant is not null and pos is not null;
-create index job_due     on holdfast.job (part, run_at) where pos is null and not blocked;
+create index job_due     on holdfast.job (part, queue, run_at) where pos is null and not blocked;
 create index job_lane    on holdfast.job (part, queue, lane, lane_seq) where lane_seq is not null;
 create index job_held    on holdfast.job (part, queue, lane) where held;
 create index job_subject on holdfast.job (subject, part, id) where subject is not null;
@@ -178,13 +174,16 @@ create table holdfast.lease (
   queue      text collate "C" not null,
   worker     text        not null,
   claimed_at timestamptz not null,
-  until      timestamptz not null,      -- nothing of this claim expires before
+  length     interval    not null,
+  open       boolean     not null default true,   -- may still hold jobs; else a receipt
+  until      timestamptz not null,                -- open: nothing expires before; a receipt: kept till then
   ids        uuid[]      not null,
-  taken      jsonb                      -- id -> how it left, where that was not an ack
+  taken      jsonb                                -- id -> how it left, where that was not an ack
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
 alter table holdfast.lease alter column ids set storage external;   -- random bytes do not compress
 create index lease_token on holdfast.lease (token);
-create index lease_until on holdfast.lease (until);
+create index lease_open on holdfast.lease (until) where open;
+create index lease_receipt on holdfast.lease (until) where not open;
 
 -- Counter deltas, one row per call, queue and kind; folded into depth by upkeep. Reading adds both.
 create table holdfast.tally (
@@ -229,6 +228,13 @@ create unlogged table holdfast.waiter (
   worker text not null
 );
 create index waiter_queue on holdfast.waiter (queue, until);
+
+-- Queues whose settings changed while writers that had read the old ones were under way: applied to
+-- the rows once more when those writers are gone.
+create table holdfast.redo (
+  queue text collate "C" not null,
+  waits text[]                                    -- null: not looked yet
+);
 
 -- What upkeep remembers from one turn to the next: one row.
 create table holdfast.pulse (

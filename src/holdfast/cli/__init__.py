@@ -1,0 +1,31 @@
+"""The command `holdfast`: the queue from a terminal."""
+
+import click
+
+from holdfast import __version__
+from holdfast.cli.completion import completion
+from holdfast.cli.config import config
+from holdfast.cli.dead import dead
+from holdfast.cli.demo import demo
+from holdfast.cli.grammar import Program
+from holdfast.cli.job import job
+from holdfast.cli.migrate import migrate
+from holdfast.cli.queue import queue
+from holdfast.cli.upkeep import upkeep
+
+__all__ = ["main"]
+
+
+@click.group(
+    cls=Program,
+    examples=["holdfast demo", "HOLDFAST_URL=postgresql://app@db/shop holdfast queue list"],
+)
+@click.version_option(__version__, message="holdfast %(version)s", help="show the version and exit")
+def main() -> None:
+    """A job queue that lives in your PostgreSQL.
+    Exit codes: 0 ok, 1 failed, 2 usage, 3 no database, 4 not migrated, 5 refused.
+    """
+
+
+for command in (migrate, job, queue, dead, upkeep, config, completion, demo):
+    main.add_command(command)

@@ -1,0 +1,215 @@
+"""What all commands share: common options, help that fits a screen, errors, exit codes."""
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NoReturn
+
+import click
+
+from holdfast.cli.session import Session
+from holdfast.errors import (
+    EmbeddedUnavailable,
+    HoldfastError,
+    Misuse,
+    Refused,
+    SchemaError,
+    Unavailable,
+)
+
+FAILED = 1
+INTERRUPTED = 130
+
+_EXIT_CODES: dict[type[HoldfastError], int] = {
+    Misuse: 2,
+    Unavailable: 3,
+    EmbeddedUnavailable: 3,
+    SchemaError: 4,
+    Refused: 5,
+}
+
+
+class Command(click.Command):
+    """A command that takes the common options and whose help ends with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.examples = examples
+        self.params += _common_options()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [p for p in self.params if isinstance(p, click.Option) and p.name not in _COMMON]
+        with formatter.section("Options"):
+            if records := [record for option in own if (record := option.get_help_record(ctx))]:
+                formatter.write_dl(records)
+            formatter.write("  also --url URL, --json, --quiet, --help\n")
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"  {example}\n")
+
+
+class Group(Command, click.Group):
+    """A noun and its verbs, in the order in which they are defined."""
+
+    command_class = Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            known = f"Commands are: {', '.join(self.commands)}."
+            ctx.fail(f"no such command: {name}{nearest(name, self.commands) or '. ' + known}")
+        return super().resolve_command(ctx, args)
+
+
+class Program(Group):
+    """The root: turns every error into one message and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run and exit; see holdfast --help for the codes."""
+        if os.environ.get("NO_COLOR"):
+            extra["color"] = False
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return run()
+        sys.exit(_exit_code(run, sys.argv[1:] if args is None else args))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whoever reads the answer may stop reading."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _abandon_stdout()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Options"):
+            formatter.write_dl([r for p in self.params if (r := p.get_help_record(ctx))])
+        self.format_commands(ctx, formatter)
+
+
+def fail() -> NoReturn:
+    """End the command as failed; what failed was said."""
+    click.get_current_context().exit(FAILED)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say which known word was probably meant: " (did you mean `retry`?)", or nothing."""
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean `{close[0]}`?)" if close else ""
+
+
+_COMMON = ("url", "json", "quiet")
+
+
+def _common_options() -> list[click.Parameter]:
+    def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if param.name == "url" and value == "":
+            raise click.BadParameter("it is empty; leave it out for the embedded database")
+        if value and param.name:
+            setattr(ctx.ensure_object(Session), param.name, value)
+
+    def option(*names: str, **attributes: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=remember, **attributes)
+
+    return [
+        option(
+            "--url", metavar="URL", help="the database; else HOLDFAST_URL, else one in ./.holdfast"
+        ),
+        option("--json", is_flag=True, help="answer with one JSON document"),
+        option("--quiet", is_flag=True, help="print data and errors only"),
+    ]
+
+
+def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
+    try:
+        _refuse_undecodable(arguments)
+        with _outages_told(), _terminable():
+            code = run()
+    except HoldfastError as error:
+        _report(str(error), error)
+        codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
+        return next(codes, FAILED)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except Exception as error:
+        told = str(error).strip().partition("\n")[0]
+        advice = "\n      HOLDFAST_DEBUG=1 shows where it happened."
+        _report(f"HF000 {type(error).__name__}: {told}{advice}", error)
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _report(message: str, error: BaseException) -> None:
+    if os.environ.get("HOLDFAST_DEBUG"):
+        traceback.print_exception(error)
+    code, space, rest = message.partition(" ")
+    click.echo(click.style(code, fg="red", bold=True) + space + rest, err=True)
+
+
+class _Outages(logging.Handler):
+    """Says what the client logs: that the database went away, and that it is back."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = [getattr(record, name, None) for name in ("server", "reason")]
+        told = ": ".join([record.getMessage(), *(fact for fact in facts if fact)])
+        seconds = getattr(record, "seconds", None)
+        click.echo(told if seconds is None else f"{told} after {seconds:.0f} s", err=True)
+
+
+@contextmanager
+def _outages_told() -> Iterator[None]:
+    handler = _Outages(logging.WARNING)
+    logging.getLogger("holdfast").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("holdfast").removeHandler(handler)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    # A supervisor's stop should leave as little behind as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"argument {argument!a} is not valid UTF-8") from None
+
+
+def _abandon_stdout() -> None:
+    # What is still buffered must not raise again when the interpreter flushes it.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

@@ -1,0 +1,363 @@
+"""`holdfast job`: enqueue jobs, look at them, change them one by one or by filter."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.grammar import Group, nearest
+from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
+from holdfast.cli.session import Session, actor, pass_session
+from holdfast.cli.values import duration, headers, json_value, moment
+from holdfast.model import Attempt, Change, Job
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+@click.group(
+    cls=Group,
+    examples=["holdfast job list state:dead", "holdfast job retry 'state:dead age:<2h' --preview"],
+)
+def job() -> None:
+    """Enqueue, see and change jobs.
+    A filter is terms that must all hold: state:dead kind:send* queue:mail lane:
+    key: attempt:>2 age:<2h error:"Timeout*" payload.user.id:42 -kind:noise
+    """
+
+
+@job.command(
+    short_help="Store a job and print its id.",
+    examples=[
+        """holdfast job enqueue greet '{"name": "Ada"}' --delay 10m""",
+        "holdfast job enqueue import - --queue slow --key daily < order.json",
+    ],
+)
+@click.argument("kind")
+@click.argument("payload", required=False, metavar="[JSON|-]")
+@click.option("-q", "--queue", default="default", metavar="Q", help='its queue  ["default"]')
+@click.option("-p", "--priority", type=int, default=0, metavar="0-9", help="9 goes first  [0]")
+@click.option("--delay", type=duration, metavar="10m", help="not before this has passed")
+@click.option(
+    "--at", "run_at", type=moment, metavar="TIME", help="not before, as in 2030-01-31T06:00:00Z"
+)
+@click.option("--key", help="one live job of its kind may have it")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["skip", "replace", "after"]),
+    default="skip",
+    metavar="WHAT",
+    help="if the key is taken: skip, replace or after  [skip]",
+)
+@click.option("--lane", help="jobs of a lane run in order, one at a time")
+@click.option("--tenant", help="whom a fair queue serves in turn")
+@click.option("--subject", help="what it is about, to be found by")
+@click.option("--header", "header", multiple=True, metavar="NAME=VALUE", help="may be repeated")
+@click.option("--max-attempts", type=int, metavar="N", help="then it is dead  [the queue's]")
+@click.option("--lease", type=duration, metavar="30s", help="how long a worker may be silent")
+@click.option("--id", type=click.UUID, help="an id of your own making")
+@pass_session
+def enqueue(
+    session: Session, /, kind: str, payload: str | None, header: tuple[str, ...], **options: Any
+) -> None:
+    """Store a job and print its id; JSON is its payload, - reads it from stdin."""
+    if options["delay"] is not None and options["run_at"] is not None:
+        raise click.UsageError("--delay and --at exclude each other")
+    value = None if payload is None else json_value(payload)
+    queue = options["queue"]
+    with session.client() as client:
+        known = [queue] if client.queue(queue) else [found.queue for found in client.queues()]
+        enqueued = client.enqueue(kind, value, headers=headers(header), **options)
+    if not enqueued.created:
+        session.say(f"not stored: job {output.short(enqueued.id)} is live and has the same key")
+    if queue not in known and queue != "default":
+        session.say(f"queue {queue} is new{nearest(queue, known)}")
+    session.answer(enqueued, lambda: str(enqueued.id))
+
+
+@job.command(
+    "list", examples=["holdfast job list", """holdfast job list 'state:dead error:"Timeout*"'"""]
+)
+@click.argument("filter", nargs=-1)
+@click.option(
+    "-n", "--limit", type=click.IntRange(1), default=50, metavar="N", help="how many  [50]"
+)
+@click.option("--before", metavar="ID", help="go on behind this job")
+@pass_session
+def list_jobs(session: Session, filter: tuple[str, ...], limit: int, before: str | None) -> None:
+    """List jobs that match a filter, newest first."""
+    with session.client() as client:
+        behind = find_id(client, before) if before else None
+        jobs = client.list(" ".join(filter), limit=limit + 1, before=behind)
+    shown = jobs[:limit]
+    session.answer(shown, lambda: job_table(shown) if shown else "")
+    if not shown:
+        session.say("no job matches")
+    if len(jobs) > limit:
+        session.say(f"there are more: --before {output.short(shown[-1].id)}, or --limit")
+
+
+@job.command(
+    short_help="Show all that is known of a job.",
+    examples=["holdfast job show 1f00ab12", "holdfast job show 1f00ab12 --json | jq .payload"],
+)
+@click.argument("id")
+@pass_session
+def show(session: Session, id: str) -> None:
+    """Show all that is known of a job: payload, failed attempts, why it waits."""
+    with session.client() as client:
+        found = _get(client, find_id(client, id))
+        attempts = client.attempts(found.id)
+        why = client.explain(found.id)
+    document = {**output.plain(found), "attempts": attempts, "explain": why}
+    session.answer(document, lambda: _described(found, attempts, why))
+
+
+@job.command(examples=["holdfast job explain 1f00ab12", "holdfast job explain 1f00ab12 --json"])
+@click.argument("id")
+@pass_session
+def explain(session: Session, id: str) -> None:
+    """Say in one sentence why a job is not running."""
+    with session.client() as client:
+        found = _get(client, find_id(client, id))
+        why = client.explain(found.id)
+    session.answer({"id": found.id, "explain": why}, lambda: output.clean(why))
+
+
+def _changes_jobs(command: F) -> F:
+    options = (
+        click.argument("target", nargs=-1, required=True, metavar="ID...|FILTER"),
+        click.option("--reason", help="kept with the job"),
+        click.option(
+            "-n", "--limit", type=click.IntRange(1), metavar="N", help="only the newest N"
+        ),
+        click.option("--preview", is_flag=True, help="only count and show them"),
+        click.option("--yes", is_flag=True, help="do not ask"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@job.command(
+    examples=[
+        "holdfast job retry 1f00ab12 --reason 'mail server is back'",
+        """holdfast job retry 'state:dead error:"Timeout*" age:<2h' --limit 10""",
+    ],
+)
+@_changes_jobs
+@click.option("--delay", type=duration, metavar="10m", help="not before this has passed")
+@pass_session
+def retry(
+    session: Session,
+    /,
+    target: Sequence[str],
+    reason: str | None,
+    delay: timedelta | None,
+    **how: Any,
+) -> None:
+    """Queue ended jobs again, with all their attempts."""
+    change(
+        session,
+        target,
+        Verb("retry", "retried", "dead,cancelled"),
+        lambda client, ids: client.retry(ids, reason=reason, actor=actor(), delay=delay),
+        **how,
+    )
+
+
+@job.command(
+    examples=[
+        "holdfast job cancel 1f00ab12 --reason 'user left'",
+        "holdfast job cancel 'kind:report payload.user:42' --yes",
+    ],
+)
+@_changes_jobs
+@pass_session
+def cancel(session: Session, /, target: Sequence[str], reason: str | None, **how: Any) -> None:
+    """Cancel queued and leased jobs; a running handler is told."""
+    change(
+        session,
+        target,
+        Verb("cancel", "cancelled", "queued,leased", asks_for_many=True),
+        lambda client, ids: client.cancel(ids, reason=reason, actor=actor()),
+        **how,
+    )
+
+
+@job.command(
+    examples=["holdfast job delete 1f00ab12", "holdfast job delete 'state:dead age:>30d' --yes"]
+)
+@_changes_jobs
+@pass_session
+def delete(session: Session, /, target: Sequence[str], reason: str | None, **how: Any) -> None:
+    """Delete jobs for good; cancel leased ones first."""
+    change(
+        session,
+        target,
+        Verb("delete", "deleted", "queued,done,dead,cancelled,archived", asks_for_one=True),
+        lambda client, ids: client.purge(ids, reason=reason, actor=actor()),
+        **how,
+    )
+
+
+@job.command(
+    examples=[
+        """holdfast job edit 1f00ab12 --payload '{"to": "ada@example.org"}'""",
+        "holdfast job edit 'kind:report state:queued' --priority 9 --yes",
+    ],
+)
+@_changes_jobs
+@click.option("--payload", metavar="JSON|-", help="a new one; - reads stdin")
+@click.option("--priority", type=int, metavar="0-9", help="9 goes first")
+@click.option("--delay", type=duration, metavar="10m", help="not before this has passed")
+@click.option("--at", type=moment, metavar="TIME", help="not before, as in 2030-01-31T06:00:00Z")
+@click.option("--max-attempts", type=int, metavar="N", help="then it is dead")
+@click.option("--lease", type=duration, metavar="30s", help="how long a worker may be silent")
+@click.option("--header", multiple=True, metavar="NAME=VALUE", help="replace them; repeatable")
+@pass_session
+def edit(
+    session: Session,
+    /,
+    target: Sequence[str],
+    reason: str | None,
+    payload: str | None,
+    delay: timedelta | None,
+    at: datetime | None,
+    header: tuple[str, ...],
+    limit: int | None,
+    preview: bool,
+    yes: bool,
+    **others: Any,
+) -> None:
+    """Change queued and dead jobs."""
+    if delay is not None and at is not None:
+        raise click.UsageError("--delay and --at exclude each other")
+    given = {
+        **others,
+        "payload": None if payload is None else json_value(payload),
+        "run_at": at if delay is None else datetime.now(UTC) + delay,
+        "headers": headers(header),
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        raise click.UsageError("nothing to change: give --payload, --priority, --delay, …")
+    change(
+        session,
+        target,
+        Verb("edit", "edited", "queued,dead"),
+        lambda client, ids: client.edit(ids, reason=reason, actor=actor(), **changes),
+        limit=limit,
+        preview=preview,
+        yes=yes,
+    )
+
+
+@job.command(
+    short_help="Move queued and dead jobs to another queue.",
+    examples=[
+        "holdfast job move 1f00ab12 --to slow",
+        "holdfast job move 'queue:mail state:queued kind:report' --to slow --yes",
+    ],
+)
+@_changes_jobs
+@click.option("--to", "queue", required=True, metavar="QUEUE", help="the queue to move them to")
+@pass_session
+def move(
+    session: Session, /, target: Sequence[str], reason: str | None, queue: str, **how: Any
+) -> None:
+    """Move queued and dead jobs to another queue; short ids stay the same."""
+
+    def apply(client: "Client", ids: list[UUID]) -> Sequence[Change]:
+        return client.move(ids, queue, reason=reason, actor=actor())
+
+    change(session, target, Verb("move", "moved", "queued,dead"), apply, **how)
+
+
+@job.command(
+    examples=[
+        "holdfast job archive 1f00ab12 --reason 'known, will not be fixed'",
+        "holdfast job archive 'state:dead group:f3a9c001' --yes",
+    ],
+)
+@_changes_jobs
+@pass_session
+def archive(session: Session, /, target: Sequence[str], reason: str | None, **how: Any) -> None:
+    """Put ended jobs away, where nobody counts or groups them."""
+    change(
+        session,
+        target,
+        Verb("archive", "archived", "dead,cancelled,done"),
+        lambda client, ids: client.archive(ids, reason=reason, actor=actor()),
+        **how,
+    )
+
+
+def _get(client: "Client", id: UUID) -> Job:
+    found = client.get(id)
+    if found is None:
+        raise unknown(id)
+    return found
+
+
+def _described(job: Job, attempts: Sequence[Attempt], why: str) -> str:
+    about = output.block(
+        {
+            "id": job.id,
+            "kind": job.kind,
+            "queue": job.queue,
+            "state": job.state,
+            "why": why,
+            "attempt": f"{job.attempt} of {job.max_attempts}",
+            "priority": job.priority,
+            "created": f"{output.moment(job.created_at)} ({output.ago(job.created_at)} ago)",
+            "due": output.moment(job.run_at),
+            "ended": job.ended_at and output.moment(job.ended_at),
+            "worker": job.worker,
+            "lease until": job.lease_until and output.moment(job.lease_until),
+            "key": job.key,
+            "lane": job.lane,
+            "tenant": job.tenant,
+            "subject": job.subject,
+            "error": job.error,
+            "group": job.fingerprint,
+            "reason": job.reason,
+            "headers": job.headers_json,
+            "result": job.result_json,
+        }
+    )
+    parts = [about, "payload\n" + _indented(output.pretty(job.payload_json))]
+    if attempts:
+        parts.append("failed attempts\n" + _indented(_attempts(attempts)))
+    if attempts and attempts[-1].traceback:
+        trace = output.clean(attempts[-1].traceback, keep="\n").rstrip()
+        parts.append("last traceback\n" + _indented(trace))
+    return "\n\n".join(parts)
+
+
+def _attempts(attempts: Sequence[Attempt]) -> str:
+    return output.table(
+        ("attempt", "outcome", "ended", "ran", "worker", "error"),
+        [
+            (
+                one.attempt,
+                one.outcome,
+                output.moment(one.ended_at) if one.ended_at else "-",
+                output.span(one.ended_at - one.started_at)
+                if one.started_at and one.ended_at
+                else "-",
+                one.worker or "-",
+                ": ".join(part for part in (one.error_kind, one.message) if part),
+            )
+            for one in attempts
+        ],
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

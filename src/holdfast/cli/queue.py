@@ -1,0 +1,208 @@
+"""`holdfast queue`: look at queues, set them up, pause and resume them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.grammar import Group, nearest
+from holdfast.cli.session import Session, actor, pass_session
+from holdfast.cli.values import duration, on_or_off, size, whole
+from holdfast.errors import HoldfastError
+from holdfast.model import Queue
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+
+@click.group(
+    cls=Group, examples=["holdfast queue list", "holdfast queue set mail limit=4 lease=2m"]
+)
+def queue() -> None:
+    """See, set up, pause and resume queues."""
+
+
+@queue.command("list", examples=["holdfast queue list", "holdfast queue list --json"])
+@pass_session
+def list_queues(session: Session) -> None:
+    """List queues with what waits, runs and died in them."""
+    with session.client() as client:
+        queues = client.queues()
+    session.answer(queues, lambda: queue_table(queues) if queues else "")
+    if not queues:
+        session.say("there is no queue yet: holdfast job enqueue makes one")
+
+
+@queue.command(examples=["holdfast queue show mail", "holdfast queue show mail --json | jq .limit"])
+@click.argument("name", metavar="QUEUE")
+@pass_session
+def show(session: Session, name: str) -> None:
+    """Show a queue: its settings, and how many jobs of which kind it holds."""
+    with session.client() as client:
+        found = _get(client, name)
+        depths = [d for d in client.depth() if d.queue == name and d.jobs]
+    rows = [(one.kind, one.state, one.jobs) for one in depths]
+    session.answer(
+        {**output.plain(found), "depth": depths},
+        lambda: (
+            output.block(_settings(found))
+            + ("\n\n" + output.table(("kind", "state", "jobs"), rows) if rows else "")
+        ),
+    )
+
+
+@queue.command(
+    "set",
+    examples=[
+        "holdfast queue set mail limit=4 lease=2m keep_done=7d",
+        "holdfast queue set api rate_limit=100 rate_period=1m limit=none",
+    ],
+)
+@click.argument("name", metavar="QUEUE")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@pass_session
+def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
+    """Change settings of a queue; a queue nobody has used yet is made.
+
+    \b
+    max_attempts  lease  backoff  backoff_cap  payload_limit (1MB)
+    keep_done     how long done jobs are kept, 0 deletes them
+    limit         leases at a time, in all; none lifts it
+    rate_limit, rate_period   starts per period; none lifts them
+    fair          on: serve tenants in turn
+    by_kind       on: workers of single kinds are served fast
+    lane_limit    leases at a time in each lane
+    lane_on_failure   skip, retry or halt
+    fanout        parts it is spread over
+    """
+    changes = dict(_setting(text) for text in settings)
+    with session.client() as client:
+        known = [found.queue for found in client.queues()]
+        found = client.queue_set(name, actor=actor(), **changes)
+    if name not in known:
+        session.say(f"queue {name} is new{nearest(name, known)}")
+    session.answer(found, lambda: output.block({key: _value(found, key) for key in changes}))
+
+
+@queue.command(
+    examples=[
+        "holdfast queue pause mail",
+        "holdfast queue pause mail --for 10m --reason 'provider is down'",
+    ]
+)
+@click.argument("name", metavar="QUEUE")
+@click.option(
+    "--for", "pause_for", type=duration, metavar="10m", help="resume by itself after this"
+)
+@click.option("--reason", help="shown to whoever asks why")
+@pass_session
+def pause(session: Session, name: str, pause_for: timedelta | None, reason: str | None) -> None:
+    """Hand out no more jobs of a queue; what runs goes on."""
+    until = None if pause_for is None else datetime.now(UTC) + pause_for
+    with session.client() as client:
+        _get(client, name)
+        found = client.pause(name, reason=reason, until=until, actor=actor())
+    how_long = "until resumed" if until is None else f"until {output.moment(until)}"
+    session.answer(found, lambda: f"{name} paused {how_long}")
+
+
+@queue.command(examples=["holdfast queue resume mail", "holdfast queue resume mail --json"])
+@click.argument("name", metavar="QUEUE")
+@pass_session
+def resume(session: Session, name: str) -> None:
+    """Hand out jobs of a paused queue again."""
+    with session.client() as client:
+        was_paused = _get(client, name).paused_at is not None
+        found = client.resume(name, actor=actor())
+    session.answer(found, lambda: f"{name} resumed" if was_paused else f"{name} was not paused")
+
+
+def queue_table(queues: list[Queue]) -> str:
+    """Render queues as a table of depths."""
+    return output.table(
+        ("queue", "state", "oldest", "queued", "leased", "limit", "dead", "done"),
+        [
+            (
+                one.queue,
+                "paused" if one.paused_at else "active",
+                output.span(one.oldest) if one.queued else "-",
+                one.queued,
+                one.leased,
+                "-" if one.limit is None else one.limit,
+                one.dead,
+                one.done,
+            )
+            for one in queues
+        ],
+    )
+
+
+def _get(client: "Client", name: str) -> Queue:
+    found = client.queue(name)
+    if found is None:
+        known = [other.queue for other in client.queues()]
+        raise HoldfastError(
+            f"no queue is named {name!r}{nearest(name, known)}",
+            fix="See them:  holdfast queue list     Make it:  holdfast queue set "
+            f"{name} max_attempts=3",
+            code="HF311",
+        )
+    return found
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{text!r} is not KEY=VALUE")
+    if key not in _PARSERS:
+        known = f"Settings are: {', '.join(_PARSERS)}."
+        raise click.UsageError(f"unknown setting {key!r}{nearest(key, _PARSERS)}. {known}")
+    if value.lower() in ("none", "null", ""):
+        return key, None
+    try:
+        return key, _PARSERS[key](value)
+    except click.BadParameter as error:
+        raise click.UsageError(f"{key}: {error.message}") from None
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "max_attempts": whole,
+    "lease": duration,
+    "keep_done": duration,
+    "payload_limit": size,
+    "backoff": duration,
+    "backoff_cap": duration,
+    "limit": whole,
+    "rate_limit": whole,
+    "rate_period": duration,
+    "fair": on_or_off,
+    "by_kind": on_or_off,
+    "lane_limit": whole,
+    "lane_on_failure": str,
+    "fanout": whole,
+}
+
+
+def _settings(found: Queue) -> dict[str, Any]:
+    paused = found.paused_at and " ".join(
+        [
+            f"since {output.moment(found.paused_at)}",
+            *([f"until {output.moment(found.paused_until)}"] if found.paused_until else []),
+            *([f"by {found.paused_by}"] if found.paused_by else []),
+            *([f"({found.paused_reason})"] if found.paused_reason else []),
+        ]
+    )
+    oldest = output.span(found.oldest) if found.queued else None
+    settings = {key: _value(found, key) for key in _PARSERS}
+    return {"queue": found.queue, "paused": paused, "oldest": oldest, **settings}
+
+
+def _value(found: Queue, key: str) -> str:
+    value = getattr(found, key)
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return output.span(value) if isinstance(value, timedelta) else str(value)

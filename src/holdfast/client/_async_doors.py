@@ -1,0 +1,306 @@
+"""The two ways a call reaches the database: the client's own connections, or the caller's.
+
+A pool of its own, because the one at hand hides why it cannot connect, warns at every attempt and
+backs off for minutes: after an outage of 37 s its first connection came 28 s late.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from itertools import count
+from time import monotonic
+from typing import Any, LiteralString, Self, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor, waiting
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg.types.string import TextLoader
+
+from holdfast import conninfo
+from holdfast.client._call import Call, Row, may_retry, speaks_for_the_server, translate, was_cut
+from holdfast.client._twins import AsyncSlots
+from holdfast.errors import Misuse, Unavailable, UnknownOutcome
+
+RV = TypeVar("RV")
+
+log = logging.getLogger("holdfast")
+
+# The first connection is given up this soon: a wrong address should not look like a slow one.
+_FIRST = 3.0
+
+
+class AsyncPool:
+    """Connections of the client's own, made when needed.
+
+    Every call is a transaction of its own and has a deadline, past which the connection is hung
+    up, not cancelled: a cancelled wait for a standby would commit on this side alone.
+    """
+
+    durable = False
+
+    def __init__(
+        self, url: str, source: str, *, size: int, timeout: float, application_name: str
+    ) -> None:
+        self._url = url
+        self._source = source
+        self._timeout = timeout
+        self._parameters = conninfo.parameters(url, application_name=application_name)
+        self._slots: AsyncSlots[_Connection] = AsyncSlots(size)
+        self._size = size
+        self._closed = False
+        self._connected_once = False
+        self._away_since: float | None = None
+
+    async def run(self, call: Call) -> list[Row]:
+        """Make a call, again and again where that is safe, until it answers or time is up."""
+        deadline = monotonic() + self._timeout
+        cut: psycopg.Error | None = None
+        for turn in count(1):
+            try:
+                return await self._once(call, deadline, after_cut=cut is not None)
+            except Unavailable as error:
+                if cut is None:
+                    raise
+                raise _unknown(call, cut) from error
+            except psycopg.Error as error:
+                if not may_retry(error, turn):
+                    raise self._translated(error) from error
+                if was_cut(error) and not call.reads:
+                    cut = error
+                if speaks_for_the_server(error):
+                    await self._discard_idle()
+                pause = _jitter(turn)
+                if (cut and not call.repeatable) or monotonic() + pause > deadline:
+                    raise (_unknown(call, cut) if cut else self._too_late(call, error)) from error
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def transaction(self, name: str) -> AsyncIterator["AsyncBound"]:
+        """Bind a connection inside a transaction; each of its waits has the deadline of a call."""
+        committing = False
+        try:
+            deadline = monotonic() + self._timeout
+            async with self._connection(deadline, proven=True) as connection:
+                connection.deadline = None
+                connection.patience = self._timeout
+                async with connection.transaction():
+                    yield AsyncBound(connection)
+                    committing = True
+        except psycopg.Error as error:
+            if not was_cut(error):
+                raise self._translated(error) from error
+            if committing:
+                raise UnknownOutcome(name, _first_line(error)) from error
+            raise Unavailable(f"{name}: nothing was changed, {_first_line(error)}") from error
+
+    async def close(self) -> None:
+        """Close the connections, those in use when they come back."""
+        self._closed = True
+        await self._discard_idle()
+
+    async def _once(self, call: Call, deadline: float, *, after_cut: bool) -> list[Row]:
+        async with self._connection(deadline, proven=not call.repeatable) as connection:
+            if after_cut and call.again and (rows := await _fetch(connection.cursor(), call.again)):
+                return rows
+            return await _fetch(connection.cursor(), call)
+
+    @asynccontextmanager
+    async def _connection(self, deadline: float, *, proven: bool) -> AsyncIterator["_Connection"]:
+        self._refuse_if_closed()
+        try:
+            connection = await self._slots.take(deadline - monotonic())
+        except TimeoutError:
+            raise Unavailable(
+                f"all {self._size} connections were in use for {self._timeout:g} s",
+                fix="Raise pool_size.",
+            ) from None
+        try:
+            if connection is not None:
+                connection.deadline = deadline
+                # An idle connection that died unnoticed would make an outcome unknown for nothing.
+                if connection.closed or (proven and not await _lives(connection)):
+                    await connection.close()
+                    connection = None
+            if connection is None:
+                connection = await self._connect(deadline)
+                connection.deadline = deadline
+            yield connection
+        finally:
+            if connection is not None and (self._closed or not _reusable(connection)):
+                await connection.close()
+                connection = None
+            self._slots.put(connection)
+
+    async def _connect(self, deadline: float) -> "_Connection":
+        started = monotonic()
+        give_up = deadline if self._connected_once else min(deadline, started + _FIRST)
+        for turn in count(1):
+            try:
+                connection = await _Connection.connect(**self._parameters)
+            except psycopg.OperationalError as error:
+                self._note_away(error)
+                pause = _jitter(turn + 2)
+                final = not self._connected_once and _is_final(error)
+                if final or monotonic() + pause > give_up:
+                    raise conninfo.cannot_connect(
+                        self._url,
+                        error,
+                        source=self._source,
+                        tries=turn,
+                        seconds=monotonic() - started,
+                    ) from error
+                await asyncio.sleep(pause)
+            else:
+                connection.adapters.register_loader("jsonb", TextLoader)
+                self._connected_once = True
+                self._note_back()
+                return connection
+        raise AssertionError("unreachable")
+
+    async def _discard_idle(self) -> None:
+        for connection in self._slots.clear():
+            await connection.close()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise Misuse("the client is closed")
+
+    def _note_away(self, error: psycopg.Error) -> None:
+        if self._away_since is None and self._connected_once:
+            self._away_since = monotonic()
+            log.warning(
+                "database unreachable",
+                extra={"server": conninfo.server(self._url), "reason": _first_line(error)},
+            )
+
+    def _note_back(self) -> None:
+        if self._away_since is not None:
+            seconds = round(monotonic() - self._away_since, 1)
+            self._away_since = None
+            log.warning("database reachable again", extra={"seconds": seconds})
+
+    def _translated(self, error: psycopg.Error) -> Exception:
+        return translate(error, conninfo.database(self._url)) or error
+
+    def _too_late(self, call: Call, error: psycopg.Error) -> Unavailable:
+        reason = _first_line(error)
+        return Unavailable(f"{call.name}: no success within {self._timeout:g} s: {reason}")
+
+
+class AsyncBound:
+    """The caller's connection: calls join its transaction, and nothing about it is changed.
+
+    Nothing is committed, retried or given a deadline, and no statement is prepared.
+    """
+
+    durable = True
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def run(self, call: Call) -> list[Row]:
+        """Make a call once, in whatever transaction the caller is in."""
+        try:
+            return await _fetch(self._cursor(), call)
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    @asynccontextmanager
+    async def transaction(self, name: str) -> AsyncIterator[Self]:
+        """Bind itself, in a transaction of its own only if every statement has one anyway."""
+        if self._connection.autocommit and _reusable(self._connection):
+            async with self._connection.transaction():
+                yield self
+        else:
+            yield self
+
+    async def copy(self, sql: LiteralString, rows: str) -> None:
+        """Send rows in COPY's text format."""
+        try:
+            async with self._cursor().copy(sql) as copy:
+                await copy.write(rows)
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    async def close(self) -> None:
+        """Leave the connection open: it is the caller's."""
+
+    def _cursor(self) -> AsyncCursor[Row]:
+        # Of our own making, and adapted alone: the caller's connection may have other factories.
+        cursor = AsyncCursor(self._connection, row_factory=tuple_row)
+        cursor.adapters.register_loader("jsonb", TextLoader)
+        return cursor
+
+    def _translated(self, error: psycopg.Error) -> Exception:
+        name = "" if self._connection.closed else self._connection.info.dbname
+        return translate(error, name) or error
+
+
+class _Connection(AsyncConnection[Row]):
+    deadline: float | None = None
+    patience = 0.0
+
+    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        deadline = self.deadline
+        if deadline is None:
+            deadline = monotonic() + self.patience
+        # Not the inherited wait, which answers an interruption by cancelling the query.
+        return await waiting.wait_async(_until(gen, deadline), self.pgconn.socket, 0.1)
+
+
+def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
+    """Pass a generator of the driver through, until it waits in vain past the deadline."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and monotonic() > deadline:
+                raise psycopg.OperationalError("no answer from the server before the deadline")
+            wanted = gen.send(ready)
+    except StopIteration as stop:
+        result: RV = stop.value
+        return result
+
+
+async def _fetch(cursor: AsyncCursor[Row], call: Call) -> list[Row]:
+    await cursor.execute(call.sql, call.parameters, prepare=False)
+    return await cursor.fetchall()
+
+
+async def _lives(connection: AsyncConnection[Any]) -> bool:
+    try:
+        await connection.execute("")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _unknown(call: Call, cut: psycopg.Error) -> UnknownOutcome:
+    fix = "Repeat it with the same ids and repeat=True." if call.ids else ""
+    return UnknownOutcome(call.name, _first_line(cut), fix=fix, ids=call.ids)
+
+
+def _reusable(connection: AsyncConnection[Any]) -> bool:
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _jitter(turn: int) -> float:
+    return random.uniform(0, min(1.0, 0.025 * 2**turn))
+
+
+def _is_final(error: psycopg.Error) -> bool:
+    """Whether the server itself refused, for a reason that does not pass by itself."""
+    told = str(error)
+    return "FATAL" in told and not any(word in told for word in _PASSING)
+
+
+_PASSING = ("starting up", "shutting down", "recovery", "too many", "slots")
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return str(error).strip().partition("\n")[0]

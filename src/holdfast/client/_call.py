@@ -1,0 +1,100 @@
+"""A call of the protocol, and what its failure means: misuse, a refusal, or nobody knows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+
+from holdfast.errors import (
+    HoldfastError,
+    InvalidFilter,
+    InvalidJob,
+    InvalidSetting,
+    Misuse,
+    NotMigrated,
+    PayloadTooLarge,
+    Refused,
+    SchemaError,
+)
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the protocol and what may be done when its outcome is unknown.
+
+    `again` is asked first after an unknown outcome: its rows, if there are any, are the answer.
+    A call that is not `repeatable` is never sent twice unless the first surely came to nothing.
+    """
+
+    name: str
+    sql: LiteralString
+    parameters: Sequence[Any] = ()
+    again: "Call | None" = None
+    reads: bool = False
+    repeatable: bool = True
+    ids: Sequence[UUID] = ()
+
+
+def translate(error: psycopg.Error, database: str) -> HoldfastError | None:
+    """Return the error of our tree that a database error stands for, if it stands for one."""
+    state = error.sqlstate or ""
+    told = error.diag.message_primary or str(error)
+    detail, hint = error.diag.message_detail or "", error.diag.message_hint or ""
+    if state.startswith("HF"):
+        return _MISUSE.get(state, Misuse)(told, why=detail, fix=hint, code=state)
+    if state == "3F000":
+        return NotMigrated(database, found=None)
+    if state in ("42883", "42P01", "42703"):
+        return SchemaError(
+            f'the holdfast schema in database "{database}" is of another version: {told}',
+            fix="Run:  holdfast migrate",
+        )
+    if state == "42501":
+        return Refused(told, why=detail, fix=hint)
+    if state.startswith("22") or isinstance(error, psycopg.DataError):
+        return Misuse(told, why=detail, fix=hint)
+    return None
+
+
+_MISUSE: dict[str, type[Misuse]] = {
+    "HF201": InvalidJob,
+    "HF202": InvalidJob,
+    "HF203": InvalidJob,
+    "HF204": InvalidJob,
+    "HF205": InvalidJob,
+    "HF206": InvalidJob,
+    "HF210": PayloadTooLarge,
+    "HF220": InvalidFilter,
+    "HF221": InvalidSetting,
+    "HF222": InvalidSetting,
+}
+
+# Surely not committed, and worth another try: serialisation failure, deadlock, a node that was
+# demoted or is starting, no free slot.
+_REFUSED = {"40001", "40P01", "25006", "57P03", "53300"}
+# The connection ended while the call was under way.
+_CUT = {"57P01", "57P02", "57P05"}
+
+
+def may_retry(error: psycopg.Error, turn: int) -> bool:
+    """Whether the same call, after `turn` tries, may succeed on another connection or later."""
+    # A plan outdated by a migration: the second try makes a new one.
+    outdated = error.sqlstate == "0A000" and turn == 1
+    return outdated or error.sqlstate in _REFUSED or was_cut(error)
+
+
+def was_cut(error: psycopg.Error) -> bool:
+    """Whether the connection was lost under way, so that nobody knows if the call was committed."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError)
+    return state in _CUT or state.startswith("08")
+
+
+def speaks_for_the_server(error: psycopg.Error) -> bool:
+    """Whether other connections to the same server are no better: it is gone, or was demoted."""
+    return error.sqlstate in ("25006", "57P03") or was_cut(error)

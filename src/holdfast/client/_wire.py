@@ -1,0 +1,289 @@
+"""How Python values travel to SQL: JSON, array literals, COPY rows.
+
+Pure functions, shared by the written client and the generated one. What PostgreSQL could not store
+is refused here, before anything is sent.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, LiteralString
+from uuid import UUID
+
+import msgspec
+
+from holdfast.errors import InvalidJob, PayloadTooLarge
+from holdfast.model import (
+    PARTS,
+    Ack,
+    Duration,
+    Held,
+    Lease,
+    Nack,
+    NewJob,
+    Settlement,
+    new_id,
+    queue_part,
+    stamp,
+)
+
+
+def columns(record: type) -> LiteralString:
+    """Return the select list that fills a record's fields in their order."""
+    names = (f'"{field.name.removesuffix("_json")}"' for field in fields(record))
+    return ", ".join(names)
+
+
+def new_job(kind: str, payload: Any, options: Mapping[str, Any]) -> NewJob:
+    """Make a NewJob of a call's arguments; an unknown option is an error that names the nearest."""
+    known = [field.name for field in fields(NewJob)]
+    for option in options:
+        if option not in known:
+            near = get_close_matches(option, known, n=1)
+            raise InvalidJob(
+                f"enqueue of {kind!r}: unknown option `{option}`"
+                + (f" (did you mean `{near[0]}`?)" if near else ""),
+                fix=f"Options are: {', '.join(known[2:])}.",
+            )
+    return NewJob(kind=kind, payload=payload, **options)
+
+
+def items(jobs: Sequence[NewJob], ids: Sequence[UUID]) -> str:
+    """Encode jobs as the array holdfast.enqueue takes."""
+    rendered = [_item(job, id) for job, id in zip(jobs, ids, strict=True)]
+    return msgspec.json.encode(rendered).decode()
+
+
+def ids_of(jobs: Iterable[NewJob]) -> list[UUID]:
+    """Return each job's own id, or one made for it."""
+    return [job.id or new_id(job.queue) for job in jobs]
+
+
+def encoded(value: Any, what: str) -> bytes:
+    """Encode a value as JSON that jsonb accepts; raise InvalidJob naming what cannot be."""
+    try:
+        text = msgspec.json.encode(value)
+    except RecursionError:
+        raise InvalidJob(f"{what} is nested too deeply to be JSON", code="HF204") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        place = _find(value, _not_json)
+        raise InvalidJob(f"{what} is not JSON{place}: {error}", code="HF204") from None
+    if b"\\u0000" in text and _NUL.search(text):
+        place = _find(value, lambda part: isinstance(part, str) and "\0" in part)
+        raise InvalidJob(
+            f"{what} holds a NUL character{place}, which PostgreSQL cannot store",
+            code="HF204",
+            fix="Remove it, or send the bytes encoded as base64.",
+        )
+    # msgspec writes NaN and the infinities as null, and silently lost numbers are the worst kind.
+    if b"null" in text and (place := _find(value, _not_finite)):
+        raise InvalidJob(f"{what} holds a number that JSON has no word for{place}", code="HF204")
+    return text
+
+
+def settings(values: Mapping[str, Any], what: str) -> str:
+    """Encode settings or changes as a JSON object; durations become seconds."""
+    plain = {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
+    return encoded(plain, what).decode()
+
+
+def interval(duration: Duration | None) -> timedelta | None:
+    """Return a duration as a timedelta; a plain number is seconds."""
+    if duration is None or isinstance(duration, timedelta):
+        return duration
+    return timedelta(seconds=duration)
+
+
+def array(values: Iterable[UUID]) -> str:
+    """Render ids or tokens as an array literal: several times faster than adapting a list."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def held_arrays(leases: Iterable[Held]) -> tuple[str, str]:
+    """Render leases as arrays of ids and tokens: parallel, or one token that serves all."""
+    pairs = [_id_and_token(lease) for lease in leases]
+    tokens = [token for _, token in pairs]
+    if len(set(tokens)) == 1:
+        del tokens[1:]
+    return array(id for id, _ in pairs), array(tokens)
+
+
+def results(values: Sequence[Any] | None) -> str | None:
+    """Encode what handlers returned as the array holdfast.ack takes."""
+    if values is None:
+        return None
+    return msgspec.json.encode([msgspec.Raw(encoded(v, "result")) for v in values]).decode()
+
+
+def decoded_object(document: str) -> dict[str, Any]:
+    """Decode a JSON object that SQL made."""
+    return msgspec.json.decode(document, type=dict[str, Any])
+
+
+def settlements(wanted: Iterable[Settlement]) -> str:
+    """Encode settlements as the array holdfast.settle takes."""
+    return msgspec.json.encode([_settlement(one) for one in wanted]).decode()
+
+
+def copy_rows(jobs: Iterable[NewJob], queues: Mapping[str, "CopySettings"], now: str) -> str:
+    """Render jobs in COPY's text format; raise InvalidJob for what only enqueue can do."""
+    return "".join([_copy_row(job, now, queues[job.queue]) for job in jobs])
+
+
+def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
+    for field in ("key", "lane", "delay", "run_at", "lease"):
+        if getattr(job, field) is not None:
+            raise InvalidJob(
+                f"copy of {job.kind!r}: a job with `{field}` cannot be copied",
+                fix="Enqueue it with enqueue_many().",
+            )
+    _check_name("kind", job.kind, 200)
+    _check_name("queue", job.queue, 120)
+    _check_name("tenant", job.tenant or "-", 200)
+    if not 0 < len(job.subject or "-") <= 500:
+        raise InvalidJob(f"subject {job.subject!r} is longer than 500 characters", code="HF202")
+    if job.priority not in range(10):
+        raise InvalidJob(f"priority {job.priority!r} is not a number from 0 to 9", code="HF203")
+    attempts = queue.max_attempts if job.max_attempts is None else job.max_attempts
+    if attempts not in range(1, 32768):
+        raise InvalidJob(f"max_attempts {attempts!r} is not a number from 1", code="HF204")
+    payload = b"{}" if job.payload is None else encoded(job.payload, f"payload of {job.kind!r}")
+    if len(payload) > queue.payload_limit:
+        raise PayloadTooLarge(
+            f"payload of {job.kind!r} is {len(payload)} bytes, "
+            f"the limit for queue {job.queue!r} is {queue.payload_limit}",
+            fix="Store the data elsewhere and pass its address, or raise payload_limit.",
+        )
+    id = job.id or new_id(job.queue)
+    # The random end of an id spreads a fanned-out queue evenly over its parts.
+    part = (queue_part(job.queue) + id.int % queue.fanout) % PARTS
+    headers = None if job.headers is None else encoded(job.headers, "headers").decode()
+    tenant = "" if job.tenant is None and queue.fair else job.tenant
+    texts = (job.queue, job.kind, payload.decode(), headers, tenant, job.subject)
+    name, kind, body, head, owner, subject = map(_copy_text, texts)
+    return (
+        f"{part}\t{stamp(id, part)}\t{name}\t{kind}\t{job.priority}\t{now}\t{now}\t{attempts}"
+        f"\t{body}\t{head}\t{owner}\t{subject}\t{'t' if queue.by_kind else 'f'}\n"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CopySettings:
+    """What COPY must know of a queue, since no function decides for it."""
+
+    max_attempts: int = 3
+    payload_limit: int = 262144
+    fair: bool = False
+    by_kind: bool = False
+    fanout: int = 1
+
+
+def _item(job: NewJob, id: UUID) -> dict[str, Any]:
+    item: dict[str, Any] = {"id": id, "kind": job.kind, "queue": job.queue}
+    if job.payload is not None:
+        item["payload"] = msgspec.Raw(encoded(job.payload, f"payload of {job.kind!r}"))
+    if job.headers is not None:
+        item["headers"] = msgspec.Raw(encoded(job.headers, f"headers of {job.kind!r}"))
+    if job.run_at is not None:
+        item["run_at"] = moment(job.run_at, "run_at")
+    if job.priority:
+        item["priority"] = job.priority
+    if job.on_conflict != "skip":
+        item["on_conflict"] = job.on_conflict
+    for field in ("max_attempts", "key", "lane", "tenant", "subject"):
+        if (value := getattr(job, field)) is not None:
+            item[field] = value
+    for field in ("delay", "lease"):
+        if (duration := interval(getattr(job, field))) is not None:
+            item[field] = duration.total_seconds()
+    return item
+
+
+def moment(at: datetime, what: str) -> datetime:
+    """Return a point in time; refuse one that every machine would read differently."""
+    if at.tzinfo is None:
+        raise InvalidJob(
+            f"{what} {at.isoformat()} has no time zone",
+            code="HF204",
+            fix="Say which:  datetime.now(UTC), or  at.replace(tzinfo=…)",
+        )
+    return at
+
+
+def _settlement(wanted: Settlement) -> dict[str, Any]:
+    id, token = _id_and_token(wanted.lease)
+    item: dict[str, Any] = {"id": id, "token": token, "verb": type(wanted).__name__.lower()}
+    if isinstance(wanted, Ack):
+        if wanted.result is not None:
+            item["result"] = msgspec.Raw(encoded(wanted.result, f"result of job {id}"))
+        return item
+    if isinstance(wanted, Nack):
+        item["error_kind"] = text(wanted.error_kind)
+        item["message"] = text(wanted.message)
+        item["traceback"] = text(wanted.traceback)
+    if (delay := interval(wanted.delay)) is not None:
+        item["delay"] = delay.total_seconds()
+    return item
+
+
+def text(value: str | None) -> str | None:
+    """Make any string one that PostgreSQL can store: an error's own words must not hide it."""
+    if value is None:
+        return None
+    return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def _id_and_token(lease: Held) -> tuple[UUID, UUID]:
+    return (lease.id, lease.token) if isinstance(lease, Lease) else lease
+
+
+def _check_name(field: str, value: Any, longest: int) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= longest or _CONTROL.search(value):
+        raise InvalidJob(
+            f"{field} {value!r} is not a name of 1 to {longest} printable characters", code="HF202"
+        )
+
+
+def _copy_text(value: str | None) -> str:
+    if value is None:
+        return "\\N"
+    if "\0" in value:
+        raise InvalidJob(f"{value!r} holds a NUL character", code="HF202")
+    escaped = value.replace("\\", "\\\\")
+    return escaped.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def _find(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 100) -> str:
+    """Say where in a value something wrong sits: " at `$.a[0]`", or nothing if nowhere."""
+    if isinstance(value, Mapping) and depth:
+        for key, part in value.items():
+            if wrong(key):
+                return f" in a key of `{path}`"
+            if place := _find(part, wrong, f"{path}.{key}", depth - 1):
+                return place
+    elif isinstance(value, list | tuple | set | frozenset) and depth:
+        for nth, part in enumerate(value):
+            if place := _find(part, wrong, f"{path}[{nth}]", depth - 1):
+                return place
+    elif wrong(value):
+        return f" at `{path}`"
+    return ""
+
+
+def _not_json(value: Any) -> bool:
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return True
+    return False
+
+
+def _not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

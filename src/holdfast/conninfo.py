@@ -1,0 +1,87 @@
+"""How Holdfast connects: settings that survive poolers, dead peers and failovers.
+
+Nothing here needs a session of its own: no `options`, no SET, no server-side prepared statements.
+"""
+
+import os
+import re
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
+
+from holdfast.errors import CannotConnect, Misuse
+
+VARIABLE = "HOLDFAST_URL"
+
+# A dead peer is noticed in seconds, not in the kernel's two hours.
+_NETWORK = {
+    "connect_timeout": 3,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 8000,
+}
+
+
+def locate(url: str | None, source: str = "") -> tuple[str, str]:
+    """Return the address to connect to and the words that say where it came from."""
+    if url:
+        return url, source
+    if url := os.environ.get(VARIABLE):
+        return url, f"{VARIABLE} in the environment"
+    raise Misuse("no database address", fix=f"Pass a url, or set {VARIABLE}=postgresql://…")
+
+
+def parameters(url: str, *, application_name: str) -> dict[str, Any]:
+    """Return psycopg's connection arguments for a url; what the url says itself always wins."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        # libpq quotes the part it stumbled over, which may hold the password.
+        told = re.sub(r'"[^"]*"', '"…"', str(error).strip())
+        raise Misuse(f"the database address cannot be read: {told}") from None
+    chosen: dict[str, Any] = {**_NETWORK, "application_name": application_name, **given}
+    if "," in str(given.get("host", "")) + str(given.get("hostaddr", "")):
+        chosen.setdefault("target_session_attrs", "read-write")
+    return {**chosen, "autocommit": True, "prepare_threshold": None}
+
+
+def server(url: str) -> str:
+    """Name the server, user and database of a url, and never the password."""
+    info = _resolved(url)
+    hosts = (info.get("host") or info.get("hostaddr") or "localhost").split(",")
+    ports = info.get("port", "5432").split(",")
+    if len(ports) != len(hosts):
+        ports = ports[:1] * len(hosts)
+    places = ", ".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=True))
+    return f"{places} (user {info.get('user', '')}, database {database(url)})"
+
+
+def database(url: str) -> str:
+    """Return the name of the database of a url."""
+    info = _resolved(url)
+    return info.get("dbname") or info.get("user", "")
+
+
+def cannot_connect(
+    url: str, error: BaseException | str, *, source: str = "", tries: int = 1, seconds: float = 0.0
+) -> CannotConnect:
+    """Make the error that says which server cannot be reached, why, and who named it."""
+    return CannotConnect(server(url), _sentence(error), source=source, tries=tries, seconds=seconds)
+
+
+def _resolved(url: str) -> dict[str, str]:
+    info = {d.keyword.decode(): d.val.decode() for d in Conninfo.get_defaults() if d.val}
+    given = conninfo_to_dict(url).items()
+    return {**info, **{key: str(value) for key, value in given if value}}
+
+
+def _sentence(error: BaseException | str) -> str:
+    # libpq says "connection to server at …, port … failed: reason", a line for each address.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = next((line for line in lines if "failed: " in line), lines[0] if lines else "no answer")
+    reason = told.rpartition("failed: ")[2].removeprefix("FATAL:  ").removeprefix("FATAL: ").strip()
+    return reason[:1].lower() + reason[1:] if reason[:2].istitle() else reason

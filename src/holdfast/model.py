@@ -1,0 +1,342 @@
+"""The records Holdfast hands in and out. Plain values: nothing here knows a database.
+
+JSON columns are kept as the text PostgreSQL gave and decoded on access, so that one payload nobody
+can decode never spoils the batch it came with, and a handler can decode straight into its types.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from hashlib import md5
+from typing import Any, Literal, Self, TypedDict
+from uuid import UUID
+
+from holdfast.errors import LeaseLost, UnknownJob
+
+State = Literal["queued", "leased", "done", "dead", "cancelled", "archived"]
+OnConflict = Literal["skip", "replace", "after"]
+Duration = timedelta | float  # a plain number is seconds
+
+PARTS = 64
+
+
+@lru_cache(1024)
+def queue_part(queue: str) -> int:
+    """Return the part a queue lives in; `holdfast.queue_part` in SQL says the same."""
+    return int(md5(queue.encode(), usedforsecurity=False).hexdigest()[:8], 16) % PARTS
+
+
+def part_of(id: UUID) -> int:
+    """Return the part an id carries."""
+    return (id.int >> 64) & 0xFFF
+
+
+def stamp(id: UUID, part: int) -> UUID:
+    """Return the same id, carrying another part."""
+    return UUID(int=id.int & ~(0xFFFF << 64) | ((8 << 12 | part) << 64))
+
+
+def new_id(queue: str = "default") -> UUID:
+    """Make the id of a job to be: a UUIDv8 of the time, the queue's part and 62 random bits.
+
+    With an id of its own making a caller can repeat an enqueue whose outcome it does not know.
+    """
+    milliseconds = time.time_ns() // 1_000_000
+    high = (milliseconds << 16) | (8 << 12) | queue_part(queue)
+    return UUID(int=(high << 64) | (0b10 << 62) | secrets.randbits(62))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to enqueue. What is None is decided by the queue's settings.
+
+    `payload` is anything JSON can say; None stands for an empty object. `key` makes it the only
+    live job of its queue and kind with that key; `on_conflict` says what a second one does: `skip`
+    it, `replace` the waiting one, or run `after` the running one. Jobs of a `lane` run in order.
+    """
+
+    kind: str
+    payload: Any = None
+    queue: str = "default"
+    priority: int = 0
+    run_at: datetime | None = None
+    delay: Duration | None = None
+    max_attempts: int | None = None
+    lease: Duration | None = None
+    key: str | None = None
+    on_conflict: OnConflict = "skip"
+    lane: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    headers: Mapping[str, Any] | None = None
+    id: UUID | None = None
+
+
+class JobOptions(TypedDict, total=False):
+    """The fields of NewJob behind kind and payload, as keywords of `enqueue`."""
+
+    queue: str
+    priority: int
+    run_at: datetime | None
+    delay: Duration | None
+    max_attempts: int | None
+    lease: Duration | None
+    key: str | None
+    on_conflict: OnConflict
+    lane: str | None
+    tenant: str | None
+    subject: str | None
+    headers: Mapping[str, Any] | None
+    id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The job that stands for what was enqueued: a new one, or the one it is a duplicate of."""
+
+    id: UUID
+    created: bool
+    duplicate_of: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right of one worker to run one job until `lease_until`, proven by `token`."""
+
+    id: UUID
+    kind: str
+    payload_json: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_until: datetime
+    run_at: datetime
+    created_at: datetime
+    key: str | None
+    lane: str | None
+    tenant: str | None
+    subject: str | None
+    headers_json: str | None
+    token: UUID
+    queue: str
+    worker: str
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded anew at each access."""
+        return json.loads(self.payload_json)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers, decoded anew at each access."""
+        return _object(self.headers_json)
+
+
+# A lease, or only what proves it: (id, token).
+Held = Lease | tuple[UUID, UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """End a lease with success."""
+
+    lease: Held
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """End a lease with failure: the job is tried again after `delay`, or dies."""
+
+    lease: Held
+    error_kind: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    delay: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give a lease back unused: the attempt does not count."""
+
+    lease: Held
+    delay: Duration | None = None
+
+
+Settlement = Ack | Nack | Release
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one lease.
+
+    `already` is the answer to a repeat of one's own call. `lost` means that the job was given to
+    somebody else, or ended, before: whatever was done under this lease must count as not done.
+    """
+
+    id: UUID
+    outcome: Literal["done", "queued", "dead", "leased", "already", "lost", "unknown"]
+    detail: str | None = None
+    lease_until: datetime | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease was still the caller's."""
+        return self.outcome not in ("lost", "unknown")
+
+    def raise_if_lost(self) -> Self:
+        """Return itself if the lease was held; raise LeaseLost or UnknownJob if it was not."""
+        if self.outcome == "lost":
+            raise LeaseLost(self.id, self.detail or "")
+        if self.outcome == "unknown":
+            raise UnknownJob(self.id)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """A job taken back from a worker that let its lease expire."""
+
+    id: UUID
+    queue: str
+    kind: str
+    worker: str
+    outcome: Literal["queued", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The answer of an operator's verb for one job: its state now, and why nothing changed.
+
+    `new_id` is set by `move` alone: an id carries the part of its queue.
+    """
+
+    id: UUID
+    changed: bool
+    state: State | None
+    detail: str | None = None
+    new_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything the database knows of one job, live or ended."""
+
+    id: UUID
+    queue: str
+    kind: str
+    state: State
+    priority: int
+    attempt: int
+    max_attempts: int
+    run_at: datetime
+    created_at: datetime
+    lease_until: datetime | None
+    worker: str | None
+    key: str | None
+    lane: str | None
+    tenant: str | None
+    subject: str | None
+    headers_json: str | None
+    payload_json: str
+    error: str | None
+    fingerprint: str | None
+    reason: str | None
+    result_json: str | None
+    ended_at: datetime | None
+    lease: timedelta | None
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded anew at each access."""
+        return json.loads(self.payload_json)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers, decoded anew at each access."""
+        return _object(self.headers_json)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, if the queue keeps done jobs."""
+        return None if self.result_json is None else json.loads(self.result_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a job that failed or expired."""
+
+    attempt: int
+    outcome: str
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_kind: str | None
+    message: str | None
+    traceback: str | None
+    fingerprint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue: its settings, whether it is paused, and how much waits in it."""
+
+    queue: str
+    part: int
+    max_attempts: int
+    lease: timedelta
+    keep_done: timedelta
+    payload_limit: int
+    limit: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    fair: bool
+    by_kind: bool
+    lane_limit: int
+    lane_on_failure: Literal["skip", "retry", "halt"]
+    backoff: timedelta
+    backoff_cap: timedelta
+    fanout: int
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    paused_until: datetime | None
+    queued: int
+    leased: int
+    dead: int
+    done: int
+    cancelled: int
+    archived: int
+    oldest: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many jobs of one kind are in one state."""
+
+    queue: str
+    kind: str
+    state: State
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead jobs that failed alike: the same kind of error, whatever numbers and names are in it."""
+
+    fingerprint: str
+    kind: str
+    queue: str
+    error: str | None
+    jobs: int
+    first_at: datetime
+    last_at: datetime
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(text) if text else {}
+    return decoded

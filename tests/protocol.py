@@ -1,0 +1,411 @@
+"""The protocol as plain calls: one method per SQL function, arguments and columns by name."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import class_row, namedtuple_row, scalar_row
+from psycopg.types.json import Jsonb
+
+Row = TypeVar("Row")
+Later = Callable[..., None]
+"""Moves the time: `later(seconds=31)`."""
+Open = Callable[..., "Protocol"]
+"""Opens another session: `other()`, `other(autocommit=False)`."""
+
+CLOCK = """
+create schema holdfast_test;
+create table holdfast_test.clock (ahead interval not null);
+insert into holdfast_test.clock values ('0');
+create or replace function holdfast.now() returns timestamptz
+language sql stable parallel safe
+as 'select statement_timestamp() + (select ahead from holdfast_test.clock)';
+"""
+
+WIPE = """
+update holdfast_test.clock set ahead = '0';
+delete from holdfast.job;
+delete from holdfast.ended;
+delete from holdfast.attempt;
+delete from holdfast.lease;
+delete from holdfast.queue;
+delete from holdfast.lane;
+delete from holdfast.gate;
+delete from holdfast.rate_use;
+delete from holdfast.tally;
+delete from holdfast.total;
+delete from holdfast.floor;
+delete from holdfast.waiter;
+delete from holdfast.pulse;
+insert into holdfast.pulse (reaped_at) values (holdfast.now());
+"""
+
+
+class Enqueued(NamedTuple):
+    ord: int
+    id: UUID
+    created: bool
+    duplicate_of: UUID | None
+
+
+class Hold(NamedTuple):
+    """A job and the token that is said to hold it."""
+
+    id: UUID
+    token: UUID
+
+
+class Leased(NamedTuple):
+    id: UUID
+    kind: str
+    payload: Any
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_until: datetime
+    run_at: datetime
+    created_at: datetime
+    key: str | None
+    lane: str | None
+    tenant: str | None
+    subject: str | None
+    headers: Any
+    token: UUID
+
+
+class Outcome(NamedTuple):
+    id: UUID
+    outcome: str
+    detail: str | None
+
+
+class Touched(NamedTuple):
+    id: UUID
+    outcome: str
+    lease_until: datetime | None
+    detail: str | None
+
+
+class Settled(NamedTuple):
+    ord: int
+    id: UUID
+    outcome: str
+    detail: str | None
+
+
+class Reaped(NamedTuple):
+    id: UUID
+    queue: str
+    kind: str
+    worker: str
+    outcome: str
+
+
+class Answer(NamedTuple):
+    id: UUID
+    changed: bool
+    state: str | None
+    detail: str | None
+
+
+class Moved(NamedTuple):
+    id: UUID
+    changed: bool
+    state: str | None
+    detail: str | None
+    new_id: UUID | None
+
+
+class Attempt(NamedTuple):
+    attempt: int
+    outcome: str
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    error_kind: str | None
+    message: str | None
+    traceback: str | None
+    fingerprint: str | None
+
+
+class Job(NamedTuple):
+    id: UUID
+    queue: str
+    kind: str
+    state: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    run_at: datetime
+    created_at: datetime
+    lease_until: datetime | None
+    worker: str | None
+    key: str | None
+    lane: str | None
+    tenant: str | None
+    subject: str | None
+    headers: Any
+    payload: Any
+    error: str | None
+    fingerprint: str | None
+    reason: str | None
+    result: Any
+    ended_at: datetime | None
+    lease: timedelta | None
+
+
+@contextmanager
+def shared_database(url: str, template: str) -> Iterator[str]:
+    """A database that many tests share, each after a wipe; its time can be moved."""
+    name = sql.Identifier(f"holdfast_shared_{uuid4().hex}")
+    copied = sql.SQL("create database {} template {}").format(name, sql.Identifier(template))
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(copied)
+        shared = make_conninfo(url, dbname=name.as_string().strip('"'))
+        with psycopg.connect(shared) as connection:
+            connection.execute(CLOCK)
+        yield shared
+        server.execute(sql.SQL("drop database {} with (force)").format(name))
+
+
+class Protocol:
+    """The SQL functions of one connection. An argument that is None is not passed."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
+
+    # -- producers
+
+    def enqueue(self, *items: Mapping[str, Any], repeat: bool | None = None) -> list[Enqueued]:
+        return self._rows(Enqueued, "enqueue", items=Jsonb(items), repeat=repeat)
+
+    def put(self, kind: str = "work", **item: Any) -> UUID:
+        """The id of one new job."""
+        [enqueued] = self.enqueue({"kind": kind, **item})
+        assert enqueued.created
+        return enqueued.id
+
+    # -- holders
+
+    def claim(
+        self,
+        queue: str = "default",
+        worker: str = "ada",
+        *,
+        token: UUID | None = None,
+        max_jobs: int | None = None,
+        lease: timedelta | None = None,
+        kinds: Sequence[str] | None = None,
+        durable: bool | None = None,
+    ) -> list[Leased]:
+        token = token or uuid4()
+        rows = self.call(
+            "claim",
+            queue=queue,
+            worker=worker,
+            token=token,
+            max_jobs=max_jobs,
+            lease=lease,
+            kinds=kinds if kinds is None else list(kinds),
+            durable=durable,
+            columns=Leased._fields[:-1],
+        )
+        return [Leased(*row, token) for row in rows]
+
+    def take(self, queue: str = "default", worker: str = "ada", **options: Any) -> Leased:
+        """The one job that a claim gives."""
+        [leased] = self.claim(queue, worker, **options)
+        return leased
+
+    def touch(self, *held: Hold | Leased, lease: timedelta | None = None) -> list[Touched]:
+        return self._rows(Touched, "touch", **_pairs(held), lease=lease)
+
+    def ack(self, *held: Hold | Leased, results: Sequence[Any] | None = None) -> list[Outcome]:
+        wrapped = None if results is None else Jsonb(results)
+        return self._rows(Outcome, "ack", **_pairs(held), results=wrapped)
+
+    def nack(
+        self,
+        *held: Hold | Leased,
+        error_kind: str | None = None,
+        message: str | None = None,
+        traceback: str | None = None,
+        delay: timedelta | None = None,
+    ) -> list[Outcome]:
+        return self._rows(
+            Outcome,
+            "nack",
+            **_pairs(held),
+            error_kind=error_kind,
+            message=message,
+            traceback=traceback,
+            delay=delay,
+        )
+
+    def release(self, *held: Hold | Leased, delay: timedelta | None = None) -> list[Outcome]:
+        return self._rows(Outcome, "release", **_pairs(held), delay=delay)
+
+    def settle(self, *items: Mapping[str, Any]) -> list[Settled]:
+        return self._rows(Settled, "settle", items=Jsonb([_plain(item) for item in items]))
+
+    def held(self, *tokens: UUID) -> list[Leased]:
+        return self._rows(Leased, "held", tokens=list(tokens))
+
+    # -- upkeep
+
+    def reap(self, max_jobs: int | None = None) -> list[Reaped]:
+        return self._rows(Reaped, "reap", max_jobs=max_jobs)
+
+    def promote(self, max_jobs: int | None = None) -> int:
+        return self.value("promote", max_jobs=max_jobs)
+
+    def sweep(self) -> int:
+        return self.value("sweep")
+
+    def raise_floors(self, patience: timedelta | None = None) -> int:
+        return self.value("raise_floors", patience=patience)
+
+    def lift_strays(self) -> int:
+        return self.value("lift_strays")
+
+    def fold(self) -> int:
+        return self.value("fold")
+
+    def upkeep(self) -> dict[str, int]:
+        return self.value("upkeep")
+
+    def recount(self) -> list[Any]:
+        """Where the kept counters differ from the rows."""
+        columns = ("queue", "kind", "queued", "leased", "dead", "cancelled", "archived")
+        return self.call("recount", columns=columns)
+
+    # -- operators
+
+    def cancel(self, *ids: UUID, **why: str) -> list[Answer]:
+        return self._rows(Answer, "cancel", ids=list(ids), **why)
+
+    def retry(self, *ids: UUID, delay: timedelta | None = None, **why: str) -> list[Answer]:
+        return self._rows(Answer, "retry", ids=list(ids), delay=delay, **why)
+
+    def edit(self, *ids: UUID, changes: Mapping[str, Any], **why: str) -> list[Answer]:
+        return self._rows(Answer, "edit", ids=list(ids), changes=Jsonb(changes), **why)
+
+    def move(self, *ids: UUID, queue: str, **why: str) -> list[Moved]:
+        return self._rows(Moved, "move", ids=list(ids), queue=queue, **why)
+
+    def archive(self, *ids: UUID, **why: str) -> list[Answer]:
+        return self._rows(Answer, "archive", ids=list(ids), **why)
+
+    def purge(self, *ids: UUID, **why: str) -> list[Answer]:
+        return self._rows(Answer, "purge", ids=list(ids), **why)
+
+    def queue_set(self, queue: str, **settings: Any) -> None:
+        self.call("queue_set", queue=queue, settings=Jsonb(settings), columns=("queue",))
+
+    def lane_set(self, queue: str, lane: str, **settings: Any) -> None:
+        self.value("lane_set", queue=queue, lane=lane, settings=Jsonb(settings))
+
+    def pause(self, queue: str, until: datetime | None = None, **why: str) -> None:
+        self.call("pause", queue=queue, until=until, columns=("queue",), **why)
+
+    def resume(self, queue: str) -> None:
+        self.call("resume", queue=queue, columns=("queue",))
+
+    # -- looking
+
+    def get(self, id: UUID) -> Job | None:
+        return next(iter(self._rows(Job, "get", id=id)), None)
+
+    def job(self, id: UUID) -> Job:
+        """The job with this id, which must be there."""
+        found = self.get(id)
+        assert found is not None
+        return found
+
+    def state(self, id: UUID) -> str | None:
+        found = self.get(id)
+        return found.state if found else None
+
+    def list(self, filter: str = "", max_jobs: int | None = None) -> list[Job]:
+        return self._rows(Job, "list", filter=filter, max_jobs=max_jobs)
+
+    def find(self, filter: str = "") -> Sequence[UUID]:
+        return self.value("find", filter=filter)
+
+    def attempts(self, id: UUID) -> Sequence[Attempt]:
+        return self._rows(Attempt, "attempts", id=id)
+
+    def explain(self, id: UUID) -> str:
+        return self.value("explain", id=id)
+
+    def depth(self, queue: str = "default") -> dict[str, int]:
+        """How many jobs the counters say are in each state; states with none are left out."""
+        rows = self.connection.execute(
+            "select state, sum(jobs)::int from holdfast.depth where queue = %s group by state",
+            [queue],
+        ).fetchall()
+        return {state: jobs for state, jobs in rows if jobs}
+
+    # -- tests only
+
+    def wipe(self) -> None:
+        """Leave the database as if it had just been migrated; far cheaper than making another."""
+        self.connection.execute(WIPE)
+
+    def later(self, **by: float) -> None:
+        """Move the time of all sessions by what `timedelta` accepts."""
+        self.connection.execute(
+            "update holdfast_test.clock set ahead = ahead + %s", [timedelta(**by)]
+        )
+
+    # -- any function
+
+    def call(self, function: str, *, columns: Sequence[str], **arguments: Any) -> Sequence[Any]:
+        """Rows of a function that returns a table."""
+        cursor = self.connection.cursor(row_factory=namedtuple_row)
+        given = _given(arguments)
+        return cursor.execute(_select(function, tuple(columns), tuple(given)), given).fetchall()
+
+    def value(self, function: str, **arguments: Any) -> Any:
+        """The value of a function that returns one."""
+        cursor = self.connection.cursor(row_factory=scalar_row)
+        given = _given(arguments)
+        return cursor.execute(_select(function, (), tuple(given)), given).fetchone()
+
+    def _rows(self, row: type[Row], function: str, **arguments: Any) -> Sequence[Row]:
+        cursor = self.connection.cursor(row_factory=class_row(row))
+        given = _given(arguments)
+        columns = row._fields  # type: ignore[attr-defined]
+        return cursor.execute(_select(function, columns, tuple(given)), given).fetchall()
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+@cache
+def _select(function: str, columns: tuple[str, ...], arguments: tuple[str, ...]) -> sql.Composed:
+    named = sql.SQL(", ").join(
+        sql.SQL("{} => {}").format(sql.Identifier(name), sql.Placeholder(name))
+        for name in arguments
+    )
+    call = sql.SQL("holdfast.{}({})").format(sql.Identifier(function), named)
+    if not columns:
+        return sql.SQL("select {}").format(call)
+    named_columns = sql.SQL(", ").join(map(sql.Identifier, columns))
+    return sql.SQL("select {} from {}").format(named_columns, call)
+
+
+def _pairs(held: Iterable[Hold | Leased]) -> dict[str, list[UUID]]:
+    pairs = list(held)
+    return {"ids": [pair.id for pair in pairs], "tokens": [pair.token for pair in pairs]}
+
+
+def _plain(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, UUID) else value for name, value in item.items()}

@@ -1,0 +1,50 @@
+"""The protocol on a connection; whatever a test does, the counters must agree with the rows."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.protocol import Later, Open, Protocol, shared_database
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "proves(*ids): the checklist items that a test proves")
+
+
+@pytest.fixture(scope="session")
+def sql_database(postgres: Any, template: str) -> Iterator[str]:
+    with shared_database(postgres.url, template) as url:
+        yield url
+
+
+@pytest.fixture
+def other(sql_database: str) -> Iterator[Open]:
+    """Opens further sessions, and closes them at the end."""
+    with ExitStack() as stack:
+
+        def open_session(*, autocommit: bool = True) -> Protocol:
+            connection = psycopg.connect(
+                sql_database, autocommit=autocommit, prepare_threshold=None
+            )
+            stack.callback(connection.close)
+            return Protocol(connection)
+
+        yield open_session
+
+
+@pytest.fixture
+def db(other: Open) -> Iterator[Protocol]:
+    """The protocol, on an empty database; afterwards the counters are compared with the rows."""
+    protocol = other()
+    protocol.wipe()
+    yield protocol
+    assert protocol.recount() == []
+
+
+@pytest.fixture
+def later(db: Protocol) -> Later:
+    """Moves the time for all sessions: `later(seconds=31)`."""
+    return db.later

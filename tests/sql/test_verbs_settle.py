@@ -1,0 +1,144 @@
+"""settle: many ends, each in its own way, in one call."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from tests.protocol import Leased, Protocol
+
+
+def item(verb: str, job: Leased, **more: Any) -> dict[str, Any]:
+    return {"verb": verb, "id": job.id, "token": job.token, **more}
+
+
+def test_each_lease_ends_in_its_own_way(db: Protocol) -> None:
+    db.queue_set("default", keep_done=60)
+    db.enqueue(*[{"kind": "k", "payload": n, "max_attempts": 2} for n in range(6)])
+    a, b, c, d, e, f = db.claim(max_jobs=6)
+
+    answers = db.settle(
+        item("nack", a, error_kind="E", message="one", delay=0),
+        item("ack", b, result={"n": 1}),
+        item("release", c),
+        item("ack", d, result=[2]),
+        item("nack", e, error_kind="F", message="two", traceback="tb", delay=60),
+        item("release", f, delay=60),
+    )
+
+    assert [(answer.ord, answer.id, answer.outcome) for answer in answers] == [
+        (1, a.id, "queued"),
+        (2, b.id, "done"),
+        (3, c.id, "queued"),
+        (4, d.id, "done"),
+        (5, e.id, "queued"),
+        (6, f.id, "queued"),
+    ]
+    assert (db.job(b.id).result, db.job(d.id).result) == ({"n": 1}, [2])
+    assert (db.job(a.id).error, db.job(e.id).error) == ("E: one", "F: two")
+    assert [job.id for job in db.claim(max_jobs=9)] == [c.id, a.id]
+    assert (db.job(f.id).attempt, db.job(e.id).attempt) == (0, 1)
+
+
+def test_each_item_is_judged_by_its_own_token(db: Protocol) -> None:
+    db.enqueue(*[{"kind": "k"}] * 3)
+    a, b, c = db.claim(max_jobs=3)
+    db.ack(c)
+
+    answers = db.settle(
+        {"verb": "ack", "id": a.id, "token": uuid4()},
+        item("ack", a),
+        item("nack", b),
+        item("ack", c),
+        {"verb": "release", "id": uuid4(), "token": uuid4()},
+    )
+
+    assert [answer.outcome for answer in answers] == [
+        "lost",
+        "done",
+        "queued",
+        "already",
+        "unknown",
+    ]
+
+
+def test_a_job_settled_twice_in_one_call_is_settled_once(db: Protocol) -> None:
+    id = db.put(max_attempts=1)
+    job = db.take()
+
+    answers = db.settle(item("nack", job), item("nack", job))
+
+    assert {answer.outcome for answer in answers} <= {"dead", "already"}
+    assert db.depth() == {"dead": 1}
+    assert len(db.attempts(id)) == 1
+
+
+def test_an_ack_without_a_result_keeps_none(db: Protocol) -> None:
+    db.queue_set("default", keep_done=60)
+    db.put()
+    job = db.take()
+
+    db.settle(item("ack", job))
+
+    row = db.connection.execute("select result is null from holdfast.history").fetchone()
+    assert row == (True,)
+
+
+def test_a_settle_answers_a_repeat_like_the_verb(db: Protocol) -> None:
+    db.enqueue(*[{"kind": "k"}] * 3)
+    a, b, c = db.claim(max_jobs=3)
+    items = [item("ack", a), item("nack", b, delay=60), item("release", c, delay=60)]
+    db.settle(*items)
+
+    assert [answer.outcome for answer in db.settle(*items)] == ["already"] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"token": None}, "HF207"),
+        ({"verb": "delete"}, "HF201"),
+        ({"verb": None}, "HF201"),
+        ({"id": None}, "HF201"),
+        ({"id": "seven"}, "HF201"),
+        ({"token": "seven"}, "HF201"),
+        ({"colour": "red"}, "HF201"),
+        ({"delay": -1}, "HF201"),
+        ({"delay": "soon"}, "HF201"),
+        ({"delay": 1e300}, "HF201"),
+    ],
+)
+def test_an_item_that_cannot_be_settled_is_refused(
+    db: Protocol, change: dict[str, Any], code: str
+) -> None:
+    db.enqueue(*[{"kind": "k"}] * 2)
+    good, bad = db.claim(max_jobs=2)
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.settle(item("ack", good), {**item("nack", bad), **change})
+
+    assert refusal.value.sqlstate == code
+    assert "item 2" in str(refusal.value)
+    assert (db.state(good.id), db.state(bad.id)) == ("leased", "leased")
+
+
+@pytest.mark.parametrize("items", ["{}", "7", '["ack"]'])
+def test_settle_wants_an_array_of_objects(db: Protocol, items: str) -> None:
+    with pytest.raises(psycopg.Error) as refusal:
+        db.connection.execute("select ord from holdfast.settle(items => %s)", [items])
+
+    assert refusal.value.sqlstate == "HF201"
+
+
+def test_a_hundred_leases_of_many_queues_are_settled_at_once(db: Protocol) -> None:
+    db.enqueue(*[{"kind": "k", "queue": f"q{n % 7}"} for n in range(105)])
+    jobs = [job for n in range(7) for job in db.claim(f"q{n}", max_jobs=50)]
+    verbs = ["ack", "nack", "release"]
+
+    answers = db.settle(*[item(verbs[n % 3], job) for n, job in enumerate(jobs)])
+
+    expected: list[tuple[UUID, str]] = [
+        (job.id, "done" if n % 3 == 0 else "queued") for n, job in enumerate(jobs)
+    ]
+    assert [(answer.id, answer.outcome) for answer in answers] == expected

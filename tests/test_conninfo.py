@@ -1,0 +1,65 @@
+"""How Holdfast connects, and how it names what it connects to."""
+
+import pytest
+
+from holdfast import conninfo
+from holdfast.errors import Misuse
+
+
+def test_connections_need_no_session_of_their_own() -> None:
+    parameters = conninfo.parameters("postgresql://app@db/shop", application_name="holdfast")
+
+    assert parameters["autocommit"] is True
+    assert parameters["prepare_threshold"] is None
+    assert "options" not in parameters
+
+
+def test_a_dead_peer_is_noticed_within_seconds() -> None:
+    parameters = conninfo.parameters("postgresql://app@db/shop", application_name="holdfast")
+
+    assert parameters["connect_timeout"] <= 3
+    assert parameters["tcp_user_timeout"] <= 10_000
+    assert parameters["keepalives_idle"] <= 10
+
+
+def test_of_several_hosts_the_one_that_takes_writes_is_chosen() -> None:
+    several = conninfo.parameters("postgresql://app@a,b/shop", application_name="holdfast")
+    single = conninfo.parameters("postgresql://app@a/shop", application_name="holdfast")
+
+    assert several["target_session_attrs"] == "read-write"
+    assert "target_session_attrs" not in single
+
+
+def test_what_the_url_says_wins() -> None:
+    parameters = conninfo.parameters(
+        "postgresql://app@a,b/shop?connect_timeout=9&application_name=mine"
+        "&target_session_attrs=any",
+        application_name="holdfast",
+    )
+
+    assert parameters["connect_timeout"] == "9"
+    assert parameters["application_name"] == "mine"
+    assert parameters["target_session_attrs"] == "any"
+
+
+def test_a_server_is_named_without_its_password() -> None:
+    named = conninfo.server("postgresql://app:s3cret@a:1,b:2/shop")
+
+    assert named == "a:1, b:2 (user app, database shop)"
+
+
+@pytest.mark.parametrize("url", ["postgresql://app:s3%zzcret@db", "postgresql://app:s3cret@[db"])
+def test_an_unreadable_address_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(Misuse, match="cannot be read") as refused:
+        conninfo.parameters(url, application_name="holdfast")
+
+    assert "s3" not in str(refused.value)
+
+
+def test_the_address_comes_from_the_caller_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "postgresql://env")
+
+    assert conninfo.locate("postgresql://mine", "--url") == ("postgresql://mine", "--url")
+    assert conninfo.locate(None) == ("postgresql://env", "HOLDFAST_URL in the environment")
