@@ -42,6 +42,7 @@ delete from holdfast.tally;
 delete from holdfast.total;
 delete from holdfast.floor;
 delete from holdfast.waiter;
+delete from holdfast.redo;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
 """
@@ -357,6 +358,14 @@ class Protocol:
     def wipe(self) -> None:
         """Leave the database as if it had just been migrated; far cheaper than making another."""
         self.connection.execute(WIPE)
+
+    def rows_read(self) -> int:
+        """How many rows of the hot table this session has read: compare before and after."""
+        row = self.connection.execute(
+            "select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)"
+            " from pg_stat_xact_user_tables where relid = 'holdfast.job'::regclass"
+        ).fetchone()
+        return int(row[0]) if row else 0
 
     def later(self, **by: float) -> None:
         """Move the time of all sessions by what `timedelta` accepts."""

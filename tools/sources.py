@@ -46,11 +46,15 @@ def marks(tests: Path = TESTS) -> dict[str, list[Proof]]:
 
 
 def rewritten(page: str, proofs: dict[str, list[Proof]]) -> str:
-    """Return the page with the last column as the marks have it."""
+    """Return the page with the last column as the marks have it.
+
+    Tests that the page names already stay, so that it changes only when it has to.
+    """
 
     def row(match: re.Match[str]) -> str:
-        id, capability, place, _ = match.groups()
-        return f"| {id} | {capability} | {place} | {_shown(place, proofs.get(id, []))} |"
+        id, capability, place, named = match.groups()
+        found = sorted(proofs.get(id, []), key=lambda proof: _place(f"[{proof.test}]", named))
+        return f"| {id} | {capability} | {place} | {_shown(place, found)} |"
 
     return _ROW.sub(row, page)
 
@@ -73,12 +77,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _place(name: str, named: str) -> int:
+    return named.index(name) if name in named else len(named)
+
+
 def _shown(place: str, proofs: list[Proof]) -> str:
     if not proofs:
         return "" if place.startswith("later: ") else UNPROVEN
     links = [f"[{p.test}](../../{p.file})" for p in proofs[:SHOWN]]
-    more = [f"and {len(proofs) - SHOWN} more"] if len(proofs) > SHOWN else []
-    return ", ".join(links + more)
+    return ", ".join(links) + (" and more" if len(proofs) > SHOWN else "")
 
 
 def _tests(body: list[ast.stmt], inherited: list[str]) -> Iterator[tuple[str, list[str]]]:

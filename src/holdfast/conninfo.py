@@ -41,8 +41,11 @@ def parameters(url: str, *, application_name: str) -> dict[str, Any]:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         # libpq quotes the part it stumbled over, which may hold the password.
-        told = re.sub(r'"[^"]*"', '"…"', str(error).strip())
-        raise Misuse(f"the database address cannot be read: {told}") from None
+        told = re.sub(r'"[^"=]+"', '"…"', str(error).strip())
+        raise Misuse(
+            f"the database address cannot be read: {told}",
+            fix="An address looks like postgresql://user@host:5432/database",
+        ) from None
     chosen: dict[str, Any] = {**_NETWORK, "application_name": application_name, **given}
     if "," in str(given.get("host", "")) + str(given.get("hostaddr", "")):
         chosen.setdefault("target_session_attrs", "read-write")

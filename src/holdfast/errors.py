@@ -195,6 +195,20 @@ class UnknownJob(HoldfastError):
         self.id = id
 
 
+class UnknownQueue(HoldfastError):
+    """No queue has this name: nothing was ever enqueued into it or set for it."""
+
+    code = "HF311"
+
+    def __init__(self, queue: str, *, suggestion: str = "") -> None:
+        super().__init__(
+            f"no queue is named {queue!r}{suggestion}",
+            fix="See them:  holdfast queue list     Make it:  holdfast queue set "
+            f"{queue} max_attempts=3",
+        )
+        self.queue = queue
+
+
 class Refused(HoldfastError):
     """The caller may not do this: a read-only server, a missing right, an unconfirmed deletion."""
 

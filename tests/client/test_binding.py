@@ -52,7 +52,7 @@ def test_an_ack_rolls_back_with_what_the_handler_wrote(client: Client, connect: 
         [settled] = client.on(connection).ack([lease])
 
     assert settled.outcome == "done"
-    assert client.held([lease.token], worker="ada") == [lease]
+    assert client.held([lease.token]) == [lease]
     assert connection.execute("select count(*) from effect").fetchone() == (0,)
 
 
@@ -133,7 +133,7 @@ def test_the_async_client_binds_an_async_connection(database: str) -> None:
             dropped = await bound.enqueue("greet")
             await bound.copy([NewJob(kind="greet")])
             await connection.rollback()
-            assert await bound.held([uuid4()], worker="ada") == []
+            assert await bound.held([uuid4()]) == []
             return await client.get(kept.id), await client.get(dropped.id)
 
     kept, dropped = asyncio.run(scenario())

@@ -130,7 +130,7 @@ def test_a_claim_whose_reply_was_lost_returns_what_it_got(make_client: Any, prox
     leases = client.claim(worker="ada", limit=3)
 
     assert len(leases) == 3
-    assert client.held([leases[0].token], worker="ada") == leases
+    assert client.held([leases[0].token]) == leases
     assert [lease.attempt for lease in leases] == [1, 1, 1]
     assert len(client.list("state:leased")) == 3
 

@@ -51,26 +51,27 @@ def test_its_limit_is_explained(fanned: Protocol) -> None:
     assert all("its limit is 2" in sentence for sentence in waiting)
 
 
-def test_a_key_is_unique_whatever_the_lane(fanned: Protocol) -> None:
-    answers = fanned.enqueue(*[{"kind": "k", "key": "1", "lane": f"l{n}"} for n in range(8)])
+def test_a_key_is_unique(fanned: Protocol) -> None:
+    answers = fanned.enqueue(*[{"kind": "k", "key": str(n % 4)} for n in range(12)])
 
-    assert [answer.created for answer in answers] == [True] + [False] * 7
+    assert [answer.created for answer in answers] == [True] * 4 + [False] * 8
+
+
+def test_a_job_with_a_key_and_a_lane_is_refused(fanned: Protocol) -> None:
+    with pytest.raises(psycopg.Error) as refusal:
+        fanned.put("k", key="1", lane="l")
+
+    assert refusal.value.sqlstate == "HF204"
+
+
+def test_keys_and_lanes_may_be_in_one_batch(fanned: Protocol) -> None:
+    answers = fanned.enqueue({"kind": "k", "key": "1"}, {"kind": "k", "lane": "l"})
+
+    assert [answer.created for answer in answers] == [True, True]
 
 
 def test_a_lane_stays_in_order(fanned: Protocol) -> None:
     ids = [fanned.put("k", lane="l") for _ in range(5)]
-
-    ran = []
-    for _ in ids:
-        [job] = fanned.claim(max_jobs=9)
-        ran.append(job.id)
-        fanned.ack(job)
-
-    assert ran == ids
-
-
-def test_a_lane_stays_in_order_when_its_jobs_have_keys(fanned: Protocol) -> None:
-    ids = [fanned.put("k", lane="l", key=str(n)) for n in range(5)]
 
     ran = []
     for _ in ids:
@@ -108,10 +109,17 @@ def test_its_parts_cannot_change_while_it_holds_jobs(fanned: Protocol) -> None:
     assert refusal.value.sqlstate == "HF221"
 
 
-def test_a_job_that_died_in_a_part_no_longer_used_can_be_retried(fanned: Protocol) -> None:
+def test_its_parts_only_grow(fanned: Protocol) -> None:
+    with pytest.raises(psycopg.Error) as refusal:
+        fanned.queue_set("default", fanout=4)
+
+    assert refusal.value.sqlstate == "HF221"
+
+
+def test_jobs_that_died_in_fewer_parts_can_be_retried_in_more(fanned: Protocol) -> None:
     fanned.enqueue(*[{"kind": "k", "max_attempts": 1}] * 20)
     fanned.nack(*fanned.claim(max_jobs=20))
-    fanned.queue_set("default", fanout=1)
+    fanned.queue_set("default", fanout=16)
 
     fanned.retry(*fanned.find("state:dead"))
 

@@ -32,7 +32,8 @@ def test_a_queue_keeps_its_settings(db: Protocol) -> None:
     row = db.connection.execute(
         'select max_attempts, payload_limit, "limit", rate_limit, fair, by_kind, lane_limit,'
         " lane_on_failure, fanout, extract(epoch from lease)::int,"
-        " extract(epoch from keep_done)::int, extract(epoch from backoff)::int, extract(epoch from backoff_cap)::int,"
+        " extract(epoch from keep_done)::int, extract(epoch from backoff)::int,"
+        " extract(epoch from backoff_cap)::int,"
         " extract(epoch from rate_period)::int from holdfast.queues where queue = 'mail'"
     ).fetchone()
 

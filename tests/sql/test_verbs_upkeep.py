@@ -57,7 +57,7 @@ def test_floors_rise_behind_what_is_finished_and_lose_nothing(db: Protocol) -> N
     db.queue_set("default")
     left = []
     for _ in range(5):
-        db.enqueue(*[{"kind": "k", "priority": n % 3} for n in range(300)])
+        db.enqueue(*[{"kind": "k", "priority": n % 3, "max_attempts": 9} for n in range(300)])
         jobs = db.claim(max_jobs=290)
         db.ack(*jobs[10:])
         db.nack(*jobs[:5], delay=timedelta(0))

@@ -10,7 +10,7 @@ from holdfast.cli import output
 from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, on_or_off, size, whole
-from holdfast.errors import HoldfastError
+from holdfast.errors import UnknownQueue
 from holdfast.model import Queue
 
 if TYPE_CHECKING:
@@ -143,12 +143,7 @@ def _get(client: "Client", name: str) -> Queue:
     found = client.queue(name)
     if found is None:
         known = [other.queue for other in client.queues()]
-        raise HoldfastError(
-            f"no queue is named {name!r}{nearest(name, known)}",
-            fix="See them:  holdfast queue list     Make it:  holdfast queue set "
-            f"{name} max_attempts=3",
-            code="HF311",
-        )
+        raise UnknownQueue(name, suggestion=nearest(name, known))
     return found
 
 

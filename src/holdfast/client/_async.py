@@ -192,11 +192,11 @@ class AsyncClient:
         assert len(rows) <= limit, f"claimed {len(rows)} jobs, asked for {limit}"
         return [Lease(*(*row, token, queue, worker)) for row in rows]
 
-    async def held(self, tokens: Sequence[UUID], *, worker: str) -> list[Lease]:
-        """Return the leases that a worker still holds by the tokens of its claims."""
-        sql = f"select {_LEASE}, token, queue from holdfast.held(tokens => %s::uuid[])"
+    async def held(self, tokens: Sequence[UUID]) -> list[Lease]:
+        """Return the leases that are still held by the tokens of earlier claims."""
+        sql = f"select {_LEASE}, token, queue, worker from holdfast.held(tokens => %s::uuid[])"
         rows = await self._door.run(Call("held", sql, [wire.array(tokens)], reads=True))
-        return [Lease(*(*row, worker)) for row in rows]
+        return [Lease(*row) for row in rows]
 
     async def touch(self, leases: Sequence[Held], lease: Duration | None = None) -> list[Settled]:
         """Hold on to leases, for `lease` from now; each answer has the new `lease_until`.

@@ -46,9 +46,10 @@ def translate(error: psycopg.Error, database: str) -> HoldfastError | None:
     detail, hint = error.diag.message_detail or "", error.diag.message_hint or ""
     if state.startswith("HF"):
         return _MISUSE.get(state, Misuse)(told, why=detail, fix=hint, code=state)
-    if state == "3F000":
+    # A missing schema is told as such only for functions; of a view, the view is missing.
+    if state in ("3F000", "42P01"):
         return NotMigrated(database, found=None)
-    if state in ("42883", "42P01", "42703"):
+    if state in ("42883", "42703"):
         return SchemaError(
             f'the holdfast schema in database "{database}" is of another version: {told}',
             fix="Run:  holdfast migrate",

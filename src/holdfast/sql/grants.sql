@@ -45,7 +45,7 @@ begin
         holdfast.claim(text, text, uuid, integer, interval, text[], boolean), holdfast.touch(uuid[], uuid[], interval),
         holdfast.ack(uuid[], uuid[], jsonb), holdfast.nack(uuid[], uuid[], text, text, text, interval),
         holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
-        holdfast.await_work(text[], text, interval), holdfast.reap(integer), holdfast.promote(integer, text), holdfast.sweep(integer),
+        holdfast.await_work(text[], text, interval), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
         holdfast.raise_floors(interval), holdfast.fold(), holdfast.turn_pages(), holdfast.upkeep(),
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
     end if;

@@ -319,7 +319,7 @@ language plpgsql
 as $$
 declare
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
-  v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs));
+  v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs, queue));
 begin
   return v_promoted + v_reaped > 0;
 end

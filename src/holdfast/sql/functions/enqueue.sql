@@ -68,7 +68,7 @@ begin
     if batch.largest > v_queue.payload_limit then
       perform holdfast.check_items(items);
     end if;
-    if v_queue.fanout > 1 and batch.lanes and batch.keys then
+    if v_queue.fanout > 1 and batch.lanes and batch.keys and items @? '$[*] ? (exists (@.key) && exists (@.lane))' then
       perform holdfast.refuse('HF204', format('queue %L is fanned out: a job there has a key or a lane, not both', v_name), null,
         'Each decides where the job lives, so that its rule holds in one place.');
     end if;

@@ -1,53 +1,39 @@
 -- The verbs of a holder. Each proves its lease by the token, in the statement that changes the job:
 -- never look, then act. Each answers one row per id, in the order given.
 
--- touch: hold on to leases for longer. 'lost' means the job is no longer the caller's.
+-- touch: hold on to leases for longer; never shortens one. Without a length it is the claim's own.
+-- 'lost' means the job is no longer the caller's.
 create or replace function holdfast.touch(ids uuid[], tokens uuid[], lease interval default null)
 returns table (id uuid, outcome text, lease_until timestamptz, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
-  v_ids    uuid[] := '{}';
-  v_tokens uuid[] := '{}';
-  v_untils timestamptz[] := '{}';
-  v_part   smallint;
-  these     record;
+  v_now constant timestamptz := holdfast.now();
+  kept  record;
 begin
   if lease <= '0' then
     perform holdfast.refuse('HF204', format('lease %s is not above zero', lease));
   end if;
   tokens := holdfast.paired(ids, tokens);
-  -- Twice at most: another change of the same row that commits in between moves it away once.
-  for turn in 1 .. 2 loop
-    for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
-      with kept as (
-        update holdfast.job j
-        set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, j.lease_for, (
-          select l.length from holdfast.lease l where l.token = j.token limit 1), '30 seconds'))
-        where j.token = any(tokens) and j.ctid = any(array(
-          select (select h.ctid from holdfast.job h where h.part = v_part and h.id = u.id and h.token = u.token)
-          from unnest(ids, tokens) u(id, token)
-          where not u.id = any(v_ids)))
-        returning j.id, j.token, j.lease_until
-      )
-      select array_agg(k.id) as ids, array_agg(k.token) as tokens, array_agg(k.lease_until) as untils into these from kept k;
-      v_ids := v_ids || these.ids;
-      v_tokens := v_tokens || these.tokens;
-      v_untils := v_untils || these.untils;
-    end loop;
-    exit when cardinality(v_ids) = cardinality(ids);
-  end loop;
+  with touched as (
+    update holdfast.job j
+    set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, j.lease_for, (
+      select l.length from holdfast.lease l where l.token = j.token limit 1), '30 seconds'))
+    from (select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token)) u
+    where j.part = u.part and j.id = u.id and j.token = u.token
+    returning j.id, j.token, j.lease_until
+  )
+  select array_agg(t.id) as ids, array_agg(t.token) as tokens, array_agg(t.lease_until) as untils into kept from touched t;
   return query
-    select u.id, coalesce(case when k.id is not null then 'leased' end, l.outcome), k.lease_until, l.detail
+    select u.id, case when k.id is not null then 'leased' else l.outcome end, k.lease_until, l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
     left join lateral (
       select x.id, x.lease_until
-      from unnest(v_ids, v_tokens, v_untils) x(id, token, lease_until)
+      from unnest(kept.ids, kept.tokens, kept.untils) x(id, token, lease_until)
       where x.id = u.id and x.token = u.token
       limit 1) k on true
     left join lateral holdfast.lost(u.id, u.token, 'touch') l on k.id is null
@@ -62,72 +48,61 @@ returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
-  v_keeps  constant boolean := exists (select from holdfast.queue q where q.keep_done > '0');
-  v_done   uuid[] := '{}';
-  v_tokens uuid[] := '{}';
-  v_rows   tid[];
-  v_part   smallint;
-  gone     record;
+  v_now constant timestamptz := holdfast.now();
+  gone  record;
 begin
   tokens := holdfast.paired(ids, tokens);
   if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
     perform holdfast.refuse('HF208', format('results must be a JSON array of %s values, one per id', cardinality(ids)));
   end if;
+  if exists (select from holdfast.queue q where q.keep_done > '0') then
+    perform holdfast.keep_done(ids, tokens, results, v_now);
+  end if;
 
-  -- Twice at most: a touch of the same lease that commits in between moves the row away once.
-  for turn in 1 .. 2 loop
-    for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
-      -- The shape leaves the planner no choice but one probe of the key per job, whatever it believes
-      -- about the table; exact pairs, so that one job's token cannot speak for another.
-      v_rows := array(
-        select (select h.ctid from holdfast.job h where h.part = v_part and h.id = u.id and h.token = u.token)
-        from unnest(ids, tokens) u(id, token));
-      if v_keeps then
-        perform holdfast.keep_done(v_part, v_rows, tokens, ids, results, v_now);
-      end if;
-      with ended as (
-        delete from holdfast.job j
-        where j.ctid = any(v_rows) and j.token = any(tokens)
-        returning j.id, j.token, j.queue, j.kind, j.lane, j.key
-      ), counted as (
-        insert into holdfast.tally (part, queue, kind, leased, done)
-        select v_part, e.queue, e.kind, -count(*), count(*)
-        from ended e
-        group by e.queue, e.kind
-      )
-      select array_agg(e.id) as ids, array_agg(e.token) as tokens,
-             array_agg(e.queue) filter (where e.lane is not null) as lane_queues,
-             array_agg(e.lane) filter (where e.lane is not null) as lanes,
-             array_agg(e.queue) filter (where e.key is not null) as key_queues,
-             array_agg(e.kind) filter (where e.key is not null) as key_kinds,
-             array_agg(e.key) filter (where e.key is not null) as keys
-      into gone
-      from ended e;
-      v_done := v_done || gone.ids;
-      v_tokens := v_tokens || gone.tokens;
-      if gone.keys is not null then
-        perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
-      end if;
-      if gone.lanes is not null then
-        perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
-      end if;
-    end loop;
-    exit when cardinality(v_done) = cardinality(ids);
-  end loop;
+  with ended as (
+    delete from holdfast.job j
+    -- The part is joined, not given: with nothing known about job rows beforehand, one probe of the
+    -- primary key per pair is the only plan there is, whatever the planner believes about the table.
+    -- In the order of ids, so that two calls that share jobs wait for each other and do not deadlock.
+    using (
+      select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id
+    ) u
+    where j.part = u.part and j.id = u.id and j.token = u.token
+    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key
+  ), counted as (
+    insert into holdfast.tally (part, queue, kind, leased, done)
+    select e.part, e.queue, e.kind, -count(*), count(*)
+    from ended e
+    group by e.part, e.queue, e.kind
+  )
+  select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
+         jsonb_agg(jsonb_build_array(e.part, e.queue, e.kind, e.key)) filter (where e.key is not null) as keys,
+         jsonb_agg(jsonb_build_array(e.part, e.queue, e.lane)) filter (where e.lane is not null) as lanes
+  into gone
+  from ended e;
+  if gone.keys is not null then
+    perform holdfast.unfollow((k -> 0)::smallint, array_agg(k ->> 1), array_agg(k ->> 2), array_agg(k ->> 3), v_now)
+    from jsonb_array_elements(gone.keys) k
+    group by k -> 0;
+  end if;
+  if gone.lanes is not null then
+    perform holdfast.unblock((l -> 0)::smallint, array_agg(l ->> 1), array_agg(l ->> 2), v_now)
+    from jsonb_array_elements(gone.lanes) l
+    group by l -> 0;
+  end if;
 
-  if cardinality(v_done) = cardinality(ids) then
+  if gone.jobs = cardinality(ids) then
     return query select i, 'done', null::text from unnest(ids) i;
   else
     return query
-      select u.id, case when d.id is not null then 'done' when u.id = any(v_done) then 'lost' else l.outcome end, l.detail
+      select u.id, case when d.id is not null then 'done' when u.id = any(gone.ids) then 'lost' else l.outcome end, l.detail
       from unnest(ids, tokens) with ordinality u(id, token, nth)
       left join lateral (
-        select x.id from unnest(v_done, v_tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) d on true
+        select x.id from unnest(gone.ids, gone.tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) d on true
       left join lateral holdfast.lost(u.id, u.token, 'ack') l on d.id is null
       order by u.nth;
   end if;
@@ -135,8 +110,7 @@ end
 $$;
 
 -- keep_done: copy jobs that are about to be acked into the history, where their queues ask for it.
-create or replace function holdfast.keep_done(
-  part smallint, job_rows tid[], tokens uuid[], ids uuid[], results jsonb, at timestamptz)
+create or replace function holdfast.keep_done(ids uuid[], tokens uuid[], results jsonb, at timestamptz)
 returns void
 language sql
 as $$
@@ -145,10 +119,14 @@ as $$
     key, lane, tenant, subject, lease_for, error, reason, headers, payload, result)
   select j.part, j.id, 'done', j.queue, j.kind, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
          keep_done.at, j.worker, j.key, j.lane, j.tenant, j.subject, j.lease_for, j.error, j.reason, j.headers, j.payload,
-         nullif(results -> (array_position(ids, j.id) - 1), 'null')
-  from holdfast.job j
-  where j.ctid = any(job_rows) and j.token = any(tokens)
-    and exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
+         nullif(results -> (u.nth - 1)::integer, 'null')
+  from (
+    select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.nth
+    from unnest(ids, tokens) with ordinality x(id, token, nth)
+    order by x.id, x.token, x.nth
+  ) u
+  join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
+  where exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
   for update of j
 $$;
 
@@ -312,6 +290,7 @@ create or replace function holdfast.nack_each(
 returns table (id uuid, outcome text, detail text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -433,15 +412,17 @@ begin
         extract(epoch from coalesce(q.backoff, '1 second')) * power(2, least(j.attempt, 40) - 1),
         extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
     from (
-      select distinct on (x.id, x.token) x.*
+      select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.*
       from unnest(ids, tokens, error_kinds, messages, tracebacks, delays) x(id, token, error_kind, message, traceback, delay)
+      where holdfast.part_of(x.id) = fail.part
     ) u
-    join holdfast.job j on j.part = fail.part and j.id = u.id and j.token = u.token
+    join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
     left join holdfast.queue q on q.name = j.queue
     left join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
   ), removed as (
     delete from holdfast.job j
-    where j.part = fail.part and j.id = any(array(select f.id from failed f where f.dies))
+    using failed f
+    where f.dies and j.part = (f.job).part and j.id = f.id
   ), buried as (
     insert into holdfast.dead (
       part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
@@ -462,7 +443,7 @@ begin
         end,
         pos = case when f.next_at <= fail.at then nextval('holdfast.pos') end
     from failed f
-    where j.part = fail.part and j.id = f.id and not f.dies
+    where not f.dies and j.part = (f.job).part and j.id = f.id
   ), halted as (
     update holdfast.lane l
     set halted_by = f.id

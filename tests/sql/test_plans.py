@@ -1,0 +1,277 @@
+"""Whatever the planner believes: never more rows than asked for, the right ones, and few read."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from tests.protocol import Leased, Protocol, shared_database
+
+PLANNERS: dict[str, dict[str, str]] = {
+    "as it comes": {},
+    "no nested loops": {"enable_nestloop": "off"},
+    "no hash joins": {"enable_hashjoin": "off"},
+    "no merge joins": {"enable_mergejoin": "off"},
+    "no index scans": {"enable_indexscan": "off", "enable_indexonlyscan": "off"},
+    "no bitmap scans": {"enable_bitmapscan": "off"},
+    "no sequential scans": {"enable_seqscan": "off"},
+    "custom plans": {"plan_cache_mode": "force_custom_plan"},
+    "generic plans": {"plan_cache_mode": "force_generic_plan"},
+    "compiled": {"jit": "on", "jit_above_cost": "0", "jit_optimize_above_cost": "0"},
+    "cheap random pages": {"random_page_cost": "1"},
+    "dear random pages": {"random_page_cost": "40"},
+}
+
+# What a claim has to decide there.
+QUEUES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "mixed": {},
+    "sorted": {"by_kind": True},
+    "fair": {"fair": True},
+    "lanes": {},
+    "limited": {"limit": 3},
+    "rated": {"rate_limit": 3, "rate_period": 60},
+    "timed": {},
+    "keyed": {},
+}
+
+# How many jobs the planner was told of before the burst: that many, or one of these.
+EMPTIED = "emptied and vacuumed"
+CACHED = "planned while empty"
+
+
+class Reading(NamedTuple):
+    """What a statement should have answered, what it did, and how many jobs it read for that."""
+
+    wanted: Any
+    got: Any
+    rows: int
+
+
+def claim_plain(db: Protocol) -> Reading:
+    got, rows = measured(db, lambda: db.claim("plain", max_jobs=5))
+    return Reading([0, 1, 2, 3, 4], [job.payload for job in got], rows)
+
+
+def claim_kinds_among_others(db: Protocol) -> Reading:
+    got, rows = measured(db, lambda: db.claim("mixed", max_jobs=5, kinds=["odd", "never"]))
+    return Reading([1, 3, 5, 7, 9], [job.payload for job in got], rows)
+
+
+def claim_kinds_in_their_own_order(db: Protocol) -> Reading:
+    got, rows = measured(db, lambda: db.claim("sorted", max_jobs=5, kinds=["rare", "never"]))
+    return Reading(["rare"] * 5, [job.kind for job in got], rows)
+
+
+def claim_fairly(db: Protocol) -> Reading:
+    got, rows = measured(db, lambda: db.claim("fair", max_jobs=5))
+    return Reading([0, 1, 2, 3, 4], [job.payload for job in got], rows)
+
+
+def claim_in_lanes(db: Protocol) -> Reading:
+    got, rows = measured(db, lambda: db.claim("lanes", max_jobs=5))
+    return Reading([0, 1, 2, 3, 4], [job.payload for job in got], rows)
+
+
+def claim_below_a_limit(db: Protocol) -> Reading:
+    got, rows = measured(db, lambda: db.claim("limited", max_jobs=5))
+    return Reading([0, 1, 2], [job.payload for job in got], rows)
+
+
+def claim_below_a_rate(db: Protocol) -> Reading:
+    got, rows = measured(db, lambda: db.claim("rated", max_jobs=5))
+    return Reading([0, 1, 2], [job.payload for job in got], rows)
+
+
+def ack(db: Protocol) -> Reading:
+    held = five(db)
+    got, rows = measured(db, lambda: db.ack(*held))
+    return Reading(["done"] * 5, [answer.outcome for answer in got], rows)
+
+
+def ack_in_lanes(db: Protocol) -> Reading:
+    held = db.claim("lanes", max_jobs=5)
+    got, rows = measured(db, lambda: db.ack(*held))
+    return Reading(["done"] * 5, [answer.outcome for answer in got], rows)
+
+
+def touch(db: Protocol) -> Reading:
+    held = five(db)
+    got, rows = measured(db, lambda: db.touch(*held))
+    return Reading(["leased"] * 5, [answer.outcome for answer in got], rows)
+
+
+def nack(db: Protocol) -> Reading:
+    held = five(db)
+    got, rows = measured(db, lambda: db.nack(*held, error_kind="Oops"))
+    return Reading(["queued"] * 5, [answer.outcome for answer in got], rows)
+
+
+def release(db: Protocol) -> Reading:
+    held = five(db)
+    got, rows = measured(db, lambda: db.release(*held))
+    return Reading(["queued"] * 5, [answer.outcome for answer in got], rows)
+
+
+def reap(db: Protocol) -> Reading:
+    held = five(db)
+    db.later(seconds=31)
+    got, rows = measured(db, db.reap)
+    return Reading({job.id for job in held}, {job.id for job in got}, rows)
+
+
+def promote(db: Protocol) -> Reading:
+    db.later(seconds=31)
+    got, rows = measured(db, db.promote)
+    return Reading(5, got, rows)
+
+
+def enqueue(db: Protocol) -> Reading:
+    items = [{"kind": "k", "queue": "plain"}] * 5
+    got, rows = measured(db, lambda: db.enqueue(*items))
+    return Reading([True] * 5, [answer.created for answer in got], rows)
+
+
+def enqueue_with_keys(db: Protocol) -> Reading:
+    items = [{"kind": "k", "queue": "keyed", "key": key} for key in ("0", "1", "new", "new", "3")]
+    got, rows = measured(db, lambda: db.enqueue(*items))
+    wanted = [False, False, True, False, False]
+    return Reading(wanted, [answer.created for answer in got], rows)
+
+
+STATEMENTS: list[Callable[[Protocol], Reading]] = [
+    claim_plain,
+    claim_kinds_among_others,
+    claim_kinds_in_their_own_order,
+    claim_fairly,
+    claim_in_lanes,
+    claim_below_a_limit,
+    claim_below_a_rate,
+    ack,
+    ack_in_lanes,
+    touch,
+    nack,
+    release,
+    reap,
+    promote,
+    enqueue,
+    enqueue_with_keys,
+]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (told, burst)
+        for burst in (60, 5000)
+        for told in (0, 1, 2, 3, EMPTIED, CACHED)
+    ],
+    ids=lambda param: f"{param[0]}-then-{param[1]}",
+)
+def sessions(
+    request: pytest.FixtureRequest, postgres: Any, template: str
+) -> Iterator[dict[str, Protocol]]:
+    """A session for each planner, in a database that got a burst after what the planner was told.
+
+    What a test does there has to be rolled back.
+    """
+    told, burst = request.param
+    with shared_database(postgres.url, template) as url, ExitStack() as stack:
+
+        def session() -> Protocol:
+            connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
+            stack.callback(connection.close)
+            return Protocol(connection)
+
+        def all_sessions() -> dict[str, Protocol]:
+            made = {name: session() for name in PLANNERS}
+            for name, db in made.items():
+                for setting, value in PLANNERS[name].items():
+                    db.connection.execute(f"set {setting} = {value}")
+            return made
+
+        admin = session()
+        admin.connection.execute("alter table holdfast.job set (autovacuum_enabled = off)")
+        for queue, settings in QUEUES.items():
+            admin.queue_set(queue, **settings)
+        if told == CACHED:
+            early = all_sessions()
+            for db in early.values():
+                with db.connection.transaction(force_rollback=True):
+                    rehearse(db)
+            fill(admin, burst)
+            yield early
+            return
+        if told == EMPTIED:
+            fill(admin, 1000)
+            admin.connection.execute("delete from holdfast.job")
+            admin.connection.execute("vacuum analyze holdfast.job")
+        else:
+            admin.enqueue(*[{"kind": "k", "queue": "elsewhere"}] * told)
+            admin.connection.execute("analyze holdfast.job")
+        fill(admin, burst)
+        yield all_sessions()
+
+
+def fill(db: Protocol, jobs: int) -> None:
+    """Enqueue that many jobs into each of the queues."""
+    numbers = range(jobs)
+    for queue in ("plain", "limited", "rated"):
+        db.enqueue(*[{"kind": "k", "queue": queue, "payload": n} for n in numbers])
+    kinds = ("even", "odd")
+    db.enqueue(*[{"kind": kinds[n % 2], "queue": "mixed", "payload": n} for n in numbers])
+    db.enqueue(*[{"kind": "common", "queue": "sorted"}] * jobs)
+    db.enqueue(*[{"kind": "rare", "queue": "sorted"}] * 5)
+    db.enqueue(
+        *[{"kind": "k", "queue": "fair", "tenant": "abc"[n % 3], "payload": n} for n in numbers]
+    )
+    db.enqueue(
+        *[{"kind": "k", "queue": "lanes", "lane": f"l{n % 20}", "payload": n} for n in numbers]
+    )
+    db.enqueue(*[{"kind": "k", "queue": "timed", "delay": 3600}] * jobs)
+    db.enqueue(*[{"kind": "k", "queue": "timed", "delay": 30}] * 5)
+    db.enqueue(*[{"kind": "k", "queue": "keyed", "key": str(n)} for n in numbers])
+
+
+def rehearse(db: Protocol) -> None:
+    """Make the session plan every statement."""
+    fill(db, 1)
+    db.later(seconds=31)
+    db.promote()
+    for queue in QUEUES:
+        db.release(*db.claim(queue))
+        db.touch(*db.claim(queue, kinds=["k", "rare", "odd"]))
+        db.nack(*db.claim(queue))
+        db.later(seconds=31)
+        db.ack(*db.claim(queue))
+    db.claim("plain")
+    db.later(seconds=31)
+    db.reap()
+    db.enqueue({"kind": "k", "key": "0", "queue": "keyed"})
+
+
+def five(db: Protocol) -> list[Leased]:
+    return db.claim("plain", max_jobs=5)
+
+
+def measured(db: Protocol, act: Callable[[], Any]) -> tuple[Any, int]:
+    before = db.rows_read()
+    answer = act()
+    return answer, db.rows_read() - before
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda statement: statement.__name__)
+def test_a_statement_takes_what_it_should_and_reads_little(
+    sessions: dict[str, Protocol], statement: Callable[[Protocol], Reading]
+) -> None:
+    readings = {}
+
+    for planner, db in sessions.items():
+        with db.connection.transaction(force_rollback=True):
+            readings[planner] = statement(db)
+    print({k: v.rows for k,v in readings.items()})
+
+    assert {planner: r.got for planner, r in readings.items() if r.got != r.wanted} == {}
+    assert {planner: r.rows for planner, r in readings.items() if r.rows > 60} == {}
