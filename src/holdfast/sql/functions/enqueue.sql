@@ -18,6 +18,8 @@ declare
   v_firsts bigint[];        -- items that may be ready at once although they have a lane
   v_past   uuid[] := '{}';  -- ids of an earlier sending whose jobs were claimed or have ended
   v_ids    uuid[];          -- one per item, where the stored rows alone cannot tell
+  v_places bigint[];        -- likewise, where rows are not written in the order of the items
+  v_order  bigint[];
   v_stored uuid[] := '{}';
   batch    record;
   part_of_batch record;
@@ -52,6 +54,18 @@ begin
   end if;
   if repeat then
     v_past := holdfast.known_before(v_ids);
+  end if;
+  if batch.keys then
+    -- Written in the order of keys, so that two imports of the same things cannot deadlock, but placed
+    -- in the order given. A place may be drawn only under the table's lock: floors rely on it.
+    lock table holdfast.job in row exclusive mode;
+    v_places := array(select nextval('holdfast.pos') from generate_series(1, batch.jobs));
+    v_order := array(
+      select i.ord
+      from jsonb_array_elements(items) with ordinality as i(item, ord)
+      order by i.item ->> 'kind' collate "C", i.item ->> 'key' collate "C", i.ord);
+  else
+    v_order := array(select generate_series(1, batch.jobs));
   end if;
 
   for v_name in
@@ -90,9 +104,11 @@ begin
         i.item ->> 'subject', nullif(i.item -> 'headers', 'null'), coalesce(i.item -> 'payload', '{}'),
         coalesce(v_queue.by_kind, false),
         batch.lanes and j.run_at <= v_now and i.item ->> 'lane' is not null and not i.ord = any(v_firsts),
-        case when batch.lanes and j.run_at <= v_now and i.item ->> 'lane' is not null then nextval('holdfast.pos') end,
-        case when j.run_at <= v_now and (not batch.lanes or i.item ->> 'lane' is null or i.ord = any(v_firsts)) then nextval('holdfast.pos') end
-      from jsonb_array_elements(items) with ordinality as i(item, ord)
+        case when batch.lanes and j.run_at <= v_now and i.item ->> 'lane' is not null
+             then coalesce(v_places[i.ord], nextval('holdfast.pos')) end,
+        case when j.run_at <= v_now and (not batch.lanes or i.item ->> 'lane' is null or i.ord = any(v_firsts))
+             then coalesce(v_places[i.ord], nextval('holdfast.pos')) end
+      from (select o.ord, enqueue.items -> (o.ord - 1)::integer as item from unnest(v_order) o(ord) offset 0) i
       cross join lateral (
         select case when i.item ?| '{delay,run_at}' then holdfast.due_at(i.item, v_now) else v_now end as run_at
       ) j
@@ -115,6 +131,9 @@ begin
     end if;
   end loop;
 
+  if repeat then
+    v_past := v_past || holdfast.take_back(v_stored);
+  end if;
   if cardinality(v_stored) = batch.jobs then
     return query
       select o.ord::integer, o.id, true, null::uuid
@@ -390,15 +409,45 @@ language sql stable
 as $$
   select array(
     select g.id
-    from unnest(ids) g(id)
+    from unnest(known_before.ids) g(id)
     where not exists (select from holdfast.job j where j.part = holdfast.part_of(g.id) and j.id = g.id)
       and holdfast.locate(g.id) is not null
     union
     select leased.id
     from holdfast.lease l
     cross join lateral unnest(l.ids) leased(id)
-    join unnest(ids) g(id) on g.id = leased.id
+    join unnest(known_before.ids) g(id) on g.id = leased.id
     where not exists (select from holdfast.job j where j.part = l.part and j.id = leased.id))
+$$;
+
+-- take_back: of rows just stored by a repeat, remove those whose job had already been claimed: it ended
+-- while the repeat waited for its key.
+create or replace function holdfast.take_back(ids uuid[])
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_known uuid[];
+begin
+  v_known := array(
+    select leased.id
+    from holdfast.lease l
+    cross join lateral unnest(l.ids) leased(id)
+    join unnest(take_back.ids) s(id) on s.id = leased.id);
+  if cardinality(v_known) > 0 then
+    with removed as (
+      delete from holdfast.job j
+      where j.id = any(v_known) and j.part = holdfast.part_of(j.id)
+      returning j.part, j.queue, j.kind
+    )
+    insert into holdfast.tally (part, queue, kind, queued)
+    select r.part, r.queue, r.kind, -count(*)
+    from removed r
+    group by r.part, r.queue, r.kind;
+  end if;
+  return v_known;
+end
 $$;
 
 -- enqueue_again: the careful way for one item that a plain insert did not store: a repeat of itself,
@@ -455,7 +504,14 @@ begin
       on conflict do nothing
       returning id into id;
       created := found;
-    elsif rival.token is null and v_policy <> 'replace' then
+    elsif rival.token is null and v_policy = 'skip' then
+      id := rival.id;
+      created := false;
+      return;
+    elsif rival.token is null and v_policy = 'after' then
+      -- What waits serves as well, if it does not start before the caller's changes can be seen.
+      perform from holdfast.job j where j.part = v_part and j.id = rival.id and j.token is null for update;
+      continue when not found;
       id := rival.id;
       created := false;
       return;

@@ -195,6 +195,9 @@ begin
   if j.follow then
     select h.id, h.worker into other from holdfast.job h
     where h.part = j.part and h.queue = j.queue and h.kind = j.kind and h.key = j.key and not h.follow;
+    if not found then
+      return format('Followed a job with the same key %L that has ended; the next upkeep lets it in.', j.key);
+    end if;
     return format('Follows job %s, which has the same key %L%s.', other.id, j.key, coalesce(' and runs on ' || other.worker, ''));
   end if;
   if j.run_at > v_now then

@@ -23,7 +23,7 @@ begin
     update holdfast.job j
     set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, j.lease_for, (
       select l.length from holdfast.lease l where l.token = j.token limit 1), '30 seconds'))
-    from (select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token)) u
+    from (select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id) u
     where j.part = u.part and j.id = u.id and j.token = u.token
     returning j.id, j.token, j.lease_until
   )
@@ -496,8 +496,11 @@ $$;
 -- mark_taken: note on the claims' receipts how jobs left them otherwise than by an ack.
 create or replace function holdfast.mark_taken(ids uuid[], tokens uuid[], how text)
 returns void
-language sql
+language plpgsql
 as $$
+#variable_conflict use_column
+begin
+  perform from holdfast.lease l where l.token = any(tokens) order by l.token, l.claimed_at for update;
   update holdfast.lease l
   set taken = coalesce(l.taken, '{}') || t.taken
   from (
@@ -505,7 +508,8 @@ as $$
     from unnest(ids, tokens) u(id, token)
     group by u.token
   ) t
-  where l.token = t.token and l.ids && t.ids
+  where l.token = t.token and l.ids && t.ids;
+end
 $$;
 
 -- lost: what to answer for a job that the token does not hold: already settled by it, lost, or unknown.

@@ -496,7 +496,8 @@ as $$
   from differences d
 $$;
 
--- turn_pages: partitions for the days ahead, and away with those past their keeping.
+-- turn_pages: partitions for the days ahead, and away with those past their keeping. Never one for a day
+-- that has begun: a row on its way to the rest would be refused there.
 create or replace function holdfast.turn_pages()
 returns integer
 language plpgsql security definer
@@ -519,7 +520,7 @@ begin
     union all
     select 'attempt', interval '30 days'
   loop
-    for ahead in 0 .. 2 loop
+    for ahead in 1 .. 3 loop
       v_page := format('%s_%s', book.name, to_char(v_today + ahead, 'YYYYMMDD'));
       continue when to_regclass(format('holdfast.%I', v_page)) is not null;
       begin
@@ -528,7 +529,7 @@ begin
           book.name, v_page, (v_today + ahead)::text || ' 00:00+00', (v_today + ahead + 1)::text || ' 00:00+00');
         v_done := v_done + 1;
       exception when lock_not_available or check_violation or duplicate_table then
-        null;   -- busy, or the day's first rows already lie in the rest: they stay there
+        null;   -- busy: there is time till tomorrow
       end;
     end loop;
     for page in

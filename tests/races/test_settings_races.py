@@ -1,0 +1,65 @@
+"""Settings that change while others are at work under the old ones."""
+
+from tests.protocol import Protocol
+
+
+def test_a_limit_counts_a_claim_that_was_under_way(db: Protocol, held_open: Protocol) -> None:
+    db.enqueue(*[{"kind": "k"}] * 6)
+    held_open.claim(max_jobs=2)
+    db.queue_set("default", limit=2)
+    held_open.connection.commit()
+
+    db.upkeep()
+    db.upkeep()
+
+    assert db.claim(max_jobs=6) == []
+
+
+def test_a_job_enqueued_while_fair_share_began_is_claimed(
+    db: Protocol, held_open: Protocol
+) -> None:
+    id = held_open.put()
+    db.queue_set("default", fair=True)
+    held_open.connection.commit()
+
+    db.upkeep()
+    db.upkeep()
+
+    assert [job.id for job in db.claim()] == [id]
+
+
+def test_a_job_enqueued_while_by_kind_began_is_found_by_its_kind(
+    db: Protocol, held_open: Protocol
+) -> None:
+    id = held_open.put("a")
+    db.queue_set("default", by_kind=True)
+    held_open.connection.commit()
+
+    db.upkeep()
+    db.upkeep()
+
+    assert [job.id for job in db.claim(kinds=["a"])] == [id]
+
+
+def test_a_writer_that_outlasts_an_upkeep_is_waited_for(db: Protocol, held_open: Protocol) -> None:
+    id = held_open.put("a")
+    db.queue_set("default", by_kind=True)
+    db.upkeep()
+    db.upkeep()
+    held_open.connection.commit()
+
+    db.upkeep()
+
+    assert [job.id for job in db.claim(kinds=["a"])] == [id]
+
+
+def test_a_pause_under_way_does_not_hold_up_a_claim(db: Protocol, held_open: Protocol) -> None:
+    db.put()
+    held_open.pause("default")
+
+    before = db.claim()
+    held_open.connection.commit()
+    db.put()
+
+    assert len(before) == 1
+    assert db.claim() == []

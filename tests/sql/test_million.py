@@ -1,0 +1,230 @@
+"""With a million jobs waiting, a call still costs what it does, not what there is."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tests.protocol import Leased, Protocol, shared_database
+
+CLAIM = "select id from holdfast.claim(queue => %s, worker => 'ada', token => %s, max_jobs => 10"
+
+
+class Cost(NamedTuple):
+    """What a call cost: scans of the whole hot table, jobs read, pages touched."""
+
+    scans: int
+    rows: int
+    pages: int
+
+
+class Counters(NamedTuple):
+    """What this session has done to the hot table."""
+
+    scans: int
+    rows: int
+    updates: int
+    hot_updates: int
+
+
+@pytest.fixture(scope="module")
+def million_jobs(postgres: Any, template: str) -> Iterator[Protocol]:
+    with (
+        shared_database(postgres.url, template) as url,
+        psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection,
+    ):
+        db = Protocol(connection)
+        connection.execute("alter table holdfast.job set (autovacuum_enabled = off)")
+        db.queue_set("big", by_kind=True)
+        connection.execute(
+            """
+            insert into holdfast.job (part, id, queue, kind, by_kind, run_at, pos)
+            select
+              part, format('018f0000-0000-8%s-8000-%s',
+                lpad(to_hex(part::int), 3, '0'), lpad(to_hex(n), 12, '0'))::uuid,
+              queue, 'common', ready, now() + case when ready then '0' else interval '1 day' end,
+              case when ready then nextval('holdfast.pos') end
+            from (values ('big', true, 1, 800000), ('timed', false, 800001, 1000000))
+              q(queue, ready, first, last)
+            cross join lateral (select holdfast.queue_part(queue) as part) p
+            cross join lateral generate_series(first, last) n
+            """
+        )
+        for queue, jobs in (("big", 800_000), ("timed", 200_000)):
+            connection.execute("select holdfast.copied(%s, '{common}', %s)", [queue, [jobs]])
+        db.enqueue(*[{"kind": "rare", "queue": "big"}] * 10)
+        db.enqueue(*[{"kind": "common", "queue": "timed", "delay": 30}] * 10)
+        db.fold()
+        yield db
+
+
+@pytest.fixture(scope="module", params=["never analysed", "analysed"])
+def million(request: pytest.FixtureRequest, million_jobs: Protocol) -> Protocol:
+    """A database with a million jobs. What a test does there has to be undone."""
+    if request.param == "analysed":
+        million_jobs.connection.execute("analyze holdfast.job")
+    return million_jobs
+
+
+@pytest.fixture
+def held(million: Protocol) -> Iterator[list[Leased]]:
+    """Ten leases, until the end of the test."""
+    with million.connection.transaction(force_rollback=True):
+        yield million.claim("big", max_jobs=10)
+
+
+def cost_of(db: Protocol, query: str, *arguments: Any) -> Cost:
+    """Run a query twice, so that getting to know the catalog is not counted, and undo it."""
+    cursor = psycopg.ClientCursor(db.connection)
+    with db.connection.transaction(force_rollback=True):
+        cursor.execute(query, arguments)
+    with db.connection.transaction(force_rollback=True):
+        before = counters(db)
+        cursor.execute("explain (analyze, buffers, format json) " + query, arguments)
+        [[[explained]]] = cursor.fetchall()
+        after = counters(db)
+    plan = explained["Plan"]
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    print(after.scans - before.scans, after.rows - before.rows, pages)
+    return Cost(after.scans - before.scans, after.rows - before.rows, pages)
+
+
+def counters(db: Protocol) -> Counters:
+    row = db.connection.execute(
+        """
+        select coalesce(seq_scan, 0), coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0),
+               coalesce(n_tup_upd, 0), coalesce(n_tup_hot_upd, 0)
+        from pg_stat_xact_user_tables
+        where relid = 'holdfast.job'::regclass
+        """
+    ).fetchone()
+    return Counters(*row or (0, 0, 0, 0))
+
+
+@pytest.mark.proves("S0.24", "S0.28", "S0.33", "S4.7", "S4.32")
+def test_a_claim_reads_what_it_takes(million: Protocol) -> None:
+    cost = cost_of(million, CLAIM + ")", "big", uuid4())
+
+    assert cost.scans == 0
+    assert cost.rows <= 30
+    assert cost.pages <= 200
+
+
+@pytest.mark.proves("S0.26", "S0.27", "S3.5", "S4.8", "S4.32")
+def test_a_claim_of_one_kind_passes_over_the_others(million: Protocol) -> None:
+    cost = cost_of(million, CLAIM + ", kinds => '{rare}')", "big", uuid4())
+
+    assert cost.scans == 0
+    assert cost.rows <= 30
+    assert cost.pages <= 300
+
+
+def test_a_claim_of_an_empty_queue_finds_that_out_at_once(million: Protocol) -> None:
+    cost = cost_of(million, CLAIM + ")", "nobody", uuid4())
+
+    assert cost.scans == 0
+    assert cost.rows <= 10
+    assert cost.pages <= 200
+
+
+def test_a_claim_is_a_heap_only_update(million: Protocol) -> None:
+    with million.connection.transaction(force_rollback=True):
+        before = counters(million)
+        claimed = million.claim("big", max_jobs=100)
+        million.touch(*claimed)
+        after = counters(million)
+
+    assert after.updates - before.updates == 200
+    assert after.hot_updates - before.hot_updates == 200
+
+
+@pytest.mark.parametrize(
+    ("verb", "pages"), [("touch", 150), ("ack", 200), ("nack", 800), ("release", 500)]
+)
+@pytest.mark.proves("S4.21", "S4.32")
+def test_a_holder_reads_the_jobs_it_holds(
+    million: Protocol, held: list[Leased], verb: str, pages: int
+) -> None:
+    query = f"select outcome from holdfast.{verb}(ids => %s, tokens => %s)"
+    cost = cost_of(million, query, [job.id for job in held], [held[0].token])
+
+    assert cost.scans == 0
+    assert cost.rows <= 50
+    assert cost.pages <= pages
+
+
+@pytest.mark.proves("S0.25", "S4.9", "S4.28")
+def test_a_reap_reads_what_expired(million: Protocol, held: list[Leased]) -> None:
+    million.later(seconds=31)
+
+    cost = cost_of(million, "select id from holdfast.reap()")
+
+    assert len(million.reap()) == len(held)
+    assert cost.scans == 0
+    assert cost.rows <= 60
+    assert cost.pages <= 900
+
+
+def test_a_promote_reads_what_is_due(million: Protocol) -> None:
+    with million.connection.transaction(force_rollback=True):
+        million.later(seconds=31)
+
+        cost = cost_of(million, "select holdfast.promote()")
+
+        assert million.promote() == 10
+    assert cost.scans == 0
+    assert cost.rows <= 60
+    assert cost.pages <= 500
+
+
+def test_an_enqueue_reads_no_jobs(million: Protocol) -> None:
+    query = "select id from holdfast.enqueue(items => %s)"
+    plain = cost_of(million, query, '[{"kind": "common", "queue": "big"}]')
+    keyed = cost_of(million, query, '[{"kind": "common", "queue": "big", "key": "k"}]')
+
+    assert (plain.scans, keyed.scans) == (0, 0)
+    assert max(plain.rows, keyed.rows) <= 5
+    assert max(plain.pages, keyed.pages) <= 150
+
+
+@pytest.mark.proves("S4.33")
+def test_counting_by_state_reads_no_jobs(million: Protocol) -> None:
+    counted = cost_of(million, "select count(*) from holdfast.job where queue = 'big'")
+    kept = cost_of(million, "select state, jobs from holdfast.depth")
+
+    assert million.depth("big") == {"queued": 800_010}
+    assert counted.rows >= 800_010
+    assert (kept.scans, kept.rows) == (0, 0)
+    assert kept.pages <= 50
+
+
+def test_the_queues_and_their_oldest_jobs_are_seen_without_reading_them_all(
+    million: Protocol,
+) -> None:
+    cost = cost_of(million, "select queue, queued, oldest from holdfast.queues")
+
+    assert cost.scans == 0
+    assert cost.rows <= 10
+    assert cost.pages <= 400
+
+
+def test_one_job_is_looked_up_and_explained_by_its_id(million: Protocol) -> None:
+    [id] = million.connection.execute(
+        "select id from holdfast.job where queue = 'big' order by pos limit 1"
+    ).fetchone() or [None]
+
+    looked_up = cost_of(million, "select id from holdfast.get(%s)", id)
+    explained = cost_of(million, "select holdfast.explain(%s)", id)
+
+    assert (looked_up.scans, explained.scans) == (0, 0)
+    assert max(looked_up.rows, explained.rows) <= 10
+    assert max(looked_up.pages, explained.pages) <= 100
+
+
+def test_the_newest_jobs_are_listed_without_reading_them_all(million: Protocol) -> None:
+    cost = cost_of(million, "select id from holdfast.list(max_jobs => 20)")
+
+    assert cost.scans == 0
+    assert cost.rows <= 64 * 20
