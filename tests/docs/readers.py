@@ -1,0 +1,128 @@
+"""What a reader does with a page: types its SQL into psql, runs its Python and its commands.
+
+One reader follows one page from top to bottom, so a block may use what an earlier one made.
+"""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.docs.pages import Block, agrees
+
+# Commands that a reader types once to get this far; everything else is run.
+SET_UP = ("make ", "pip ", "git ", "cd ", "export ", "python ", "psql ")
+
+
+class Reader:
+    """Follows a page against one database; raises AssertionError where it does not hold."""
+
+    def __init__(self, url: str, programs: Path, home: Path) -> None:
+        self._psql = Psql(url, programs)
+        self._namespace: dict[str, Any] = {"__name__": "__main__"}
+        self._home = home
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._environment = {**os.environ, "HOLDFAST_URL": url, "PATH": path, "NO_COLOR": "1"}
+
+    def follow(self, block: Block) -> None:
+        """Run a block and compare what it prints with what the page shows."""
+        if block.language == "console":
+            self._type(block.text)
+            return
+        printed = self._psql.run(block.text) if block.language == "sql" else self._run(block)
+        if block.output is not None:
+            assert agrees(block.output, printed), f"the page shows\n{block.output}\ngot\n{printed}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._psql.close()
+
+    def _run(self, block: Block) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block.text, f"<line {block.line}>", "exec"), self._namespace)
+        return printed.getvalue()
+
+    def _type(self, session: str) -> None:
+        """Type each command after a `$ `; the lines under it are its output, if there are any.
+
+        A command that must fail says so: `$ holdfast … # exit 4`.
+        """
+        for typed in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+            command, _, shown = typed.partition("\n")
+            if command.startswith(SET_UP):
+                continue
+            says = re.search(r"# exit (\d)$", command)
+            done = subprocess.run(
+                ["sh", "-c", command],
+                cwd=self._home,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                stdin=subprocess.DEVNULL,
+            )
+            printed = done.stdout + done.stderr
+            assert done.returncode == (int(says[1]) if says else 0), f"$ {command}\n{printed}"
+            if shown.strip():
+                assert agrees(shown, printed), (
+                    f"$ {command}\nthe page shows\n{shown}\ngot\n{printed}"
+                )
+
+
+class Psql:
+    """The real psql, fed block by block.
+
+    A block with the comment `-- error HF207` must fail with that SQLSTATE, any other must not fail.
+    """
+
+    def __init__(self, url: str, programs: Path) -> None:
+        self._process = subprocess.Popen(
+            [str(programs / "psql"), "--no-psqlrc", "--set=SHOW_CONTEXT=never", url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self._told = 0
+
+    def run(self, script: str) -> str:
+        """Run a block; return what it printed, then what it complained of."""
+        self._told += 1
+        end = f"end of block {self._told}"
+        assert self._process.stdin
+        self._process.stdin.write(
+            f"\\set LAST_ERROR_SQLSTATE 00000\n{script}\n"
+            f"\\echo {end} :LAST_ERROR_SQLSTATE\n\\warn {end}\n"
+        )
+        self._process.stdin.flush()
+        printed, last = self._until(end, self._process.stdout)
+        complained, _ = self._until(end, self._process.stderr)
+        wanted = re.search(r"-- error (\w{5})", script)
+        assert last.split()[-1] == (wanted[1] if wanted else "00000"), printed + complained
+        return printed + complained
+
+    def close(self) -> None:
+        """End the session."""
+        self._process.communicate("\\q\n", timeout=10)
+
+    def _until(self, end: str, stream: Any) -> tuple[str, str]:
+        lines: list[str] = []
+        for line in stream:
+            if line.startswith(end):
+                return "".join(lines), line
+            lines.append(line)
+        raise AssertionError("psql ended early: " + "".join(lines))

@@ -1,0 +1,179 @@
+"""docs/reference/errors.md is the whole catalogue, and every code in it can be provoked."""
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from holdfast import Client, HoldfastError, NewJob, embedded, schema
+from holdfast.cli import main
+from tests.docs import pages
+
+PAGE = pages.ROOT / "docs" / "reference" / "errors.md"
+LISTED = set(re.findall(r"^## (HF\d{3})$", PAGE.read_text("utf-8"), re.MULTILINE))
+IN_SNIPPETS = {
+    code
+    for page in pages.pages()
+    for block in pages.blocks(page)
+    for code in re.findall(r"-- error (HF\d{3})", block.text)
+}
+
+Connect = Callable[..., psycopg.Connection]
+
+
+def test_every_code_that_is_raised_is_in_the_catalogue_and_no_other() -> None:
+    source = pages.ROOT / "src" / "holdfast"
+    raised = {
+        code
+        for file in [*source.rglob("*.py"), *source.rglob("*.sql")]
+        for code in re.findall(r"\bHF\d{3}\b", file.read_text("utf-8"))
+    }
+
+    assert sorted(raised) == sorted(LISTED)
+
+
+def test_every_code_is_provoked_by_a_snippet_or_by_a_test_here() -> None:
+    here = set(re.findall(r"\"(HF\d{3})\"", Path(__file__).read_text("utf-8")))
+
+    assert sorted(LISTED - IN_SNIPPETS - here) == []
+    assert sorted(here & IN_SNIPPETS) == []
+
+
+def test_codes_of_the_table_cover_the_catalogue() -> None:
+    table = re.findall(
+        r"^\| (HF\d{3})(?:(?: to |, )(HF\d{3}))? \|", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    ranges = [(first, last or first) for first, last in table]
+
+    outside = [code for code in LISTED if not any(a <= code <= b for a, b in ranges)]
+
+    assert outside == []
+
+
+def test_nobody_listens() -> None:
+    with Client("postgresql://nobody@127.0.0.1:1/nothing") as client:
+        assert _code(client.queues) == "HF100"
+
+
+def test_no_postgresql_to_start(tmp_path: Path) -> None:
+    assert _code(lambda: embedded.start(tmp_path / "pg", binaries=tmp_path)) == "HF101"
+
+
+def test_all_connections_are_in_use(database: str) -> None:
+    with Client(database, pool_size=1, timeout=0.5) as client:
+        jobs = (NewJob(kind="a") for _ in iter(client.queues, None))
+
+        assert _code(lambda: client.copy(jobs)) == "HF102"
+
+
+def test_no_schema(empty_database: str) -> None:
+    with Client(empty_database) as client:
+        assert _code(lambda: client.enqueue("a")) == "HF110"
+
+
+def test_a_schema_of_the_future(database: str, connect: Connect) -> None:
+    connect(database).execute(
+        "insert into holdfast.migration (version, name, checksum, release) "
+        "values (9999, '9999_future', '', '99.0')"
+    )
+
+    assert _code(lambda: schema.check(database)) == "HF111"
+
+
+def test_functions_of_another_release(database: str, connect: Connect) -> None:
+    connect(database).execute("update holdfast.migration set checksum = '' where version = 0")
+
+    assert _code(lambda: schema.check(database)) == "HF112"
+
+
+def test_a_migration_in_somebodys_way(database: str, connect: Connect) -> None:
+    connect(database).execute("update holdfast.migration set checksum = '' where version = 0")
+    reader = connect(database, autocommit=False)
+    reader.execute("select from holdfast.jobs")
+
+    assert _code(lambda: schema.migrate(database, patience=timedelta(0))) == "HF113"
+
+
+def test_an_outcome_nobody_knows(database: str, connect: Connect) -> None:
+    with Client(database, application_name="cut off") as client, ThreadPoolExecutor() as threads:
+        job = client.enqueue("a")
+        holder = connect(database, autocommit=False)
+        holder.execute("select from holdfast.job for update")
+        moving = threads.submit(_code, lambda: client.move([job.id], "elsewhere"))
+        while connect(database).execute(_CUT_OFF).rowcount == 0:
+            pass
+
+        assert moving.result() == "HF120"
+
+
+def test_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+
+    assert _code(Client) == "HF200"
+
+
+def test_a_lease_that_is_lost(database: str) -> None:
+    with Client(database) as client:
+        job = client.enqueue("a")
+        client.claim(worker="a")
+        [settled] = client.ack([(job.id, uuid4())])
+
+        assert _code(settled.raise_if_lost) == "HF300"
+
+
+def test_a_job_nobody_knows(database: str) -> None:
+    with Client(database) as client:
+        [settled] = client.ack([(uuid4(), uuid4())])
+
+        assert _code(settled.raise_if_lost) == "HF310"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["queue", "show", "nosuch"], "HF311"),
+        (["job", "cancel", "kind:a"], "HF401"),
+    ],
+)
+def test_commands_show_the_code_first(
+    command: list[str], code: str, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(database) as client:
+        client.enqueue("a")
+
+    with pytest.raises(SystemExit):
+        main(["--url", database, *command], prog_name="holdfast")
+
+    assert capsys.readouterr().err.split()[0] == code
+
+
+def test_an_error_nobody_expected(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("nobody expected this")
+
+    monkeypatch.setattr(Client, "queues", fail)
+
+    with pytest.raises(SystemExit):
+        main(["--url", database, "queue", "list"], prog_name="holdfast")
+
+    assert capsys.readouterr().err.split()[0] == "HF000"
+
+
+_CUT_OFF = """
+select pg_terminate_backend(pid)
+from pg_stat_activity
+where application_name = 'cut off' and wait_event_type = 'Lock'
+"""
+
+
+def _code(call: Callable[..., object]) -> str:
+    with pytest.raises(HoldfastError) as caught:
+        call()
+    return caught.value.code

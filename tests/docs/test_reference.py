@@ -1,0 +1,202 @@
+"""Reference pages name exactly what there is: functions, columns, settings, methods, commands."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import psycopg
+import pytest
+
+from holdfast import AsyncClient, Client
+from holdfast.cli import main
+from tests.docs import pages
+
+REFERENCE = pages.ROOT / "docs" / "reference"
+
+Connect = Callable[..., psycopg.Connection]
+
+
+def test_every_function_anyone_may_call_is_shown_with_its_signature(connect: Connect) -> None:
+    public = connect().execute(_PUBLIC).fetchall()
+    blocks = pages.blocks(REFERENCE / "sql.md")
+    shown = {_signature(block.text) for block in blocks if block.language == "pgsql"}
+
+    assert sorted(shown) == sorted({_signature(signature) for (signature,) in public})
+
+
+@pytest.mark.parametrize("view", ["jobs", "queues", "depth", "dead_groups"])
+def test_columns_of_a_view_are_named(view: str, connect: Connect) -> None:
+    cursor = connect().execute(f"select * from holdfast.{view} limit 0")
+    columns = {column.name for column in cursor.description or ()}
+    row = re.search(rf"^\| `holdfast\.{view}` \| (.*)$", _text("sql.md"), re.MULTILINE)
+    settings = set(re.findall(r"^\| `(\w+)`(?:, `(\w+)`)? \|", _text("settings.md"), re.MULTILINE))
+
+    assert row
+    named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", row[1]))))
+    if view == "queues":
+        named |= {name for pair in settings for name in pair} | {"queue", "part"}
+        columns = {column for column in columns if not column.startswith("paused_")}
+    assert sorted(columns - named) == []
+
+
+def test_every_setting_of_a_queue_is_explained(connect: Connect) -> None:
+    hint = _hint(connect(), "select holdfast.queue_set('q', '{\"nonsense\": 1}')")
+
+    assert _settings("Queue settings") == _words(hint)
+
+
+def test_every_setting_of_a_lane_is_explained(connect: Connect) -> None:
+    hint = _hint(connect(), "select holdfast.lane_set('q', 'l', '{\"nonsense\": 1}')")
+
+    assert _settings("Lane settings") == _words(hint)
+
+
+def test_every_field_of_a_job_is_explained(connect: Connect) -> None:
+    hint = _hint(connect(), 'select holdfast.enqueue(\'[{"kind": "a", "nonsense": 1}]\')')
+    table = _text("sql.md").split("| field | means | default |")[1].split("\n\n")[0]
+    named = {
+        name for cell in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for name in _quoted(cell)
+    }
+
+    assert named == _words(hint)
+
+
+def test_every_variable_of_the_environment_is_explained() -> None:
+    source = "".join(
+        file.read_text("utf-8") for file in (pages.ROOT / "src" / "holdfast").rglob("*.py")
+    )
+    read = set(re.findall(r"\"(HOLDFAST_[A-Z_]+|NO_COLOR)\"", source))
+    table = _section("settings.md", "Environment")
+
+    assert set(re.findall(r"^\| `([A-Z_]+)`", table, re.MULTILINE)) == read
+
+
+def test_every_argument_of_the_client_is_explained() -> None:
+    arguments = set(inspect.signature(Client).parameters)
+
+    assert _settings("Client arguments") == arguments
+    assert set(inspect.signature(AsyncClient).parameters) == arguments
+
+
+def test_every_method_of_the_client_is_shown_with_its_arguments() -> None:
+    text = _text("client.md")
+    cells = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+    shown = dict(re.findall(r"(\w+)\(([^)]*)\)", " ".join(re.sub("`", "", cell) for cell in cells)))
+    methods = {
+        name: list(inspect.signature(method).parameters)[1:]
+        for name, method in inspect.getmembers(Client, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+    assert sorted(methods.keys() - shown.keys()) == []
+    wrong = {
+        name: shown[name]
+        for name, parameters in methods.items()
+        if re.findall(r"(?:^|[ *])(\w+)(?==|,|$)", shown[name]) != parameters
+    }
+    assert wrong == {}
+
+
+def test_every_command_has_a_section_that_names_its_options() -> None:
+    commands = dict(_commands(main, "holdfast"))
+
+    assert {h for h in pages.headings(REFERENCE / "cli.md") if h.startswith("holdfast ")} == set(
+        commands
+    )
+    missing = [
+        f"{path} {option}"
+        for path, options in commands.items()
+        for option in options
+        if option not in _section("cli.md", path)
+    ]
+    assert missing == []
+
+
+def test_exit_codes_are_explained() -> None:
+    assert re.findall(r"^\| (\d) \|", _text("cli.md"), re.MULTILINE) == list("012345")
+
+
+def test_the_quickstart_of_the_readme_runs_on_the_embedded_database(tmp_path: Path) -> None:
+    blocks = pages.blocks(pages.ROOT / "README.md")
+    script = next(block for block in blocks if block.language == "python")
+    session = next(block for block in blocks if block.text.startswith("$ python app.py\n"))
+    (tmp_path / "app.py").write_text(script.text)
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    environment.pop("HOLDFAST_URL", None)
+
+    done = subprocess.run(
+        [sys.executable, "app.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert pages.agrees(session.text.partition("\n")[2], done.stdout)
+
+
+_PUBLIC = """
+select format('holdfast.%s(%s) returns %s', p.proname,
+  pg_get_function_arguments(p.oid), pg_get_function_result(p.oid))
+from pg_proc p
+where p.pronamespace = 'holdfast'::regnamespace and exists (
+  select from unnest('{reader,producer,worker,operator}'::text[]) role
+  where has_function_privilege('holdfast_' || role, p.oid, 'execute'))
+"""
+
+
+def _signature(text: str) -> str:
+    text = re.sub(r"\s+", " ", text.lower().strip())
+    text = re.sub(r"::[a-z ]+(\[\])?(?=[,)])", "", text)
+    return text.replace("timestamp with time zone", "timestamptz").replace("table (", "table(")
+
+
+def _commands(command: click.Command, path: str) -> Iterator[tuple[str, list[str]]]:
+    own = [
+        max(param.opts, key=len)
+        for param in command.params
+        if isinstance(param, click.Option) and param.name not in ("url", "json", "quiet")
+    ]
+    if isinstance(command, click.Group):
+        for name, part in command.commands.items():
+            yield from _commands(part, f"{path} {name}")
+    if path != "holdfast" and (own or not isinstance(command, click.Group)):
+        yield path, own
+
+
+def _hint(connection: psycopg.Connection, statement: str) -> str:
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(statement)
+    return caught.value.diag.message_hint or ""
+
+
+def _words(hint: str) -> set[str]:
+    return set(re.findall(r"[a-z_]+", hint.partition(": ")[2]))
+
+
+def _settings(heading: str) -> set[str]:
+    cells = re.findall(r"^\| (`.*?) \|", _section("settings.md", heading), re.MULTILINE)
+    return {name for cell in cells for name in _quoted(cell)}
+
+
+def _quoted(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def _section(page: str, heading: str) -> str:
+    found = re.search(
+        rf"^#+ {re.escape(heading)}\n(.*?)(?=^## |\Z)", _text(page), re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{page} has no section {heading}"
+    return found[1]
+
+
+def _text(page: str) -> str:
+    return (REFERENCE / page).read_text("utf-8")

@@ -1,0 +1,67 @@
+"""Every snippet of the documentation does what its page shows."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+from tests.docs.readers import Reader
+
+EVERY_PAGE = pytest.mark.parametrize("page", pages.pages(), ids=pages.name_of)
+
+
+@EVERY_PAGE
+def test_every_block_says_what_it_is(page: Path) -> None:
+    unknown = [
+        f"line {block.line}: {block.language or 'no language'}"
+        for block in pages.blocks(page)
+        if block.language not in pages.RUNS + pages.SHOWS
+    ]
+
+    assert unknown == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in pages.pages() if any(b.language in pages.RUNS for b in pages.blocks(page))],
+    ids=pages.name_of,
+)
+def test_a_reader_who_follows_the_page_sees_what_it_shows(
+    page: Path, database: str, binaries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", database)
+    monkeypatch.chdir(tmp_path)
+
+    with Reader(database, binaries, tmp_path) as reader:
+        for block in pages.blocks(page):
+            if block.language in pages.RUNS:
+                try:
+                    reader.follow(block)
+                except Exception as error:
+                    error.add_note(f"{pages.name_of(page)}, line {block.line}")
+                    raise
+
+
+def test_an_output_agrees_up_to_ids_times_and_widths() -> None:
+    shown = (
+        " id | at | n\n----+----+---\n"
+        " 01990f3a-0000-8013-8000-00000000000a | 2026-01-02 03:04:05+00 | …\n"
+    )
+    printed = (
+        "                  id                  |    at    |  n  \n"
+        "--------------------------------------+----------+---\n"
+        " ffffffff-0000-8013-8000-00000000000b | 2025-11-22 13:14:15.123+01 | 12\n"
+    )
+
+    assert pages.agrees(shown, printed)
+    assert not pages.agrees(shown.replace("…", "13"), printed)
+    assert pages.agrees("…\n ffffffff-0000-8013-8000-00000000000b | …\n", printed)
+
+
+def test_a_block_that_should_fail_and_does_not_is_noticed(
+    database: str, binaries: Path, tmp_path: Path
+) -> None:
+    with Reader(database, binaries, tmp_path) as reader:
+        for script in ("select 1; -- error HF207\n", "select holdfast.refuse('HF207', 'no');\n"):
+            with pytest.raises(AssertionError):
+                reader.follow(pages.Block(1, "sql", script))
