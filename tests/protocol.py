@@ -359,6 +359,11 @@ class Protocol:
         """Leave the database as if it had just been migrated; far cheaper than making another."""
         self.connection.execute(WIPE)
 
+    def table(self, query: str) -> Sequence[Any]:
+        """The rows of any query, with their names."""
+        cursor = self.connection.cursor(row_factory=namedtuple_row, binary=True)
+        return cursor.execute(query).fetchall()
+
     def rows_read(self) -> int:
         """How many rows of the hot table this session has read: compare before and after."""
         row = self.connection.execute(

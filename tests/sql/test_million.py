@@ -19,14 +19,10 @@ class Cost(NamedTuple):
     rows: int
     pages: int
 
-
-class Counters(NamedTuple):
-    """What this session has done to the hot table."""
-
-    scans: int
-    rows: int
-    updates: int
-    hot_updates: int
+    @property
+    def small(self) -> bool:
+        """Whether it is nothing against the million jobs and their 28,000 pages."""
+        return self.scans == 0 and self.rows <= 60 and self.pages <= 600
 
 
 @pytest.fixture(scope="module")
@@ -81,78 +77,51 @@ def cost_of(db: Protocol, query: str, *arguments: Any) -> Cost:
     with db.connection.transaction(force_rollback=True):
         cursor.execute(query, arguments)
     with db.connection.transaction(force_rollback=True):
-        before = counters(db)
+        scans, rows = counters(db)
         cursor.execute("explain (analyze, buffers, format json) " + query, arguments)
         [[[explained]]] = cursor.fetchall()
-        after = counters(db)
+        scans_after, rows_after = counters(db)
     plan = explained["Plan"]
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    print(after.scans - before.scans, after.rows - before.rows, pages)
-    return Cost(after.scans - before.scans, after.rows - before.rows, pages)
+    return Cost(scans_after - scans, rows_after - rows, pages)
 
 
-def counters(db: Protocol) -> Counters:
+def counters(db: Protocol) -> tuple[int, int]:
+    """How often this session has scanned the hot table, and how many of its rows it has read."""
     row = db.connection.execute(
-        """
-        select coalesce(seq_scan, 0), coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0),
-               coalesce(n_tup_upd, 0), coalesce(n_tup_hot_upd, 0)
-        from pg_stat_xact_user_tables
-        where relid = 'holdfast.job'::regclass
-        """
+        "select coalesce(seq_scan, 0), coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)"
+        " from pg_stat_xact_user_tables where relid = 'holdfast.job'::regclass"
     ).fetchone()
-    return Counters(*row or (0, 0, 0, 0))
+    return row or (0, 0)
 
 
 @pytest.mark.proves("S0.24", "S0.28", "S0.33", "S4.7", "S4.32")
 def test_a_claim_reads_what_it_takes(million: Protocol) -> None:
     cost = cost_of(million, CLAIM + ")", "big", uuid4())
 
-    assert cost.scans == 0
-    assert cost.rows <= 30
-    assert cost.pages <= 200
+    assert cost.small, cost
 
 
 @pytest.mark.proves("S0.26", "S0.27", "S3.5", "S4.8", "S4.32")
 def test_a_claim_of_one_kind_passes_over_the_others(million: Protocol) -> None:
     cost = cost_of(million, CLAIM + ", kinds => '{rare}')", "big", uuid4())
 
-    assert cost.scans == 0
-    assert cost.rows <= 30
-    assert cost.pages <= 300
+    assert cost.small, cost
 
 
-def test_a_claim_of_an_empty_queue_finds_that_out_at_once(million: Protocol) -> None:
+def test_a_claim_from_an_empty_queue_finds_that_out_at_once(million: Protocol) -> None:
     cost = cost_of(million, CLAIM + ")", "nobody", uuid4())
 
-    assert cost.scans == 0
-    assert cost.rows <= 10
-    assert cost.pages <= 200
+    assert cost.small, cost
 
 
-def test_a_claim_is_a_heap_only_update(million: Protocol) -> None:
-    with million.connection.transaction(force_rollback=True):
-        before = counters(million)
-        claimed = million.claim("big", max_jobs=100)
-        million.touch(*claimed)
-        after = counters(million)
-
-    assert after.updates - before.updates == 200
-    assert after.hot_updates - before.hot_updates == 200
-
-
-@pytest.mark.parametrize(
-    ("verb", "pages"), [("touch", 150), ("ack", 200), ("nack", 800), ("release", 500)]
-)
+@pytest.mark.parametrize("verb", ["touch", "ack", "nack", "release"])
 @pytest.mark.proves("S4.21", "S4.32")
-def test_a_holder_reads_the_jobs_it_holds(
-    million: Protocol, held: list[Leased], verb: str, pages: int
-) -> None:
+def test_a_holder_reads_the_jobs_it_holds(million: Protocol, held: list[Leased], verb: str) -> None:
     query = f"select outcome from holdfast.{verb}(ids => %s, tokens => %s)"
     cost = cost_of(million, query, [job.id for job in held], [held[0].token])
 
-    assert cost.scans == 0
-    assert cost.rows <= 50
-    assert cost.pages <= pages
+    assert cost.small, cost
 
 
 @pytest.mark.proves("S0.25", "S4.9", "S4.28")
@@ -162,9 +131,7 @@ def test_a_reap_reads_what_expired(million: Protocol, held: list[Leased]) -> Non
     cost = cost_of(million, "select id from holdfast.reap()")
 
     assert len(million.reap()) == len(held)
-    assert cost.scans == 0
-    assert cost.rows <= 60
-    assert cost.pages <= 900
+    assert cost.small, cost
 
 
 def test_a_promote_reads_what_is_due(million: Protocol) -> None:
@@ -174,57 +141,56 @@ def test_a_promote_reads_what_is_due(million: Protocol) -> None:
         cost = cost_of(million, "select holdfast.promote()")
 
         assert million.promote() == 10
-    assert cost.scans == 0
-    assert cost.rows <= 60
-    assert cost.pages <= 500
+    assert cost.small, cost
 
 
-def test_an_enqueue_reads_no_jobs(million: Protocol) -> None:
+@pytest.mark.parametrize("key", ["", ', "key": "k"'], ids=["plain", "keyed"])
+@pytest.mark.proves("S4.32")
+def test_an_enqueue_reads_no_jobs(million: Protocol, key: str) -> None:
     query = "select id from holdfast.enqueue(items => %s)"
-    plain = cost_of(million, query, '[{"kind": "common", "queue": "big"}]')
-    keyed = cost_of(million, query, '[{"kind": "common", "queue": "big", "key": "k"}]')
+    cost = cost_of(million, query, f'[{{"kind": "common", "queue": "big"{key}}}]')
 
-    assert (plain.scans, keyed.scans) == (0, 0)
-    assert max(plain.rows, keyed.rows) <= 5
-    assert max(plain.pages, keyed.pages) <= 150
+    assert cost.rows == 0
+    assert cost.small, cost
 
 
 @pytest.mark.proves("S4.33")
 def test_counting_by_state_reads_no_jobs(million: Protocol) -> None:
-    counted = cost_of(million, "select count(*) from holdfast.job where queue = 'big'")
+    counted = cost_of(million, "select count(*) from holdfast.job where token is null")
     kept = cost_of(million, "select state, jobs from holdfast.depth")
 
     assert million.depth("big") == {"queued": 800_010}
-    assert counted.rows >= 800_010
+    assert not counted.small
     assert (kept.scans, kept.rows) == (0, 0)
-    assert kept.pages <= 50
+    assert kept.small, kept
 
 
-def test_the_queues_and_their_oldest_jobs_are_seen_without_reading_them_all(
-    million: Protocol,
-) -> None:
+def test_queues_and_their_oldest_jobs_are_seen_without_reading_them_all(million: Protocol) -> None:
     cost = cost_of(million, "select queue, queued, oldest from holdfast.queues")
 
-    assert cost.scans == 0
-    assert cost.rows <= 10
-    assert cost.pages <= 400
+    assert cost.small, cost
 
 
-def test_one_job_is_looked_up_and_explained_by_its_id(million: Protocol) -> None:
-    [id] = million.connection.execute(
-        "select id from holdfast.job where queue = 'big' order by pos limit 1"
-    ).fetchone() or [None]
+@pytest.mark.parametrize("look", ["id from holdfast.get(%s)", "holdfast.explain(%s)"])
+def test_one_job_is_found_by_its_id(million: Protocol, look: str) -> None:
+    with million.connection.transaction(force_rollback=True):
+        id = million.take("big").id
 
-    looked_up = cost_of(million, "select id from holdfast.get(%s)", id)
-    explained = cost_of(million, "select holdfast.explain(%s)", id)
+        cost = cost_of(million, f"select {look}", id)
 
-    assert (looked_up.scans, explained.scans) == (0, 0)
-    assert max(looked_up.rows, explained.rows) <= 10
-    assert max(looked_up.pages, explained.pages) <= 100
+    assert cost.small, cost
+
+
+def test_explaining_the_last_job_counts_ten_thousand_ahead_and_no_more(million: Protocol) -> None:
+    [last] = million.list("queue:big", max_jobs=1)
+
+    cost = cost_of(million, "select holdfast.explain(%s)", last.id)
+
+    assert "more than 10000 jobs are ahead" in million.explain(last.id)
+    assert cost.rows <= 10_100
 
 
 def test_the_newest_jobs_are_listed_without_reading_them_all(million: Protocol) -> None:
     cost = cost_of(million, "select id from holdfast.list(max_jobs => 20)")
 
-    assert cost.scans == 0
-    assert cost.rows <= 64 * 20
+    assert cost.small, cost

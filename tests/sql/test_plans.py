@@ -1,6 +1,7 @@
 """Whatever the planner believes: never more rows than asked for, the right ones, and few read."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.resources import files
@@ -279,6 +280,33 @@ def test_a_statement_takes_what_it_should_and_reads_little(
     # Who forbids index scans is owed the right rows, not few reads.
     del readings["no index scans"]
     assert {planner: r.rows for planner, r in readings.items() if r.rows > 150} == {}
+
+
+def test_claims_and_touches_are_heap_only_updates(connect: Connect) -> None:
+    db = Protocol(connect())
+    db.enqueue(*[{"kind": "k"}] * 200)
+    claims, touches = [], []
+
+    for _ in range(10):
+        with db.connection.transaction():
+            before = updates(db)
+            claimed = db.claim(max_jobs=10)
+            claims.append(updates(db) - before)
+        with db.connection.transaction():
+            before = updates(db)
+            db.touch(*claimed)
+            touches.append(updates(db) - before)
+
+    assert claims == touches == [Counter(all=10, heap_only=10)] * 10
+
+
+def updates(db: Protocol) -> Counter[str]:
+    """How many jobs this session has updated, and how many of them without touching an index."""
+    all, heap_only = db.connection.execute(
+        "select n_tup_upd, n_tup_hot_upd from pg_stat_xact_user_tables"
+        " where relid = 'holdfast.job'::regclass"
+    ).fetchone() or (0, 0)
+    return Counter(all=all, heap_only=heap_only)
 
 
 @pytest.mark.proves("S1.4")

@@ -89,9 +89,9 @@ def test_a_stale_token_beside_the_right_one_is_lost(db: Protocol) -> None:
 
 def test_a_released_job_lies_above_the_floor(db: Protocol) -> None:
     db.queue_set("default")
-    db.enqueue(*[{"kind": "k"}] * 600)
+    db.enqueue(*[{"kind": "k"}] * 1500)
     held = db.take()
-    db.ack(*db.claim(max_jobs=600))
+    db.ack(*db.claim(max_jobs=1500))
     raised = [db.raise_floors(), db.raise_floors()]
 
     db.release(held)

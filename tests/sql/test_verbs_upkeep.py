@@ -182,7 +182,7 @@ def test_history_is_written_into_the_page_of_its_day_and_dropped_with_it(
         "select count(*) from pg_inherits where inhparent = 'holdfast.history'::regclass"
     ).fetchone()
     assert pages is not None
-    assert pages[0] <= 5
+    assert pages[0] <= 6
 
 
 def test_the_steps_may_run_in_one_transaction_that_is_undone(db: Protocol, other: Open) -> None:

@@ -14,6 +14,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
 -- One plan for ever, made whenever the table may be empty: only an ordered index scan is left to choose.
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -34,7 +35,7 @@ begin
   if token is null or not coalesce(length(worker) between 1 and 200, false) or worker ~ '[[:cntrl:]]'
      or not coalesce(length(queue) between 1 and 120, false) or queue ~ '[[:cntrl:]]'
      or not coalesce(max_jobs between 1 and 10000, false)
-     or lease <= '0' or current_setting('transaction_isolation') <> 'read committed' then
+     or not coalesce(lease > '0' and lease <= '1 year', true) or current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.refuse_claim(queue, worker, token, max_jobs, lease);
   end if;
   if not durable then
@@ -338,9 +339,7 @@ begin
   if not coalesce(max_jobs between 1 and 10000, false) then
     perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed', coalesce(max_jobs::text, 'null')));
   end if;
-  if lease <= '0' then
-    perform holdfast.refuse('HF204', format('lease %s is not above zero', lease), null, 'For example lease => ''30 seconds''.');
-  end if;
+  perform holdfast.check_length('lease', lease, '1 year');
   perform holdfast.refuse('HF209',
     format('claim was called at isolation level %s', current_setting('transaction_isolation')), null,
     'Limits and lanes are decided on the newest rows: claim at read committed.');

@@ -13,6 +13,7 @@ declare
   v_now    constant timestamptz := holdfast.now();
   v_seed   constant bigint := holdfast.id_seed();
   v_queue  holdfast.queue;
+  v_names  text[];
   v_name   text;
   v_part   smallint;
   v_firsts bigint[];        -- items that may be ready at once although they have a lane
@@ -33,7 +34,7 @@ begin
       'For example: select * from holdfast.enqueue(''[{"kind": "greet", "payload": {"name": "Ada"}}]'')');
   end if;
 
-  select count(*) as jobs, bool_and(holdfast.item_ok(i.item)) as fine, max(pg_column_size(i.item -> 'payload')) as largest,
+  select count(*) as jobs, bool_and(holdfast.item_ok(i.item)) as fine, max(pg_column_size(i.item)) as largest,
          min(i.item ->> 'queue' collate "C") as first_queue, max(i.item ->> 'queue' collate "C") as last_queue,
          count(i.item ->> 'queue') as queues, count(i.item ->> 'id') as ids,
          bool_or(i.item ? 'lane') as lanes, bool_or(i.item ? 'key') as keys
@@ -45,11 +46,15 @@ begin
   if not batch.fine or batch.largest > 100000 then
     perform holdfast.check_items(items);
   end if;
+  v_names := case
+    when batch.queues = 0 then array['default']
+    when batch.queues = batch.jobs and batch.first_queue = batch.last_queue then array[batch.first_queue]
+    else array(select distinct coalesce(i.item ->> 'queue', 'default') from jsonb_array_elements(items) i(item))
+  end;
   if batch.lanes then
     v_firsts := holdfast.lane_firsts(items, repeat);
   end if;
-  if batch.keys or repeat or batch.ids not in (0, batch.jobs)
-     or batch.first_queue <> batch.last_queue or batch.queues not in (0, batch.jobs) then
+  if batch.keys or repeat or batch.ids not in (0, batch.jobs) or cardinality(v_names) > 1 then
     v_ids := array(select i.id from holdfast.items_of(items, v_now, v_seed) i order by i.ord);
   end if;
   if repeat then
@@ -68,15 +73,7 @@ begin
     v_order := array(select generate_series(1, batch.jobs));
   end if;
 
-  for v_name in
-    select batch.first_queue where batch.first_queue = batch.last_queue and batch.queues = batch.jobs
-    union all
-    select 'default' where batch.queues = 0
-    union all
-    select distinct coalesce(i.item ->> 'queue', 'default')
-    from jsonb_array_elements(items) i(item)
-    where batch.queues > 0 and not (batch.first_queue = batch.last_queue and batch.queues = batch.jobs)
-  loop
+  foreach v_name in array v_names loop
     select q.* into v_queue from holdfast.queue q where q.name = v_name;
     v_part := holdfast.queue_part(v_name);
     if batch.largest > v_queue.payload_limit then
@@ -112,8 +109,7 @@ begin
       cross join lateral (
         select case when i.item ?| '{delay,run_at}' then holdfast.due_at(i.item, v_now) else v_now end as run_at
       ) j
-      where (batch.queues in (0, batch.jobs) and batch.first_queue is not distinct from batch.last_queue
-             or coalesce(i.item ->> 'queue', 'default') = v_name)
+      where (cardinality(v_names) = 1 or coalesce(i.item ->> 'queue', 'default') = v_name)
         and (not repeat or not v_ids[i.ord] = any(v_past))
       on conflict do nothing
       returning part, id, kind, pos
@@ -228,7 +224,7 @@ $$;
 create or replace function holdfast.id_seed()
 returns bigint
 language sql volatile
-as $$ select ('x' || substr(translate(gen_random_uuid()::text, '-', ''), 17))::bit(64)::bigint & 4611686018427387903 $$;
+as $$ select (random() * 2147483647)::bigint << 31 | (random() * 2147483647)::bigint $$;
 
 -- check_items: refuse the first item that is not a job.
 create or replace function holdfast.check_items(items jsonb)
@@ -242,12 +238,20 @@ begin
   from jsonb_array_elements(items) with ordinality as i(item, ord)
   left join holdfast.queue q on q.name = coalesce(i.item ->> 'queue', 'default')
   where not holdfast.item_ok(i.item)
-     or pg_column_size(i.item -> 'payload') > coalesce(q.payload_limit, 262144)
+     or holdfast.item_size(i.item) > coalesce(q.payload_limit, 262144)
   limit 1;
   if found then
     perform holdfast.refuse_item(bad.item, bad.ord, bad.payload_limit);
   end if;
 end
+$$;
+
+-- item_size: what counts against the limit of a queue, in bytes.
+create or replace function holdfast.item_size(item jsonb)
+returns bigint
+language sql stable
+as $$
+  select coalesce(pg_column_size(item -> 'payload'), 0)::bigint + coalesce(pg_column_size(nullif(item -> 'headers', 'null')), 0)
 $$;
 
 -- item_ok: whether an item holds what it should, as far as one expression can tell quickly.
@@ -258,9 +262,10 @@ as $$
   select coalesce(
     jsonb_typeof(item) = 'object'
     and item - '{id,kind,payload,queue,priority,run_at,delay,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}'::text[] = '{}'
+    and jsonb_typeof(item -> 'kind') = 'string'
     and length(item ->> 'kind') between 1 and 200
     and not (item ->> 'kind') ~ '[[:cntrl:]]'
-    and (not item ? 'id' or coalesce(item ->> 'id' like '________-____-____-____-____________', true))
+    and (item ->> 'id' is null or holdfast.is_id(item ->> 'id'))
     and holdfast.item_details_ok(item), false)
 $$;
 
@@ -270,7 +275,8 @@ returns boolean
 language sql stable
 as $$
   select
-    (not item ? 'queue' or coalesce(length(item ->> 'queue') between 1 and 120 and not (item ->> 'queue') ~ '[[:cntrl:]]', true))
+    (item ->> 'queue' is null or jsonb_typeof(item -> 'queue') = 'string'
+      and length(item ->> 'queue') between 1 and 120 and not (item ->> 'queue') ~ '[[:cntrl:]]')
     and (not item ? 'priority' or item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null'))
     and (not item ?| '{max_attempts,lease,delay,run_at,key,on_conflict,lane,tenant,headers,subject}' or (
       case when coalesce(jsonb_typeof(item -> 'max_attempts'), 'null') = 'null' then true
@@ -285,20 +291,34 @@ as $$
       and (item ->> 'delay' is null or item ->> 'run_at' is null)
       and (item ->> 'run_at' is null or holdfast.is_time(item ->> 'run_at'))
       and coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after')
-      and coalesce(length(item ->> 'key') between 1 and 500, true)
+      and coalesce(jsonb_typeof(item -> 'lane'), 'null') in ('string', 'null')
+      and coalesce(jsonb_typeof(item -> 'tenant'), 'null') in ('string', 'null')
+      and coalesce(jsonb_typeof(item -> 'key'), 'null') in ('string', 'number', 'null')
+      and coalesce(jsonb_typeof(item -> 'subject'), 'null') in ('string', 'number', 'null')
+      and coalesce(length(item ->> 'key') between 1 and 500 and octet_length(item ->> 'key') <= 1000, true)
       and coalesce(length(item ->> 'lane') between 1 and 200 and not (item ->> 'lane') ~ '[[:cntrl:]]', true)
       and coalesce(length(item ->> 'tenant') between 1 and 200 and not (item ->> 'tenant') ~ '[[:cntrl:]]', true)
       and coalesce(length(item ->> 'subject') between 1 and 500, true)
       and coalesce(jsonb_typeof(item -> 'headers'), 'null') in ('object', 'null')))
 $$;
 
+-- is_id: whether a text is a UUID. No regular expression: this is asked of every item.
+create or replace function holdfast.is_id(value text)
+returns boolean
+language sql immutable parallel safe
+as $$
+  select value like '________-____-____-____-____________'
+    and translate(value, '0123456789abcdefABCDEF-', '') = ''
+    and length(translate(value, '-', '')) = 32
+$$;
+
+-- is_time: whether a text is a time that every client's calendar has.
 create or replace function holdfast.is_time(value text)
 returns boolean
 language plpgsql stable
 as $$
 begin
-  perform value::timestamptz;
-  return true;
+  return value::timestamptz between '0001-01-02 00:00Z' and '9999-12-30 00:00Z';
 exception when others then
   return false;
 end
@@ -326,9 +346,15 @@ begin
   if item ->> 'kind' is null then
     perform holdfast.refuse('HF201', format('%s has no kind', v_item), null, 'The kind names the handler, for example "send_email".');
   end if;
-  if not coalesce(item ->> 'id' like '________-____-____-____-____________', true) then
+  if not holdfast.is_id(item ->> 'id') then
     perform holdfast.refuse('HF201', format('id %L of %s is not a UUID', item ->> 'id', v_item), null, 'Leave it out, or make it with holdfast.new_id(queue).');
   end if;
+  foreach v_field in array '{kind,queue,lane,tenant,key,subject}'::text[] loop
+    if jsonb_typeof(item -> v_field) in ('array', 'object', 'boolean')
+       or jsonb_typeof(item -> v_field) = 'number' and not v_field in ('key', 'subject') then
+      perform holdfast.refuse('HF202', format('%s %s of %s is not a text', v_field, left((item -> v_field)::text, 80), v_item));
+    end if;
+  end loop;
   perform holdfast.named('kind of ' || v_item, item ->> 'kind');
   if item ->> 'queue' is not null then
     perform holdfast.named('queue of ' || v_item, item ->> 'queue', 120);
@@ -339,8 +365,9 @@ begin
     end if;
   end loop;
   foreach v_field in array '{key,subject}'::text[] loop
-    if not coalesce(length(item ->> v_field) between 1 and 500, true) then
-      perform holdfast.refuse('HF202', format('%s of %s is %s characters long, 1 to 500 are allowed', v_field, v_item, length(item ->> v_field)));
+    if not coalesce(length(item ->> v_field) between 1 and 500 and (v_field = 'subject' or octet_length(item ->> v_field) <= 1000), true) then
+      perform holdfast.refuse('HF202', format('%s of %s is %s characters and %s bytes long', v_field, v_item, length(item ->> v_field), octet_length(item ->> v_field)),
+        null, 'It may have 1 to 500 characters, a key 1000 bytes; pass a hash of what is longer.');
     end if;
   end loop;
   if item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null') then
@@ -361,10 +388,10 @@ begin
   if not coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after') then
     perform holdfast.refuse('HF205', format('on_conflict %L of %s is not skip, replace or after', item ->> 'on_conflict', v_item));
   end if;
-  if pg_column_size(item -> 'payload') > payload_limit then
+  if holdfast.item_size(item) > payload_limit then
     perform holdfast.refuse('HF210',
-      format('payload of %s (%s) is %s, the limit for queue %L is %s', v_item, item ->> 'kind',
-        pg_size_pretty(pg_column_size(item -> 'payload')::bigint), coalesce(item ->> 'queue', 'default'), pg_size_pretty(payload_limit::bigint)),
+      format('payload of %s (%s) is %s bytes, the limit for queue %L is %s', v_item, item ->> 'kind',
+        holdfast.item_size(item), coalesce(item ->> 'queue', 'default'), payload_limit),
       null, 'Store the data elsewhere and pass its address, or raise payload_limit of the queue.');
   end if;
   perform holdfast.refuse('HF201', format('headers of %s must be an object, got %s', v_item, left((item -> 'headers')::text, 80)));
@@ -580,6 +607,11 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform holdfast.named('queue', queue, 120);
+  perform holdfast.named('kind', k) from unnest(kinds) k;
+  if cardinality(kinds) is distinct from cardinality(counts) or exists (select from unnest(counts) c where c is null or c < 0) then
+    perform holdfast.refuse('HF208', 'counts must be one number from zero for each kind');
+  end if;
   insert into holdfast.tally (part, queue, kind, queued)
   select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs
   from unnest(kinds, counts) c(kind, jobs);
@@ -623,6 +655,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform holdfast.named('worker', worker);
+  perform holdfast.named('queue', q, 120) from unnest(queues) q;
   insert into holdfast.waiter (queue, until, worker)
   select q, holdfast.now() + patience, await_work.worker
   from unnest(queues) q;

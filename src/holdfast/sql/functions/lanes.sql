@@ -63,35 +63,47 @@ begin
     ) s
     order by s.nth);
 
+  -- Jobs are always reached by joining their ids, never by `part = … and id = any(…)`: an older
+  -- planner that believes the table is tiny would read the whole part instead.
   update holdfast.job j
   set pos = null, blocked = true
-  where j.part = pick_lanes.part and j.id = any(v_met) and j.lane = any(v_locked) and not j.id = any(v_heads);
+  from unnest(v_met) u(id)
+  where j.part = holdfast.part_of(u.id) and j.id = u.id and j.lane = any(v_locked) and not j.id = any(v_heads);
   get diagnostics moved = row_count;
   -- Heads that stay behind for want of room become ready, unless someone is at them.
   update holdfast.job j
   set pos = nextval('holdfast.pos'), blocked = false
-  where j.part = pick_lanes.part and j.id = any(array(
-    select h.id
-    from holdfast.job h
-    where h.part = pick_lanes.part and h.id = any(v_heads) and not h.id = any(v_start) and h.blocked and h.run_at <= at
-    for update skip locked));
+  from (
+    select h.part, h.id
+    from unnest(v_heads) u(id)
+    cross join lateral (
+      select x.part, x.id
+      from holdfast.job x
+      where x.part = holdfast.part_of(u.id) and x.id = u.id and not x.id = any(v_start) and x.blocked and x.run_at <= at
+      for update skip locked
+    ) h
+    offset 0
+  ) h
+  where j.part = h.part and j.id = h.id;
   get diagnostics v_more = row_count;
   moved := moved + v_more;
   update holdfast.job j
   set blocked = false
-  where j.part = pick_lanes.part and j.id = any(v_start) and j.blocked;
+  from unnest(v_start) u(id)
+  where j.part = holdfast.part_of(u.id) and j.id = u.id and j.blocked;
 
   insert into holdfast.rate_use (part, queue, lane, at, starts)
   select pick_lanes.part, queue_row.name, l.name, pick_lanes.at, count(*)
-  from holdfast.job j
+  from unnest(v_start) u(id)
+  join holdfast.job j on j.part = holdfast.part_of(u.id) and j.id = u.id
   join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
-  where j.part = pick_lanes.part and j.id = any(v_start) and l.rate_limit is not null
+  where l.rate_limit is not null
   group by l.name;
 
   chosen := array(
     select j.ctid
-    from holdfast.job j
-    where j.part = pick_lanes.part and j.id = any(v_start));
+    from unnest(v_start) u(id)
+    join holdfast.job j on j.part = holdfast.part_of(u.id) and j.id = u.id);
 end
 $$;
 
@@ -172,15 +184,18 @@ begin
     v_queue.name := v_name;
     update holdfast.job j
     set pos = case when j.run_at <= at then nextval('holdfast.pos') end, blocked = false
-    where j.part = unblock.part and j.id = any(array(
-      select b.id
+    from (
+      select b.part, b.id
       from holdfast.lane_heads(v_queue, unblock.part, v_lanes, at) h
       cross join lateral (
-        select x.id
+        select x.part, x.id
         from holdfast.job x
         where x.part = unblock.part and x.id = h.id and x.blocked and not x.follow
         for update skip locked
-      ) b));
+      ) b
+      offset 0
+    ) b
+    where j.part = b.part and j.id = b.id;
     get diagnostics v_woken = row_count;
     if v_woken > 0 then
       v_ready := v_ready + v_woken;

@@ -22,6 +22,9 @@ language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if not coalesce(max_jobs between 1 and 100000, false) then
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+  end if;
   return query execute
     'select x.* from generate_series(0, 63) p cross join lateral ('
     || '  select j.* from holdfast.jobs j where j.part = p::smallint and ($2 is null or j.id < $2) and '

@@ -80,9 +80,7 @@ declare
   v_part   smallint;
   back     record;
 begin
-  if delay < '0' then
-    perform holdfast.refuse('HF204', format('delay %s is below zero', delay));
-  end if;
+  perform holdfast.check_length('delay', delay, '100 years');
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
     perform from holdfast.ended e where e.part = v_part and e.id = any(v_stored) order by e.id for update;
     with ended as materialized (
@@ -250,19 +248,24 @@ begin
     if found then
       v_to := case when coalesce(v_target.fanout, 1) = 1 then holdfast.queue_part(queue)
                    else holdfast.fanned_part(queue, v_target.fanout, jsonb_build_object('lane', job.lane, 'key', job.key, 'id', these.id), 0) end;
-      insert into holdfast.job (
-        part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
-        lease_for, error, reason, headers, payload, by_kind, lane_seq, pos)
-      values (
-        v_to, holdfast.stamp(these.id, v_to), move.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
-        job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
-        job.lease_for, job.error, coalesce(move.reason, 'moved by ' || move.actor, job.reason), job.headers, job.payload, coalesce(v_target.by_kind, false),
-        case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
-        case when job.run_at <= v_now then nextval('holdfast.pos') end)
-      on conflict (part, queue, kind, key, follow) where key is not null do nothing
-      returning true into v_moved;
-      if v_moved then
+      -- deleted first: in a queue of the same part the id stays as it is
+      begin
         delete from holdfast.job j where j.part = v_part and j.id = these.id;
+        insert into holdfast.job (
+          part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
+          lease_for, error, reason, headers, payload, by_kind, lane_seq, pos)
+        values (
+          v_to, holdfast.stamp(these.id, v_to), move.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
+          job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
+          job.lease_for, job.error, coalesce(move.reason, 'moved by ' || move.actor, job.reason), job.headers, job.payload,
+          coalesce(v_target.by_kind, false),
+          case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
+          case when job.run_at <= v_now then nextval('holdfast.pos') end);
+        v_moved := true;
+      exception when unique_violation then
+        v_moved := false;   -- a live job there has the same key
+      end;
+      if v_moved then
         insert into holdfast.tally (part, queue, kind, queued)
         values (v_part, job.queue, job.kind, -1), (v_to, move.queue, job.kind, 1);
         if job.key is not null then

@@ -97,8 +97,8 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.named('queue', queue, 120);
-  if until <= holdfast.now() then
-    perform holdfast.refuse('HF204', format('until %s is in the past', until));
+  if until <= holdfast.now() or not holdfast.is_time(until::text) then
+    perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null, 'Leave it out to pause until resumed.');
   end if;
   insert into holdfast.queue (name) values (pause.queue) on conflict do nothing;
   update holdfast.queue q

@@ -8,16 +8,14 @@ returns table (id uuid, outcome text, lease_until timestamptz, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
   v_now constant timestamptz := holdfast.now();
   kept  record;
 begin
-  if lease <= '0' then
-    perform holdfast.refuse('HF204', format('lease %s is not above zero', lease));
-  end if;
+  perform holdfast.check_length('lease', lease, '1 year');
   tokens := holdfast.paired(ids, tokens);
   with touched as (
     update holdfast.job j
@@ -48,7 +46,7 @@ returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -141,9 +139,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  if delay < '0' then
-    perform holdfast.refuse('HF204', format('delay %s is below zero', delay));
-  end if;
+  perform holdfast.check_length('delay', delay, '100 years');
   return query
     select f.id, f.outcome, f.detail
     from holdfast.nack_each(ids, holdfast.paired(ids, tokens),
@@ -160,9 +156,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  if delay < '0' then
-    perform holdfast.refuse('HF204', format('delay %s is below zero', delay));
-  end if;
+  perform holdfast.check_length('delay', delay, '100 years');
   return query
     select r.id, r.outcome, r.detail
     from holdfast.release_each(ids, holdfast.paired(ids, tokens), array_fill(delay, array[cardinality(ids)])) r;
@@ -191,8 +185,7 @@ begin
   where jsonb_typeof(i.item) <> 'object'
      or i.item - '{id,token,verb,result,error_kind,message,traceback,delay}'::text[] <> '{}'
      or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release'), false)
-     or not coalesce(i.item ->> 'id' ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', false)
-     or not coalesce(i.item ->> 'token' ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', false)
+     or not coalesce(holdfast.is_id(i.item ->> 'id') and holdfast.is_id(i.item ->> 'token'), false)
      or not holdfast.item_details_ok(jsonb_build_object('delay', i.item -> 'delay'))
   limit 1;
   if found then
@@ -244,6 +237,19 @@ begin
 end
 $$;
 
+-- check_length: refuse a duration that is negative, or longer than anybody can mean.
+create or replace function holdfast.check_length(field text, value interval, longest interval)
+returns void
+language plpgsql
+as $$
+begin
+  if value < '0' or value > longest or field = 'lease' and value = '0' then
+    perform holdfast.refuse('HF204', format('%s %s is out of range', field, value), null,
+      format('It lies between %s and %s.', case field when 'lease' then 'more than 0' else '0' end, longest));
+  end if;
+end
+$$;
+
 -- held: what these tokens still hold; the answer to a claim whose reply was lost.
 create or replace function holdfast.held(tokens uuid[])
 returns table (
@@ -290,7 +296,7 @@ create or replace function holdfast.nack_each(
 returns table (id uuid, outcome text, detail text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -302,10 +308,9 @@ declare
   these   record;
 begin
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
-    perform from holdfast.job j
-    where j.part = v_part and j.id = any(ids)
-    order by j.id
-    for update;
+    perform from (select distinct x.id from unnest(ids) x(id) where holdfast.part_of(x.id) = v_part order by x.id) u
+    cross join lateral (
+      select from holdfast.job j where j.part = v_part and j.id = u.id for update) j;
     select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
     from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, 'failed', v_now) f;
     v_ids := v_ids || these.ids;
@@ -329,48 +334,45 @@ create or replace function holdfast.release_each(ids uuid[], tokens uuid[], dela
 returns table (id uuid, outcome text, detail text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
-  v_now   constant timestamptz := holdfast.now();
-  v_freed uuid[] := '{}';
-  v_toks  uuid[] := '{}';
-  v_part  smallint;
-  these    record;
+  v_now constant timestamptz := holdfast.now();
+  freed record;
 begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
   perform pg_advisory_xact_lock_shared(4915, 1);
-  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
-    perform from holdfast.job j where j.part = v_part and j.id = any(ids) order by j.id for update;
-    with freed as (
-      update holdfast.job j
-      set token = null, lease_until = null, worker = null, held = null, attempt = j.attempt - 1,
-          run_at = v_now + coalesce(u.delay, '0'),
-          pos = case when coalesce(u.delay, '0') = '0' then greatest(j.pos, holdfast.front(j.part, j.queue, j.priority)) end
-      from (select distinct on (x.id, x.token) x.id, x.token, x.delay from unnest(ids, tokens, delays) x(id, token, delay)) u
-      where j.part = v_part and j.id = u.id and j.token = u.token
-      returning j.id, u.token, j.queue, j.kind, j.lane
-    ), counted as (
-      insert into holdfast.tally (part, queue, kind, leased, queued)
-      select v_part, f.queue, f.kind, -count(*), count(*)
-      from freed f
-      group by f.queue, f.kind
-    )
-    select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.queue) as queues
-    into these
-    from freed f;
-    if these.ids is not null then
-      v_freed := v_freed || these.ids;
-      v_toks := v_toks || these.tokens;
-      perform holdfast.mark_taken(these.ids, these.tokens, 'released');
-      perform holdfast.wake(these.queues, cardinality(these.ids));
-    end if;
-  end loop;
+  with released as (
+    update holdfast.job j
+    set token = null, lease_until = null, worker = null, held = null, attempt = j.attempt - 1,
+        run_at = v_now + coalesce(u.delay, '0'),
+        pos = case when coalesce(u.delay, '0') = '0' then greatest(j.pos, holdfast.front(j.part, j.queue, j.priority)) end
+    from (
+      select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.delay
+      from unnest(ids, tokens, delays) x(id, token, delay)
+      order by x.id, x.token
+    ) u
+    where j.part = u.part and j.id = u.id and j.token = u.token
+    returning j.part, j.id, u.token, j.queue, j.kind
+  ), counted as (
+    insert into holdfast.tally (part, queue, kind, leased, queued)
+    select r.part, r.queue, r.kind, -count(*), count(*)
+    from released r
+    group by r.part, r.queue, r.kind
+  )
+  select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues
+  into freed
+  from released r;
+  if freed.ids is not null then
+    perform holdfast.mark_taken(freed.ids, freed.tokens, 'released');
+    perform holdfast.wake(freed.queues, cardinality(freed.ids));
+  end if;
   return query
-    select u.id, coalesce(case when f.id is not null then 'queued' end, l.outcome), l.detail
+    select u.id, case when f.id is not null then 'queued' else l.outcome end, l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
     left join lateral (
-      select x.id from unnest(v_freed, v_toks) x(id, token) where x.id = u.id and x.token = u.token limit 1) f on true
+      select x.id from unnest(freed.ids, freed.tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) f on true
     left join lateral holdfast.lost(u.id, u.token, 'release') l on f.id is null
     order by u.nth;
 end

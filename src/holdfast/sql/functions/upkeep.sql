@@ -7,7 +7,7 @@ returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan set jit = off
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -15,11 +15,14 @@ declare
   v_cut    constant timestamptz := holdfast.expired_before(v_now);
   v_tokens uuid[];
   v_part   smallint;
+  v_ids    uuid[];
   v_left   integer := max_jobs;
+  v_failed integer;
   expired  record;
 begin
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
+    exit when v_left <= 0;
     v_tokens := array(
       select l.token
       from holdfast.lease l
@@ -27,53 +30,56 @@ begin
       order by l.until
       limit 200
       for update skip locked);
-    exit when cardinality(v_tokens) = 0 or v_left <= 0;
+    exit when cardinality(v_tokens) = 0;
 
-    for v_part in select distinct l.part from holdfast.lease l where l.token = any(v_tokens) loop
-      select array_agg(e.id) as ids, array_agg(e.token) as tokens, count(*)::integer as jobs
-      into expired
-      from (
-        -- locked and judged in one statement: an ack or touch that is under way is left alone
-        select j.id, j.token
-        from (
-          select i.id, l.token
-          from holdfast.lease l
-          cross join lateral unnest(l.ids) i(id)
-          where l.token = any(v_tokens) and l.part = v_part
-        ) h
-        cross join lateral (
-          select x.id, x.token
-          from holdfast.job x
-          where x.part = v_part and x.id = h.id and x.token = h.token and x.lease_until <= v_cut
-          for update skip locked
-        ) j
-        limit v_left
-      ) e;
-      continue when expired.ids is null;
-      v_left := v_left - expired.jobs;
-      return query
-        select f.id, f.queue, f.kind, f.worker, f.outcome
-        from holdfast.fail(v_part, expired.ids, expired.tokens,
-          array_fill('LeaseExpired'::text, array[expired.jobs]),
-          array_fill('the lease ran out and nobody renewed it'::text, array[expired.jobs]),
-          array_fill(null::text, array[expired.jobs]), array_fill(interval '0', array[expired.jobs]), 'expired', v_now) f;
-    end loop;
-
-    -- A claim that holds nothing any more stays a while as the receipt of its acks.
-    update holdfast.lease l
-    set open = h.until is not null, until = coalesce(h.until, v_now + interval '5 minutes')
-    from (
-      select l.token, l.claimed_at, min(j.lease_until) as until
+    with held as materialized (
+      select l.token, l.claimed_at, l.part, i.id, j.lease_until
       from holdfast.lease l
       cross join lateral unnest(l.ids) i(id)
       left join lateral (
         select x.lease_until from holdfast.job x where x.part = l.part and x.id = i.id and x.token = l.token limit 1) j on true
       where l.token = any(v_tokens) and l.open
-      group by l.token, l.claimed_at
-    ) h
-    where l.token = h.token and l.claimed_at = h.claimed_at and l.open
-      and (h.until is null or h.until > v_cut);
-    exit when not found;   -- all that is left is being settled by others
+    ), closed as (
+      -- A claim that holds nothing any more stays a while as the receipt of its acks.
+      update holdfast.lease l
+      set open = h.until is not null, until = coalesce(h.until, v_now + interval '5 minutes')
+      from (select x.token, x.claimed_at, min(x.lease_until) as until from held x group by x.token, x.claimed_at) h
+      where l.token = h.token and l.claimed_at = h.claimed_at and l.open and (h.until is null or h.until > v_cut)
+      returning 1
+    )
+    select (select count(*) from closed) as closed,
+           jsonb_agg(jsonb_build_array(h.part, h.id, h.token)) filter (where h.lease_until <= v_cut) as jobs
+    into expired
+    from held h;
+
+    v_failed := 0;
+    for v_part, v_ids, v_tokens in
+      select (e -> 0)::smallint, array_agg((e ->> 1)::uuid), array_agg((e ->> 2)::uuid)
+      from jsonb_array_elements(expired.jobs) with ordinality as x(e, nth)
+      where x.nth <= v_left
+      group by e -> 0
+    loop
+      -- locked and judged in one statement: an ack or touch that is under way is left alone
+      select array_agg(j.id), array_agg(j.token)
+      into v_ids, v_tokens
+      from unnest(v_ids, v_tokens) u(id, token)
+      cross join lateral (
+        select x.id, x.token
+        from holdfast.job x
+        where x.part = v_part and x.id = u.id and x.token = u.token and x.lease_until <= v_cut
+        for update skip locked
+      ) j;
+      continue when v_ids is null;
+      v_failed := v_failed + cardinality(v_ids);
+      return query
+        select f.id, f.queue, f.kind, f.worker, f.outcome
+        from holdfast.fail(v_part, v_ids, v_tokens,
+          array_fill('LeaseExpired'::text, array[cardinality(v_ids)]),
+          array_fill('the lease ran out and nobody renewed it'::text, array[cardinality(v_ids)]),
+          array_fill(null::text, array[cardinality(v_ids)]), array_fill(interval '0', array[cardinality(v_ids)]), 'expired', v_now) f;
+    end loop;
+    v_left := v_left - v_failed;
+    exit when expired.closed = 0 and v_failed = 0;   -- all that is left is being settled by others
   end loop;
 end
 $$;
@@ -112,7 +118,8 @@ returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -183,6 +190,7 @@ returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -296,6 +304,7 @@ returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -451,7 +460,7 @@ begin
         done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived
   ), known as (
     insert into holdfast.queue (name)
-    select distinct s.queue from sums s
+    select distinct s.queue from sums s where length(s.queue) between 1 and 120
     on conflict do nothing
   )
   select coalesce(sum(s.deltas), 0) into v_folded from sums s;

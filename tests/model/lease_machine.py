@@ -1,0 +1,524 @@
+"""A model of the protocol beside the real one: whatever is done to both, they must agree.
+
+Workers claim and settle, also as zombies with leases they lost long ago and with tokens that were
+never theirs; producers collide; operators interfere; time passes. After each step the rows of the
+database are compared with the model, which knows for every job its state, its holder and its
+attempts. In the end all that lives must come to its end: nothing may be stuck.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+from uuid import UUID
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.model.world import RECEIPT, Grant, Job, World
+from tests.protocol import Hold, Leased, Protocol
+
+Draw = Callable[[Any], Any]
+
+LEASE = timedelta(seconds=30)
+LIMIT = 3
+LANE_LIMITS = {"x": 1, "y": 2}
+QUEUES = "abc"
+
+ROWS = """
+select id, queue, kind, case when token is null then 'queued' else 'leased' end as state, token,
+       lease_until, attempt, max_attempts, priority, run_at, key, lane, follow, held, lane_seq, pos
+from holdfast.job
+union all
+select id, queue, kind, state, null, null, attempt, max_attempts, priority, run_at, key, lane,
+       false, null, null, null
+from holdfast.ended
+"""
+DEPTH = "select queue, kind, state, jobs from holdfast.depth where jobs <> 0"
+
+picks = st.integers(0, 999)
+queues = st.sampled_from(["a", "a", "b", "c"])
+delays = st.sampled_from([0, 0, 5, 40])
+items = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["send", "sync"]),
+        "key": st.sampled_from([None, None, "k1", "k2"]),
+        "on_conflict": st.sampled_from(["skip", "replace", "after"]),
+        "lane": st.sampled_from([None, None, "x", "y"]),
+        "priority": st.integers(0, 2),
+        "delay": st.sampled_from([0, 0, 0, 5, 40]),
+        "max_attempts": st.integers(1, 3),
+        "tenant": st.sampled_from([None, "t1", "t2"]),
+    }
+)
+# How often each is tried, of so many in all.
+ACTIONS = {
+    "enqueue": 2,
+    "enqueue_what_is_there": 1,
+    "send_again": 1,
+    "claim": 5,
+    "claim_kinds": 1,
+    "touch": 1,
+    "ack": 3,
+    "nack": 3,
+    "release": 1,
+    "settle": 2,
+    "ask_what_is_held": 1,
+    "time_passes": 3,
+    "reap": 1,
+    "promote": 1,
+    "sweep": 1,
+    "upkeep": 1,
+    "cancel": 1,
+    "retry": 2,
+    "edit": 1,
+    "move": 1,
+    "archive": 1,
+    "purge": 1,
+    "pause": 1,
+}
+actions = st.sampled_from([action for action, times in ACTIONS.items() for _ in range(times)])
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Both worlds. Subclasses set `db`."""
+
+    db: Protocol
+    steps = 0
+
+    @initialize(
+        on_failure=st.sampled_from(["skip", "retry", "halt"]),
+        first=st.lists(items, min_size=1, max_size=4),
+    )
+    def begin(self, on_failure: str, first: list[dict[str, Any]]) -> None:
+        self.world = World(datetime.now(UTC), on_failure)
+        self._tell_time()
+        self.db.wipe()
+        self.db.queue_set("a", lane_on_failure=on_failure)
+        self.db.queue_set(
+            "b", keep_done=86_400, limit=LIMIT, by_kind=True, lane_on_failure=on_failure
+        )
+        self.db.queue_set("c", fair=True, lane_on_failure=on_failure)
+        for queue in QUEUES:
+            self.db.lane_set(queue, "y", limit=LANE_LIMITS["y"])
+            self._enqueue(queue, first)
+
+    @rule(action=actions, data=st.data())
+    def step(self, action: str, data: st.DataObject) -> None:
+        type(self).steps += 1
+        getattr(self, action)(data.draw)
+
+    # -- producers
+
+    def enqueue(self, draw: Draw) -> None:
+        self._enqueue(draw(queues), draw(st.lists(items, min_size=1, max_size=3)))
+
+    def enqueue_what_is_there(self, draw: Draw) -> None:
+        keyed = [job for job in self.world.jobs.values() if job.live and job.key]
+        running = [job for job in keyed if job.token]
+        if keyed:
+            job = _one(draw, running or keyed)
+            self._enqueue(job.queue, [{**draw(items), "kind": job.kind, "key": job.key}])
+
+    def send_again(self, draw: Draw) -> None:
+        jobs = [
+            job for job in self.world.jobs.values() if job.state != "gone" or self._receipt(job)
+        ]
+        if not jobs:
+            return
+        job = _one(draw, jobs)
+        item = {"kind": job.kind, "queue": job.queue, "key": job.key, "id": str(job.id)}
+        policy = "after" if job.follow else "skip"
+
+        [answer] = self.db.enqueue({**item, "on_conflict": policy}, repeat=True)
+
+        assert (answer.id, answer.created) == (job.id, True)
+
+    def _enqueue(self, queue: str, batch: list[dict[str, Any]]) -> None:
+        answers = self.db.enqueue(*[{**item, "queue": queue} for item in batch])
+
+        for item, answer in zip(batch, answers, strict=True):
+            place = (queue, item["kind"], item["key"])
+            due = self.world.now + timedelta(seconds=item["delay"])
+            rival = self.world.at(place, follow=False)
+            policy = item["on_conflict"]
+            follows = rival is not None and rival.state == "leased" and policy != "skip"
+            waiting = self.world.at(place, follow=True)
+            if rival is None or (follows and waiting is None):
+                assert answer.created
+                assert answer.id not in self.world.jobs
+                self.world.jobs[answer.id] = Job(
+                    answer.id,
+                    queue,
+                    item["kind"],
+                    item["key"],
+                    item["lane"],
+                    item["priority"],
+                    item["max_attempts"],
+                    due,
+                    follow=rival is not None,
+                )
+                continue
+            target = waiting if follows else rival
+            assert target is not None
+            assert (answer.created, answer.duplicate_of) == (False, target.id)
+            if policy == "replace":
+                target.priority, target.run_at = item["priority"], due
+                if not target.follow:
+                    target.max_attempts, target.attempt = item["max_attempts"], 0
+
+    # -- workers
+
+    def claim(self, draw: Draw) -> None:
+        self._claim(draw(queues), draw(st.integers(1, 4)), None)
+
+    def claim_kinds(self, draw: Draw) -> None:
+        self._claim(draw(queues), 2, draw(st.sampled_from([["send"], ["sync"], ["sync", "send"]])))
+
+    def _claim(self, queue: str, max_jobs: int, kinds: list[str] | None) -> None:
+        ready = {
+            row.id: row
+            for row in self._rows()
+            if row.state == "queued" and row.queue == queue and row.pos is not None and not row.lane
+        }
+
+        claimed = self.db.claim(queue, max_jobs=max_jobs, kinds=kinds)
+
+        assert len(claimed) <= max_jobs
+        assert not claimed or queue not in self.world.paused
+        self._notice_reaped()
+        now = self.world.now
+        for leased in claimed:
+            job = self.world.jobs[leased.id]
+            assert (job.state, job.queue, job.follow) == ("queued", queue, False)
+            assert job.run_at <= now
+            assert kinds is None or job.kind in kinds
+            assert (queue, job.lane) not in self.world.halted
+            job.state, job.token, job.lease_until = "leased", leased.token, now + LEASE
+            job.attempt += 1
+            self.world.grants[Hold(job.id, leased.token)] = Grant()
+            assert (leased.attempt, leased.lease_until) == (job.attempt, job.lease_until)
+        if queue not in self.world.paused:
+            self._check_order(queue, max_jobs, kinds, claimed, ready)
+
+    def touch(self, draw: Draw) -> None:
+        if hold := self._hold(draw):
+            [answer] = self.db.touch(hold)
+            assert answer.outcome in self._touched(hold)
+
+    def ack(self, draw: Draw) -> None:
+        if hold := self._hold(draw):
+            [answer] = self.db.ack(hold)
+            assert answer.outcome in self._acked(hold)
+
+    def nack(self, draw: Draw) -> None:
+        if hold := self._hold(draw):
+            delay = draw(delays)
+            [answer] = self.db.nack(hold, message="boom", delay=timedelta(seconds=delay))
+            assert answer.outcome in self._nacked(hold, delay)
+
+    def release(self, draw: Draw) -> None:
+        if hold := self._hold(draw):
+            delay = draw(delays)
+            [answer] = self.db.release(hold, delay=timedelta(seconds=delay))
+            assert answer.outcome in self._released(hold, delay)
+
+    def settle(self, draw: Draw) -> None:
+        asked: dict[UUID, tuple[Hold, str]] = {}
+        for verb in draw(st.lists(st.sampled_from(["ack", "nack", "release"]), max_size=4)):
+            if hold := self._hold(draw):
+                asked.setdefault(hold.id, (hold, verb))
+
+        answers = self.db.settle(
+            *[{"verb": verb, "delay": 0, **hold._asdict()} for hold, verb in asked.values()]
+        )
+
+        expected = {"ack": self._acked, "nack": self._nacked, "release": self._released}
+        # As the call does it: acks, then failures, then releases.
+        order = sorted(zip(asked.values(), answers, strict=True), key=lambda each: each[0][1])
+        for (hold, verb), answer in order:
+            assert answer.id == hold.id
+            assert answer.outcome in expected[verb](hold), (verb, answer)
+
+    def ask_what_is_held(self, draw: Draw) -> None:
+        if hold := self._hold(draw):
+            held = {job.id for job in self.db.held(hold.token)}
+            assert held == {job.id for job in self.world.jobs.values() if job.token == hold.token}
+
+    # -- time and upkeep
+
+    def time_passes(self, draw: Draw) -> None:
+        self.world.now += timedelta(seconds=draw(st.sampled_from([1, 10, 31, 31, 400])))
+        self._tell_time()
+
+    def reap(self, draw: Draw) -> None:
+        reaped = self.db.reap()
+        self._notice_all_reaped({each.id: each.outcome for each in reaped})
+
+    def promote(self, draw: Draw) -> None:
+        self.db.promote()
+        waiting = [row for row in self._rows() if row.state == "queued" and row.pos is None]
+        due = [row for row in waiting if row.run_at <= self.world.now]
+        assert not [row for row in due if not row.lane and not row.follow]
+
+    def sweep(self, draw: Draw) -> None:
+        self.db.sweep()
+
+    def upkeep(self, draw: Draw) -> None:
+        self.db.upkeep()
+        self._notice_all_reaped(None)
+
+    # -- operators
+
+    def cancel(self, draw: Draw) -> None:
+        job = self._any(draw)
+        [answer] = self.db.cancel(job.id)
+
+        assert answer.changed == job.live
+        if job.live:
+            if job.token:
+                self.world.give_up(job, "cancelled")
+            self.world.end(job, "cancelled")
+
+    def retry(self, draw: Draw) -> None:
+        job, delay = self._any(draw, "dead"), draw(delays)
+        ended = job.state in ("dead", "cancelled", "done", "archived")
+        free = self.world.at(job.place(), follow=False) is None
+
+        [answer] = self.db.retry(job.id, delay=timedelta(seconds=delay))
+
+        assert answer.changed == (ended and free)
+        if answer.changed:
+            self.world.deal_with(job)
+            job.state, job.attempt, job.acks = "queued", 0, 0
+            job.run_at = self.world.now + timedelta(seconds=delay)
+
+    def edit(self, draw: Draw) -> None:
+        job = self._any(draw, "queued")
+        priority, delay = draw(st.integers(0, 2)), draw(st.sampled_from([None, 0, 40]))
+        run_at = None if delay is None else self.world.now + timedelta(seconds=delay)
+        changes = {"priority": priority} | ({"run_at": run_at.isoformat()} if run_at else {})
+
+        [answer] = self.db.edit(job.id, changes=changes)
+
+        assert answer.changed == (job.state in ("queued", "dead"))
+        if answer.changed:
+            job.priority = priority
+            if job.state == "queued":
+                job.run_at = run_at or job.run_at
+                job.max_attempts = max(job.max_attempts, job.attempt + 1)
+
+    def move(self, draw: Draw) -> None:
+        job, queue = self._any(draw, "queued"), draw(queues)
+        taken = job.state == "queued" and self.world.at((queue, job.kind, job.key), follow=False)
+        movable = job.state in ("queued", "dead") and job.queue != queue and not taken
+
+        [answer] = self.db.move(job.id, queue=queue)
+
+        assert answer.changed == movable
+        if movable:
+            assert answer.new_id is not None
+            self.world.move(job, queue, answer.new_id)
+
+    def archive(self, draw: Draw) -> None:
+        job = self._any(draw, "dead")
+        [answer] = self.db.archive(job.id)
+
+        assert answer.changed == (job.state in ("dead", "cancelled", "done"))
+        if answer.changed:
+            self.world.deal_with(job)
+            job.state = "archived"
+
+    def purge(self, draw: Draw) -> None:
+        job = self._any(draw)
+        [answer] = self.db.purge(job.id)
+
+        assert answer.changed == (job.state not in ("leased", "gone"))
+        if answer.changed:
+            self.world.deal_with(job)
+            if job.live:
+                self.world.end(job, "gone")
+            job.state = "gone"
+
+    def pause(self, draw: Draw) -> None:
+        if self.world.paused:
+            self.db.resume(self.world.paused.pop())
+        else:
+            queue = draw(queues)
+            self.db.pause(queue)
+            self.world.paused.add(queue)
+
+    # -- what must be true after every step
+
+    @invariant()
+    def both_worlds_agree(self) -> None:
+        rows = self._rows()
+        known = {job.id: job for job in self.world.jobs.values() if job.state != "gone"}
+        assert len(rows) == len({row.id for row in rows}), "a job is in two places"
+        assert {row.id for row in rows} == set(known)
+        for row in rows:
+            job = known[row.id]
+            seen = (row.state, row.token, row.attempt, row.max_attempts, row.priority)
+            assert seen == (job.state, job.token, job.attempt, job.max_attempts, job.priority)
+            assert row.attempt <= row.max_attempts
+            if job.live:
+                seen = (row.run_at, row.follow, row.lease_until)
+                assert seen == (job.run_at, job.follow, job.lease_until)
+        assert max((job.acks for job in known.values()), default=0) <= 1
+
+    @invariant()
+    def limits_and_keys_hold(self) -> None:
+        live = [row for row in self._rows() if row.state in ("queued", "leased")]
+        keys = Counter((row.queue, row.kind, row.key, row.follow) for row in live if row.key)
+        assert not [place for place, jobs in keys.items() if jobs > 1], "a key is taken twice"
+        running = Counter((row.queue, row.lane) for row in live if row.lane and row.token)
+        assert all(jobs <= LANE_LIMITS[lane] for (_, lane), jobs in running.items())
+        assert sum(1 for row in live if row.queue == "b" and row.token) <= LIMIT
+
+    @invariant()
+    def the_counters_tell_the_truth(self) -> None:
+        rows = self._rows()
+        truth = Counter((row.queue, row.kind, row.state) for row in rows if row.state != "done")
+        depth = self.db.connection.execute(DEPTH, binary=True).fetchall()
+        assert truth == {(q, k, s): jobs for q, k, s, jobs in depth if s != "done"}
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        self.world.now += timedelta(hours=1)
+        self._tell_time()
+        for queue in QUEUES:
+            self.db.resume(queue)
+        self.db.upkeep()
+        for queue, lane in product(QUEUES, LANE_LIMITS):
+            self.db.lane_set(queue, lane, halted=False)
+        idle = 0
+        while idle < 2:
+            claimed = [job for queue in QUEUES for job in self.db.claim(queue, max_jobs=50)]
+            self.db.ack(*claimed)
+            idle = 0 if claimed else idle + 1
+            self.db.sweep()
+        left = [row for row in self._rows() if row.state in ("queued", "leased")]
+        assert not left, [(row, self.db.explain(row.id)) for row in left]
+
+    # -- helpers
+
+    def _rows(self) -> Any:
+        return self.db.table(ROWS)
+
+    def _tell_time(self) -> None:
+        self.db.connection.execute(
+            "select set_config('holdfast_test.now', %s, false)", [self.world.now.isoformat()]
+        )
+
+    def _any(self, draw: Draw, mostly: str = "") -> Job:
+        """Any job ever, mostly one in this state."""
+        jobs = list(self.world.jobs.values())
+        fitting = [job for job in jobs if job.state == mostly]
+        return _one(draw, fitting if fitting and draw(picks) % 4 else jobs)
+
+    def _hold(self, draw: Draw) -> Hold | None:
+        """A lease that was given once, mostly one that is held now; at times with a wrong token."""
+        holds = list(self.world.grants)
+        if not holds:
+            return None
+        current = [hold for hold in holds if self._held(hold)]
+        hold = _one(draw, current if current and draw(picks) % 4 else holds)
+        return hold if draw(picks) % 5 else Hold(hold.id, _one(draw, holds).token)
+
+    def _held(self, hold: Hold) -> Job | None:
+        job = self.world.jobs.get(hold.id)
+        return job if job and job.token == hold.token else None
+
+    def _receipt(self, job: Job) -> bool:
+        """Whether the database must still know that this job was done."""
+        now = self.world.now
+        return any(
+            grant.ended == "acked" and grant.ended_at and now - grant.ended_at < RECEIPT
+            for hold, grant in self.world.grants.items()
+            if hold.id == job.id
+        )
+
+    def _touched(self, hold: Hold) -> set[str]:
+        if job := self._held(hold):
+            job.lease_until = self.world.now + LEASE
+            return {"leased"}
+        return self.world.refusals("touch", hold)
+
+    def _acked(self, hold: Hold) -> set[str]:
+        job = self._held(hold)
+        if not job:
+            return self.world.refusals("ack", hold)
+        self.world.give_up(job, "acked")
+        self.world.end(job, "done" if job.queue == "b" else "gone")
+        job.acks += 1
+        return {"done"}
+
+    def _nacked(self, hold: Hold, delay: float = 0) -> set[str]:
+        job = self._held(hold)
+        return {self.world.fail(job, "failed", delay)} if job else self.world.refusals("nack", hold)
+
+    def _released(self, hold: Hold, delay: float = 0) -> set[str]:
+        job = self._held(hold)
+        if not job:
+            return self.world.refusals("release", hold)
+        self.world.give_up(job, "released")
+        job.state, job.token, job.lease_until = "queued", None, None
+        job.attempt -= 1
+        job.run_at = self.world.now + timedelta(seconds=delay)
+        return {"queued"}
+
+    def _expired(self) -> list[Job]:
+        now = self.world.now
+        jobs = self.world.jobs.values()
+        return [job for job in jobs if job.lease_until and job.lease_until <= now]
+
+    def _notice_reaped(self) -> None:
+        """A claim may have reaped: expired leases, and only those, may be gone."""
+        tokens = {row.id: row.token for row in self._rows()}
+        for job in self._expired():
+            if tokens.get(job.id) != job.token:
+                self.world.fail(job, "expired", 0)
+
+    def _notice_all_reaped(self, answers: dict[UUID, str] | None) -> None:
+        reaped = {job.id: self.world.fail(job, "expired", 0) for job in self._expired()}
+        assert answers is None or answers == reaped
+
+    def _check_order(
+        self,
+        queue: str,
+        max_jobs: int,
+        kinds: list[str] | None,
+        claimed: list[Leased],
+        ready: dict[UUID, Any],
+    ) -> None:
+        def place(row: Any) -> tuple[int, int]:
+            # A fair queue has no line: tenants take turns inside a priority.
+            return -row.priority, 0 if queue == "c" else row.pos
+
+        places = [place(ready[job.id]) for job in claimed if job.id in ready]
+        assert places == sorted(places)
+
+        rows = self._rows()
+        mine = {job.id for job in claimed}
+        for row in rows:
+            if row.id in mine and row.lane:
+                lane = [each for each in rows if (each.queue, each.lane) == (queue, row.lane)]
+                running = sum(1 for each in lane if each.token)
+                # One that waits for its time keeps its place and its slot.
+                waiting = [each.lane_seq for each in lane if each.lane_seq and not each.token]
+                ahead = sum(1 for seq in waiting if seq < row.lane_seq)
+                assert running + ahead <= LANE_LIMITS[row.lane], "a lane lost its order"
+
+        known = [row for row in ready.values() if kinds is None or row.kind in kinds]
+        left = [row for row in known if row.id not in mine]
+        running = sum(1 for row in rows if row.queue == queue and row.token)
+        full = len(claimed) == max_jobs or (queue == "b" and running >= LIMIT)
+        assert full or not left, "a claim came up short although jobs were ready"
+        if left and places:
+            assert max(places) <= min(map(place, left)), "a claim passed over a better job"
+
+
+def _one(draw: Draw, of: list[Any]) -> Any:
+    return of[draw(picks) % len(of)]
