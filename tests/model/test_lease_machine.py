@@ -30,7 +30,7 @@ def test_the_protocol_agrees_with_its_model(
 
     Machine.db = db
 
-    run_state_machine_as_test(Machine, settings=settings(CALM, max_examples=480))
+    run_state_machine_as_test(Machine, settings=settings(CALM, max_examples=430))
 
     with capsys.disabled():
         print(f"\nthe lease machine ran {Machine.steps} steps")

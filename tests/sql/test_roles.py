@@ -346,6 +346,18 @@ def test_names_in_front_of_the_systems_own_change_nothing(acting: Roles, shadow:
     assert settled == [("done",)]
 
 
+def test_a_function_that_did_not_pin_its_names_would_be_fooled(acting: Roles) -> None:
+    owner = acting.owner
+
+    with owner.connection.transaction(force_rollback=True):
+        owner.connection.execute("create schema evil")
+        owner.connection.execute(shadowing("length(text)"))
+        owner.connection.execute("set local search_path = evil, pg_catalog")
+        owner.connection.execute("alter function holdfast.enqueue(jsonb, boolean) reset all")
+        with pytest.raises(psycopg.Error, match="is not a UUID"):
+            owner.put()
+
+
 CLAIM = "select id, attempt from holdfast.claim('default', 'ada', %s)"
 ACK = "select outcome from holdfast.ack(%s, %s)"
 

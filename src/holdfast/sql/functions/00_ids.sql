@@ -11,7 +11,7 @@ as $$ select statement_timestamp() $$;
 create or replace function holdfast.queue_part(queue text)
 returns smallint
 language sql immutable parallel safe
-as $$ select ((('x' || substr(md5(queue), 1, 8))::bit(32)::bigint) % 64)::smallint $$;
+as $$ select ((('x'::text || substr(md5(queue), 1, 8))::bit(32)::bigint) % 64::bigint)::smallint $$;
 
 -- part_of: the part an id carries in the twelve bits after its version.
 create or replace function holdfast.part_of(id uuid)

@@ -390,7 +390,7 @@ begin
   end if;
   if holdfast.item_size(item) > payload_limit then
     perform holdfast.refuse('HF210',
-      format('payload of %s (%s) is %s bytes, the limit for queue %L is %s', v_item, item ->> 'kind',
+      format('payload of %s (%s) is %s bytes, the limit for queue %L is %s bytes', v_item, item ->> 'kind',
         holdfast.item_size(item), coalesce(item ->> 'queue', 'default'), payload_limit),
       null, 'Store the data elsewhere and pass its address, or raise payload_limit of the queue.');
   end if;
