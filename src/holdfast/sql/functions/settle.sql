@@ -245,7 +245,7 @@ as $$
 begin
   if value < '0' or value > longest or field = 'lease' and value = '0' then
     perform holdfast.refuse('HF204', format('%s %s is out of range', field, value), null,
-      format('It lies between %s and %s.', case field when 'lease' then 'more than 0' else '0' end, longest));
+      format('It is %s 0 and at most %s.', case field when 'lease' then 'above' else 'at least' end, longest));
   end if;
 end
 $$;
