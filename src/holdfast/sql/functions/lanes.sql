@@ -96,8 +96,11 @@ begin
   select pick_lanes.part, queue_row.name, l.name, pick_lanes.at, count(*)
   from unnest(v_start) u(id)
   join holdfast.job j on j.part = holdfast.part_of(u.id) and j.id = u.id
-  join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
-  where l.rate_limit is not null
+  cross join lateral (
+    select x.name from holdfast.lane x
+    where x.part = j.part and x.queue = j.queue and x.name = j.lane and x.rate_limit is not null
+    limit 1
+  ) l
   group by l.name;
 
   chosen := array(
@@ -118,7 +121,7 @@ begin
   insert into holdfast.lane (part, queue, name)
   select lock_lanes.part, lock_lanes.queue, n.name
   from unnest(names) n(name)
-  where not exists (select from holdfast.lane l where l.part = lock_lanes.part and l.queue = lock_lanes.queue and l.name = n.name)
+  where (select l.name from holdfast.lane l where l.part = lock_lanes.part and l.queue = lock_lanes.queue and l.name = n.name) is null
     -- in 1024 buckets: a claim of many new lanes must not fill the lock table
     and pg_try_advisory_xact_lock(4916, hashtext(lock_lanes.queue || E'\n' || n.name) & 1023)
   order by n.name
@@ -141,7 +144,12 @@ rows 100
 as $$
   select h.id, n.name, h.kind, h.priority, h.lane_seq, h.run_at, h.blocked
   from unnest(names) n(name)
-  left join holdfast.lane l on l.part = lane_heads.part and l.queue = (queue_row).name and l.name = n.name
+  left join lateral (
+    select x.lane_limit, x.rate_limit, x.rate_period, x.halted_by
+    from holdfast.lane x
+    where x.part = lane_heads.part and x.queue = (queue_row).name and x.name = n.name
+    limit 1
+  ) l on true
   cross join lateral (
     select
       coalesce(l.lane_limit, (queue_row).lane_limit, 1)
