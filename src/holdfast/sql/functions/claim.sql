@@ -246,11 +246,12 @@ declare
   v_ids  uuid[];
   v_last text;
   v_seen boolean;
+  v_picked integer := 0;
 begin
   select g.turn into v_turn from holdfast.gate g where g.part = v_base and g.queue = pick_fairly.queue;
   lanes := false;
   for nth in 1 .. 10 loop
-    exit when coalesce(cardinality(chosen), 0) >= max_jobs;
+    exit when v_picked >= max_jobs;
     with recursive ring as (
       -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
       (select 0 as lap, j.tenant
@@ -290,7 +291,7 @@ begin
         limit max_jobs
       ) p
       order by p.round, r.lap, r.tenant
-      limit max_jobs - coalesce(cardinality(chosen), 0)
+      limit max_jobs - v_picked
     )
     select array_agg(p.ctid) filter (where p.lane is null),
            array_agg(p.id order by p.round, p.lap, p.tenant),
@@ -304,6 +305,7 @@ begin
       where j.ctid = any(v_rows) and j.token is null
       for update skip locked);
     turns := turns || v_ids;
+    v_picked := v_picked + coalesce(cardinality(v_ids), 0);   -- those in lanes too: their places are taken
     v_turn := coalesce(v_last, v_turn);
     lanes := lanes or v_seen;
   end loop;

@@ -182,7 +182,7 @@ begin
     if not missing.stored then
       if missing.rival is null or missing.rival = missing.id then
         select a.id, a.created into id, created
-        from holdfast.enqueue_again(missing.item, missing.id, v_now) a;
+        from holdfast.enqueue_again(missing.item, missing.id, v_now, repeat) a;
       else
         id := missing.rival;
         created := false;
@@ -570,7 +570,8 @@ $$;
 
 -- enqueue_again: the careful way for one item that a plain insert did not store: a repeat of itself,
 -- or a key that is taken.
-create or replace function holdfast.enqueue_again(item jsonb, wanted uuid, at timestamptz, out id uuid, out created boolean)
+create or replace function holdfast.enqueue_again(
+  item jsonb, wanted uuid, at timestamptz, repeat boolean, out id uuid, out created boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -622,6 +623,14 @@ begin
       on conflict do nothing
       returning id into id;
       created := found;
+      if created then
+        insert into holdfast.tally (part, queue, kind, queued) values (v_part, g.queue, g.kind, 1);
+        if repeat then
+          perform holdfast.take_back(array[wanted]);   -- it ended while this call looked away
+        end if;
+        return;
+      end if;
+      continue;
     elsif rival.token is null and v_policy = 'skip' then
       id := rival.id;
       created := false;
@@ -675,12 +684,9 @@ begin
         continue when not found;
       end if;
       created := id = wanted;
-    end if;
-
-    if created then
-      insert into holdfast.tally (part, queue, kind, queued) values (v_part, g.queue, g.kind, 1);
-    end if;
-    if id is not null then
+      if created then
+        insert into holdfast.tally (part, queue, kind, queued) values (v_part, g.queue, g.kind, 1);
+      end if;
       return;
     end if;
   end loop;

@@ -16,8 +16,8 @@ declare
   v_part   smallint;
   gone     record;
 begin
+  perform holdfast.lock_jobs(v_stored);
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
-    perform from holdfast.job j where j.part = v_part and j.id = any(v_stored) order by j.id for update;
     with removed as (
       delete from holdfast.job j
       where j.part = v_part and j.id = any(v_stored)
@@ -161,8 +161,8 @@ begin
   from (select distinct j.queue from unnest(v_stored) i(id) cross join lateral holdfast.get(i.id) j) q;
   v_run_at := (changes ->> 'run_at')::timestamptz;
 
+  perform holdfast.lock_jobs(v_stored);
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
-    perform from holdfast.job j where j.part = v_part and j.id = any(v_stored) order by j.id for update;
     with edited as (
       update holdfast.job j
       set payload      = coalesce(changes -> 'payload', j.payload),
@@ -286,6 +286,7 @@ begin
         where d.part = v_part and d.id = these.id;
         insert into holdfast.tally (part, queue, kind, dead)
         values (v_part, dead.queue, dead.kind, -1), (v_to, move.queue, dead.kind, 1);
+        perform holdfast.resume_lanes(v_part, array[these.id], v_now);
         v_moved := true;
       end if;
     end if;
@@ -360,8 +361,8 @@ declare
   v_part   smallint;
   gone     record;
 begin
+  perform holdfast.lock_jobs(v_stored);
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
-    perform from holdfast.job j where j.part = v_part and j.id = any(v_stored) order by j.id for update;
     with waiting as (
       delete from holdfast.job j
       where j.part = v_part and j.id = any(v_stored) and j.token is null
@@ -399,6 +400,19 @@ begin
     end if;
   end loop;
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'purged') a;
+end
+$$;
+
+-- lock_jobs: lock live jobs, everywhere in the order of their ids, so that calls that share jobs wait for
+-- each other and do not deadlock.
+create or replace function holdfast.lock_jobs(ids uuid[])
+returns void
+language plpgsql
+as $$
+begin
+  perform from (select distinct x.id from unnest(ids) x(id) order by x.id) u
+  cross join lateral (
+    select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update) j;
 end
 $$;
 

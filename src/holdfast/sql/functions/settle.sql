@@ -307,10 +307,8 @@ declare
   v_part smallint;
   these   record;
 begin
+  perform holdfast.lock_jobs(ids);
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
-    perform from (select distinct x.id from unnest(ids) x(id) where holdfast.part_of(x.id) = v_part order by x.id) u
-    cross join lateral (
-      select from holdfast.job j where j.part = v_part and j.id = u.id for update) j;
     select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
     from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, 'failed', v_now) f;
     v_ids := v_ids || these.ids;
