@@ -15,10 +15,6 @@ as $$ select current_setting('holdfast_test.now')::timestamptz $$;
 """
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "proves(*ids): the checklist items that a test proves")
-
-
 @pytest.fixture
 def db(postgres: Any, template: str) -> Iterator[Protocol]:
     with (

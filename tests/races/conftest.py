@@ -16,10 +16,6 @@ Answer = TypeVar("Answer")
 PATIENCE = 20.0
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "proves(*ids): the checklist items that a test proves")
-
-
 class Running(Generic[Answer]):
     """A call that runs in a thread on a session of its own."""
 

@@ -10,10 +10,6 @@ import pytest
 from tests.protocol import Later, Open, Protocol, shared_database
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "proves(*ids): the checklist items that a test proves")
-
-
 @pytest.fixture(scope="session")
 def sql_database(postgres: Any, template: str) -> Iterator[str]:
     with shared_database(postgres.url, template) as url:

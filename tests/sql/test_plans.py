@@ -24,7 +24,7 @@ PLANNERS: dict[str, dict[str, str]] = {
     "no sequential scans": {"enable_seqscan": "off"},
     "custom plans": {"plan_cache_mode": "force_custom_plan"},
     "generic plans": {"plan_cache_mode": "force_generic_plan"},
-    "compiled": {"jit": "on", "jit_above_cost": "0", "jit_optimize_above_cost": "0"},
+    "compiled": {"jit": "on", "jit_above_cost": "0", "jit_optimize_above_cost": "-1"},
     "cheap random pages": {"random_page_cost": "1"},
 }
 

@@ -240,7 +240,7 @@ def test_a_death_halts_a_lane_that_halts(db: Protocol) -> None:
     assert f"halted since job {ids[0]} died" in db.explain(ids[1])
 
 
-@pytest.mark.parametrize("how", ["retry", "archive", "purge", "lane_set"])
+@pytest.mark.parametrize("how", ["retry", "archive", "purge", "move", "lane_set"])
 def test_a_halted_lane_goes_on_when_the_dead_job_is_dealt_with(db: Protocol, how: str) -> None:
     db.lane_set("default", "l", on_failure="halt")
     ids = lane(db, 2, max_attempts=1)
@@ -248,6 +248,8 @@ def test_a_halted_lane_goes_on_when_the_dead_job_is_dealt_with(db: Protocol, how
 
     if how == "lane_set":
         db.lane_set("default", "l", halted=False)
+    elif how == "move":
+        db.move(ids[0], queue="other")
     else:
         getattr(db, how)(ids[0])
 

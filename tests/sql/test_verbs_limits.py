@@ -183,6 +183,16 @@ def test_fair_share_respects_priorities_kinds_and_lanes(db: Protocol) -> None:
     assert set(claimed) == {low, high, lane[0]}
 
 
+@pytest.mark.parametrize("lane", ["x", None])
+def test_fair_share_and_lanes_together_keep_the_priorities(db: Protocol, lane: str | None) -> None:
+    db.queue_set("default", fair=True)
+    db.put("k", priority=2)
+    db.put("k", tenant="t", priority=1)
+    db.put("k", tenant="t", priority=2, lane=lane)
+
+    assert [db.take().priority for _ in range(3)] == [2, 2, 1]
+
+
 def test_jobs_without_a_tenant_share_one_turn(db: Protocol) -> None:
     before = db.put("k")
     db.queue_set("default", fair=True)

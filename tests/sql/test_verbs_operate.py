@@ -493,6 +493,32 @@ def test_purging_a_job_lets_its_follow_up_take_its_place(db: Protocol) -> None:
     assert [each.id for each in db.claim()] == [follow_up]
 
 
+@pytest.mark.proves("S3.9", "S3.38")
+def test_jobs_can_be_made_to_die_with_their_subject(db: Protocol) -> None:
+    db.connection.execute(
+        """
+        create temporary table item (id int primary key);
+        insert into item values (1), (2);
+        create function pg_temp.forget() returns trigger language plpgsql as $$
+        begin
+          perform holdfast.purge(holdfast.find(format('subject:"item/%s" -state:leased', old.id)));
+          return old;
+        end $$;
+        create trigger forget after delete on item for each row execute function pg_temp.forget();
+        """
+    )
+    first, second = db.put("price", subject="item/1"), db.put("price", subject="item/2")
+
+    with db.connection.transaction() as undone:
+        db.connection.execute("delete from item where id = 1")
+        during = db.state(first)
+        raise psycopg.Rollback(undone)
+    db.connection.execute("delete from item where id = 2")
+
+    assert during is None
+    assert (db.state(first), db.state(second)) == ("queued", None)
+
+
 @pytest.mark.parametrize("verb", ["cancel", "retry", "archive", "purge"])
 def test_no_ids_are_no_answers(db: Protocol, verb: str) -> None:
     assert getattr(db, verb)() == []

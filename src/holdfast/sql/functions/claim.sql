@@ -314,17 +314,31 @@ begin
 end
 $$;
 
--- let_in: promote due jobs of the queue and reap abandoned ones on behalf of a claim that found too
--- little, so that a queue without any upkeep process still moves. True if that may have helped.
+-- let_in: promote due jobs of the queue, reap abandoned ones and look at some of its lanes, on behalf of a
+-- claim that found too little, so that a queue without any upkeep process still moves. True if that may
+-- have helped.
 create or replace function holdfast.let_in(queue text, max_jobs integer)
 returns boolean
 language plpgsql
 as $$
+#variable_conflict use_column
 declare
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
   v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs, queue));
+  v_helped   integer := v_promoted + v_reaped;
+  v_part     constant smallint := holdfast.queue_part(queue);
+  v_lane     text := '';
 begin
-  return v_promoted + v_reaped > 0;
+  for look in 1 .. 10 loop
+    select j.lane into v_lane
+    from holdfast.job j
+    where j.part = v_part and j.queue = let_in.queue and j.lane > v_lane and j.lane_seq is not null and j.blocked
+    order by j.lane
+    limit 1;
+    exit when not found;
+    v_helped := v_helped + holdfast.unblock(v_part, array[queue], array[v_lane], holdfast.now());
+  end loop;
+  return v_helped > 0;
 end
 $$;
 

@@ -134,6 +134,8 @@ create table holdfast.queue (
   check ((rate_limit is null) = (rate_period is null))
 );
 
+create index queue_keeps on holdfast.queue (name) where keep_done > '0';
+
 -- A lane's row is its lock: whoever decides about the lane's slots holds it. Settings are optional.
 create table holdfast.lane (
   part        smallint not null,

@@ -1,0 +1,175 @@
+"""Releases change functions while callers are at work: nobody notices, and nothing is lost."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import UUID, uuid4
+
+import psycopg
+
+from holdfast import Client, NewJob, schema
+from tests.conftest import Connect
+
+SECONDS = 2.5
+
+# A later release of claim: one parameter more, one column more.
+LATER_CLAIM = """
+drop schema if exists before cascade;
+create schema before;
+alter function holdfast.claim(text, text, uuid, integer, interval, text[], boolean)
+  set schema before;
+create function holdfast.claim(
+  queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
+  kinds text[] default null, durable boolean default true, site text default 'here')
+returns table (
+  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
+  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
+  tenant text, subject text, headers jsonb, claimed_at text)
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select c.*, claim.site
+  from before.claim(claim.queue, claim.worker, claim.token, claim.max_jobs, claim.lease,
+                    claim.kinds, claim.durable) c
+$$;
+"""
+
+
+class Ledger:
+    """What producers were told is stored, and what workers were told is done."""
+
+    def __init__(self) -> None:
+        self.stored: list[UUID] = []
+        self.done: list[UUID] = []
+        self.failures: list[BaseException] = []
+
+
+@contextmanager
+def at_work(*lives: Callable[[Ledger], None]) -> Iterator[Ledger]:
+    """Live these lives again and again, each in a thread, until the block ends."""
+    ledger = Ledger()
+    stop = threading.Event()
+
+    def live(life: Callable[[Ledger], None]) -> None:
+        try:
+            while not stop.is_set():
+                life(ledger)
+        except BaseException as error:
+            ledger.failures.append(error)
+
+    threads = [threading.Thread(target=live, args=[life]) for life in lives]
+    for thread in threads:
+        thread.start()
+    try:
+        yield ledger
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def client_life(client: Client, worker: str) -> Callable[[Ledger], None]:
+    def life(ledger: Ledger) -> None:
+        jobs = [NewJob(kind="greet", lane=lane) for lane in (None, None, worker)]
+        ledger.stored += [answer.id for answer in client.enqueue_many(jobs)]
+        leases = client.claim(worker=worker, limit=5)
+        client.touch(leases)
+        ledger.done += [answer.id for answer in client.ack(leases) if answer.outcome == "done"]
+        client.queues()
+
+    return life
+
+
+def prepared_life(connection: psycopg.Connection, worker: str) -> Callable[[Ledger], None]:
+    """A caller that has the server prepare its statements, as most drivers do."""
+
+    def life(ledger: Ledger) -> None:
+        token = uuid4()
+        ledger.stored += rows(
+            connection, 'select id from holdfast.enqueue(items => \'[{"kind": "greet"}]\')'
+        )
+        ids = rows(
+            connection,
+            "select id from holdfast.claim(queue => 'default', worker => %s, token => %s,"
+            " max_jobs => 5)",
+            worker,
+            token,
+        )
+        ledger.done += rows(
+            connection,
+            "select id from holdfast.ack(ids => %s, tokens => %s) where outcome = 'done'",
+            ids,
+            [token],
+        )
+        rows(connection, "select queued from holdfast.queues")
+
+    return life
+
+
+def rows(connection: psycopg.Connection, query: str, *arguments: object) -> list[UUID]:
+    return [value for (value,) in connection.execute(query, arguments, prepare=True)]
+
+
+def forget_the_functions(connection: psycopg.Connection) -> None:
+    """Let the functions look as if another release had installed them."""
+    connection.execute("update holdfast.migration set checksum = 'stale' where version = 0")
+
+
+def drained(database: str, ledger: Ledger) -> Counter[UUID]:
+    """How often each job was done, once all that is left has been worked off."""
+    with Client(database) as client:
+        # A lane whose next job nobody was told of moves on with the next upkeep.
+        while client.upkeep() and (leases := client.claim(worker="last", limit=1000)):
+            ledger.done += [answer.id for answer in client.ack(leases)]
+    return Counter(ledger.done)
+
+
+def test_nothing_is_lost_while_functions_are_replaced(database: str, connect: Connect) -> None:
+    owner = connect()
+    migrations = 0
+
+    with Client(database) as client:
+        prepared = psycopg.connect(database, autocommit=True)
+        lives = [client_life(client, "ada"), client_life(client, "bob")]
+        with prepared, at_work(*lives, prepared_life(prepared, "eve")) as ledger:
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end and not ledger.failures:
+                forget_the_functions(owner)
+                schema.migrate(database)
+                migrations += 1
+
+    assert ledger.failures == []
+    assert migrations >= 3
+    assert len(ledger.stored) > 50
+    assert drained(database, ledger) == Counter(ledger.stored)
+    schema.check(database)
+
+
+def test_callers_of_the_release_before_work_with_what_a_later_one_adds(
+    database: str, connect: Connect
+) -> None:
+    owner = connect()
+
+    with Client(database) as client:
+        prepared = psycopg.connect(database, autocommit=True)
+        lives = [client_life(client, "ada"), prepared_life(prepared, "eve")]
+        with prepared, at_work(*lives) as ledger:
+            for _ in range(3):
+                schema.migrate(database)
+                await_progress(ledger)
+                with owner.transaction():
+                    owner.execute(LATER_CLAIM)
+                    forget_the_functions(owner)
+                await_progress(ledger)
+
+    assert ledger.failures == []
+    assert drained(database, ledger) == Counter(ledger.stored)
+
+
+def await_progress(ledger: Ledger) -> None:
+    """Wait until some more jobs have been done."""
+    wanted = len(ledger.done) + 10
+    while len(ledger.done) < wanted and not ledger.failures:
+        time.sleep(0.005)
