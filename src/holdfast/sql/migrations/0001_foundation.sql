@@ -41,7 +41,7 @@ create table holdfast.job (
     not blocked or (pos is null and (lane is not null or follow))),
   constraint "only a keyed job follows" check (not follow or key is not null)
 ) with (
-  fillfactor = 50,
+  fillfactor = 45,
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
   autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 200000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000,
