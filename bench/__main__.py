@@ -1,0 +1,79 @@
+"""`python -m bench [PART …]`: measure, print one table, keep it in bench/results."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+
+from bench import backlog, cycle, enqueue, lanes, notify, pinned, report
+from bench.harness import SETTINGS, Options, Server
+
+PARTS = {
+    "cycle": cycle,
+    "pinned": pinned,
+    "backlog": backlog,
+    "notify": notify,
+    "enqueue": enqueue,
+    "lanes": lanes,
+}
+QUICK = Options(seconds=1, rounds=2, jobs=20_000, waiting=(1_000, 20_000), samples=200, lanes=500)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the parts that are named, or all; print one table and keep it."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.parts) - PARTS.keys():
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    given = {field.name: getattr(asked, field.name) for field in fields(Options)}
+    given = {name: value for name, value in given.items() if value is not None}
+    options = replace(QUICK if asked.quick else Options(), **given)
+
+    figures: list[report.Figure] = []
+    with Server() as server:
+        with psycopg.connect(server.url) as connection:
+            about = report.conditions(connection, list(SETTINGS))
+        _say(report.described(about))
+        for part in asked.parts or PARTS:
+            _say(f"measuring {part} …")
+            figures += PARTS[part].run(server, options)
+    about["load average after"] = report.load_average()
+
+    print(report.table(figures))
+    command = shlex.join(["python", "-m", "bench", *arguments])
+    name = f"{datetime.now(UTC):%Y-%m-%d-%H%M}-{'-'.join(asked.parts) or 'all'}"
+    _say(f"kept in {report.save(figures, about, command, asked.output, name)}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=main.__doc__)
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
+    add("--quick", action="store_true", help="tiny sizes, to see that it runs; no figures to quote")
+    add("--seconds", type=int, help="length of a timed run (8)")
+    add("--rounds", type=int, help="how often each is repeated (5); half in pinned and lanes")
+    add("--jobs", type=int, help="size of a pinned run (500000)")
+    add("--waiting", type=_sizes, help="backlogs, compared to the first (10000,1000000)")
+    add("--samples", type=int, help="claims from each backlog (2000)")
+    add("--lanes", type=int, help="lanes with 5 jobs each (20000)")
+    results = Path(__file__).parent / "results"
+    add("--output", type=Path, default=results, help="where results are kept (bench/results)")
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

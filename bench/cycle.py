@@ -1,0 +1,168 @@
+"""The whole cycle, enqueue, claim, ack, against the physical floor: the same rows in and out."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+from uuid import uuid4
+
+from bench.harness import BATCH, Database, Load, Options, Server, cpu, items
+from bench.report import Figure
+
+# Short, so that the reaper's walk over finished claims falls inside a round: with thirty seconds
+# it would come after the end, and the cycle would look cheaper than it is.
+LEASE = "3 seconds"
+
+CYCLE = f"""
+select count(*) from holdfast.enqueue(items => :items::jsonb);
+with fresh as materialized (select gen_random_uuid() as token)
+select f.token, coalesce(array_agg(c.id) filter (where c.id is not null), '{{}}') as ids
+from fresh f
+left join lateral holdfast.claim(
+  queue => 'default', worker => 'bench', token => f.token, max_jobs => {BATCH}, lease => '{LEASE}',
+  durable => false) c on true
+group by f.token \\gset
+select count(*) from holdfast.ack(ids => :ids::uuid[], tokens => array[:token::uuid]);
+"""
+
+# One id is made for each batch and counted on from: nothing cheaper differs and keeps its order.
+FLOOR_IN = """
+with stored as (
+  insert into bench.floor (part, id, queue, kind, payload)
+  select 27, (seed || lpad(to_hex(ord), 12, '0'))::uuid, 'default',
+         item ->> 'kind', item -> 'payload'
+  from (select left({new_id}::text, 24) as seed offset 0) s
+  cross join jsonb_array_elements({items}::jsonb) with ordinality as i(item, ord)
+  returning id)
+select array_agg(id)::text as ids from stored
+"""
+FLOOR_OUT = "delete from bench.floor where part = 27 and id = any({ids}::uuid[])"
+
+BARE_FLOOR = """
+with stored as (
+  insert into bench.bare (payload)
+  select item -> 'payload' from jsonb_array_elements(:items::jsonb) item
+  returning id)
+select array_agg(id) as ids from stored \\gset
+delete from bench.bare where id = any(:ids::bigint[]);
+"""
+
+CLAIM = (
+    "select array_agg(id)::text from holdfast.claim(queue => 'default', worker => 'bench', "
+    f"token => %s::uuid, max_jobs => {BATCH}, lease => '{LEASE}', durable => false)"
+)
+
+# The floor is to be as low as it can be: no planning, no bad plan.
+FLOOR_SETTINGS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
+
+
+def run(server: Server, options: Options) -> list[Figure]:
+    """Measure bare floor, floor and cycle in turn, round after round."""
+    rounds: dict[str, list[tuple[Load, int]]] = {
+        "bare floor": [],
+        "floor": [],
+        "enqueue, claim, ack": [],
+    }
+    with server.database("cycle") as database:
+        _make_floors(database)
+        floor_in = FLOOR_IN.format(new_id=_new_id(database), items=":items")
+        floor = f"{floor_in} \\gset\n{FLOOR_OUT.format(ids=':ids')};"
+        scripts = {"bare floor": BARE_FLOOR, "floor": floor, "enqueue, claim, ack": CYCLE}
+        for _ in range(options.rounds):
+            for what, script in scripts.items():
+                database.reset()
+                database.connection.execute("truncate bench.floor, bench.bare")
+                settings = "" if script == CYCLE else FLOOR_SETTINGS
+                with database.upkeep():
+                    load = database.pgbench(
+                        script, seconds=options.seconds, options=settings, items=items(BATCH)
+                    )
+                jobs = load.transactions * BATCH - left_over(database)
+                rounds[what].append((load, jobs))
+        database.reset()
+        return [*_figures(rounds), *_verbs(database, options)]
+
+
+def left_over(database: Database) -> int:
+    """Count the jobs that claims which came up short left waiting; nobody may hold one."""
+    leased = database.value("select count(*) from holdfast.job where token is not null")
+    assert leased == 0, f"{leased} jobs were claimed and not acked"
+    return int(database.value("select count(*) from holdfast.job"))
+
+
+def _figures(rounds: dict[str, list[tuple[Load, int]]]) -> list[Figure]:
+    measures: dict[str, Callable[[Load, int], float]] = {
+        "jobs/s": lambda load, jobs: jobs / load.seconds,
+        "backend µs/job": lambda load, jobs: load.backend_cpu / jobs * 1e6,
+        "server µs/job": lambda load, jobs: load.server_cpu / jobs * 1e6,
+        "WAL B/job": lambda load, jobs: load.wal / jobs,
+    }
+    found: list[Figure] = []
+    for unit, measure in measures.items():
+        bare, floor, cycle = (
+            Figure("cycle", what, unit, [measure(load, jobs) for load, jobs in loads])
+            for what, loads in rounds.items()
+        )
+        if not (floor.value and bare.value and cycle.value):
+            continue  # the kernel does not tell
+        found += [
+            floor,
+            replace(bare, base=floor),
+            replace(cycle, base=floor, at_least=0.7 if unit == "jobs/s" else None),
+        ]
+        if unit == "WAL B/job":
+            found.append(replace(cycle, at_most=850))
+    return found
+
+
+def _verbs(database: Database, options: Options) -> list[Figure]:
+    """Say where the cycle's CPU goes: each verb alone on one connection, next to the floor's."""
+    spent: dict[str, list[float]] = {}
+    with database.upkeep(), database.connect(options=FLOOR_SETTINGS) as connection:
+        pid = connection.info.backend_pid
+
+        def call(what: str, query: str, *parameters: Any) -> Any:
+            before = cpu(pid)
+            cursor = connection.execute(query, parameters)
+            spent.setdefault(what, []).append((cpu(pid) - before) / BATCH * 1e6)
+            return cursor.fetchall()[0][0] if cursor.description else None
+
+        floor_in = FLOOR_IN.format(new_id=_new_id(database), items="%s")
+        floor_out = FLOOR_OUT.format(ids="%s")
+        batch = items(BATCH)
+        for _ in range(5 + 40 * options.seconds):
+            ids = call("floor, in", floor_in, batch)
+            call("floor, out", floor_out, ids)
+            token = uuid4()
+            call("enqueue", "select count(*) from holdfast.enqueue(%s::jsonb)", batch)
+            ids = call("claim", CLAIM, token)
+            call(
+                "ack", "select count(*) from holdfast.ack(%s::uuid[], array[%s::uuid])", ids, token
+            )
+    return [
+        Figure("cycle", f"{what}, alone", "backend µs/job", [median(samples)])
+        for what, samples in spent.items()
+        if any(samples)
+    ]
+
+
+def _make_floors(database: Database) -> None:
+    parameters = database.value(
+        "select array_to_string(reloptions, ', ') from pg_class "
+        "where oid = 'holdfast.job'::regclass"
+    )
+    database.connection.execute(
+        f"""
+        create schema bench;
+        create table bench.floor (like holdfast.job including all) with ({parameters});
+        create table bench.bare (
+          id bigint generated always as identity primary key, payload jsonb not null
+        ) with ({parameters});
+        """
+    )
+
+
+def _new_id(database: Database) -> str:
+    # In the order of time, like the queue's own: random ids spread over the whole index.
+    in_order = database.connection.info.server_version >= 180_000
+    return "uuidv7()" if in_order else "gen_random_uuid()"

@@ -1,0 +1,184 @@
+"""Figures, and the one table they make."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psycopg
+
+import holdfast
+from holdfast import schema
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One thing measured: a sample for each round, and how it compares to another figure.
+
+    A limit bounds the ratio where there is one to compare to, else the value itself.
+    """
+
+    part: str
+    what: str
+    unit: str
+    samples: list[float]
+    base: "Figure | None" = None
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def value(self) -> float:
+        return median(self.samples)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Round by round, since neighbours in time share the machine's mood."""
+        if self.base is None:
+            return []
+        return [mine / other for mine, other in zip(self.samples, self.base.samples, strict=True)]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the limit was kept; None where there is none."""
+        judged = median(self.ratios) if self.base else self.value
+        if self.at_least is not None:
+            return judged >= self.at_least
+        if self.at_most is not None:
+            return judged <= self.at_most
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        about: dict[str, Any] = {
+            "part": self.part,
+            "what": self.what,
+            "unit": self.unit,
+            "median": self.value,
+            "samples": self.samples,
+        }
+        if self.base:
+            about |= {"compared_to": self.base.what, "ratio": median(self.ratios)}
+        limits = {"at_least": self.at_least, "at_most": self.at_most, "met": self.met}
+        return about | {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Return the figures as one Markdown table, aligned for a terminal."""
+    rows = [
+        ("part", "what", "median", "min … max", "", "ratio", "of", "target", ""),
+        *map(_row, figures),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = (2, 3, 5)
+    lines = [
+        "| "
+        + " | ".join(
+            cell.rjust(width) if n in right else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        + " |"
+        for row in rows
+    ]
+    rule = ["-" * (width - 1) + (":" if n in right else "-") for n, width in enumerate(widths)]
+    lines.insert(1, "| " + " | ".join(rule) + " |")
+    return "\n".join(lines)
+
+
+def conditions(connection: psycopg.Connection, settings: Sequence[str]) -> dict[str, Any]:
+    """Say on what, with what and how busy: without it no figure means anything."""
+    rows = connection.execute(
+        "select name, current_setting(name) from pg_settings where name = any(%s)", [list(settings)]
+    ).fetchall()
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "holdfast": f"{holdfast.__version__} {_commit()}".strip(),
+        "schema": sha256(schema.sql().encode()).hexdigest()[:12],
+        "postgresql": str(connection.info.parameter_status("server_version")),
+        "settings": dict(rows),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "load average before": load_average(),
+    }
+
+
+def load_average() -> list[float]:
+    """Return the load of the last 1, 5 and 15 minutes."""
+    return [round(load, 2) for load in os.getloadavg()]
+
+
+def save(
+    figures: Sequence[Figure], about: dict[str, Any], command: str, where: Path, name: str
+) -> Path:
+    """Write NAME.json with every sample and NAME.md with the table; returns the latter."""
+    where.mkdir(parents=True, exist_ok=True)
+    document = {
+        "command": command,
+        "conditions": about,
+        "figures": [figure.as_json() for figure in figures],
+    }
+    (where / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    page = where / f"{name}.md"
+    facts = "\n".join(f"- {line}" for line in described(about).splitlines())
+    page.write_text(f"# {name}\n\n`{command}`\n\n{facts}\n\n{table(figures)}\n")
+    return page
+
+
+def described(about: dict[str, Any]) -> str:
+    """Return the conditions as lines of text."""
+    lines = []
+    for name, value in about.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} = {setting}" for key, setting in value.items())
+        elif isinstance(value, list):
+            value = " ".join(map(str, value))
+        lines.append(f"{name}: {value}")
+    return "\n".join(lines)
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    target = ""
+    if figure.at_least is not None:
+        target = f"≥ {figure.at_least:g}"
+    elif figure.at_most is not None:
+        target = f"≤ {figure.at_most:g}"
+    low, high = min(figure.samples), max(figure.samples)
+    return (
+        figure.part,
+        figure.what,
+        _number(figure.value),
+        f"{_number(low)} … {_number(high)}" if len(figure.samples) > 1 else "",
+        figure.unit,
+        f"{median(figure.ratios):.2f}" if figure.base else "",
+        figure.base.what if figure.base else "",
+        target,
+        {True: "met", False: "missed", None: ""}[figure.met],
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    try:
+        asked = ["git", "-C", str(here), "describe", "--always", "--dirty"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
