@@ -561,7 +561,8 @@ begin
 end
 $$;
 
--- upkeep: every step once, for a cron job or an idle client.
+-- upkeep: every step once, for a cron job or an idle client; floors before and after, since they follow
+-- one call behind.
 create or replace function holdfast.upkeep()
 returns jsonb
 language plpgsql security definer
@@ -570,6 +571,7 @@ as $$
 begin
   delete from holdfast.waiter w where w.until < holdfast.now() - interval '1 minute';
   delete from holdfast.lease l where not l.open and l.until < holdfast.now();
+  perform holdfast.raise_floors();
   return jsonb_build_object(
     'reaped', (select count(*) from holdfast.reap(1000)),
     'promoted', holdfast.promote(1000),
