@@ -50,8 +50,8 @@ def run(server: Server, options: Options) -> list[Figure]:
     return [
         alone,
         replace(polls, base=alone),
-        replace(woken, base=alone, at_least=0.8),
-        replace(woken, base=polls),
+        replace(woken, base=alone),
+        replace(woken, base=polls, at_least=0.8),
         Figure("notify", "notifications", "/s", wakes),
         *costs[:1],
         *(replace(cost, base=costs[0]) for cost in costs[1:]),

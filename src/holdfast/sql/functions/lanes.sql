@@ -35,10 +35,10 @@ begin
         and j.pos >= f.floor and j.token is null and j.lane is not null
         and (kinds is null or j.kind = any(kinds))
       order by j.pos
-      limit greatest(max_jobs, 200)
+      limit greatest(max_jobs, 50)
       for update skip locked
     ) r
-    limit greatest(max_jobs, 200)
+    limit greatest(max_jobs, 50)
   ) c;
   if v_met is null then
     return;

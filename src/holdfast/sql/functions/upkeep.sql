@@ -185,7 +185,7 @@ $$;
 -- sweep: repair what no settle could see: follow-ups whose job left while they were being written, lanes
 -- with a free slot and nobody ready, rows written under settings that have changed since. Goes round all
 -- lanes, max_lanes at each call.
-create or replace function holdfast.sweep(max_lanes integer default 500)
+create or replace function holdfast.sweep(max_lanes integer default 200)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -247,16 +247,33 @@ begin
   update holdfast.pulse set lane_cursor = v_cursor where lane_cursor <> v_cursor;
 
   -- rows of lanes that nobody set up and nobody is in
+  select p.idle_cursor into v_cursor from holdfast.pulse p;
+  select array_agg(x.queue) as queues, array_agg(x.name) as names, array_agg(x.part) as parts, count(*) as lanes,
+         (array_agg(array[x.part::text, x.queue, x.name] order by x.part desc, x.queue desc, x.name desc))[1:1] as last
+  into these
+  from (
+    select l.part, l.queue, l.name
+    from holdfast.lane l
+    where cardinality(v_cursor) = 0 or (l.part, l.queue, l.name) > (v_cursor[1]::smallint, v_cursor[2], v_cursor[3])
+    order by l.part, l.queue, l.name
+    limit max_lanes
+  ) x;
   delete from holdfast.lane l
   where l.ctid = any(array(
     select x.ctid
-    from holdfast.lane x
-    where x.lane_limit is null and x.on_failure is null and x.rate_limit is null and x.halted_by is null
-      and not exists (
-        select from holdfast.job j
-        where j.part = x.part and j.queue = x.queue and j.lane = x.name and j.lane_seq is not null)
-    limit max_lanes
-    for update skip locked));
+    from unnest(these.parts, these.queues, these.names) u(part, queue, name)
+    cross join lateral (
+      select y.ctid
+      from holdfast.lane y
+      where y.part = u.part and y.queue = u.queue and y.name = u.name
+        and y.lane_limit is null and y.on_failure is null and y.rate_limit is null and y.halted_by is null
+        and not exists (
+          select from holdfast.job j
+          where j.part = u.part and j.queue = u.queue and j.lane = u.name and j.lane_seq is not null)
+      for update skip locked
+    ) x));
+  v_cursor := case when these.lanes = max_lanes then array[these.last[1][1], these.last[1][2], these.last[1][3]] else '{}' end;
+  update holdfast.pulse set idle_cursor = v_cursor where idle_cursor <> v_cursor;
   return v_woken;
 end
 $$;
@@ -575,7 +592,7 @@ begin
   return jsonb_build_object(
     'reaped', (select count(*) from holdfast.reap(1000)),
     'promoted', holdfast.promote(1000),
-    'unblocked', holdfast.sweep(500),
+    'unblocked', holdfast.sweep(200),
     'folded', holdfast.fold(),
     'floors', holdfast.raise_floors(),
     'pages', holdfast.turn_pages());

@@ -250,6 +250,7 @@ create table holdfast.pulse (
   probe_wait   text[] not null default '{}',             -- … once these writers are gone
   passed       text[] not null default '{}',             -- writers that floors passed: may leave strays
   swept_at     timestamptz not null default '-infinity',
-  lane_cursor  text[] not null default '{}'
+  lane_cursor  text[] not null default '{}',            -- how far the sweep of blocked lanes has come
+  idle_cursor  text[] not null default '{}'             -- and that of lanes nobody is in
 );
 insert into holdfast.pulse default values;
