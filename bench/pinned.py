@@ -24,7 +24,7 @@ def run(server: Server, options: Options) -> list[Figure]:
             for what, runs in loads.items():
                 database.reset()
                 with pin(database) if what == "pinned" else nullcontext(), database.upkeep():
-                    # Until the first leases are due nothing is reaped, which would flatter the start.
+                    # Until the first leases are due nothing is reaped: that flatters the start.
                     database.pgbench(
                         CYCLE, seconds=min(WARM_UP, options.seconds), items=items(BATCH)
                     )
