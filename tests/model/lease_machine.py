@@ -183,8 +183,11 @@ class LeaseMachine(RuleBasedStateMachine):
         ready = {row.id: row for row in waiting if row.pos is not None and not row.lane}
 
         # A claim that comes up short also reaps, after it has taken what it found: a lane may be
-        # halted by a job that died only then.
+        # halted by a job that died only then. What is given in it must have fitted before.
         halted = set(self.world.halted)
+        held = Counter(
+            row.lane for row in self.rows if row.state == "leased" and row.queue == queue
+        )
 
         claimed = self.db.claim(queue, max_jobs=max_jobs, kinds=kinds)
 
@@ -199,6 +202,9 @@ class LeaseMachine(RuleBasedStateMachine):
             assert job.run_at <= now
             assert kinds is None or job.kind in kinds
             assert (queue, job.lane) not in halted
+            held[job.lane] += 1
+            if (queue, job.lane) in self.world.halted:
+                assert held[job.lane] <= LANE_LIMITS[job.lane]
             job.state, job.token, job.lease_until = "leased", leased.token, now + LEASE
             job.attempt += 1
             self.world.grants[Hold(job.id, leased.token)] = Grant()

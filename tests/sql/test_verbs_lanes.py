@@ -240,6 +240,26 @@ def test_a_death_halts_a_lane_that_halts(db: Protocol) -> None:
     assert f"halted since job {ids[0]} died" in db.explain(ids[1])
 
 
+@pytest.mark.parametrize("enqueue", [lane, one_by_one])
+def test_a_claim_whose_own_reap_halts_a_lane_starts_nothing_more_in_it(
+    db: Protocol, later: Later, enqueue: Any
+) -> None:
+    db.queue_set("default", max_attempts=1)
+    db.lane_set("default", "l", limit=2, on_failure="halt")
+    first, second, third = enqueue(db, 3)
+    abandoned = db.claim(max_jobs=1)
+    later(seconds=31)
+
+    claimed = db.claim(max_jobs=9)
+
+    # The second was taken before the claim came up short and reaped; the third must not be.
+    assert [job.id for job in abandoned] == [first]
+    assert [job.id for job in claimed] == [second]
+    assert [db.state(id) for id in (first, second, third)] == ["dead", "leased", "queued"]
+    assert f"halted since job {first} died" in db.explain(third)
+    assert db.claim(max_jobs=9) == []
+
+
 @pytest.mark.parametrize("how", ["retry", "archive", "purge", "move", "lane_set"])
 def test_a_halted_lane_goes_on_when_the_dead_job_is_dealt_with(db: Protocol, how: str) -> None:
     db.lane_set("default", "l", on_failure="halt")
