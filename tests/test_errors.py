@@ -16,6 +16,10 @@ SAMPLES = [
     errors.InvalidJob("item 1 has no kind", fix="Name one.", code="HF201"),
     errors.LeaseLost(uuid4(), "job 42 is held by worker db2"),
     errors.UnknownJob(uuid4()),
+    errors.InvalidArguments("greet.enqueue: no", where="app.py:18   greet.enqueue(42)"),
+    errors.JobFailed(uuid4(), "greet", "ValueError: no", attempts=3),
+    errors.JobCancelled(uuid4(), "greet", "she left"),
+    errors.ResultTimeout(uuid4(), "job 42 has not ended"),
 ]
 
 

@@ -153,6 +153,19 @@ class InvalidJob(Misuse):
     code = "HF201"
 
 
+class InvalidArguments(InvalidJob):
+    """Arguments of a task that do not fit its function (HF200), or are missing or unknown (HF201).
+
+    `where` is the caller's line.
+    """
+
+    code = "HF200"
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", code: str = "") -> None:
+        super().__init__(what, why=where, fix=fix, code=code)
+        self.where = where
+
+
 class PayloadTooLarge(InvalidJob):
     """A payload over the limit of its queue."""
 
@@ -169,6 +182,30 @@ class InvalidSetting(Misuse):
     """An unknown setting of a queue or lane (HF221), or a field that cannot be edited (HF222)."""
 
     code = "HF221"
+
+
+class InvalidPayload(HoldfastError):
+    """The payload of a job does not fit the function that should run it (any more)."""
+
+    code = "HF230"
+
+
+class InvalidTask(Misuse):
+    """A function that cannot be a task, or not as it was declared."""
+
+    code = "HF231"
+
+
+class InvalidResult(HoldfastError):
+    """What a handler returned cannot be kept as JSON."""
+
+    code = "HF232"
+
+
+class InvalidSchedule(Misuse):
+    """A schedule that can never fire, or not as it was said; the message names the field."""
+
+    code = "HF223"
 
 
 class LeaseLost(HoldfastError):
@@ -207,6 +244,92 @@ class UnknownQueue(HoldfastError):
             f"{queue} max_attempts=3",
         )
         self.queue = queue
+
+
+class NoResult(HoldfastError):
+    """A job has no result to give. `id` is its id."""
+
+    code = "HF332"
+
+    def __init__(self, id: UUID, what: str, *, why: str = "", fix: str = "") -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.id = id
+
+
+class JobFailed(NoResult):
+    """A job died before it had a result; `error` is the last error of its handler."""
+
+    code = "HF330"
+
+    def __init__(self, id: UUID, kind: str, error: str, *, attempts: int) -> None:
+        times = f"{attempts} {'attempt' if attempts == 1 else 'attempts'}"
+        super().__init__(
+            id,
+            f"job {id} ({kind}) is dead after {times}: {error}",
+            fix=f"See all of it:  holdfast job show {id}",
+        )
+        self.kind = kind
+        self.error = error
+        self.attempts = attempts
+
+
+class JobCancelled(NoResult):
+    """A job was cancelled before it had a result."""
+
+    code = "HF331"
+
+    def __init__(self, id: UUID, kind: str, reason: str) -> None:
+        super().__init__(id, f"job {id} ({kind}) was cancelled" + (f": {reason}" if reason else ""))
+        self.kind = kind
+        self.reason = reason
+
+
+class ResultNotKept(NoResult):
+    """A job ended and nothing of its result is left."""
+
+    code = "HF332"
+
+
+class ResultTimeout(NoResult, TimeoutError):
+    """A job has not ended in time; it goes on."""
+
+    code = "HF333"
+
+
+class ResultUnreadable(NoResult):
+    """A result was kept, and is not what its function returns (any more)."""
+
+    code = "HF334"
+
+
+class UnknownSchedule(HoldfastError):
+    """No schedule has this name."""
+
+    code = "HF312"
+
+
+class UnknownWorker(HoldfastError):
+    """No worker of the last day has this name."""
+
+    code = "HF313"
+
+
+class AppNotFound(Misuse):
+    """There is no app where one was named, or a fresh process could not find it there."""
+
+    code = "HF240"
+
+
+class AppBroken(HoldfastError):
+    """The module of an app raised an error of its own while it was imported."""
+
+    code = "HF241"
+
+
+class WorkerDied(HoldfastError):
+    """A process of a worker died, again and again, as soon as it was started."""
+
+    code = "HF340"
 
 
 class Refused(HoldfastError):

@@ -7,18 +7,20 @@ can decode never spoils the batch it came with, and a handler can decode straigh
 import json
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import md5
 from typing import Any, Literal, Self, TypedDict
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from holdfast.errors import LeaseLost, UnknownJob
 
 State = Literal["queued", "leased", "done", "dead", "cancelled", "archived"]
 OnConflict = Literal["skip", "replace", "after"]
+Missed = Literal["skip", "once", "all"]
+Overlap = Literal["queue", "skip", "cancel"]
 Duration = timedelta | float  # a plain number is seconds
 
 PARTS = 64
@@ -96,11 +98,16 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The job that stands for what was enqueued: a new one, or the one it is a duplicate of."""
+    """The job that stands for what was enqueued: a new one, or the one it is a duplicate of.
+
+    `behind` is the job that a new one waits for, in its lane, under its queue's limit, or because
+    it has the same key; None if there is none.
+    """
 
     id: UUID
     created: bool
     duplicate_of: UUID | None = None
+    behind: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,55 @@ class Lease:
     token: UUID
     queue: str
     worker: str
+    # The job's own, if it has one; else the lease is as long as the claim's.
+    lease: timedelta | None = None
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded anew at each access."""
+        return json.loads(self.payload_json)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers, decoded anew at each access."""
+        return _object(self.headers_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What proves a lease that was handed over: with it, somebody outside acks or nacks the job."""
+
+    id: UUID
+    token: UUID
+    lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a worker asks for: up to `limit` jobs of one queue, under a token made for this call."""
+
+    queue: str
+    worker: str
+    limit: int = 1
+    lease: Duration | None = None
+    kinds: Sequence[str] | None = None
+    token: UUID = field(default_factory=uuid4)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """A job whose worker vanished, and whose work may be done nevertheless."""
+
+    id: UUID
+    token: UUID
+    queue: str
+    kind: str
+    payload_json: str
+    headers_json: str | None
+    subject: str | None
+    key: str | None
+    attempt: int
+    worker: str
 
     @property
     def payload(self) -> Any:
@@ -137,26 +193,28 @@ class Lease:
 
 
 # A lease, or only what proves it: (id, token).
-Held = Lease | tuple[UUID, UUID]
+Held = Lease | Ticket | Doubtful | tuple[UUID, UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """End a lease with success."""
+    """End a lease with success; `keep` puts the job into the history whatever its queue does."""
 
     lease: Held
     result: Any = None
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """End a lease with failure: the job is tried again after `delay`, or dies."""
+    """End a lease with failure: the job is tried again after `delay`, or dies; `final`: dies."""
 
     lease: Held
     error_kind: str | None = None
     message: str | None = None
     traceback: str | None = None
     delay: Duration | None = None
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +225,15 @@ class Release:
     delay: Duration | None = None
 
 
-Settlement = Ack | Nack | Release
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a lease, and with it its job, as cancelled: there is nothing left to do."""
+
+    lease: Held
+    reason: str | None = None
+
+
+Settlement = Ack | Nack | Release | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +245,7 @@ class Settled:
     """
 
     id: UUID
-    outcome: Literal["done", "queued", "dead", "leased", "already", "lost", "unknown"]
+    outcome: Literal["done", "queued", "dead", "cancelled", "leased", "already", "lost", "unknown"]
     detail: str | None = None
     lease_until: datetime | None = None
 
@@ -249,6 +315,7 @@ class Job:
     result_json: str | None
     ended_at: datetime | None
     lease: timedelta | None
+    progress_json: str | None = None
 
     @property
     def payload(self) -> Any:
@@ -265,10 +332,15 @@ class Job:
         """What the handler returned, if the queue keeps done jobs."""
         return None if self.result_json is None else json.loads(self.result_json)
 
+    @property
+    def progress(self) -> dict[str, Any]:
+        """What its handler said of its work in this attempt: done, total, note, and when (at)."""
+        return _object(self.progress_json)
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a job that failed or expired."""
+    """One attempt at a job that failed or expired, or whose work was found done."""
 
     attempt: int
     outcome: str
@@ -312,6 +384,7 @@ class Queue:
     cancelled: int
     archived: int
     oldest: timedelta | None
+    reconciled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +408,162 @@ class DeadGroup:
     jobs: int
     first_at: datetime
     last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as it described itself by its last beat; `alive` if that was within a minute.
+
+    The four counts are of its life so far, `rss` is in bytes, `loop_lag` in seconds.
+    """
+
+    worker: str
+    alive: bool
+    seen_at: datetime
+    started_at: datetime
+    host: str | None
+    pid: int | None
+    version: str | None
+    python: str | None
+    queues: list[str]
+    kinds: list[str]
+    slots: int
+    busy: int
+    rss: int | None
+    loop_lag: float | None
+    claimed: int
+    acked: int
+    failed: int
+    lost: int
+    stop_at: datetime | None
+    stop_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """A turn of upkeep: whether it was the caller's, what was done, how long till the next slot.
+
+    `doubtful`: jobs wait for somebody to look whether they are done.
+    """
+
+    leads: bool
+    done: dict[str, Any] | None
+    next_slot: timedelta | None
+    doubtful: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchedule:
+    """A schedule as code declares it: a kind, and a cron expression or an interval.
+
+    Slots that passed while nobody was there are `missed`: skip them, make up for the newest once,
+    or for all. `overlap` says what a slot does whose predecessor still waits or runs: queue its job
+    all the same, skip the slot, or cancel the predecessor. `options` are further fields of NewJob:
+    priority, max_attempts, lease, key, on_conflict, lane, tenant, subject, headers.
+    """
+
+    name: str
+    kind: str
+    cron: str | None = None
+    every: Duration | None = None
+    anchor: datetime | None = None
+    tz: str = "UTC"
+    missed: Missed = "once"
+    overlap: Overlap = "queue"
+    queue: str = "default"
+    payload: Any = None
+    options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What became of one declaration; `edited`: as before, and as a person changed it since."""
+
+    name: str
+    outcome: Literal["created", "changed", "same", "edited"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule: its rule, what it enqueues, and where it stands.
+
+    `next_at` is None until upkeep has found the next slot. A schedule is `withdrawn` when the
+    program that declared it, its `owner`, does so no more.
+    """
+
+    name: str
+    state: Literal["active", "paused", "withdrawn"]
+    kind: str
+    queue: str
+    cron: str | None
+    every: timedelta | None
+    anchor: datetime | None
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    payload_json: str
+    options_json: str
+    next_at: datetime | None
+    last_at: datetime | None
+    last_job: UUID | None
+    fired: int
+    skipped: int
+    problem: str | None
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    owner: str | None
+    withdrawn_at: datetime | None
+    declared_json: str | None
+    edited: bool
+    created_at: datetime
+    updated_at: datetime
+    updated_by: str | None
+
+    @property
+    def payload(self) -> Any:
+        """The payload of its jobs, decoded anew at each access."""
+        return json.loads(self.payload_json)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The other fields of its jobs, decoded anew at each access."""
+        return _object(self.options_json)
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule with something to decide, as `now`, the time of the database, saw it.
+
+    `next_at` is the slot that has come; None if its first slot after `since` is still to be found.
+    """
+
+    name: str
+    revision: int
+    cron: str | None
+    every: timedelta | None
+    anchor: datetime | None
+    tz: str
+    missed: Missed
+    next_at: datetime | None
+    since: datetime
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instant of a schedule and what became of it.
+
+    `run` is a job a person asked for outside the rule; `duplicate`: a live job had its key;
+    `refused`: its queue would not take the job, the schedule's `problem` says why.
+    """
+
+    slot: datetime
+    outcome: Literal["fired", "skipped", "duplicate", "refused", "run"]
+    job: UUID | None
+
+
+Scope = Literal["read", "produce", "consume", "operate", "admin"]
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -1,0 +1,309 @@
+"""How arguments and results travel as JSON: by the name of the parameter, checked by its type.
+
+What is enqueued is decoded at once as a worker will decode it, so that a mistake shows in the
+caller's stack, and what a handler gets is always of the type that it says.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property, partial
+from inspect import Parameter
+from typing import Any, cast, get_type_hints
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast import jsonb
+from holdfast.callsite import caller, outside, place
+from holdfast.errors import InvalidArguments, InvalidPayload, InvalidResult, InvalidTask
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Arguments:
+    """The parameters of one function, as an object of JSON.
+
+    A default is not stored unless it is given, and a parameter that is added with a default does
+    not spoil the jobs that wait.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self.name = name
+        self._fn = fn
+        self._parameters = _parameters(fn, name)
+        self._coder: _Coder | None = None
+        # A type that is not there yet is looked for again when the first job comes.
+        if (hints := _hints(fn)) is not None:
+            self._coder = _Coder(self._parameters, hints, name)
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any], verb: str = "enqueue") -> Any:
+        """Return the payload of a call, as JSON that is ready to be sent.
+
+        Raises InvalidArguments, which names the argument and the caller's line.
+        """
+        coder = self._coder or self._late_coder()
+        try:
+            return coder.encode(args, kwargs)
+        except _Wrong as wrong:
+            raise self._invalid(verb, str(wrong), "HF201") from None
+        except jsonb.Unfit as unfit:
+            raise self._invalid(verb, f"the payload {unfit}", "HF204", unfit.fix) from None
+        except msgspec.ValidationError as error:
+            raise self._invalid(verb, str(error), "HF200") from None
+
+    def decode(self, payload_json: str | bytes) -> Call:
+        """Return the positional and the named arguments that a payload stands for.
+
+        Raises InvalidPayload if the function does not take them (any more).
+        """
+        coder = self._coder or self._late_coder()
+        try:
+            return coder.decode(payload_json)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidPayload(
+                f"the payload does not fit {self.name}{place(self._fn)}: {_told(error)}",
+                why="The function changed since the job was enqueued, or another hand wrote it.",
+                fix="Mend the function, or edit the payload and retry the job.",
+            ) from None
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the payload."""
+        return (self._coder or self._late_coder()).schema()
+
+    def takes(self, name: str) -> bool:
+        """Whether a payload may have an argument of this name."""
+        return any(p.kind is Parameter.VAR_KEYWORD or p.name == name for p in self._parameters)
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the parameters that have one, as they would be stored."""
+        given = {p.name: p.default for p in self._parameters if p.default is not Parameter.empty}
+        return cast("dict[str, Any]", jsonb.plain(given))
+
+    def _late_coder(self) -> "_Coder":
+        try:
+            hints = get_type_hints(_annotated(self._fn), include_extras=True)
+        except NameError as error:
+            raise InvalidTask(
+                f"{self.name}{place(self._fn)}: the type {error.name!r} of an argument is unknown",
+                fix="Import it where it can be found at run time, not only for type checkers.",
+            ) from None
+        self._coder = _Coder(self._parameters, hints, self.name)
+        return self._coder
+
+    def _invalid(self, verb: str, what: str, code: str, fix: str = "") -> InvalidArguments:
+        return InvalidArguments(f"{self.name}.{verb}: {what}", where=caller(), fix=fix, code=code)
+
+
+class Result:
+    """What one function returns, as JSON; only of interest to a task that keeps its results."""
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self.name = name
+        self._fn = fn
+        self._decoder: msgspec.json.Decoder[Any] | None = None
+        hints = _hints(fn)
+        if hints is not None:
+            self._decoder = self._made(hints)
+
+    def encode(self, value: Any) -> Any:
+        """Return a result as JSON that is ready to be sent; raise InvalidResult if it cannot be."""
+        try:
+            return msgspec.Raw(jsonb.encode(value))
+        except jsonb.Unfit as unfit:
+            raise InvalidResult(f"the result of {self.name} {unfit}", fix=unfit.fix) from None
+
+    def decode(self, result_json: str | None) -> Any:
+        """Return a kept result in the type that the function says it returns."""
+        if self._decoder is None:
+            self._decoder = self._made(get_type_hints(_annotated(self._fn), include_extras=True))
+        return self._decoder.decode(result_json or "null")
+
+    def _made(self, hints: Mapping[str, Any]) -> "msgspec.json.Decoder[Any]":
+        wanted = _wanted(hints.get("return", Any))
+        if why := jsonb.unsupported(wanted):
+            raise InvalidTask(
+                f"{self.name}{place(self._fn)}: its result cannot be kept: {why}",
+                fix="Return what JSON can say, a dataclass or a model; or do without keep_result.",
+            )
+        return jsonb.decoder(wanted)
+
+
+class _Wrong(Exception):  # noqa: N818 - never leaves this module
+    """Arguments that no call of the function could take."""
+
+
+class _Coder:
+    def __init__(
+        self, parameters: Sequence[Parameter], hints: Mapping[str, Any], name: str
+    ) -> None:
+        by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        self._positional = [p for p in parameters if p.kind in by_place]
+        self._order = [p.name for p in self._positional]
+        self._only_by_place = {p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY}
+        self._rest = _name_of(parameters, Parameter.VAR_POSITIONAL)
+        self._open = _name_of(parameters, Parameter.VAR_KEYWORD)
+        variadic = (self._rest, self._open)
+        self._named = {p.name for p in parameters if p.name not in variadic}
+        self._required = [
+            p.name for p in parameters if p.name in self._named and p.default is Parameter.empty
+        ]
+        self._plain = not (self._only_by_place or self._rest or self._open)
+
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        self._names: list[str] = []
+        self._extra: msgspec.json.Decoder[Any] | None = None
+        for parameter in parameters:
+            wanted = _type_of(parameter, hints, name)
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                self._extra = jsonb.decoder(wanted)
+                continue
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                wanted = list[wanted]  # type: ignore[valid-type]
+            # Fields have names of their own: a parameter may be called anything.
+            field = f"p{len(fields)}"
+            optional = parameter.name not in self._required
+            fields.append((field, wanted, UNSET) if optional else (field, wanted))
+            self._names.append(parameter.name)
+        self._type = msgspec.defstruct(
+            re.sub(r"\W", "_", name),
+            fields,
+            kw_only=True,
+            rename={f"p{nth}": given for nth, given in enumerate(self._names)},
+            forbid_unknown_fields=self._open is None,
+        )
+        self._decoder = jsonb.decoder(self._type)
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> msgspec.Raw:
+        given = self._bound(args, kwargs)
+        text = jsonb.encode(given)
+        if self._open:
+            self.decode(text)
+        else:
+            self._decoder.decode(text)
+        return msgspec.Raw(text)
+
+    def decode(self, text: str | bytes) -> Call:
+        values = msgspec.structs.astuple(self._decoder.decode(text))
+        given = {n: v for n, v in zip(self._names, values, strict=True) if v is not UNSET}
+        if self._plain:
+            return (), given
+        rest = given.pop(self._rest, []) if self._rest else []
+        args = self._by_place(given, every=bool(rest))
+        if self._open:
+            given.update(self._extras(text))
+        return (*args, *rest), given
+
+    def schema(self) -> dict[str, Any]:
+        return jsonb.schema(self._type)
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        given = dict(zip(self._order, args, strict=False))
+        if len(args) > len(self._order):
+            if self._rest is None:
+                takes = len(self._order)
+                raise _Wrong(f"takes {takes} positional arguments, got {len(args)}")
+            given[self._rest] = args[len(self._order) :]
+        for name, value in kwargs.items():
+            if name in given:
+                raise _Wrong(f"got two values for the argument `{name}`")
+            if name not in self._named or name in self._only_by_place:
+                self._refuse_unless_open(name)
+            given[name] = value
+        if len(given) < len(self._required) or not given.keys() >= set(self._required):
+            missing = [f"`{name}`" for name in self._required if name not in given]
+            raise _Wrong(f"missing {', '.join(missing)}")
+        return given
+
+    def _refuse_unless_open(self, name: str) -> None:
+        if name in self._only_by_place:
+            raise _Wrong(f"the argument `{name}` can only be given by its place")
+        if name == self._rest:
+            raise _Wrong(f"`{name}` is given by places, not by name")
+        if self._open is None:
+            near = get_close_matches(name, self._named, n=1)
+            meant = f" (did you mean `{near[0]}`?)" if near else ""
+            raise _Wrong(f"unknown argument `{name}`{meant}")
+
+    def _by_place(self, given: dict[str, Any], *, every: bool) -> list[Any]:
+        """Take out of `given` what can only be passed by its place, defaults before it included."""
+        bound = self._only_by_place & given.keys()
+        places = [nth for nth, name in enumerate(self._order) if name in bound]
+        count = len(self._order) if every else max(places, default=-1) + 1
+        return [given.pop(p.name, p.default) for p in self._positional[:count]]
+
+    def _extras(self, text: str | bytes) -> dict[str, Any]:
+        assert self._extra
+        extras = {}
+        for name, value in _OBJECT.decode(text).items():
+            if name not in self._names:
+                try:
+                    extras[name] = self._extra.decode(value)
+                except msgspec.ValidationError as error:
+                    raise msgspec.ValidationError(_inside(str(error), name)) from None
+        return extras
+
+
+def _parameters(fn: Callable[..., Any], name: str) -> list[Parameter]:
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InvalidTask(f"{name}: {error}", fix="A task is a function.") from None
+
+
+def _type_of(parameter: Parameter, hints: Mapping[str, Any], name: str) -> Any:
+    wanted = _wanted(hints.get(parameter.name, Any))
+    if parameter.default is None:
+        wanted = wanted | None if wanted is not Any else Any
+    if why := jsonb.unsupported(wanted):
+        raise InvalidTask(
+            f"{name}: the argument `{parameter.name}` cannot travel as JSON: {why}",
+            why=caller(),
+            fix="Take numbers, strings, lists, dicts, dates, enums, dataclasses or models.",
+        )
+    return wanted
+
+
+def _wanted(hint: Any) -> Any:
+    return Any if hint is object else hint
+
+
+def _hints(fn: Callable[..., Any]) -> dict[str, Any] | None:
+    try:
+        return get_type_hints(_annotated(fn), include_extras=True)
+    except NameError:
+        pass
+    # Types of the function around the task are found where it is declared, and only then.
+    frame = outside()
+    try:
+        names = dict(frame.f_locals) if frame else {}
+        return get_type_hints(_annotated(fn), localns=names, include_extras=True)
+    except NameError:
+        return None
+
+
+def _annotated(fn: Any) -> Any:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn if hasattr(fn, "__annotations__") else type(fn).__call__
+
+
+def _told(error: Exception) -> str:
+    """Say in words of arguments what msgspec says of the fields of the object that holds them."""
+    told = re.sub(r"^Object contains unknown field (`.*`)$", r"there is no argument \1", str(error))
+    return re.sub(r"^Object missing required field (`.*`)$", r"the argument \1 is missing", told)
+
+
+def _inside(told: str, name: str) -> str:
+    if "`$" in told:
+        return told.replace("`$", f"`$.{name}", 1)
+    return f"{told} - at `$.{name}`"
+
+
+def _name_of(parameters: Sequence[Parameter], kind: Any) -> str | None:
+    return next((parameter.name for parameter in parameters if parameter.kind is kind), None)
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

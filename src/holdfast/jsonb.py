@@ -1,0 +1,125 @@
+"""How Python values become JSON that PostgreSQL can hold, and come back as the types they were.
+
+msgspec does it, with pydantic's models added. What jsonb cannot hold is found before it is sent.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+
+class Unfit(ValueError):  # noqa: N818 - read as "the payload" + str(unfit)
+    """A value that jsonb cannot hold: a predicate that says why and where."""
+
+    fix = ""
+
+
+def encode(value: Any) -> bytes:
+    """Encode a value as JSON; raise Unfit for what cannot be."""
+    try:
+        text = _ENCODER.encode(value)
+    except RecursionError:
+        raise Unfit("is nested too deeply to be JSON") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Unfit(f"is not JSON{_find(value, _not_json)}: {error}") from None
+    if b"\\u0000" in text and _NUL.search(text):
+        place = _find(plain(value), _has_nul)
+        unfit = Unfit(f"holds a NUL character{place}, which PostgreSQL cannot store")
+        unfit.fix = "Remove it, or send the bytes encoded as base64."
+        raise unfit
+    # msgspec writes NaN and the infinities as null, and silently lost numbers are the worst kind.
+    if b"null" in text and (place := _find(plain(value), _not_finite)):
+        raise Unfit(f"holds a number that JSON has no word for{place}")
+    return text
+
+
+def decoder(wanted: Any) -> "msgspec.json.Decoder[Any]":
+    """Make a decoder of JSON into a type; its errors are msgspec.ValidationError."""
+    return msgspec.json.Decoder(wanted, dec_hook=_decoded)
+
+
+def schema(wanted: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type."""
+    return msgspec.json.schema(wanted, schema_hook=_schema)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as what JSON would give back: dicts, lists, strings, numbers."""
+    return None if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value, enc_hook=_encoded)
+
+
+def unsupported(wanted: Any) -> str:
+    """Say what of a type JSON cannot carry; nothing if it can carry all."""
+    try:
+        decoder(wanted)
+        schema(wanted)
+    except (NameError, TypeError) as error:
+        return str(error).partition("\n")[0].rstrip(".")
+    return ""
+
+
+def _is_model(kind: Any) -> bool:
+    # pydantic's models, known by their faces: the package itself is never imported.
+    return hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump")
+
+
+def _encoded(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    name = type(value).__qualname__
+    if isinstance(value, tuple | frozenset):
+        raise TypeError(f"`{name}` cannot be a key")
+    raise TypeError(f"`{name}` cannot travel")
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    if _is_model(kind):
+        # From JSON, not from Python: a strict model takes a date of JSON and no string of Python.
+        return kind.model_validate_json(msgspec.json.encode(value))
+    raise TypeError(f"`{kind!r}` cannot travel")
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    if _is_model(kind):
+        return {"type": "object", "title": kind.__name__}
+    raise TypeError(f"`{getattr(kind, '__qualname__', kind)}` is no type of JSON")
+
+
+def _find(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 100) -> str:
+    """Say where in a value something wrong sits: " at `$.a[0]`", or nothing if nowhere."""
+    if isinstance(value, Mapping) and depth:
+        for key, part in value.items():
+            if wrong(key):
+                return f" in a key of `{path}`"
+            if place := _find(part, wrong, f"{path}.{key}", depth - 1):
+                return place
+    elif isinstance(value, list | tuple | set | frozenset) and depth:
+        for nth, part in enumerate(value):
+            if place := _find(part, wrong, f"{path}[{nth}]", depth - 1):
+                return place
+    elif wrong(value):
+        return f" at `{path}`"
+    return ""
+
+
+def _not_json(value: Any) -> bool:
+    try:
+        _ENCODER.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return True
+    return False
+
+
+def _has_nul(value: Any) -> bool:
+    return isinstance(value, str) and "\0" in value
+
+
+def _not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_encoded)
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")

@@ -1,0 +1,297 @@
+# ruff: noqa: N818 - what a handler raises is named for what it asks for
+"""What becomes of a job once its handler has ended. Pure: nothing here knows a clock or a database.
+
+`decide` turns what a handler returned or raised into a settlement. A handler steers by raising
+`Retry`, `Release` or `Cancel`; anything else it raises is a failed attempt, and the policy of its
+task says when the next one comes.
+"""
+
+import random
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import Enum
+from types import CoroutineType
+from typing import Any, Final, TypeAlias
+
+from holdfast import model
+from holdfast.callsite import is_own
+from holdfast.errors import InvalidPayload, InvalidResult
+from holdfast.model import Duration, Lease, Settlement
+
+# A message is for people to read, a traceback for people to search.
+LONGEST_MESSAGE = 10_000
+LONGEST_TRACEBACK = 100_000
+
+
+class Retry(Exception):
+    """Raised by a handler to be tried again: after `in_` seconds, else when its policy says.
+
+    It counts as a failed attempt, so that a job which only ever asks for another one dies.
+    """
+
+    def __init__(self, in_: Duration | None = None, reason: str = "") -> None:
+        super().__init__(in_, reason)
+        self.in_ = in_
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler asked for another attempt"
+
+
+class Release(Exception):
+    """Raised by a handler to give its job back unused; the attempt does not count."""
+
+    def __init__(self, in_: Duration | None = None) -> None:
+        super().__init__(in_)
+        self.in_ = in_
+
+    def __str__(self) -> str:
+        return "the handler gave the job back"
+
+
+class Cancel(Exception):
+    """Raised by a handler to end its job as cancelled: there is nothing left to do."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler cancelled its job"
+
+
+class Never(Enum):
+    """The type of NEVER, in a policy by exception: dead at once, whatever attempts are left."""
+
+    NEVER = "never"
+
+
+NEVER: Final = Never.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Try again after the same time every time; `jitter` spreads it by that share of itself."""
+
+    delay: Duration
+    jitter: float = 0.0
+
+    def after(self, attempt: int, rng: random.Random) -> float:
+        """Return how many seconds to wait after the attempt with this number."""
+        return seconds(self.delay) * (1 + rng.uniform(-self.jitter, self.jitter))
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Try again after a time between zero and a bound that grows with each attempt to its cap.
+
+    Full jitter: jobs that failed together do not come back together.
+    """
+
+    first: Duration = 1.0
+    factor: float = 2.0
+    cap: Duration = 3600.0
+
+    def after(self, attempt: int, rng: random.Random) -> float:
+        """Return how many seconds to wait after the attempt with this number."""
+        cap = seconds(self.cap)
+        try:
+            bound = min(seconds(self.first) * self.factor ** (attempt - 1), cap)
+        except OverflowError:
+            bound = cap
+        return rng.uniform(0, bound)
+
+
+Delay: TypeAlias = Duration | Fixed | Exponential
+Chooses: TypeAlias = Callable[[int, BaseException], Duration | None]
+# None is the backoff of the queue. By exception, the nearest class of its ancestry counts.
+Policy: TypeAlias = (
+    Delay | Chooses | Mapping[type[BaseException], Delay | Chooses | Never | None] | None
+)
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """Lets retries be only a share of the work of a kind, so that an outage cannot flood it.
+
+    Every first attempt that ends earns `ratio` of a retry, at most `reserve` of them are saved,
+    and every retry spends one. Out of budget a retry waits `cap`; it never dies of that.
+    """
+
+    ratio: float = 0.2
+    reserve: float = 10.0
+    cap: Duration = 3600.0
+    saved: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.saved = self.reserve
+
+    def charge(self, settlement: Settlement) -> Settlement:
+        """Return the settlement as the budget allows it; called once for each, in any order."""
+        lease = settlement.lease
+        if not isinstance(lease, Lease):
+            return settlement
+        if lease.attempt == 1:
+            self.saved = min(self.saved + self.ratio, self.reserve)
+        if not isinstance(settlement, model.Nack) or settlement.final:
+            return settlement
+        if lease.attempt >= lease.max_attempts:
+            return settlement
+        if self.saved >= 1:
+            self.saved -= 1
+            return settlement
+        return replace(settlement, delay=max(seconds(settlement.delay or 0), seconds(self.cap)))
+
+
+def decide(
+    lease: Lease,
+    *,
+    returned: Any = None,
+    raised: BaseException | None = None,
+    retry: Policy = None,
+    keep_result: bool = False,
+    rng: random.Random | None = None,
+) -> Settlement:
+    """Return how to end a lease after its handler returned or raised.
+
+    `returned` is what the database shall keep, already something JSON can say. Whatever else a
+    handler raises by itself is a failure, a cancellation too: given back, it would run for ever.
+    """
+    if raised is None and isinstance(returned, CoroutineType):
+        returned.close()
+        return replace(_failed(lease, TypeError(_NOT_AWAITED)), final=True)
+    if raised is None:
+        return model.Ack(lease, returned, keep=True) if keep_result else model.Ack(lease)
+    match raised:
+        case Release():
+            return model.Release(lease, raised.in_)
+        case Cancel():
+            return model.Cancel(lease, printable(str(raised), LONGEST_MESSAGE))
+        case InvalidPayload() | InvalidResult():
+            # Another attempt would fail alike, or do the work once more for nothing.
+            return replace(_failed(lease, raised), final=True)
+        case Retry() if raised.in_ is not None:
+            return replace(_failed(lease, raised), delay=raised.in_)
+    failed = _failed(lease, raised)
+    try:
+        delay = _delay(retry, lease.attempt, raised, rng or _RNG)
+    except Exception as error:
+        # A policy that is broken must not hide the error it was asked about.
+        told = f"{failed.traceback}\nThe retry policy itself failed:\n{told_traceback(error)}"
+        return replace(failed, traceback=printable(told, LONGEST_TRACEBACK))
+    if delay is NEVER:
+        return replace(failed, final=True)
+    return replace(failed, delay=delay)
+
+
+def check_policy(policy: Any) -> None:
+    """Raise TypeError if something is no policy."""
+    if not isinstance(policy, Mapping):
+        if not _is_choice(policy) or policy is NEVER:
+            raise TypeError(f"{policy!r} is no retry policy")
+        return
+    for kind, choice in policy.items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError(f"{kind!r} is no class of exceptions to retry by")
+        if not _is_choice(choice):
+            raise TypeError(f"{choice!r} is no retry policy for {kind.__name__}")
+
+
+def seconds(duration: Duration) -> float:
+    """Return a duration as seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
+def error_kind(error: BaseException) -> str:
+    """Name the class of an error as its reader knows it: `ValueError`, `shop.mail.Bounced`."""
+    kind = type(error)
+    known = kind.__module__ in ("builtins", "__main__") or kind.__module__.startswith("holdfast.")
+    name = kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+    return printable(name, LONGEST_MESSAGE)
+
+
+def error_message(error: BaseException) -> str:
+    """Return an error's own words, whatever they do."""
+    try:
+        told = str(error)
+    except Exception as broken:
+        told = f"<str() of the error failed: {error_kind(broken)}>"
+    return printable(told, LONGEST_MESSAGE)
+
+
+def told_traceback(error: BaseException) -> str:
+    """Return the traceback of an error and of its causes, without the frames of Holdfast."""
+    try:
+        told = traceback.TracebackException.from_exception(error, compact=True)
+        _cut_own_frames(told)
+        text = "".join(told.format())
+    except Exception as broken:
+        text = f"<the traceback cannot be told: {error_kind(broken)}>"
+    return printable(text, LONGEST_TRACEBACK)
+
+
+def printable(text: str, longest: int) -> str:
+    """Make any text one that PostgreSQL can store, with its middle left out if it is too long."""
+    safe = text.replace("\0", "\\0").encode("utf-8", "backslashreplace")
+    if len(safe) <= longest:
+        return safe.decode()
+    mark = f"\n… {len(safe) - longest} bytes left out …\n"
+    room = longest - len(mark.encode())
+    # The end of a traceback is the error, its beginning how one gets there.
+    head, tail = safe[: room // 3], safe[-(room - room // 3) :]
+    return f"{head.decode(errors='ignore')}{mark}{tail.decode(errors='ignore')}"
+
+
+def _failed(lease: Lease, error: BaseException) -> model.Nack:
+    return model.Nack(lease, error_kind(error), error_message(error), told_traceback(error))
+
+
+def _delay(
+    policy: Policy, attempt: int, error: BaseException, rng: random.Random
+) -> Duration | Never | None:
+    chosen: Delay | Chooses | Never | None
+    if isinstance(policy, Mapping):
+        chosen = next((policy[kind] for kind in type(error).__mro__ if kind in policy), None)
+    else:
+        chosen = policy
+    match chosen:
+        case None | Never() | timedelta() | int() | float():
+            delay: Duration | Never | None = chosen
+        case Fixed() | Exponential():
+            delay = chosen.after(attempt, rng)
+        case _:
+            delay = NEVER if (told := chosen(attempt, error)) is None else told
+    if delay is None or delay is NEVER:
+        return delay
+    if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):
+        raise TypeError(f"a retry policy answers seconds or None, not {delay!r}")
+    if not 0 <= seconds(delay) < float("inf"):
+        raise ValueError(f"a retry cannot come in {delay} seconds")
+    return delay
+
+
+def _is_choice(choice: object) -> bool:
+    if isinstance(choice, bool | type):
+        return False
+    if isinstance(choice, timedelta | int | float):
+        return 0 <= seconds(choice) < float("inf")
+    return choice is None or isinstance(choice, Never | Fixed | Exponential) or callable(choice)
+
+
+def _cut_own_frames(told: traceback.TracebackException) -> None:
+    pending = [told]
+    while pending:
+        part = pending.pop()
+        theirs = [frame for frame in part.stack if not is_own(frame.filename)]
+        # Where all frames are ours, it is ours to mend, and needs them.
+        if theirs:
+            part.stack = traceback.StackSummary.from_list(theirs)
+        pending += [link for link in (part.__cause__, part.__context__) if link]
+        pending += part.exceptions or ()
+
+
+_NOT_AWAITED = "the function returned a coroutine, which nobody awaits: declare it with async def"
+# Without a state of its own: forked children would all draw the same numbers.
+_RNG = random.SystemRandom()
