@@ -43,6 +43,10 @@ delete from holdfast.total;
 delete from holdfast.floor;
 delete from holdfast.waiter;
 delete from holdfast.redo;
+delete from holdfast.worker;
+delete from holdfast.kind;
+delete from holdfast.schedule;
+delete from holdfast.schedule_slot;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
 """
@@ -53,6 +57,7 @@ class Enqueued(NamedTuple):
     id: UUID
     created: bool
     duplicate_of: UUID | None
+    behind: UUID | None
 
 
 class Hold(NamedTuple):
@@ -77,6 +82,7 @@ class Leased(NamedTuple):
     tenant: str | None
     subject: str | None
     headers: Any
+    lease_for: timedelta | None
     token: UUID
 
 
@@ -106,6 +112,25 @@ class Reaped(NamedTuple):
     kind: str
     worker: str
     outcome: str
+
+
+class HandedOver(NamedTuple):
+    outcome: str
+    lease_until: datetime | None
+    detail: str | None
+
+
+class Doubtful(NamedTuple):
+    id: UUID
+    token: UUID
+    queue: str
+    kind: str
+    payload: Any
+    headers: Any
+    subject: str | None
+    key: str | None
+    attempt: int
+    worker: str
 
 
 class Answer(NamedTuple):
@@ -159,6 +184,7 @@ class Job(NamedTuple):
     result: Any
     ended_at: datetime | None
     lease: timedelta | None
+    progress: Any
 
 
 @contextmanager
@@ -224,12 +250,23 @@ class Protocol:
         [leased] = self.claim(queue, worker, **options)
         return leased
 
-    def touch(self, *held: Hold | Leased, lease: timedelta | None = None) -> list[Touched]:
-        return self._rows(Touched, "touch", **_pairs(held), lease=lease)
+    def touch(
+        self,
+        *held: Hold | Leased,
+        lease: timedelta | None = None,
+        progress: Sequence[Any] | None = None,
+    ) -> list[Touched]:
+        said = None if progress is None else Jsonb(progress)
+        return self._rows(Touched, "touch", **_pairs(held), lease=lease, progress=said)
 
-    def ack(self, *held: Hold | Leased, results: Sequence[Any] | None = None) -> list[Outcome]:
+    def ack(
+        self,
+        *held: Hold | Leased,
+        results: Sequence[Any] | None = None,
+        keep: bool | None = None,
+    ) -> list[Outcome]:
         wrapped = None if results is None else Jsonb(results)
-        return self._rows(Outcome, "ack", **_pairs(held), results=wrapped)
+        return self._rows(Outcome, "ack", **_pairs(held), results=wrapped, keep=keep)
 
     def nack(
         self,
@@ -238,6 +275,7 @@ class Protocol:
         message: str | None = None,
         traceback: str | None = None,
         delay: timedelta | None = None,
+        final: bool | None = None,
     ) -> list[Outcome]:
         return self._rows(
             Outcome,
@@ -247,6 +285,7 @@ class Protocol:
             message=message,
             traceback=traceback,
             delay=delay,
+            final=final,
         )
 
     def release(self, *held: Hold | Leased, delay: timedelta | None = None) -> list[Outcome]:
@@ -257,6 +296,40 @@ class Protocol:
 
     def held(self, *tokens: UUID) -> list[Leased]:
         return self._rows(Leased, "held", tokens=list(tokens))
+
+    def hand_over(
+        self,
+        held: Hold | Leased,
+        new_token: UUID | None = None,
+        *,
+        timeout: timedelta = timedelta(minutes=3),
+        holder: str | None = None,
+    ) -> HandedOver:
+        [answer] = self._rows(
+            HandedOver,
+            "hand_over",
+            id=held.id,
+            token=held.token,
+            new_token=new_token or uuid4(),
+            timeout=timeout,
+            holder=holder,
+        )
+        return answer
+
+    # -- recovery
+
+    def declare_kinds(self, *kinds: Mapping[str, Any]) -> int:
+        return self.value("declare_kinds", kinds=Jsonb(kinds))
+
+    def doubtful(self, *kinds: str, max_jobs: int | None = None) -> list[Doubtful]:
+        asked = list(kinds) or None
+        return self._rows(Doubtful, "doubtful", kinds=asked, max_jobs=max_jobs)
+
+    def reconcile(self, *held: Hold | Leased | Doubtful, done: Sequence[bool]) -> list[Outcome]:
+        return self._rows(Outcome, "reconcile", **_pairs(held), done=list(done))
+
+    def beat(self, worker: str, **facts: Any) -> None:
+        self.call("beat", worker=worker, facts=Jsonb(facts), columns=("stop",))
 
     # -- upkeep
 
@@ -416,7 +489,7 @@ def _select(function: str, columns: tuple[str, ...], arguments: tuple[str, ...])
     return sql.SQL("select {} from {}").format(named_columns, call)
 
 
-def _pairs(held: Iterable[Hold | Leased]) -> dict[str, list[UUID]]:
+def _pairs(held: Iterable[Hold | Leased | Doubtful]) -> dict[str, list[UUID]]:
     pairs = list(held)
     return {"ids": [pair.id for pair in pairs], "tokens": [pair.token for pair in pairs]}
 

@@ -21,6 +21,8 @@ WORDS = {
     r"wait_async\b": "wait",
     r"asynccontextmanager": "contextmanager",
     r"__a(?=enter__|exit__)": "__",
+    r"Awaitable\[(\w+)\]": r"\1",
+    r"Awaitable, ": "",
     r"import asyncio": "import time",
     r"asyncio\.sleep": "time.sleep",
     r"between tasks": "between threads",

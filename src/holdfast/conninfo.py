@@ -14,6 +14,7 @@ from psycopg.pq import Conninfo
 from holdfast.errors import CannotConnect, Misuse
 
 VARIABLE = "HOLDFAST_URL"
+LISTEN_VARIABLE = "HOLDFAST_LISTEN_URL"
 
 # A dead peer is noticed in seconds, not in the kernel's two hours.
 _NETWORK = {

@@ -63,6 +63,8 @@ class Proxy:
         self._server = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
         self._links: list[tuple[socket.socket, socket.socket]] = []
         self._replies_left: int | None = None
+        self._swallowed = b""
+        self._times = 0
         self._silent = threading.Event()
         self._port = 0
         self.up()
@@ -84,9 +86,14 @@ class Proxy:
             _cut(*link)
         self._links.clear()
 
-    def swallow_reply(self, after: int = 0) -> None:
-        """Let a statement reach the server, and cut the connection instead of its reply."""
+    def swallow_reply(self, after: int = 0, *, with_: bytes = b"", times: int = 1) -> None:
+        """Let a statement reach the server, and cut the connection instead of its reply.
+
+        That is the first reply after so many that holds these bytes, and then as many more.
+        """
         self._replies_left = after
+        self._swallowed = with_
+        self._times = times
 
     def go_silent(self) -> None:
         """Let nothing more come back, as a network does that drops packets."""
@@ -114,8 +121,10 @@ class Proxy:
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
-                if self._replies_left == 0:
-                    self._replies_left = None
+                if self._replies_left == 0 and self._swallowed in data:
+                    self._times -= 1
+                    if not self._times:
+                        self._replies_left = None
                     break
                 if self._replies_left:
                     self._replies_left -= 1

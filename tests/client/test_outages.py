@@ -15,6 +15,7 @@ import pytest
 from holdfast import AsyncClient, Client, HoldfastError, NewJob
 from holdfast.client._call import may_retry, was_cut
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
+from holdfast.model import new_id
 
 KILL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim'"
 
@@ -120,6 +121,37 @@ def test_an_enqueue_whose_reply_was_lost_is_stored_once(make_client: Any, proxy:
 
     assert [answer.created for answer in answers] == [True, True]
     assert {job.id for job in client.list()} == {answer.id for answer in answers}
+
+
+@pytest.mark.parametrize("lost", [b"BEGIN", b"SELECT 5000", b"SELECT 1001", b"COMMIT"])
+def test_of_very_many_jobs_all_are_stored_once_whatever_reply_was_lost(
+    lost: bytes, make_client: Any, proxy: Any
+) -> None:
+    client = make_client(proxy.url)
+    client.queues()
+    proxy.swallow_reply(with_=lost)
+
+    answers = client.enqueue_many(NewJob(kind="greet") for _ in range(6001))
+
+    assert {answer.created for answer in answers} == {True}
+    assert client.queue("default").queued == 6001
+    assert set(client.find(limit=7000)) == {answer.id for answer in answers}
+
+
+def test_of_very_many_jobs_none_is_stored_twice_when_nobody_knows(
+    make_client: Any, proxy: Any, connect: Any
+) -> None:
+    client = make_client(proxy.url)
+    client.queues()
+    jobs = [NewJob(kind="greet", id=new_id()) for _ in range(6001)]
+    proxy.swallow_reply(with_=b"COMMIT", times=3)
+
+    with pytest.raises(UnknownOutcome) as caught:
+        client.enqueue_many(jobs)
+    client.enqueue_many(jobs, repeat=True)
+
+    assert set(caught.value.ids) == {job.id for job in jobs}
+    assert connect().execute("select count(*) from holdfast.job").fetchone() == (6001,)
 
 
 def test_a_claim_whose_reply_was_lost_returns_what_it_got(make_client: Any, proxy: Any) -> None:

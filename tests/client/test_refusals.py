@@ -1,6 +1,7 @@
 """What cannot be done is refused with an error that names the value and the remedy."""
 
 import math
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,11 @@ from holdfast.errors import (
 from holdfast.model import NewJob
 
 
+@dataclass
+class Point:
+    x: float
+
+
 def nested(depth: int) -> Any:
     value: Any = 0
     for _ in range(depth):
@@ -32,6 +38,7 @@ def nested(depth: int) -> Any:
     [
         ({"a": [1, {"b": math.nan}]}, r"a number that JSON has no word for at `\$\.a\[1\]\.b`"),
         ([math.inf], r"a number that JSON has no word for at `\$\[0\]`"),
+        ({"a": Point(math.nan)}, r"a number that JSON has no word for at `\$\.a\.x`"),
         ({"a": {"b": "x\0y"}}, r"a NUL character at `\$\.a\.b`"),
         ({"a\0": 1}, r"a NUL character in a key of `\$`"),
         ({"a": object()}, r"is not JSON at `\$\.a`"),

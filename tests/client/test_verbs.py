@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import LeaseLost, UnknownJob
-from holdfast.model import Ack, Lease, Nack, NewJob, Release, new_id, part_of, queue_part
+from holdfast.model import Ack, Cancel, Lease, Nack, NewJob, Release, new_id, part_of, queue_part
 
 
 def claim_one(client: Any, queue: str = "default", **options: Any) -> Lease:
@@ -416,3 +416,84 @@ def test_depth_and_dead_groups_count_what_there_is(client: Any) -> None:
     assert depth == {("default", "greet", "queued"): 1, ("default", "greet", "dead"): 2}
     assert (group.kind, group.jobs) == ("greet", 2)
     assert group.error.startswith("ValueError: no route")
+
+
+def test_a_lease_knows_the_length_its_job_asks_for(client: Any) -> None:
+    client.enqueue("short", lease=5)
+    client.enqueue("plain")
+
+    short, plain = client.claim(worker="ada", limit=2)
+
+    assert (short.lease, plain.lease) == (timedelta(seconds=5), None)
+    assert [held.lease for held in client.held([short.token])] == [short.lease, None]
+
+
+def test_a_touch_says_how_far_the_work_is(client: Any) -> None:
+    client.enqueue("greet")
+    lease = claim_one(client)
+
+    client.touch([lease], progress=[{"done": 3, "total": 20, "note": "page 3"}])
+
+    shown = client.get(lease.id).progress
+    assert (shown["done"], shown["total"], shown["note"]) == (3, 20, "page 3")
+
+
+def test_a_result_is_kept_for_a_caller_who_asks(client: Any) -> None:
+    client.enqueue_many(NewJob(kind="greet") for _ in range(3))
+    first, second, third = client.claim(worker="ada", limit=3)
+
+    client.ack([first], [{"n": 1}], keep=True)
+    client.settle([Ack(second, {"n": 2}, keep=True), Ack(third, {"n": 3})])
+
+    assert (client.get(first.id).result, client.get(second.id).result) == ({"n": 1}, {"n": 2})
+    assert client.get(third.id) is None
+
+
+def test_a_holder_can_end_a_job_for_good(client: Any) -> None:
+    client.enqueue_many(NewJob(kind="greet", max_attempts=9) for _ in range(3))
+    first, second, third = client.claim(worker="ada", limit=3)
+
+    [nacked] = client.nack([first], message="never", final=True)
+    settled = client.settle([Nack(second, final=True), Cancel(third, "nothing to do")])
+
+    assert nacked.outcome == "dead"
+    assert [one.outcome for one in settled] == ["dead", "cancelled"]
+    assert client.get(third.id).reason == "nothing to do"
+
+
+def test_a_lease_that_is_handed_over_is_answered_with_the_ticket(client: Any) -> None:
+    client.enqueue("pay")
+    lease = claim_one(client)
+
+    ticket = client.hand_over(lease, timeout=60, holder="bank")
+
+    assert (ticket.id, client.get(lease.id).worker) == (lease.id, "bank")
+    assert client.get(lease.id).lease_until == ticket.lease_until
+    [stale], [answer] = client.ack([lease]), client.ack([ticket])
+    assert (stale.outcome, answer.outcome) == ("lost", "done")
+    with pytest.raises(LeaseLost, match="handed over"):
+        client.hand_over(lease, timeout=60)
+    with pytest.raises(UnknownJob):
+        client.hand_over((uuid4(), uuid4()), timeout=60)
+
+
+def test_doubtful_jobs_are_reconciled(client: Any, clock: Any) -> None:
+    declared = client.declare_kinds([{"kind": "pay", "done_when": True, "queue": "default"}])
+    client.enqueue_many(NewJob(kind="pay", payload={"n": n}) for n in range(2))
+    client.claim(worker="ada", limit=2)
+    clock.advance(seconds=31)
+
+    first, second = client.doubtful(["pay"], limit=5)
+    answers = client.reconcile([(first, True), (second, False)])
+
+    assert declared == 1
+    assert (first.payload, first.headers, first.worker) == ({"n": 0}, {}, "ada")
+    assert [answer.outcome for answer in answers] == ["done", "queued"]
+    assert client.queue("default").reconciled == 1
+    assert (client.doubtful(), client.reconcile([])) == ([], [])
+
+
+def test_a_job_in_a_lane_says_what_it_waits_for(client: Any) -> None:
+    first, second = client.enqueue_many(NewJob(kind="greet", lane="l") for _ in range(2))
+
+    assert (first.behind, second.behind) == (None, first.id)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -22,6 +22,7 @@ from tests.protocol import Hold, Leased, Protocol
 Draw = Callable[[Any], Any]
 
 LEASE = timedelta(seconds=30)
+TIMEOUT = timedelta(seconds=90)
 LIMIT = 3
 LANE_LIMITS = {"x": 1, "y": 2}
 QUEUES = "abc"
@@ -65,6 +66,8 @@ ACTIONS = {
     "nack": 3,
     "release": 1,
     "settle": 2,
+    "hand_over": 2,
+    "reconcile": 1,
     "ask_what_is_held": 1,
     "time_passes": 3,
     "reap": 1,
@@ -223,10 +226,11 @@ class LeaseMachine(RuleBasedStateMachine):
             assert answer.outcome in self._acked(hold)
 
     def nack(self, draw: Draw) -> None:
-        delay = draw(delays)
+        delay, final = draw(delays), draw(st.sampled_from([False, False, True]))
         if hold := self._hold(draw(choices)):
-            [answer] = self.db.nack(hold, message="boom", delay=timedelta(seconds=delay))
-            assert answer.outcome in self._nacked(hold, delay)
+            wait = timedelta(seconds=delay)
+            [answer] = self.db.nack(hold, message="boom", delay=wait, final=final)
+            assert answer.outcome in self._nacked(hold, delay, final=final)
 
     def release(self, draw: Draw) -> None:
         delay = draw(delays)
@@ -236,21 +240,76 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def settle(self, draw: Draw) -> None:
         asked: dict[UUID, tuple[Hold, str]] = {}
-        verbs = st.sampled_from(["ack", "nack", "release"])
+        verbs = st.sampled_from(["ack", "keep", "nack", "release", "cancel"])
         for verb, choice in draw(st.lists(st.tuples(verbs, choices), max_size=4)):
             if hold := self._hold(choice):
                 asked.setdefault(hold.id, (hold, verb))
 
+        said = {"keep": {"verb": "ack", "keep": True}}
         answers = self.db.settle(
-            *[{"verb": verb, "delay": 0, **hold._asdict()} for hold, verb in asked.values()]
+            *[
+                {"verb": verb, "delay": 0, **said.get(verb, {}), **hold._asdict()}
+                for hold, verb in asked.values()
+            ]
         )
 
-        expected = {"ack": self._acked, "nack": self._nacked, "release": self._released}
-        # As the call does it: acks, then failures, then releases.
-        order = sorted(zip(asked.values(), answers, strict=True), key=lambda each: each[0][1])
+        expected: dict[str, Callable[[Hold], set[str]]] = {
+            "ack": self._acked,
+            "keep": lambda hold: self._acked(hold, keep=True),
+            "nack": self._nacked,
+            "release": self._released,
+            "cancel": self._cancelled,
+        }
+        # As the call does it: acks, then failures, then releases, then what is given up.
+        order = sorted(
+            zip(asked.values(), answers, strict=True),
+            key=lambda each: list(expected).index(each[0][1]),
+        )
         for (hold, verb), answer in order:
             assert answer.id == hold.id
             assert answer.outcome in expected[verb](hold), (verb, answer)
+
+    def hand_over(self, draw: Draw) -> None:
+        choice = draw(choices)
+        hold = self._hold(choice)
+        if not hold:
+            return
+        # At times to a token that was made for another hand-over.
+        tickets = [grant.ticket for grant in self.world.grants.values() if grant.ticket]
+        again = self.world.grants.get(hold, Grant()).ticket
+        ticket = again or (_one(choice[3], tickets) if tickets and choice[2] % 9 == 0 else uuid4())
+        if ticket == hold.token:
+            return
+        job = self._held(hold)
+
+        answer = self.db.hand_over(hold, ticket, timeout=TIMEOUT)
+
+        if job:
+            assert answer.outcome == "leased"
+            self.world.give_up(job, "handed over")
+            self.world.grants[hold].ticket = ticket
+            self.world.grants[Hold(job.id, ticket)] = Grant(length=TIMEOUT)
+            job.token, job.lease_until = ticket, self.world.now + TIMEOUT
+        else:
+            assert answer.outcome in self.world.refusals("hand_over", hold, ticket)
+
+    def reconcile(self, draw: Draw) -> None:
+        choice, done = draw(choices), draw(st.booleans())
+        expired = [Hold(job.id, job.token) for job in self._expired() if job.token]
+        hold = _one(choice[0], expired) if expired and choice[1] % 4 else self._hold(choice)
+        if not hold:
+            return
+        job = self._held(hold)
+
+        [answer] = self.db.reconcile(hold, done=[done])
+
+        if job and job in self._expired():
+            wanted = self._reconciled(job) if done else self.world.fail(job, "expired", 0)
+            assert answer.outcome == wanted
+        elif job:
+            assert answer.outcome == "lost"
+        else:
+            assert answer.outcome in self.world.refusals("reconcile", hold)
 
     def ask_what_is_held(self, draw: Draw) -> None:
         if hold := self._hold(draw(choices)):
@@ -455,22 +514,39 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def _touched(self, hold: Hold) -> set[str]:
         if job := self._held(hold):
-            job.lease_until = self.world.now + LEASE
+            assert job.lease_until is not None
+            job.lease_until = max(job.lease_until, self.world.now + self.world.grants[hold].length)
             return {"leased"}
         return self.world.refusals("touch", hold)
 
-    def _acked(self, hold: Hold) -> set[str]:
+    def _acked(self, hold: Hold, *, keep: bool = False) -> set[str]:
         job = self._held(hold)
         if not job:
             return self.world.refusals("ack", hold)
         self.world.give_up(job, "acked")
-        self.world.end(job, "done" if job.queue == "b" else "gone")
+        self.world.end(job, "done" if keep or job.queue == "b" else "gone")
         job.acks += 1
         return {"done"}
 
-    def _nacked(self, hold: Hold, delay: float = 0) -> set[str]:
+    def _reconciled(self, job: Job) -> str:
+        self.world.give_up(job, "reconciled")
+        self.world.end(job, "done" if job.queue == "b" else "gone")
+        job.acks += 1
+        return "done"
+
+    def _nacked(self, hold: Hold, delay: float = 0, *, final: bool = False) -> set[str]:
         job = self._held(hold)
-        return {self.world.fail(job, "failed", delay)} if job else self.world.refusals("nack", hold)
+        if not job:
+            return self.world.refusals("nack", hold)
+        return {self.world.fail(job, "failed", delay, final=final)}
+
+    def _cancelled(self, hold: Hold) -> set[str]:
+        job = self._held(hold)
+        if not job:
+            return self.world.refusals("cancel", hold)
+        self.world.give_up(job, "cancelled by its holder")
+        self.world.end(job, "cancelled")
+        return {"cancelled"}
 
     def _released(self, hold: Hold, delay: float = 0) -> set[str]:
         job = self._held(hold)

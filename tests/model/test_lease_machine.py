@@ -41,7 +41,7 @@ def test_the_protocol_agrees_with_its_model(
 CLAIMED = """
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb"""
+  tenant text, subject text, headers jsonb, lease_for interval"""
 CLAIM = """
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true"""
@@ -49,17 +49,42 @@ CLAIM = """
 PLANTED = {
     "an ack that ignores the token": """
         alter function holdfast.ack set schema honest;
-        create function holdfast.ack(ids uuid[], tokens uuid[], results jsonb default null)
+        create function holdfast.ack(
+          ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
         returns table (id uuid, outcome text, detail text) language sql as $$
           select a.id, a.outcome, a.detail
           from honest.ack(ack.ids, array(
             select coalesce((select j.token from holdfast.job j where j.id = u.id), u.token)
-            from unnest(ack.ids, ack.tokens) u(id, token)), ack.results) a
+            from unnest(ack.ids, ack.tokens) u(id, token)), ack.results, ack.keep) a
         $$;
         """,
     "a reap that comes too early": """
-        create or replace function holdfast.expired_before(at timestamptz)
-        returns timestamptz language sql as $$ select at + interval '20 seconds' $$;
+        alter function holdfast.reap set schema honest;
+        create function holdfast.reap(max_jobs integer default 1000, only_queue text default null)
+        returns table (id uuid, queue text, kind text, worker text, outcome text)
+        language plpgsql as $$
+        begin
+          update holdfast.lease set until = until - interval '20 seconds' where open;
+          update holdfast.job set lease_until = lease_until - interval '20 seconds';
+          return query select r.* from honest.reap(max_jobs, only_queue) r;
+          update holdfast.job set lease_until = lease_until + interval '20 seconds';
+        end
+        $$;
+        """,
+    "a verdict that does not look at the clock": """
+        create or replace function holdfast.expired_before(
+          at timestamptz, out cut timestamptz, out back timestamptz)
+        language sql as $$ select at + interval '1 day', 'infinity'::timestamptz $$;
+        """,
+    "a hand over that leaves the old token in force": """
+        create function holdfast.keep_token() returns trigger language plpgsql as $$
+        begin
+          new.token := old.token;
+          return new;
+        end
+        $$;
+        create trigger keep_token before update of token on holdfast.job for each row
+        when (new.worker = 'outside') execute function holdfast.keep_token();
         """,
     "a claim that does not count the attempt": f"""
         alter function holdfast.claim set schema honest;

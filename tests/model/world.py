@@ -42,6 +42,8 @@ class Grant:
 
     ended: str | None = None
     ended_at: datetime | None = None
+    length: timedelta = timedelta(seconds=30)
+    ticket: UUID | None = None
 
 
 @dataclass
@@ -87,9 +89,9 @@ class World:
         grant = self.grants[Hold(job.id, job.token)]
         grant.ended, grant.ended_at = how, self.now
 
-    def fail(self, job: Job, how: str, delay: float) -> str:
+    def fail(self, job: Job, how: str, delay: float, *, final: bool = False) -> str:
         self.give_up(job, how)
-        if job.attempt >= job.max_attempts:
+        if final or job.attempt >= job.max_attempts:
             self.end(job, "dead")
             if job.lane and self.on_failure == "halt":
                 self.halted[job.queue, job.lane] = job.id
@@ -114,16 +116,23 @@ class World:
         """A dead job that halted its lane was retried, put away or deleted."""
         self.halted = {lane: id for lane, id in self.halted.items() if id != job.id}
 
-    def refusals(self, verb: str, hold: Hold) -> set[str]:
+    def refusals(self, verb: str, hold: Hold, ticket: UUID | None = None) -> set[str]:
         """What a verb may answer for a lease that is not held."""
         grant = self.grants.get(hold)
         job = self.find(hold.id)
         there = job is not None and job.state != "gone"
-        told = {"ack": "acked", "nack": "failed", "release": "released"}.get(verb)
+        told = {
+            "ack": "acked",
+            "nack": "failed",
+            "release": "released",
+            "cancel": "cancelled by its holder",
+            "hand_over": "handed over",
+            "reconcile": "reconciled",
+        }.get(verb)
         if grant is None:
             return {"lost" if there else "unknown"}
         assert grant.ended_at is not None
-        answers = {"already" if grant.ended == told else "lost"}
+        answers = {"already" if grant.ended == told and grant.ticket == ticket else "lost"}
         if self.now - grant.ended_at > RECEIPT:
             answers.add("lost" if there else "unknown")
         return answers

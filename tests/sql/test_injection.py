@@ -358,8 +358,11 @@ def test_a_length_of_time_that_nobody_can_wait_for_is_refused(db: Protocol) -> N
         "release": f"release({held}, delay => %(for)s)",
         "nack": f"nack({held}, delay => %(for)s)",
         "retry": "retry(ids => %(ids)s, delay => %(for)s)",
+        "hand_over": "hand_over(id => %(id)s, token => %(token)s, new_token => %(other)s,"
+        " timeout => %(for)s)",
     }
     arguments = {"ids": [id], "tokens": [leased.token], "token": uuid4(), "for": "9000 years"}
+    arguments |= {"id": id, "other": uuid4()}
 
     codes = {
         verb: refusal(

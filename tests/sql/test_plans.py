@@ -126,6 +126,52 @@ def reap(db: Protocol) -> Reading:
     return Reading({job.id for job in held}, {job.id for job in got}, rows)
 
 
+def keep(db: Protocol) -> Reading:
+    held = five(db)
+    got, rows = measured(db, lambda: db.ack(*held, keep=True))
+    return Reading(["done"] * 5, [answer.outcome for answer in got], rows)
+
+
+def say_progress(db: Protocol) -> Reading:
+    held = five(db)
+    got, rows = measured(db, lambda: db.touch(*held, progress=[{"done": 1}] * 5))
+    return Reading(["leased"] * 5, [answer.outcome for answer in got], rows)
+
+
+def cancel_own(db: Protocol) -> Reading:
+    items = [{"verb": "cancel", "id": job.id, "token": job.token} for job in five(db)]
+    got, rows = measured(db, lambda: db.settle(*items))
+    return Reading(["cancelled"] * 5, [answer.outcome for answer in got], rows)
+
+
+def hand_over(db: Protocol) -> Reading:
+    held = five(db)
+    got, rows = measured(db, lambda: [db.hand_over(job) for job in held])
+    return Reading(["leased"] * 5, [answer.outcome for answer in got], rows)
+
+
+def doubtful(db: Protocol) -> Reading:
+    held = doubtful_five(db)
+    got, rows = measured(db, db.doubtful)
+    return Reading({job.id for job in held}, {job.id for job in got}, rows)
+
+
+def doubtful_after_a_reap(db: Protocol) -> Reading:
+    held = doubtful_five(db)
+    db.beat("judge", kinds=["k"])
+    assert db.reap() == []
+    got, rows = measured(db, db.doubtful)
+    return Reading({job.id for job in held}, {job.id for job in got}, rows)
+
+
+def reconcile(db: Protocol) -> Reading:
+    held = doubtful_five(db)
+    verdicts = [True, False, True, False, True]
+    got, rows = measured(db, lambda: db.reconcile(*held, done=verdicts))
+    wanted = ["done" if done else "queued" for done in verdicts]
+    return Reading(wanted, [answer.outcome for answer in got], rows)
+
+
 def promote(db: Protocol) -> Reading:
     db.later(seconds=31)
     got, rows = measured(db, db.promote)
@@ -145,6 +191,26 @@ def enqueue_with_keys(db: Protocol) -> Reading:
     return Reading(wanted, [answer.created for answer in got], rows)
 
 
+def look_for_what_is_gone(db: Protocol) -> Reading:
+    held = five(db)
+    db.ack(*held)
+    got, rows = measured(db, lambda: [db.get(job.id) for job in held])
+    return Reading([None] * 5, got, rows)
+
+
+def enqueue_into_lanes(db: Protocol) -> Reading:
+    items = [{"kind": "k", "queue": "lanes", "lane": f"l{n}"} for n in (0, 1, 2, 3, 99)]
+    got, rows = measured(db, lambda: db.enqueue(*items))
+    return Reading([True] * 4 + [False], [answer.behind is not None for answer in got], rows)
+
+
+def enqueue_at_a_limit(db: Protocol) -> Reading:
+    first, *_ = db.claim("limited", max_jobs=5)
+    items = [{"kind": "k", "queue": "limited"}] * 5
+    got, rows = measured(db, lambda: db.enqueue(*items))
+    return Reading([first.id] * 5, [answer.behind for answer in got], rows)
+
+
 STATEMENTS: list[Callable[[Protocol], Reading]] = [
     claim_plain,
     claim_kinds_among_others,
@@ -159,9 +225,19 @@ STATEMENTS: list[Callable[[Protocol], Reading]] = [
     nack,
     release,
     reap,
+    keep,
+    say_progress,
+    cancel_own,
+    hand_over,
+    doubtful,
+    doubtful_after_a_reap,
+    reconcile,
+    look_for_what_is_gone,
     promote,
     enqueue,
     enqueue_with_keys,
+    enqueue_into_lanes,
+    enqueue_at_a_limit,
 ]
 
 
@@ -252,11 +328,19 @@ def rehearse(db: Protocol) -> None:
     db.claim("plain")
     db.later(seconds=31)
     db.reap()
+    db.reconcile(*db.doubtful(), done=[])
     db.enqueue({"kind": "k", "key": "0", "queue": "keyed"})
 
 
 def five(db: Protocol) -> list[Leased]:
     return db.claim("plain", max_jobs=5)
+
+
+def doubtful_five(db: Protocol) -> list[Leased]:
+    held = five(db)
+    db.declare_kinds({"kind": "k", "done_when": True})
+    db.later(seconds=31)
+    return held
 
 
 def measured(db: Protocol, act: Callable[[], Any]) -> tuple[Any, int]:

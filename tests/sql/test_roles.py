@@ -18,11 +18,19 @@ from tests.protocol import Protocol, shared_database
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
 LOOK = {"get", "list", "find", "attempts", "explain"}
 PRODUCE = {"enqueue", "copied"}
-HOLD = {"claim", "touch", "ack", "nack", "release", "settle", "held", "await_work"}
-KEEP_UP = {"reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep"}
+HOLD = {
+    *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over"),
+    *("await_work", "ping"),
+}
+KEEP_UP = {
+    *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
+    *("declare_kinds", "doubtful", "reconcile"),
+    *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
+}
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
-    *("queue_set", "lane_set", "pause", "resume"),
+    *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
+    *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
 }
 MAY_CALL = {
     "holdfast_reader": ANYONE | LOOK,
@@ -233,6 +241,12 @@ def test_a_worker_claims_settles_and_keeps_up(acting: Roles) -> None:
     assert worker.settle({"id": kept.id, "token": kept.token, "verb": "ack"})[0].outcome == "done"
     assert worker.explain(failed.id).startswith("Attempt 1 of 3 failed")
     worker.value("await_work", queues=["default"], worker="ada")
+    worker.value("ping", worker="ada")
+    [again] = worker.claim(kinds=["k"])
+    assert worker.hand_over(again).outcome == "leased"
+    assert worker.declare_kinds({"kind": "k", "done_when": True}) == 1
+    assert worker.doubtful("k") == []
+    assert worker.reconcile(again, done=[True])[0].outcome == "lost"
     assert worker.upkeep()["folded"] > 0
 
 

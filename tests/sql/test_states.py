@@ -15,28 +15,34 @@ import pytest
 from tests.protocol import Hold, Later, Protocol
 
 LIVE = """
-                    ready          scheduled      blocked        follow-up      leased         expired
-enqueue             same>queued    same>queued    same>queued    other>queued   same>leased    same>leased
-enqueue replace     same>queued    same>queued    same>queued    same>queued    new>leased     new>leased
-enqueue after       same>queued    same>queued    same>queued    same>queued    new>leased     new>leased
-claim               given>leased   not>queued     not>queued     not>queued     not>leased     given>leased
-touch               lost>queued    lost>queued    lost>queued    lost>queued    leased>leased  leased>leased
-touch stranger      lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased
-ack                 lost>queued    lost>queued    lost>queued    lost>queued    done>-         done>-
-ack stranger        lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased
-nack                lost>queued    lost>queued    lost>queued    lost>queued    queued>queued  queued>queued
-nack stranger       lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased
-release             lost>queued    lost>queued    lost>queued    lost>queued    queued>queued  queued>queued
-release stranger    lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased
-reap                not>queued     not>queued     not>queued     not>queued     not>leased     queued>queued
-cancel              yes>cancelled  yes>cancelled  yes>cancelled  yes>cancelled  yes>cancelled  yes>cancelled
-retry               no>queued      no>queued      no>queued      no>queued      no>leased      no>leased
-edit                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased
-move                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased
-archive             no>queued      no>queued      no>queued      no>queued      no>leased      no>leased
-purge               yes>-          yes>-          yes>-          yes>-          no>leased      no>leased
-explain             Ready>queued   Not>queued     Lane>queued    Follows>queued Leased>leased  The>leased
-get                 found>queued   found>queued   found>queued   found>queued   found>leased   found>leased
+                    ready          scheduled      blocked        follow-up      leased         expired        handed-over
+enqueue             same>queued    same>queued    same>queued    other>queued   same>leased    same>leased    same>leased
+enqueue replace     same>queued    same>queued    same>queued    same>queued    new>leased     new>leased     new>leased
+enqueue after       same>queued    same>queued    same>queued    same>queued    new>leased     new>leased     new>leased
+claim               given>leased   not>queued     not>queued     not>queued     not>leased     given>leased   not>leased
+touch               lost>queued    lost>queued    lost>queued    lost>queued    leased>leased  leased>leased  leased>leased
+touch stranger      lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased    lost>leased
+ack                 lost>queued    lost>queued    lost>queued    lost>queued    done>-         done>-         done>-
+ack stranger        lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased    lost>leased
+nack                lost>queued    lost>queued    lost>queued    lost>queued    queued>queued  queued>queued  queued>queued
+nack stranger       lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased    lost>leased
+release             lost>queued    lost>queued    lost>queued    lost>queued    queued>queued  queued>queued  queued>queued
+release stranger    lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased    lost>leased
+cancel own          lost>queued    lost>queued    lost>queued    lost>queued    cancelled>cancelled cancelled>cancelled cancelled>cancelled
+cancel stranger     lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased    lost>leased
+hand over           lost>queued    lost>queued    lost>queued    lost>queued    leased>leased  leased>leased  leased>leased
+hand stranger       lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    lost>leased    lost>leased
+reconcile done      lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    done>-         lost>leased
+reconcile not       lost>queued    lost>queued    lost>queued    lost>queued    lost>leased    queued>queued  lost>leased
+reap                not>queued     not>queued     not>queued     not>queued     not>leased     queued>queued  not>leased
+cancel              yes>cancelled  yes>cancelled  yes>cancelled  yes>cancelled  yes>cancelled  yes>cancelled  yes>cancelled
+retry               no>queued      no>queued      no>queued      no>queued      no>leased      no>leased      no>leased
+edit                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased      no>leased
+move                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased      no>leased
+archive             no>queued      no>queued      no>queued      no>queued      no>leased      no>leased      no>leased
+purge               yes>-          yes>-          yes>-          yes>-          no>leased      no>leased      no>leased
+explain             Ready>queued   Not>queued     Lane>queued    Follows>queued Leased>leased  The>leased     Waits>leased
+get                 found>queued   found>queued   found>queued   found>queued   found>leased   found>leased   found>leased
 """  # noqa: E501
 
 ENDED = """
@@ -53,6 +59,12 @@ nack                lost>done      lost>-         already>dead   lost>cancelled 
 nack stranger       lost>done      unknown>-      lost>dead      lost>cancelled lost>archived  unknown>-
 release             lost>done      lost>-         lost>dead      lost>cancelled lost>archived  unknown>-
 release stranger    lost>done      unknown>-      lost>dead      lost>cancelled lost>archived  unknown>-
+cancel own          lost>done      lost>-         lost>dead      lost>cancelled lost>archived  unknown>-
+cancel stranger     lost>done      unknown>-      lost>dead      lost>cancelled lost>archived  unknown>-
+hand over           lost>done      lost>-         lost>dead      lost>cancelled lost>archived  unknown>-
+hand stranger       lost>done      unknown>-      lost>dead      lost>cancelled lost>archived  unknown>-
+reconcile done      lost>done      lost>-         lost>dead      lost>cancelled lost>archived  unknown>-
+reconcile not       lost>done      lost>-         lost>dead      lost>cancelled lost>archived  unknown>-
 reap                not>done       not>-          not>dead       not>cancelled  not>archived   not>-
 cancel              no>done        no>-           no>dead        no>cancelled   no>archived    no>-
 retry               yes>queued     no>-           yes>queued     yes>queued     yes>queued     no>-
@@ -134,6 +146,13 @@ def _expired(db: Protocol, later: Later) -> Hold:
     return held
 
 
+def _handed_over(db: Protocol, later: Later) -> Hold:
+    held = _leased(db, later)
+    ticket = Hold(held.id, uuid4())
+    db.hand_over(held, ticket.token)
+    return ticket
+
+
 def _done_kept(db: Protocol, later: Later) -> Hold:
     db.queue_set("default", keep_done=3600)
     return _done_deleted(db, later)
@@ -179,6 +198,7 @@ STATES: dict[str, Callable[[Protocol, Later], Hold]] = {
     "follow-up": _follow_up,
     "leased": _leased,
     "expired": _expired,
+    "handed-over": _handed_over,
     "done-kept": _done_kept,
     "done-deleted": _done_deleted,
     "dead": _dead,
@@ -206,6 +226,11 @@ def _reap(db: Protocol, held: Hold) -> str:
     return next((reaped.outcome for reaped in db.reap() if reaped.id == held.id), "not")
 
 
+def _settle(db: Protocol, held: Hold, verb: str) -> str:
+    [answer] = db.settle({"verb": verb, "id": held.id, "token": held.token})
+    return answer.outcome
+
+
 def _stranger(held: Hold) -> Hold:
     return Hold(held.id, uuid4())
 
@@ -230,6 +255,12 @@ VERBS: dict[str, Callable[[Protocol, Hold], str]] = {
     "nack stranger": lambda db, held: db.nack(_stranger(held))[0].outcome,
     "release": lambda db, held: db.release(held)[0].outcome,
     "release stranger": lambda db, held: db.release(_stranger(held))[0].outcome,
+    "cancel own": lambda db, held: _settle(db, held, verb="cancel"),
+    "cancel stranger": lambda db, held: _settle(db, _stranger(held), verb="cancel"),
+    "hand over": lambda db, held: db.hand_over(held).outcome,
+    "hand stranger": lambda db, held: db.hand_over(_stranger(held)).outcome,
+    "reconcile done": lambda db, held: db.reconcile(held, done=[True])[0].outcome,
+    "reconcile not": lambda db, held: db.reconcile(held, done=[False])[0].outcome,
     "reap": _reap,
     "cancel": lambda db, held: _changed(db.cancel(held.id)),
     "retry": lambda db, held: _changed(db.retry(held.id)),

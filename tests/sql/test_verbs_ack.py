@@ -302,3 +302,35 @@ def test_an_ack_can_join_the_work_of_the_job(db: Protocol, later: Later) -> None
             raise psycopg.Rollback(work)
 
     assert db.connection.execute("select to_regclass('work_done')").fetchone() == (None,)
+
+
+def test_an_ack_can_keep_a_job_that_its_queue_would_not(db: Protocol) -> None:
+    db.enqueue({"kind": "a"}, {"kind": "b"})
+    kept, gone = db.claim(max_jobs=2)
+
+    db.ack(kept, results=[{"rows": 3}], keep=True)
+    db.ack(gone, results=[{"rows": 4}])
+
+    assert (db.job(kept.id).state, db.job(kept.id).result) == ("done", {"rows": 3})
+    assert db.get(gone.id) is None
+    assert db.depth() == {"done": 2}
+
+
+def test_a_job_kept_twice_over_is_kept_once(db: Protocol) -> None:
+    db.queue_set("default", keep_done=3600)
+    db.put()
+    job = db.take()
+
+    db.ack(job, job, keep=True)
+
+    assert db.connection.execute("select count(*) from holdfast.history").fetchone() == (1,)
+
+
+def test_an_ack_that_is_lost_keeps_nothing(db: Protocol) -> None:
+    id = db.put()
+    db.take()
+
+    db.ack(Hold(id, uuid4()), keep=True)
+
+    assert db.state(id) == "leased"
+    assert db.connection.execute("select count(*) from holdfast.history").fetchone() == (0,)

@@ -562,3 +562,123 @@ def test_producers_in_threads_lose_nothing(db: Protocol, other: Open) -> None:
 
     assert db.depth() == {"queued": 100}
     assert len({job.id for job in db.claim(max_jobs=200)}) == 100
+
+
+def test_a_job_in_a_lane_where_none_runs_is_behind_the_one_before_it(db: Protocol) -> None:
+    first, second = db.enqueue({"kind": "k", "lane": "l"}, {"kind": "k", "lane": "l"})
+    [third] = db.enqueue({"kind": "k", "lane": "l"})
+    [other] = db.enqueue({"kind": "k", "lane": "m"})
+    [outside] = db.enqueue({"kind": "k"})
+
+    assert (first.behind, second.behind, third.behind) == (None, first.id, second.id)
+    assert (other.behind, outside.behind) == (None, None)
+
+
+@pytest.mark.proves("S2.3", "S2.4")
+def test_a_job_in_a_lane_is_behind_the_one_that_runs(db: Protocol) -> None:
+    running = db.put(lane="l")
+    db.take()
+
+    [next] = db.enqueue({"kind": "k", "lane": "l", "id": str(uuid4())})
+    [last] = db.enqueue({"kind": "k", "lane": "l"})
+
+    assert (next.behind, last.behind) == (running, running)
+
+
+def test_a_job_in_a_lane_of_a_full_queue_is_behind_one_that_runs(db: Protocol) -> None:
+    db.queue_set("few", limit=1)
+    running = db.put(queue="few")
+    db.take("few")
+
+    first, second = db.enqueue(*[{"kind": "k", "queue": "few", "lane": "l"}] * 2)
+
+    assert (first.behind, second.behind) == (running, running)
+
+
+def test_a_full_queue_is_looked_at_once_for_a_whole_batch(db: Protocol) -> None:
+    db.queue_set("few", limit=100)
+    db.enqueue(*[{"kind": "k", "queue": "few"}] * 100)
+    running = {job.id for job in db.claim("few", max_jobs=100)}
+    items = [{"kind": "k", "queue": "few", "subject": "s"}] * 200
+
+    with db.connection.transaction():
+        before = db.rows_read()
+        answers = db.enqueue(*items)
+        read = db.rows_read() - before
+
+    assert {answer.behind for answer in answers} < running
+    assert read < 1000
+
+
+def test_a_lane_with_a_free_slot_keeps_nobody_waiting(db: Protocol) -> None:
+    db.lane_set("default", "l", limit=2)
+
+    first, second, third = db.enqueue(*[{"kind": "k", "lane": "l"}] * 3)
+
+    assert (first.behind, second.behind, third.behind) == (None, None, second.id)
+
+
+def test_a_halted_lane_names_the_job_that_halted_it(db: Protocol) -> None:
+    db.lane_set("default", "l", on_failure="halt")
+    dead = db.put(lane="l", max_attempts=1)
+    db.nack(db.take())
+
+    [waiting] = db.enqueue({"kind": "k", "lane": "l"})
+
+    assert waiting.behind == dead
+
+
+@pytest.mark.parametrize("more", [{}, {"subject": "s"}, {"key": "k2"}])
+def test_a_queue_at_its_limit_names_the_job_that_started_first(
+    db: Protocol, more: dict[str, Any]
+) -> None:
+    db.queue_set("few", limit=2)
+    item = {"kind": "k", "queue": "few"}
+    first, second, free = db.enqueue(item, item, {**item, "delay": 60})
+    db.claim("few", max_jobs=1)
+    [room] = db.enqueue({**item, "delay": 60})
+    db.claim("few", max_jobs=1)
+
+    [full] = db.enqueue({**item, **more})
+
+    assert (first.behind, second.behind, free.behind, room.behind) == (None, None, None, None)
+    assert full.behind == first.id
+
+
+@pytest.mark.proves("S2.3")
+def test_a_queue_below_its_limit_keeps_nobody_waiting(db: Protocol) -> None:
+    db.queue_set("few", limit=2)
+    db.put(queue="few")
+    db.take("few")
+
+    [answer] = db.enqueue({"kind": "k", "queue": "few"})
+
+    assert answer.behind is None
+
+
+def test_a_job_for_later_is_behind_nobody_yet(db: Protocol) -> None:
+    db.put(lane="l")
+
+    [later_on] = db.enqueue({"kind": "k", "lane": "l", "delay": 60})
+
+    assert later_on.behind is None
+
+
+def test_a_follow_up_is_behind_the_job_it_follows(db: Protocol) -> None:
+    running = db.put(key="k")
+    db.take()
+
+    [follow] = db.enqueue({"kind": "work", "key": "k", "on_conflict": "after"})
+    [again] = db.enqueue({"kind": "work", "key": "k", "on_conflict": "after"})
+
+    assert (follow.created, follow.behind) == (True, running)
+    assert (again.created, again.duplicate_of, again.behind) == (False, follow.id, None)
+
+
+def test_in_a_batch_with_duplicates_each_is_behind_its_own(db: Protocol) -> None:
+    db.put(key="k")
+    lane = {"kind": "work", "lane": "l"}
+
+    first, twin, second = db.enqueue(lane, {"kind": "work", "key": "k"}, lane)
+
+    assert (first.behind, twin.behind, second.behind) == (None, None, first.id)

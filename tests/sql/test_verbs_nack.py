@@ -233,5 +233,16 @@ def test_a_delay_below_zero_is_refused(db: Protocol, verb: str) -> None:
     assert refusal.value.sqlstate == "HF204"
 
 
+@pytest.mark.parametrize("final", [True, False])
+def test_a_final_failure_is_the_end_whatever_attempts_are_left(db: Protocol, final: bool) -> None:
+    id = db.put(max_attempts=5)
+
+    [answer] = db.nack(db.take(), error_kind="BadInput", message="never", final=final)
+
+    assert answer.outcome == ("dead" if final else "queued")
+    assert db.job(id).error == "BadInput: never"
+    assert len(db.attempts(id)) == 1
+
+
 def _tokens(db: Protocol) -> list:
     return [row[0] for row in db.connection.execute("select token from holdfast.lease")]

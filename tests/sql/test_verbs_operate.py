@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.protocol import Hold, Later, Protocol
+from tests.protocol import Hold, Later, Open, Protocol
 
 AT_ONCE = timedelta(0)
 REASON = "Retry requested by nightly workflow"
@@ -541,3 +541,18 @@ def test_the_holder_of_a_purged_jobs_past_gets_no_job_back(db: Protocol) -> None
 
     assert db.release(job)[0].outcome == "already"
     assert db.ack(Hold(id, job.token))[0].outcome == "lost"
+
+
+def test_the_worker_of_a_cancelled_job_is_told_to_look(db: Protocol, other: Open) -> None:
+    listener = other().connection
+    listener.execute("listen holdfast")
+    db.enqueue(*[{"kind": "k"}] * 4)
+    running = [*db.claim(worker="ada", max_jobs=2), *db.claim(worker="eve")]
+    waiting = db.find("state:queued")
+
+    db.cancel(*waiting)
+    db.cancel(*[job.id for job in running])
+
+    heard = [n.payload for n in listener.notifies(timeout=5, stop_after=2)]
+    assert sorted(heard) == ["\nada", "\neve"]
+    assert list(listener.notifies(timeout=0.2)) == []

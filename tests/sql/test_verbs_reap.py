@@ -1,5 +1,7 @@
 """reap: taking back what nobody renewed."""
 
+from datetime import timedelta
+
 import pytest
 
 from tests.protocol import Later, Protocol
@@ -149,6 +151,23 @@ def test_leases_are_credited_with_the_time_the_database_was_away(
 
     assert (after_return, in_the_credit, held) == ([], [], "leased")
     assert [each.id for each in db.reap()] == [id]
+
+
+def test_leases_claimed_after_the_return_get_no_credit(db: Protocol, later: Later) -> None:
+    db.enqueue({"kind": "before"}, {"kind": "after"})
+    db.take()
+    later(seconds=40)
+    db.connection.execute(
+        "update holdfast.pulse"
+        " set timeline = 'before', reaped_at = holdfast.now() - interval '40 seconds'"
+    )
+    db.reap()
+    after = db.take(lease=timedelta(seconds=10))
+
+    later(seconds=11)
+
+    assert after.kind == "after"
+    assert [job.id for job in db.reap()] == [after.id]
 
 
 @pytest.mark.proves("S0.25", "S4.9")

@@ -142,3 +142,68 @@ def test_a_hundred_leases_of_many_queues_are_settled_at_once(db: Protocol) -> No
         (job.id, "done" if n % 3 == 0 else "queued") for n, job in enumerate(jobs)
     ]
     assert [(answer.id, answer.outcome) for answer in answers] == expected
+
+
+def test_an_item_may_keep_its_job_or_end_it_for_good(db: Protocol) -> None:
+    db.enqueue(*[{"kind": "k", "max_attempts": 5}] * 5)
+    a, b, c, d, e = db.claim(max_jobs=5)
+
+    answers = db.settle(
+        item("ack", a, result=1, keep=True),
+        item("ack", b, result=2),
+        item("nack", c, message="never", final=True),
+        item("nack", d, final=False, delay=0),
+        item("cancel", e, reason="nothing to do"),
+    )
+
+    assert [answer.outcome for answer in answers] == ["done", "done", "dead", "queued", "cancelled"]
+    assert [answer.id for answer in answers] == [a.id, b.id, c.id, d.id, e.id]
+    assert (db.job(a.id).result, db.get(b.id)) == (1, None)
+    assert (db.state(c.id), db.state(d.id)) == ("dead", "queued")
+    assert (db.state(e.id), db.job(e.id).reason) == ("cancelled", "nothing to do")
+    assert db.depth() == {"done": 2, "dead": 1, "queued": 1, "cancelled": 1}
+
+
+def test_a_holder_cancels_its_own_lease_only(db: Protocol) -> None:
+    id = db.put()
+    job = db.take()
+
+    [stranger] = db.settle({"verb": "cancel", "id": id, "token": uuid4()})
+    [own] = db.settle(item("cancel", job))
+    [again] = db.settle(item("cancel", job))
+    [late] = db.settle(item("ack", job))
+
+    assert (stranger.outcome, own.outcome, again.outcome) == ("lost", "cancelled", "already")
+    assert late.outcome == "lost"
+    assert late.detail is not None
+    assert "cancelled by its holder" in late.detail
+
+
+def test_a_cancel_by_an_operator_is_no_repeat_of_the_holders(db: Protocol) -> None:
+    db.put()
+    job = db.take()
+    db.cancel(job.id)
+
+    [answer] = db.settle(item("cancel", job))
+
+    assert answer.outcome == "lost"
+
+
+def test_a_lane_goes_on_when_a_holder_cancels(db: Protocol) -> None:
+    db.enqueue({"kind": "a", "lane": "l"}, {"kind": "b", "lane": "l"})
+    first = db.take()
+
+    db.settle(item("cancel", first))
+
+    assert db.take().kind == "b"
+
+
+@pytest.mark.parametrize(("verb", "field"), [("ack", "keep"), ("nack", "final")])
+def test_a_switch_is_true_or_false(db: Protocol, verb: str, field: str) -> None:
+    db.put()
+    job = db.take()
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.settle(item(verb, job, **{field: "yes"}))
+
+    assert refusal.value.sqlstate == "HF201"

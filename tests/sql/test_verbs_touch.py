@@ -1,6 +1,7 @@
 """touch: holding on for longer."""
 
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -141,3 +142,89 @@ def test_a_touch_to_no_time_is_refused(db: Protocol, seconds: int) -> None:
         db.touch(job, lease=timedelta(seconds=seconds))
 
     assert refusal.value.sqlstate == "HF204"
+
+
+def test_a_touch_shows_how_far_the_work_is(db: Protocol) -> None:
+    db.enqueue({"kind": "a"}, {"kind": "b"}, {"kind": "c"})
+    a, b, c = db.claim(max_jobs=3)
+
+    db.touch(a, b, c, progress=[{"done": 3, "total": 20, "note": "page 3"}, None, {"done": 0.5}])
+
+    shown = db.job(a.id).progress
+    assert {name: shown[name] for name in ("done", "total", "note", "attempt")} == {
+        "done": 3,
+        "total": 20,
+        "note": "page 3",
+        "attempt": 1,
+    }
+    assert shown["at"]
+    assert db.job(b.id).progress is None
+    assert (db.job(c.id).progress["done"], "note" in db.job(c.id).progress) == (0.5, False)
+
+
+def test_a_touch_without_progress_leaves_what_was_said(db: Protocol) -> None:
+    db.put()
+    job = db.take()
+    db.touch(job, progress=[{"done": 1}])
+
+    db.touch(job)
+    db.touch(job, progress=[None])
+
+    assert db.job(job.id).progress["done"] == 1
+
+
+@pytest.mark.parametrize("end", ["nack", "release"])
+def test_progress_of_an_earlier_lease_is_not_shown(db: Protocol, end: str) -> None:
+    db.put()
+    job = db.take()
+    db.touch(job, progress=[{"done": 1}])
+    getattr(db, end)(job, delay=timedelta(0))
+    before = db.job(job.id).progress
+
+    again = db.take()
+
+    assert (before, db.job(job.id).progress) == (None, None)
+    db.touch(again, progress=[{"done": 2}])
+    assert db.job(job.id).progress["done"] == 2
+
+
+def test_a_lost_lease_says_nothing_of_the_job(db: Protocol) -> None:
+    db.put()
+    job = db.take()
+
+    [answer] = db.touch(Hold(job.id, uuid4()), progress=[{"done": 1}])
+
+    assert answer.outcome == "lost"
+    assert db.job(job.id).progress is None
+
+
+def test_a_long_note_is_cut(db: Protocol) -> None:
+    db.put()
+    job = db.take()
+
+    db.touch(job, progress=[{"note": "x" * 10_000}])
+
+    assert db.job(job.id).progress["note"] == "x" * 500
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        [],
+        [{}, {}],
+        {"done": 1},
+        [7],
+        [{"done": "3"}],
+        [{"total": [1]}],
+        [{"note": 3}],
+        [{"colour": "red"}],
+    ],
+)
+def test_progress_is_one_object_per_id(db: Protocol, progress: Any) -> None:
+    db.put()
+    job = db.take()
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.touch(job, progress=progress)
+
+    assert refusal.value.sqlstate == "HF208"

@@ -11,15 +11,20 @@ from holdfast.errors import (
     HoldfastError,
     InvalidFilter,
     InvalidJob,
+    InvalidSchedule,
     InvalidSetting,
     Misuse,
     NotMigrated,
     PayloadTooLarge,
     Refused,
     SchemaError,
+    UnknownSchedule,
 )
 
 Row = tuple[Any, ...]
+
+# Databases that cannot be reached, by address, and since when: for all clients of a process.
+AWAY: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def translate(error: psycopg.Error, database: str) -> HoldfastError | None:
     return None
 
 
-_MISUSE: dict[str, type[Misuse]] = {
+_MISUSE: dict[str, type[HoldfastError]] = {
     "HF201": InvalidJob,
     "HF202": InvalidJob,
     "HF203": InvalidJob,
@@ -72,6 +77,8 @@ _MISUSE: dict[str, type[Misuse]] = {
     "HF220": InvalidFilter,
     "HF221": InvalidSetting,
     "HF222": InvalidSetting,
+    "HF223": InvalidSchedule,
+    "HF312": UnknownSchedule,
 }
 
 # Surely not committed, and worth another try: serialisation failure, deadlock, a node that was

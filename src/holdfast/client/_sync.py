@@ -1,24 +1,31 @@
 """Generated from _async.py by tools/generate_sync_client.py: edit that."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from types import TracebackType
 from typing import Any, LiteralString, Self, Unpack
 from uuid import UUID, uuid4
 
+import psycopg
 from psycopg import Connection
 
 from holdfast import conninfo
 from holdfast.client import _wire as wire
-from holdfast.client._call import Call
+from holdfast.client._call import Call, Row, may_retry
 from holdfast.client._sync_doors import Bound, Pool
+from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
 from holdfast.model import (
     Attempt,
     Change,
+    Claim,
     DeadGroup,
+    Declared,
     Depth,
+    Doubtful,
+    DueSchedule,
     Duration,
     Enqueued,
     Held,
@@ -26,10 +33,16 @@ from holdfast.model import (
     JobOptions,
     Lease,
     NewJob,
+    NewSchedule,
     Queue,
     Reaped,
+    Schedule,
     Settled,
     Settlement,
+    Slot,
+    Tended,
+    Ticket,
+    WorkerRow,
 )
 
 _LEASE: LiteralString = (
@@ -38,7 +51,22 @@ _LEASE: LiteralString = (
 )
 _JOB = wire.columns(Job)
 _QUEUE = wire.columns(Queue)
+_SCHEDULE = wire.columns(Schedule)
+_SLOT = wire.columns(Slot)
 _MINUTE = timedelta(minutes=1)
+_ACK: LiteralString = (
+    "select id, outcome, detail from holdfast.ack("
+    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s)"
+)
+_SETTLE: LiteralString = (
+    "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"
+)
+_ENQUEUE: LiteralString = (
+    "select id, created, duplicate_of, behind "
+    "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
+)
+# What one call surely stores before its deadline.
+_MANY = 5000
 _COPY: LiteralString = (
     "copy holdfast.job (part, id, queue, kind, priority, run_at, created_at, max_attempts, "
     "payload, headers, tenant, subject, by_kind) from stdin"
@@ -89,6 +117,10 @@ class Client:
         """Close the client's connections. A bound client leaves the caller's open."""
         self._door.close()
 
+    def abandon(self) -> None:
+        """Hang up without a word, for a client whose event loop is gone."""
+        self._door.abandon()
+
     def __enter__(self) -> Self:
         return self
 
@@ -119,13 +151,11 @@ class Client:
         if not jobs:
             return []
         ids = wire.ids_of(jobs)
+        if len(jobs) > _MANY:
+            return _enqueue_in_steps(self._door, jobs, ids, repeat)
         items = wire.items(jobs, ids)
-        sql = (
-            "select id, created, duplicate_of "
-            "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
-        )
-        again = Call("enqueue", sql, [items, True])
-        first = again if repeat else Call("enqueue", sql, [items, False], again=again, ids=ids)
+        again = Call("enqueue", _ENQUEUE, [items, True])
+        first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
         return [Enqueued(*row) for row in self._door.run(first)]
 
     def copy(self, jobs: Iterable[NewJob]) -> int:
@@ -164,60 +194,79 @@ class Client:
         The token proves these leases: fresh for each claim, and made here unless given. After a
         lost reply the client asks what the token holds before it claims again.
         """
-        token = token or uuid4()
-        lost = Call("held", f"select {_LEASE} from holdfast.held(tokens => %s::uuid[])", [[token]])
-        rows = self._door.run(
-            Call(
-                "claim",
-                f"select {_LEASE} from holdfast.claim(queue => %s::text, worker => %s::text, "
-                "token => %s::uuid, max_jobs => %s::int, lease => %s::interval, "
-                "kinds => %s::text[], durable => %s)",
-                [
-                    queue,
-                    worker,
-                    token,
-                    limit,
-                    wire.interval(lease),
-                    None if kinds is None else list(kinds),
-                    self._door.durable,
-                ],
-                again=lost,
-            )
-        )
-        assert len(rows) <= limit, f"claimed {len(rows)} jobs, asked for {limit}"
-        return [Lease(*(*row, token, queue, worker)) for row in rows]
+        claim = Claim(queue, worker, limit, lease, kinds, token or uuid4())
+        return _leases(claim, self._door.run(_claim_call(claim, self._door.durable)))
+
+    def exchange(
+        self, settlements: Sequence[Settlement], claims: Sequence[Claim]
+    ) -> tuple[list[Settled], list[list[Lease]]]:
+        """Settle leases and claim the next ones in one round trip.
+
+        Answers in the order given. Each call is a transaction of its own: what is settled stays
+        settled whatever becomes of the claims. Needs the client's own connections.
+        """
+        plain = [one for one in settlements if wire.is_plain_ack(one)]
+        other = [one for one in settlements if not wire.is_plain_ack(one)]
+        calls = []
+        if plain:
+            held = wire.held_arrays([one.lease for one in plain])
+            calls.append(Call("ack", _ACK, [*held, None, False]))
+        if other:
+            calls.append(Call("settle", _SETTLE, [wire.settlements(other)]))
+        settling = len(calls)
+        calls += [_claim_call(claim, self._door.durable) for claim in claims]
+        answers = self._door.run_all(calls)
+
+        acked = iter(answers[0]) if plain else iter(())
+        rest = iter(answers[settling - 1]) if other else iter(())
+        settled = [Settled(*next(acked if wire.is_plain_ack(one) else rest)) for one in settlements]
+        leased = [
+            _leases(claim, rows) for claim, rows in zip(claims, answers[settling:], strict=True)
+        ]
+        return settled, leased
 
     def held(self, tokens: Sequence[UUID]) -> list[Lease]:
         """Return the leases that are still held by the tokens of earlier claims."""
-        sql = f"select {_LEASE}, token, queue, worker from holdfast.held(tokens => %s::uuid[])"
+        sql = (
+            f"select {_LEASE}, token, queue, worker, lease_for "
+            "from holdfast.held(tokens => %s::uuid[])"
+        )
         rows = self._door.run(Call("held", sql, [wire.array(tokens)], reads=True))
         return [Lease(*row) for row in rows]
 
-    def touch(self, leases: Sequence[Held], lease: Duration | None = None) -> list[Settled]:
+    def touch(
+        self,
+        leases: Sequence[Held],
+        lease: Duration | None = None,
+        *,
+        progress: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> list[Settled]:
         """Hold on to leases, for `lease` from now; each answer has the new `lease_until`.
 
-        A lease that is lost cannot be had back: stop its work.
+        A lease that is lost cannot be had back: stop its work. `progress`, one for each, is what
+        its job shows: `{"done": 3, "total": 20, "note": "page 3"}`; None leaves what it shows.
         """
         return _settle(
             self._door,
             "touch",
-            "select id, outcome, detail, lease_until from holdfast.touch("
-            "ids => %s::uuid[], tokens => %s::uuid[], lease => %s::interval)",
-            [*wire.held_arrays(leases), wire.interval(lease)],
+            "select id, outcome, detail, lease_until from holdfast.touch(ids => %s::uuid[], "
+            "tokens => %s::uuid[], lease => %s::interval, progress => %s::jsonb)",
+            [*wire.held_arrays(leases), wire.interval(lease), wire.progress(progress)],
         )
 
-    def ack(self, leases: Sequence[Held], results: Sequence[Any] | None = None) -> list[Settled]:
+    def ack(
+        self, leases: Sequence[Held], results: Sequence[Any] | None = None, *, keep: bool = False
+    ) -> list[Settled]:
         """End leases with success; `results`, one for each, are kept if the queue keeps done jobs.
 
-        Answers in the order given. For an exception instead of the outcome `lost`, call
-        `raise_if_lost()` on an answer.
+        `keep` puts them into the history whatever their queue does. Answers in the order given.
+        For an exception instead of the outcome `lost`, call `raise_if_lost()` on an answer.
         """
         return _settle(
             self._door,
             "ack",
-            "select id, outcome, detail from holdfast.ack("
-            "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb)",
-            [*wire.held_arrays(leases), wire.results(results)],
+            _ACK,
+            [*wire.held_arrays(leases), wire.results(results), keep],
         )
 
     def nack(
@@ -228,10 +277,11 @@ class Client:
         message: str | None = None,
         traceback: str | None = None,
         delay: Duration | None = None,
+        final: bool = False,
     ) -> list[Settled]:
         """End leases with one failure; each job is queued again after `delay`, or dies.
 
-        Without a delay the queue's backoff decides.
+        Without a delay the queue's backoff decides. `final`: dead now, whatever attempts are left.
         """
         error = [wire.text(error_kind), wire.text(message), wire.text(traceback)]
         return _settle(
@@ -239,8 +289,8 @@ class Client:
             "nack",
             "select id, outcome, detail from holdfast.nack(ids => %s::uuid[], "
             "tokens => %s::uuid[], error_kind => %s::text, message => %s::text, "
-            "traceback => %s::text, delay => %s::interval)",
-            [*wire.held_arrays(leases), *error, wire.interval(delay)],
+            "traceback => %s::text, delay => %s::interval, final => %s)",
+            [*wire.held_arrays(leases), *error, wire.interval(delay), final],
         )
 
     def release(self, leases: Sequence[Held], *, delay: Duration | None = None) -> list[Settled]:
@@ -254,12 +304,92 @@ class Client:
         )
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """End leases in different ways at once: Ack, Nack and Release, answered in their order."""
+        """End leases in different ways at once, answered in their order.
+
+        A settlement is an Ack, Nack, Release or Cancel.
+        """
         return _settle(
             self._door,
             "settle",
-            "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord",
+            _SETTLE,
             [wire.settlements(settlements)],
+        )
+
+    @contextmanager
+    def transaction(
+        self, lease: Held, result: Any = None, *, keep: bool = False
+    ) -> Iterator[Connection[Any]]:
+        """Give a connection for the work of a lease: what it writes and the ack commit together.
+
+        Raises LeaseLost, with everything rolled back, if the lease is not held any more. Whether
+        a commit whose reply was lost took place is looked up: this ends well if it did, and
+        raises Unavailable if it did not. Never commit or close the connection yourself.
+        """
+        try:
+            with self._door.transaction("transaction", plain=True) as door:
+                yield door.connection
+                [settled] = self.on(door.connection).ack([lease], [result], keep=keep)
+                settled.raise_if_lost()
+        except UnknownOutcome as error:
+            # A touch waits for whatever still commits, so that its answer is the truth.
+            [touched] = self.touch([lease])
+            if touched.held:
+                raise Unavailable(
+                    "the transaction of the lease was not committed", why=error.reason
+                ) from error
+            [acked] = self.ack([lease])
+            if acked.outcome != "already":
+                acked.raise_if_lost()
+
+    def hand_over(self, lease: Held, *, timeout: Duration, holder: str = "outside") -> Ticket:
+        """Pass a lease to somebody outside, who has `timeout` to answer with the ticket.
+
+        They ack, nack or touch with it; without an answer the attempt fails. The caller's own token
+        proves nothing from then on. Raises LeaseLost if the lease is not held any more.
+        """
+        id, token = wire.id_and_token(lease)
+        new_token = uuid4()
+        sql = (
+            "select outcome, detail, lease_until from holdfast.hand_over(id => %s::uuid, "
+            "token => %s::uuid, new_token => %s::uuid, timeout => %s::interval, "
+            "holder => %s::text)"
+        )
+        parameters = [id, token, new_token, wire.interval(timeout), holder]
+        [row] = self._door.run(Call("hand_over", sql, parameters))
+        settled = Settled(id, *row).raise_if_lost()
+        assert settled.lease_until is not None
+        return Ticket(id, new_token, settled.lease_until)
+
+    def declare_kinds(self, kinds: Iterable[Mapping[str, Any]]) -> int:
+        """Say what kinds there are: `{"kind": "invoice", "done_when": True}`, and more about each.
+
+        `done_when`: somebody can tell whether the work of such a job is done, and is to be asked
+        before one whose worker vanished is run again. Returns how many were new or changed.
+        """
+        sql = "select holdfast.declare_kinds(kinds => %s::jsonb)"
+        document = wire.encoded(list(kinds), "kinds").decode()
+        return _number(self._door, Call("declare_kinds", sql, [document]))
+
+    def doubtful(self, kinds: Sequence[str] | None = None, *, limit: int = 100) -> list[Doubtful]:
+        """Return jobs of these kinds whose worker vanished and whose work may be done."""
+        sql = (
+            f"select {wire.columns(Doubtful)} from holdfast.doubtful("
+            "kinds => %s::text[], max_jobs => %s::int)"
+        )
+        parameters = [None if kinds is None else list(kinds), limit]
+        return [Doubtful(*row) for row in self._door.run(Call("doubtful", sql, parameters))]
+
+    def reconcile(self, found: Sequence[tuple[Held, bool]]) -> list[Settled]:
+        """Say of doubtful jobs whether their work is done: they end as done, or are run again.
+
+        `lost` is the answer for one whose worker came back in between.
+        """
+        return _settle(
+            self._door,
+            "reconcile",
+            "select id, outcome, detail from holdfast.reconcile("
+            "ids => %s::uuid[], tokens => %s::uuid[], done => %s::bool[])",
+            [*wire.held_arrays([held for held, _ in found]), [done for _, done in found]],
         )
 
     def reap(self, limit: int = 1000) -> list[Reaped]:
@@ -286,6 +416,61 @@ class Client:
         [(done,)] = self._door.run(Call("upkeep", "select holdfast.upkeep()"))
         return wire.decoded_object(done)
 
+    def now(self) -> datetime:
+        """Return the time of the database, by which everything is decided."""
+        [(at,)] = self._door.run(Call("now", "select holdfast.now()", reads=True))
+        assert isinstance(at, datetime)
+        return at
+
+    def beat(self, worker: str, **facts: Any) -> bool:
+        """Say that a worker lives, and what there is to know of it; whether it should stop.
+
+        Facts that are left out stay as they were: host, pid, version, python, started_at, queues,
+        kinds, slots, busy, rss, loop_lag, claimed, acked, failed, lost.
+        """
+        sql = "select stop from holdfast.beat(worker => %s::text, facts => %s::jsonb)"
+        call = Call("beat", sql, [worker, wire.settings(facts, "facts")])
+        [(stop,)] = self._door.run(call)
+        return bool(stop)
+
+    def leave(self, worker: str) -> bool:
+        """Take a worker off the list; whether it was on it. Its leases are as they were."""
+        sql = "select holdfast.leave(worker => %s::text)"
+        [(left,)] = self._door.run(Call("leave", sql, [worker]))
+        return bool(left)
+
+    def stop_worker(self, worker: str, *, actor: str | None = None) -> bool:
+        """Ask a worker to finish what it runs and end; False if there is none of that name."""
+        sql = "select holdfast.stop_worker(worker => %s::text, actor => %s::text)"
+        [(found,)] = self._door.run(Call("stop_worker", sql, [worker, actor]))
+        return bool(found)
+
+    def workers(self) -> list[WorkerRow]:
+        """Return the workers of the last day, those seen last first."""
+        sql = (
+            f"select {wire.columns(WorkerRow)} from holdfast.workers order by seen_at desc, worker"
+        )
+        return [WorkerRow(*row) for row in self._door.run(Call("workers", sql, reads=True))]
+
+    def lead(self, holder: str, *, length: Duration = 5.0) -> bool:
+        """Whether `holder` is the one that does upkeep, for `length` from now.
+
+        A saving, never a safety: two that lead do nothing twice.
+        """
+        sql = "select holdfast.lead(holder => %s::text, length => %s::interval)"
+        [(leads,)] = self._door.run(Call("lead", sql, [holder, wire.interval(length)]))
+        return bool(leads)
+
+    def tend(self, holder: str, *, length: Duration = 5.0) -> Tended:
+        """Do all housekeeping once if `holder` leads, in one call; see `lead` and `upkeep`."""
+        sql = (
+            "select leads, done, next_slot, doubtful from holdfast.tend("
+            "holder => %s::text, length => %s::interval)"
+        )
+        call = Call("tend", sql, [holder, wire.interval(length)])
+        [(leads, done, next_slot, doubtful)] = self._door.run(call)
+        return Tended(leads, done and wire.decoded_object(done), next_slot, doubtful)
+
     def await_work(
         self, queues: Sequence[str], *, worker: str, patience: Duration = _MINUTE
     ) -> None:
@@ -299,6 +484,11 @@ class Client:
         )
         parameters = [list(queues), worker, wire.interval(patience)]
         self._door.run(Call("await_work", sql, parameters))
+
+    def ping(self, worker: str) -> None:
+        """Notify a worker, as if to look at its leases: for testing whether it hears."""
+        sql = "select holdfast.ping(worker => %s::text)"
+        self._door.run(Call("ping", sql, [worker]))
 
     def cancel(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
@@ -475,6 +665,126 @@ class Client:
         [row] = self._door.run(Call("resume", sql, [queue, actor]))
         return Queue(*row)
 
+    def schedules(self) -> list[Schedule]:
+        """Return every schedule, by name."""
+        sql = f"select {_SCHEDULE} from holdfast.schedules order by name"
+        return [Schedule(*row) for row in self._door.run(Call("schedules", sql, reads=True))]
+
+    def schedule(self, name: str) -> Schedule | None:
+        """Return one schedule; None if there is none of that name."""
+        sql = f"select {_SCHEDULE} from holdfast.schedules where name = %s::text"
+        rows = self._door.run(Call("schedule", sql, [name], reads=True))
+        return Schedule(*rows[0]) if rows else None
+
+    def schedule_slots(self, name: str, *, limit: int = 100) -> list[Slot]:
+        """Return what became of a schedule's last slots, the newest first; a thousand are kept."""
+        sql = (
+            f"select {_SLOT} from holdfast.schedule_slots where name = %s::text "
+            "order by slot desc limit %s::int"
+        )
+        rows = self._door.run(Call("schedule_slots", sql, [name, limit], reads=True))
+        return [Slot(*row) for row in rows]
+
+    def schedule_declare(
+        self, schedules: Iterable[NewSchedule], *, owner: str | None = None
+    ) -> list[Declared]:
+        """Store schedules as code has them; one answer for each, in their order.
+
+        What a person edited stays as edited until the declaration itself changes. With an `owner`,
+        what it declared before and does no more is withdrawn: it fires no more.
+        """
+        sql = (
+            "select name, outcome from holdfast.schedule_declare("
+            "items => %s::jsonb, owner => %s::text) order by ord"
+        )
+        call = Call("schedule_declare", sql, [wire.schedules(schedules), owner])
+        return [Declared(*row) for row in self._door.run(call)]
+
+    def schedule_set(self, name: str, *, actor: str | None = None, **settings: Any) -> Schedule:
+        """Make or change a schedule: kind, cron or every, tz, missed, overlap, queue, payload …
+
+        The settings are the fields of NewSchedule. A changed rule counts from now.
+        """
+        sql = (
+            f"select {_SCHEDULE} from holdfast.schedule_set("
+            "name => %s::text, settings => %s::jsonb, actor => %s::text)"
+        )
+        parameters = [name, wire.schedule_settings(name, settings), actor]
+        [row] = self._door.run(Call("schedule_set", sql, parameters))
+        return Schedule(*row)
+
+    def schedule_due(self, limit: int = 100) -> list[DueSchedule]:
+        """Return schedules with a slot that has come, by the clock of the database."""
+        columns = wire.columns(DueSchedule)
+        sql = f"select {columns} from holdfast.schedule_due(max_schedules => %s::int)"
+        rows = self._door.run(Call("schedule_due", sql, [limit], reads=True))
+        return [DueSchedule(*row) for row in rows]
+
+    def schedule_fire(
+        self,
+        due: DueSchedule,
+        slots: Iterable[datetime],
+        next_at: datetime | None,
+        *,
+        problem: str | None = None,
+    ) -> list[Slot]:
+        """Make one job for each slot and move the schedule on to `next_at`; None: for good.
+
+        Nothing happens, and nothing is answered, if the schedule no longer stands where `due` saw
+        it: fired by somebody else, edited, paused. Safe to repeat.
+        """
+        sql = (
+            f"select {_SLOT} from holdfast.schedule_fire(name => %s::text, "
+            "expected_next => %s::timestamptz, slots => %s::timestamptz[], "
+            "next_at => %s::timestamptz, revision => %s::bigint, problem => %s::text)"
+        )
+        parameters = [due.name, due.next_at, [*slots], next_at, due.revision, problem]
+        rows = self._door.run(Call("schedule_fire", sql, parameters))
+        return [Slot(*row) for row in rows]
+
+    def schedule_fault(self, due: DueSchedule, problem: str) -> None:
+        """Say with a schedule why its slots cannot be computed; it stays due."""
+        sql = (
+            "select holdfast.schedule_fault("
+            "name => %s::text, revision => %s::bigint, problem => %s::text)"
+        )
+        self._door.run(Call("schedule_fault", sql, [due.name, due.revision, problem]))
+
+    def schedule_run(self, name: str, *, actor: str | None = None) -> Slot:
+        """Enqueue one job of a schedule now, whether or not it is paused.
+
+        Not repeated after a lost reply: it could run twice.
+        """
+        sql = f"select {_SLOT} from holdfast.schedule_run(name => %s::text, actor => %s::text)"
+        call = Call("schedule_run", sql, [name, actor], repeatable=False)
+        [row] = self._door.run(call)
+        return Slot(*row)
+
+    def schedule_pause(
+        self, name: str, *, reason: str | None = None, actor: str | None = None
+    ) -> Schedule:
+        """Fire no more slots of a schedule until it is resumed."""
+        sql = (
+            f"select {_SCHEDULE} from holdfast.schedule_pause("
+            "name => %s::text, reason => %s::text, actor => %s::text)"
+        )
+        [row] = self._door.run(Call("schedule_pause", sql, [name, reason, actor]))
+        return Schedule(*row)
+
+    def schedule_resume(self, name: str, *, actor: str | None = None) -> Schedule:
+        """Fire again from the next slot on; what came in the pause is not made up for."""
+        sql = (
+            f"select {_SCHEDULE} from holdfast.schedule_resume(name => %s::text, actor => %s::text)"
+        )
+        [row] = self._door.run(Call("schedule_resume", sql, [name, actor]))
+        return Schedule(*row)
+
+    def schedule_delete(self, name: str, *, actor: str | None = None) -> bool:
+        """Delete a schedule; its jobs stay. False if there was none of that name."""
+        sql = "select holdfast.schedule_delete(name => %s::text, actor => %s::text)"
+        [(found,)] = self._door.run(Call("schedule_delete", sql, [name, actor]))
+        return bool(found)
+
     def depth(self) -> list[Depth]:
         """Return how many jobs there are by queue, kind and state, from kept counters."""
         sql = f"select {wire.columns(Depth)} from holdfast.depth order by queue, kind, state"
@@ -500,6 +810,63 @@ class Client:
         )
         rows = self._door.run(Call("list", sql, [filter, limit, before], reads=True))
         return [Job(*row) for row in rows]
+
+
+def _claim_call(claim: Claim, durable: bool) -> Call:
+    held: LiteralString = f"select {_LEASE}, lease_for from holdfast.held(tokens => %s::uuid[])"
+    return Call(
+        "claim",
+        f"select {_LEASE}, lease_for from holdfast.claim(queue => %s::text, worker => %s::text, "
+        "token => %s::uuid, max_jobs => %s::int, lease => %s::interval, "
+        "kinds => %s::text[], durable => %s)",
+        [
+            claim.queue,
+            claim.worker,
+            claim.token,
+            claim.limit,
+            wire.interval(claim.lease),
+            None if claim.kinds is None else list(claim.kinds),
+            durable,
+        ],
+        again=Call("held", held, [[claim.token]]),
+    )
+
+
+def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
+    assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, asked for {claim.limit}"
+    held = (claim.token, claim.queue, claim.worker)
+    return [Lease(*(*row[:-1], *held, row[-1])) for row in rows]
+
+
+def _enqueue_in_steps(
+    door: Pool | Bound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    """Store jobs by several calls in one transaction; if it is cut, all of them once more."""
+    unknown: UnknownOutcome | None = None
+    for turn in range(1, 4):
+        answers: list[Enqueued] = []
+        try:
+            with door.transaction("enqueue") as bound:
+                for start in range(0, len(jobs), _MANY):
+                    some = slice(start, start + _MANY)
+                    items = wire.items(jobs[some], ids[some])
+                    rows = bound.run(Call("enqueue", _ENQUEUE, [items, repeat]))
+                    answers += [Enqueued(*row) for row in rows]
+            return answers
+        except UnknownOutcome as error:
+            unknown, repeat = error, True
+        except Unavailable as error:
+            if turn == 3 or isinstance(error, CannotConnect):
+                if unknown is None:
+                    raise
+                break
+        except psycopg.Error as error:
+            # Only the caller can repeat what was done on the caller's connection.
+            if turn == 3 or isinstance(door, Bound) or not may_retry(error, turn):
+                raise
+    reason = unknown.reason if unknown else ""
+    fix = "Repeat it with the same ids and repeat=True."
+    raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
 
 
 def _settle(

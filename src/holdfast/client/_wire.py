@@ -4,9 +4,8 @@ Pure functions, shared by the written client and the generated one. What Postgre
 is refused here, before anything is sent.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -15,15 +14,17 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import InvalidJob, PayloadTooLarge
+from holdfast import cron, jsonb
+from holdfast.errors import InvalidJob, InvalidSchedule, PayloadTooLarge
 from holdfast.model import (
     PARTS,
     Ack,
+    Cancel,
     Duration,
     Held,
-    Lease,
     Nack,
     NewJob,
+    NewSchedule,
     Settlement,
     new_id,
     queue_part,
@@ -65,29 +66,14 @@ def ids_of(jobs: Iterable[NewJob]) -> list[UUID]:
 def encoded(value: Any, what: str) -> bytes:
     """Encode a value as JSON that jsonb accepts; raise InvalidJob naming what cannot be."""
     try:
-        text = msgspec.json.encode(value)
-    except RecursionError:
-        raise InvalidJob(f"{what} is nested too deeply to be JSON", code="HF204") from None
-    except (TypeError, ValueError, OverflowError) as error:
-        place = _find(value, _not_json)
-        raise InvalidJob(f"{what} is not JSON{place}: {error}", code="HF204") from None
-    if b"\\u0000" in text and _NUL.search(text):
-        place = _find(value, lambda part: isinstance(part, str) and "\0" in part)
-        raise InvalidJob(
-            f"{what} holds a NUL character{place}, which PostgreSQL cannot store",
-            code="HF204",
-            fix="Remove it, or send the bytes encoded as base64.",
-        )
-    # msgspec writes NaN and the infinities as null, and silently lost numbers are the worst kind.
-    if b"null" in text and (place := _find(value, _not_finite)):
-        raise InvalidJob(f"{what} holds a number that JSON has no word for{place}", code="HF204")
-    return text
+        return jsonb.encode(value)
+    except jsonb.Unfit as unfit:
+        raise InvalidJob(f"{what} {unfit}", code="HF204", fix=unfit.fix) from None
 
 
 def settings(values: Mapping[str, Any], what: str) -> str:
     """Encode settings or changes as a JSON object; durations become seconds."""
-    plain = {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
-    return encoded(plain, what).decode()
+    return _object(_seconds(values), what)
 
 
 def interval(duration: Duration | None) -> timedelta | None:
@@ -104,11 +90,16 @@ def array(values: Iterable[UUID]) -> str:
 
 def held_arrays(leases: Iterable[Held]) -> tuple[str, str]:
     """Render leases as arrays of ids and tokens: parallel, or one token that serves all."""
-    pairs = [_id_and_token(lease) for lease in leases]
+    pairs = [id_and_token(lease) for lease in leases]
     tokens = [token for _, token in pairs]
     if len(set(tokens)) == 1:
         del tokens[1:]
     return array(id for id, _ in pairs), array(tokens)
+
+
+def id_and_token(lease: Held) -> tuple[UUID, UUID]:
+    """Return what proves a lease."""
+    return lease if isinstance(lease, tuple) else (lease.id, lease.token)
 
 
 def results(values: Sequence[Any] | None) -> str | None:
@@ -116,6 +107,11 @@ def results(values: Sequence[Any] | None) -> str | None:
     if values is None:
         return None
     return msgspec.json.encode([msgspec.Raw(encoded(v, "result")) for v in values]).decode()
+
+
+def progress(said: Sequence[Mapping[str, Any] | None] | None) -> str | None:
+    """Encode what holders say of their work as the array holdfast.touch takes."""
+    return None if said is None else encoded(said, "progress").decode()
 
 
 def decoded_object(document: str) -> dict[str, Any]:
@@ -126,6 +122,21 @@ def decoded_object(document: str) -> dict[str, Any]:
 def settlements(wanted: Iterable[Settlement]) -> str:
     """Encode settlements as the array holdfast.settle takes."""
     return msgspec.json.encode([_settlement(one) for one in wanted]).decode()
+
+
+def is_plain_ack(settlement: Settlement) -> bool:
+    """Whether a settlement is an ack with nothing to store: what most of them are."""
+    return type(settlement) is Ack and settlement.result is None and not settlement.keep
+
+
+def schedules(declared: Iterable[NewSchedule]) -> str:
+    """Encode declarations as the array holdfast.schedule_declare takes."""
+    return encoded([_schedule(one) for one in declared], "schedules").decode()
+
+
+def schedule_settings(name: str, values: Mapping[str, Any]) -> str:
+    """Encode settings of a schedule as a JSON object; refuse a rule that could never fire."""
+    return _object(_of_schedule(name, values), f"settings of schedule {name}")
 
 
 def copy_rows(jobs: Iterable[NewJob], queues: Mapping[str, "CopySettings"], now: str) -> str:
@@ -202,6 +213,45 @@ def _item(job: NewJob, id: UUID) -> dict[str, Any]:
     return item
 
 
+def _schedule(new: NewSchedule) -> dict[str, Any]:
+    # Without what is left at its default, so that a new release with another field or default does
+    # not look like a changed declaration.
+    values = {field: getattr(new, field.name) for field in fields(new)[1:]}
+    given = {field.name: value for field, value in values.items() if value != field.default}
+    return {"name": new.name, **_of_schedule(new.name, given)}
+
+
+def _of_schedule(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    every = interval(values.get("every"))
+    anchor = values.get("anchor")
+    try:
+        if every is not None or values.get("cron") is not None:
+            cron.rule(
+                cron=values.get("cron"),
+                every=every,
+                anchor=anchor and moment(anchor, "anchor"),
+                tz=values.get("tz") or "UTC",
+            )
+        else:
+            cron.check_zone(values.get("tz") or "UTC")
+    except InvalidSchedule as error:
+        raise InvalidSchedule(f"schedule {name}: {error.what}", fix=error.fix) from None
+    plain = _seconds(values)
+    if isinstance(options := values.get("options"), Mapping):
+        plain["options"] = _seconds(options)
+    return plain
+
+
+def _object(values: Mapping[str, Any], what: str) -> str:
+    # Each by itself: one of them may be JSON already.
+    parts = {name: msgspec.Raw(encoded(value, what)) for name, value in values.items()}
+    return msgspec.json.encode(parts).decode()
+
+
+def _seconds(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
+
+
 def moment(at: datetime, what: str) -> datetime:
     """Return a point in time; refuse one that every machine would read differently."""
     if at.tzinfo is None:
@@ -214,16 +264,23 @@ def moment(at: datetime, what: str) -> datetime:
 
 
 def _settlement(wanted: Settlement) -> dict[str, Any]:
-    id, token = _id_and_token(wanted.lease)
+    id, token = id_and_token(wanted.lease)
     item: dict[str, Any] = {"id": id, "token": token, "verb": type(wanted).__name__.lower()}
     if isinstance(wanted, Ack):
         if wanted.result is not None:
             item["result"] = msgspec.Raw(encoded(wanted.result, f"result of job {id}"))
+        if wanted.keep:
+            item["keep"] = True
+        return item
+    if isinstance(wanted, Cancel):
+        item["reason"] = text(wanted.reason)
         return item
     if isinstance(wanted, Nack):
         item["error_kind"] = text(wanted.error_kind)
         item["message"] = text(wanted.message)
         item["traceback"] = text(wanted.traceback)
+        if wanted.final:
+            item["final"] = True
     if (delay := interval(wanted.delay)) is not None:
         item["delay"] = delay.total_seconds()
     return item
@@ -234,10 +291,6 @@ def text(value: str | None) -> str | None:
     if value is None:
         return None
     return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-
-
-def _id_and_token(lease: Held) -> tuple[UUID, UUID]:
-    return (lease.id, lease.token) if isinstance(lease, Lease) else lease
 
 
 def _check_name(field: str, value: Any, longest: int) -> None:
@@ -256,34 +309,4 @@ def _copy_text(value: str | None) -> str:
     return escaped.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-
-def _find(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 100) -> str:
-    """Say where in a value something wrong sits: " at `$.a[0]`", or nothing if nowhere."""
-    if isinstance(value, Mapping) and depth:
-        for key, part in value.items():
-            if wrong(key):
-                return f" in a key of `{path}`"
-            if place := _find(part, wrong, f"{path}.{key}", depth - 1):
-                return place
-    elif isinstance(value, list | tuple | set | frozenset) and depth:
-        for nth, part in enumerate(value):
-            if place := _find(part, wrong, f"{path}[{nth}]", depth - 1):
-                return place
-    elif wrong(value):
-        return f" at `{path}`"
-    return ""
-
-
-def _not_json(value: Any) -> bool:
-    try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError):
-        return True
-    return False
-
-
-def _not_finite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

@@ -42,19 +42,28 @@ begin
     end if;
     if v_role in ('holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function
-        holdfast.claim(text, text, uuid, integer, interval, text[], boolean), holdfast.touch(uuid[], uuid[], interval),
-        holdfast.ack(uuid[], uuid[], jsonb), holdfast.nack(uuid[], uuid[], text, text, text, interval),
+        holdfast.claim(text, text, uuid, integer, interval, text[], boolean), holdfast.touch(uuid[], uuid[], interval, jsonb),
+        holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean),
         holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
-        holdfast.await_work(text[], text, interval), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
+        holdfast.await_work(text[], text, interval), holdfast.ping(text), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
         holdfast.raise_floors(interval), holdfast.fold(), holdfast.turn_pages(), holdfast.upkeep(),
+        holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.declare_kinds(jsonb),
+        holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
+      execute format('grant execute on function
+        holdfast.beat(text, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval),
+        holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
+        holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
+        holdfast.schedule_fault(text, bigint, text) to %I', v_role);
     end if;
     if v_role = 'holdfast_operator' then
       execute format('grant execute on function
         holdfast.cancel(uuid[], text, text), holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
         holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text), holdfast.purge(uuid[], text, text),
         holdfast.queue_set(text, jsonb, text), holdfast.lane_set(text, text, jsonb, text),
-        holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount() to %I', v_role);
+        holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount(),
+        holdfast.stop_worker(text, text), holdfast.schedule_set(text, jsonb, text), holdfast.schedule_run(text, text),
+        holdfast.schedule_pause(text, text, text), holdfast.schedule_resume(text, text), holdfast.schedule_delete(text, text) to %I', v_role);
     end if;
   end loop;
 end

@@ -5,14 +5,16 @@ select
   j.id, j.queue, j.kind, case when j.token is null then 'queued' else 'leased' end as state,
   j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker,
   j.key, j.lane, j.tenant, j.subject, j.headers, j.payload, j.error, null::text as fingerprint,
-  j.reason, null::jsonb as result, null::timestamptz as ended_at, j.lease_for as lease, j.part
+  j.reason, null::jsonb as result, null::timestamptz as ended_at, j.lease_for as lease, j.part,
+  -- what the holder of now said, not one before it
+  case when j.token is not null and j.progress -> 'attempt' = to_jsonb(j.attempt) then j.progress end as progress
 from holdfast.job j
 union all
 select
   e.id, e.queue, e.kind, e.state,
   e.priority, e.attempt, e.max_attempts, e.run_at, e.created_at, null, e.worker,
   e.key, e.lane, e.tenant, e.subject, e.headers, e.payload, e.error, e.fingerprint,
-  e.reason, e.result, e.ended_at, e.lease_for, e.part
+  e.reason, e.result, e.ended_at, e.lease_for, e.part, null
 from holdfast.ended e;
 
 -- depth: kept counters, so that reading them does not depend on how many jobs there are.
@@ -40,16 +42,18 @@ select
   case when p.paused then q.paused_at end as paused_at, case when p.paused then q.paused_by end as paused_by,
   case when p.paused then q.paused_reason end as paused_reason, case when p.paused then q.paused_until end as paused_until,
   n.queued, n.leased, n.dead, n.done, n.cancelled, n.archived,
-  case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest
+  case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest,
+  n.reconciled
 from (
   select c.name, sum(c.queued)::bigint as queued, sum(c.leased)::bigint as leased, sum(c.dead)::bigint as dead,
-         sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived
+         sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived,
+         sum(c.reconciled)::bigint as reconciled
   from (
-    select t.queue as name, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t
+    select t.queue as name, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled from holdfast.total t
     union all
-    select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t
+    select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled from holdfast.tally t
     union all
-    select q.name, 0, 0, 0, 0, 0, 0 from holdfast.queue q
+    select q.name, 0, 0, 0, 0, 0, 0, 0 from holdfast.queue q
   ) c
   group by c.name
 ) n
@@ -63,3 +67,26 @@ select d.fingerprint, d.kind, d.queue, (array_agg(d.error order by d.ended_at de
        count(*) as jobs, min(d.ended_at) as first_at, max(d.ended_at) as last_at
 from holdfast.dead d
 group by d.fingerprint, d.kind, d.queue;
+
+create or replace view holdfast.workers as
+select
+  w.name as worker, w.seen_at > holdfast.now() - interval '1 minute' as alive, w.seen_at, w.started_at,
+  w.host, w.pid, w.version, w.python, w.queues, w.kinds, w.slots, w.busy, w.rss, w.loop_lag,
+  w.claimed, w.acked, w.failed, w.lost, w.stop_at, w.stop_by
+from holdfast.worker w;
+
+-- schedules: next_at is null while no slot is planned, and where there will be none.
+create or replace view holdfast.schedules as
+select
+  s.name,
+  case when s.withdrawn_at is not null then 'withdrawn' when s.paused_at is not null then 'paused' else 'active' end as state,
+  s.kind, s.queue, s.cron, s.every, s.anchor, s.tz, s.missed, s.overlap, s.payload, s.options,
+  case when isfinite(s.next_at) then s.next_at end as next_at, s.last_at, s.last_job, s.fired, s.skipped, s.problem,
+  s.paused_at, s.paused_by, s.paused_reason, s.owner, s.withdrawn_at, s.declared, s.edited,
+  s.created_at, s.updated_at, s.updated_by
+from holdfast.schedule s;
+
+-- schedule_slots: what became of each slot; the newest thousand of every schedule.
+create or replace view holdfast.schedule_slots as
+select x.name, x.slot, x.outcome, x.job, x.at
+from holdfast.schedule_slot x;

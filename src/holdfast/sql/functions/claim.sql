@@ -2,13 +2,14 @@
 -- the order of becoming due. The caller makes the token: after a lost reply it asks held(token).
 -- durable => false lets the claim commit asynchronously: a claim lost in a crash is only redelivered.
 -- It is for a call that is a transaction of its own; it would loosen the caller's writes otherwise.
+-- lease_for is the job's own lease, where it has one: its lease is then that long, not the claim's.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true)
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb)
+  tenant text, subject text, headers jsonb, lease_for interval)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -109,7 +110,7 @@ begin
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
             where j.ctid = any(v_rows)
             returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
-                      j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.pos
+                      j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.pos
           ), noted as (
             insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
             select claim.token, v_part, claim.queue, claim.worker, v_now, claim.lease, min(t.lease_until), array_agg(t.id)
@@ -122,7 +123,7 @@ begin
             group by t.kind
           )
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
-                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers
+                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for
           from taken t
           order by t.priority desc, case when v_queue.fair then array_position(v_turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;

@@ -1,8 +1,9 @@
 -- enqueue: store jobs, one or many, inside the caller's transaction.
 -- Answers one row per item: the job that stands for it, and whether the call created it.
 -- repeat says "this may have been sent before": what was stored already answers as it did then.
+-- behind is the job that one of a lane, of a queue at its limit or a follow-up waits for; null: of none.
 create or replace function holdfast.enqueue(items jsonb, repeat boolean default false)
-returns table (ord integer, id uuid, created boolean, duplicate_of uuid)
+returns table (ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -23,6 +24,10 @@ declare
   v_places bigint[];        -- likewise, where rows are not written in the order of the items
   v_order  bigint[];
   v_stored uuid[] := '{}';
+  v_ahead  uuid;            -- what all of a plain batch wait for
+  v_limited text[] := '{}'; -- queues with a limit …
+  v_helds  uuid[] := '{}';  -- … and what their jobs wait for
+  v_plain  record;
   batch    record;
   part_of_batch record;
   missing  record;
@@ -54,14 +59,14 @@ begin
     else array(select distinct coalesce(i.item ->> 'queue', 'default') from jsonb_array_elements(items) i(item))
   end;
   if batch.plain and not repeat and cardinality(v_names) = 1 then
-    v_stored := holdfast.enqueue_plain(items, v_names[1], batch.jobs, batch.ids, batch.largest, v_now, v_seed);
-    if v_stored is not null then
+    v_plain := holdfast.enqueue_plain(items, v_names[1], batch.jobs, batch.ids, batch.largest, v_now, v_seed);
+    if v_plain.ids is not null then
+      v_ahead := case when v_plain.limited then holdfast.held_first(v_names[1]) end;
       return query
-        select o.ord::integer, o.id, true, null::uuid
-        from unnest(v_stored) with ordinality as o(id, ord);
+        select o.ord::integer, o.id, true, null::uuid, v_ahead
+        from unnest(v_plain.ids) with ordinality as o(id, ord);
       return;
     end if;
-    v_stored := '{}';
   end if;
 
   if batch.ids > 0 then
@@ -143,6 +148,10 @@ begin
     )
     select array_agg(s.id) as ids, count(s.pos) as ready into part_of_batch from stored s;
     v_stored := v_stored || part_of_batch.ids;
+    if v_queue.lease_limit is not null then
+      v_limited := array_append(v_limited, v_name);
+      v_helds := array_append(v_helds, holdfast.held_first(v_name));
+    end if;
     if part_of_batch.ready > 0 and exists (
       select from holdfast.waiter w where w.queue = v_name and w.until > v_now) then
       perform holdfast.wake(array[v_name], part_of_batch.ready);
@@ -153,9 +162,17 @@ begin
     v_past := v_past || holdfast.take_back(v_stored);
   end if;
   if cardinality(v_stored) = batch.jobs then
+    v_ids := coalesce(v_ids, v_stored);
+    if batch.lanes or cardinality(v_limited) > 0 then
+      return query
+        select a.ord::integer, v_ids[a.ord], true, null::uuid, a.behind
+        from holdfast.ahead(v_ids, v_limited, v_helds) a
+        order by a.ord;
+      return;
+    end if;
     return query
-      select o.ord::integer, o.id, true, null::uuid
-      from unnest(coalesce(v_ids, v_stored)) with ordinality as o(id, ord);
+      select o.ord::integer, o.id, true, null::uuid, null::uuid
+      from unnest(v_ids) with ordinality as o(id, ord);
     return;
   end if;
 
@@ -191,45 +208,48 @@ begin
         duplicate_of := id;
       end if;
     end if;
+    behind := null;
+    if created and (batch.lanes or cardinality(v_limited) > 0 or not missing.stored) then
+      select a.behind into behind from holdfast.ahead(array[id], v_limited, v_helds) a;
+    end if;
     return next;
   end loop;
 end
 $$;
 
 -- enqueue_plain: the short way, for jobs with no more than a kind, a payload, a priority and an id, all in
--- one queue: nothing is written speculatively. Null where it cannot be taken.
+-- one queue: nothing is written speculatively. No ids where it cannot be taken.
 create or replace function holdfast.enqueue_plain(
-  items jsonb, queue text, jobs bigint, ids bigint, largest integer, at timestamptz, seed bigint)
-returns uuid[]
+  items jsonb, queue text, jobs bigint, given bigint, largest integer, at timestamptz, seed bigint,
+  out ids uuid[], out limited boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
   v_queue holdfast.queue;
-  v_ids   uuid[];
 begin
   -- An id may be there already; to find that out costs a subtransaction, too much for a few.
-  if ids > 0 and jobs < 10 then
-    return null;
+  if given > 0 and jobs < 10 then
+    return;
   end if;
   select q.* into v_queue from holdfast.queue q where q.name = enqueue_plain.queue;
   if v_queue.fanout > 1 or largest > v_queue.payload_limit then
-    return null;
+    return;
   end if;
   v_queue.name := queue;
-  if ids = 0 then
-    v_ids := holdfast.store_plain(items, v_queue, at, seed);
+  limited := v_queue.lease_limit is not null;
+  if given = 0 then
+    ids := holdfast.store_plain(items, v_queue, at, seed);
   else
     begin
-      v_ids := holdfast.store_plain(items, v_queue, at, seed);
+      ids := holdfast.store_plain(items, v_queue, at, seed);
     exception when unique_violation or invalid_text_representation then
-      return null;
+      return;
     end;
   end if;
   if exists (select from holdfast.waiter w where w.queue = enqueue_plain.queue and w.until > at) then
     perform holdfast.wake(array[enqueue_plain.queue], jobs);
   end if;
-  return v_ids;
 end
 $$;
 
@@ -259,6 +279,102 @@ begin
   )
   select array_agg(s.id) into v_ids from stored s;
   return v_ids;
+end
+$$;
+
+-- ahead: of each new job the one it waits for: the one that holds its lane or halted it; the first to have
+-- started of a queue that is at its limit (limited and helds are parallel); where none runs, the one right
+-- before it in its lane. A follow-up waits for the one with its key. Null if only its time and its place
+-- keep it from being claimed.
+create or replace function holdfast.ahead(ids uuid[], limited text[], helds uuid[])
+returns table (ord bigint, behind uuid)
+language plpgsql stable
+as $$
+#variable_conflict use_column
+begin
+  -- Each lane is looked at once, for the first of its jobs; the others follow one another.
+  return query
+    with mine as (
+      select u.ord, u.id, j.part, j.queue, j.kind, j.key, j.lane, j.lane_seq, j.follow, j.run_at,
+             row_number() over lane as nth, lag(u.id) over lane as before
+      from unnest(ids) with ordinality u(id, ord)
+      left join lateral (
+        select x.part, x.queue, x.kind, x.key, x.lane, x.lane_seq, x.follow, x.run_at
+        from holdfast.job x
+        where x.part = holdfast.part_of(u.id) and x.id = u.id and x.token is null
+        limit 1) j on true
+      window lane as (partition by j.part, j.queue, j.lane order by j.lane_seq)
+    ), known as (
+      select m.*, first_value(l.slots) over lane as slots, first_value(l.halted_by) over lane as halted_by,
+             first_value(l.running) over lane as running, first_value(l.there) over lane as there
+      from mine m
+      left join lateral (
+        select s.slots, s.halted_by,
+               array(
+                 select x.id
+                 from holdfast.job x
+                 where x.part = m.part and x.queue = m.queue and x.lane = m.lane and x.held
+                 order by x.lane_seq
+                 limit s.slots) as running,
+               array(
+                 select x.id
+                 from holdfast.job x
+                 where x.part = m.part and x.queue = m.queue and x.lane = m.lane and x.lane_seq < m.lane_seq
+                 order by x.lane_seq desc
+                 limit s.slots) as there
+        from (
+          select coalesce(l.lane_limit, q.lane_limit, 1) as slots, l.halted_by
+          from (values (m.queue)) v(queue)
+          left join lateral (select x.lane_limit from holdfast.queue x where x.name = v.queue limit 1) q on true
+          left join lateral (
+            select x.lane_limit, x.halted_by
+            from holdfast.lane x
+            where x.part = m.part and x.queue = v.queue and x.name = m.lane
+            limit 1) l on true
+        ) s
+        where m.nth = 1 and m.lane_seq is not null
+        limit 1
+      ) l on true
+      window lane as (partition by m.part, m.queue, m.lane order by m.lane_seq)
+    )
+    select k.ord, case
+      when k.follow then (
+        select x.id from holdfast.job x
+        where x.part = k.part and x.queue = k.queue and x.kind = k.kind and x.key = k.key and not x.follow)
+      when k.run_at > holdfast.now() then null
+      when k.halted_by is not null then k.halted_by
+      when cardinality(k.running) >= k.slots then k.running[1]
+      when k.queue = any(limited) and helds[array_position(limited, k.queue)] is not null then helds[array_position(limited, k.queue)]
+      when k.nth - 1 + cardinality(k.there) >= k.slots then coalesce(k.before, k.there[1])
+    end
+    from known k;
+end
+$$;
+
+-- held_first: of a queue that runs as many jobs as its limit allows, the first that started; else null.
+create or replace function holdfast.held_first(queue text)
+returns uuid
+language plpgsql stable
+as $$
+#variable_conflict use_column
+declare
+  v_queue holdfast.queue;
+  v_held  uuid[];
+begin
+  select q.* into v_queue from holdfast.queue q where q.name = held_first.queue and q.lease_limit is not null;
+  if not found then
+    return null;
+  end if;
+  v_held := array(
+    select h.id
+    from generate_series(0, v_queue.fanout - 1) step
+    cross join lateral (
+      select x.id, x.pos
+      from holdfast.job x
+      where x.part = ((holdfast.queue_part(v_queue.name) + step) % 64)::smallint and x.queue = v_queue.name and x.held
+    ) h
+    order by h.pos);
+  return case when cardinality(v_held) >= v_queue.lease_limit then v_held[1] end;
 end
 $$;
 
@@ -756,5 +872,17 @@ begin
   insert into holdfast.waiter (queue, until, worker)
   select q, holdfast.now() + patience, await_work.worker
   from unnest(queues) q;
+end
+$$;
+
+-- ping: notify one worker, without a queue: for testing that it hears, and for having it look at its leases.
+create or replace function holdfast.ping(worker text)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.named('worker', worker);
+  perform pg_notify('holdfast', E'\n' || ping.worker);
 end
 $$;

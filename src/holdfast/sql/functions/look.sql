@@ -43,7 +43,7 @@ as $$
   select array(select l.id from holdfast.list(find.filter, find.max_jobs, find.before) l)
 $$;
 
--- attempts: the failed attempts of a job, oldest first.
+-- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled.
 create or replace function holdfast.attempts(id uuid)
 returns table (
   attempt smallint, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
@@ -165,6 +165,7 @@ declare
   v_lane  holdfast.lane;
   v_count bigint;
   v_since timestamptz;
+  v_outside boolean;
   j       holdfast.job;
   e       holdfast.ended;
   other   record;
@@ -182,9 +183,17 @@ begin
   end if;
 
   if j.token is not null then
+    select l.outside into v_outside from holdfast.lease l where l.token = j.token and l.outside limit 1;
     return case
+      when v_outside and j.lease_until > v_now then format('Waits for an answer from %s until %s, attempt %s of %s.', j.worker,
+        to_char(j.lease_until, 'YYYY-MM-DD HH24:MI:SS TZ'), j.attempt, j.max_attempts)
       when j.lease_until > v_now then format('Leased by %s until %s, attempt %s of %s.', j.worker,
         to_char(j.lease_until, 'HH24:MI:SS TZ'), j.attempt, j.max_attempts)
+      when j.kind = any(holdfast.asked_kinds(v_now)) then format(
+        'The lease of %s ran out %s ago; a worker of kind %s looks whether the work is done before it runs again.',
+        j.worker, date_trunc('second', v_now - j.lease_until), j.kind)
+      when v_outside then format('No answer came from %s until %s ago; the next reap takes the job back.',
+        j.worker, date_trunc('second', v_now - j.lease_until))
       else format('The lease of %s ran out %s ago; the next reap takes the job back.', j.worker, date_trunc('second', v_now - j.lease_until))
     end;
   end if;

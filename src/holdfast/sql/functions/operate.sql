@@ -1,7 +1,8 @@
 -- The verbs of an operator. Each takes ids, changes those jobs it may, and answers one row per id:
 -- whether it changed, its state now, and if nothing changed, why. By filter: pass holdfast.find(…).
 
--- cancel: stop jobs that wait or run. A running handler learns of it by its next touch or ack: lost.
+-- cancel: stop jobs that wait or run. A running handler learns of it by its next touch or ack: lost. Its
+-- worker is notified, as a hint to touch now.
 create or replace function holdfast.cancel(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
@@ -13,51 +14,25 @@ declare
   v_now    constant timestamptz := holdfast.now();
   v_stored constant uuid[] := holdfast.located(ids);
   v_done   uuid[] := '{}';
+  v_some   uuid[];
+  v_told   text[];
+  v_all    text[] := '{}';
   v_part   smallint;
-  gone     record;
 begin
   perform holdfast.lock_jobs(v_stored);
+  perform holdfast.lock_ledger(array(
+    select j.token
+    from unnest(v_stored) u(id)
+    join holdfast.job j on j.part = holdfast.part_of(u.id) and j.id = u.id
+    where j.token is not null));
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
-    with removed as (
-      delete from holdfast.job j
-      where j.part = v_part and j.id = any(v_stored)
-      returning j.*
-    ), kept as (
-      insert into holdfast.history (
-        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, reason, headers, payload)
-      select r.part, r.id, 'cancelled', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
-             v_now, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error,
-             coalesce(cancel.reason, 'cancelled by ' || cancel.actor), r.headers, r.payload
-      from removed r
-    ), counted as (
-      insert into holdfast.tally (part, queue, kind, queued, leased, cancelled)
-      select v_part, r.queue, r.kind, -count(*) filter (where r.token is null), -count(*) filter (where r.token is not null), count(*)
-      from removed r
-      group by r.queue, r.kind
-    )
-    select array_agg(r.id) as ids,
-           array_agg(r.id) filter (where r.token is not null) as leased_ids,
-           array_agg(r.token) filter (where r.token is not null) as tokens,
-           array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
-           array_agg(r.lane) filter (where r.lane is not null) as lanes,
-           array_agg(r.queue) filter (where r.key is not null) as key_queues,
-           array_agg(r.kind) filter (where r.key is not null) as key_kinds,
-           array_agg(r.key) filter (where r.key is not null) as keys
-    into gone
-    from removed r;
-    continue when gone.ids is null;
-    v_done := v_done || gone.ids;
-    if gone.tokens is not null then
-      perform holdfast.mark_taken(gone.leased_ids, gone.tokens, 'cancelled');
-    end if;
-    if gone.keys is not null then
-      perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
-    end if;
-    if gone.lanes is not null then
-      perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
-    end if;
+    select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null) into v_some, v_told
+    from holdfast.end_cancelled(v_part, v_stored, array_fill(null::uuid, array[cardinality(v_stored)]),
+      array_fill(coalesce(cancel.reason, 'cancelled by ' || cancel.actor), array[cardinality(v_stored)]), 'cancelled', v_now) c;
+    v_done := v_done || v_some;
+    v_all := v_all || v_told;
   end loop;
+  perform pg_notify('holdfast', E'\n' || w.worker) from (select distinct x.worker from unnest(v_all) x(worker)) w;
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'cancelled') a;
 end
 $$;
@@ -403,6 +378,65 @@ begin
 end
 $$;
 
+-- end_cancelled: end live jobs of one part as cancelled; where a token is given, only if it holds the job.
+-- The caller has locked the rows.
+create or replace function holdfast.end_cancelled(
+  part smallint, ids uuid[], tokens uuid[], reasons text[], how text, at timestamptz)
+returns table (id uuid, token uuid, worker text)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  gone record;
+begin
+  with removed as (
+    delete from holdfast.job j
+    using (
+      select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.reason
+      from unnest(ids, tokens, reasons) x(id, token, reason)
+      where holdfast.part_of(x.id) = end_cancelled.part
+    ) u
+    where j.part = u.part and j.id = u.id and (u.token is null or j.token = u.token)
+    returning j.*, u.reason as why
+  ), kept as (
+    insert into holdfast.history (
+      part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+      key, lane, tenant, subject, lease_for, error, reason, headers, payload)
+    select r.part, r.id, 'cancelled', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
+           end_cancelled.at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.why, r.headers, r.payload
+    from removed r
+  ), counted as (
+    insert into holdfast.tally (part, queue, kind, queued, leased, cancelled)
+    select r.part, r.queue, r.kind, -count(*) filter (where r.token is null), -count(*) filter (where r.token is not null), count(*)
+    from removed r
+    group by r.part, r.queue, r.kind
+  )
+  select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(r.worker) as workers,
+         array_agg(r.id) filter (where r.token is not null) as leased_ids,
+         array_agg(r.token) filter (where r.token is not null) as leased_tokens,
+         array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
+         array_agg(r.lane) filter (where r.lane is not null) as lanes,
+         array_agg(r.queue) filter (where r.key is not null) as key_queues,
+         array_agg(r.kind) filter (where r.key is not null) as key_kinds,
+         array_agg(r.key) filter (where r.key is not null) as keys
+  into gone
+  from removed r;
+  if gone.ids is null then
+    return;
+  end if;
+  if gone.leased_ids is not null then
+    perform holdfast.mark_taken(gone.leased_ids, gone.leased_tokens, how);
+  end if;
+  if gone.keys is not null then
+    perform holdfast.unfollow(part, gone.key_queues, gone.key_kinds, gone.keys, at);
+  end if;
+  if gone.lanes is not null then
+    perform holdfast.unblock(part, gone.lane_queues, gone.lanes, at);
+  end if;
+  return query select u.id, u.token, u.worker from unnest(gone.ids, gone.tokens, gone.workers) u(id, token, worker);
+end
+$$;
+
 -- lock_jobs: lock live jobs, everywhere in the order of their ids, so that calls that share jobs wait for
 -- each other and do not deadlock.
 create or replace function holdfast.lock_jobs(ids uuid[])
@@ -449,11 +483,15 @@ begin
      or exists (select from holdfast.ended e where e.part = holdfast.part_of(locate.id) and e.id = locate.id) then
     return id;
   end if;
+  -- Probed one by one: two conditions joined by `or` could be answered by reading both tables.
   return (
-    select s.id
+    select f.id
     from (select holdfast.stamp(locate.id, p::smallint) as id, p::smallint as part from generate_series(0, 63) p) s
-    where exists (select from holdfast.job j where j.part = s.part and j.id = s.id)
-       or exists (select from holdfast.ended e where e.part = s.part and e.id = s.id)
+    cross join lateral (
+      (select j.id from holdfast.job j where j.part = s.part and j.id = s.id limit 1)
+      union all
+      (select e.id from holdfast.ended e where e.part = s.part and e.id = s.id limit 1)
+    ) f
     limit 1);
 end
 $$;

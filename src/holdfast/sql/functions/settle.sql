@@ -2,8 +2,10 @@
 -- never look, then act. Each answers one row per id, in the order given.
 
 -- touch: hold on to leases for longer; never shortens one. Without a length it is the claim's own.
--- 'lost' means the job is no longer the caller's.
-create or replace function holdfast.touch(ids uuid[], tokens uuid[], lease interval default null)
+-- 'lost' means the job is no longer the caller's. progress is a JSON array, one object per id, of done,
+-- total and note; null leaves what was said before.
+create or replace function holdfast.touch(
+  ids uuid[], tokens uuid[], lease interval default null, progress jsonb default null)
 returns table (id uuid, outcome text, lease_until timestamptz, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -17,15 +19,37 @@ declare
 begin
   perform holdfast.check_length('lease', lease, '1 year');
   tokens := holdfast.paired(ids, tokens);
+  if progress is not null then
+    perform holdfast.check_progress(progress, cardinality(ids));
+  end if;
   with touched as (
     update holdfast.job j
-    set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, j.lease_for, (
-      select l.length from holdfast.lease l where l.token = j.token limit 1), '30 seconds'))
-    from (select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id) u
+    set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, (
+          select case when l.outside then l.length else coalesce(j.lease_for, l.length) end
+          from holdfast.lease l
+          where l.token = j.token
+          limit 1), j.lease_for, '30 seconds')),
+        progress = case
+          when u.said is null then j.progress
+          else u.said || jsonb_strip_nulls(jsonb_build_object(
+            'note', left(u.said ->> 'note', 500), 'attempt', j.attempt, 'at', v_now))
+        end
+    from (
+      select holdfast.part_of(x.id) as part, x.id, x.token, x.nth, nullif(touch.progress -> (x.nth - 1)::integer, 'null') as said
+      from unnest(ids, tokens) with ordinality x(id, token, nth)
+      order by x.id
+    ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
-    returning j.id, j.token, j.lease_until
+    returning j.id, j.token, j.lease_until, u.nth
   )
-  select array_agg(t.id) as ids, array_agg(t.token) as tokens, array_agg(t.lease_until) as untils into kept from touched t;
+  select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
+         array_agg(t.lease_until order by t.nth) as untils
+  into kept
+  from touched t;
+  if cardinality(kept.ids) = cardinality(ids) then
+    return query select k.id, 'leased', k.lease_until, null::text from unnest(kept.ids, kept.untils) k(id, lease_until);
+    return;
+  end if;
   return query
     select u.id, case when k.id is not null then 'leased' else l.outcome end, k.lease_until, l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
@@ -34,14 +58,14 @@ begin
       from unnest(kept.ids, kept.tokens, kept.untils) x(id, token, lease_until)
       where x.id = u.id and x.token = u.token
       limit 1) k on true
-    left join lateral holdfast.lost(u.id, u.token, 'touch') l on k.id is null
+    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'touch') x where k.id is null limit 1) l on true
     order by u.nth;
 end
 $$;
 
 -- ack: end leases with success. The job is deleted, or kept in the history if its queue keeps done
--- jobs. results is a JSON array, one value per id.
-create or replace function holdfast.ack(ids uuid[], tokens uuid[], results jsonb default null)
+-- jobs or the caller says keep. results is a JSON array, one value per id.
+create or replace function holdfast.ack(ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -57,8 +81,8 @@ begin
   if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
     perform holdfast.refuse('HF208', format('results must be a JSON array of %s values, one per id', cardinality(ids)));
   end if;
-  if exists (select from holdfast.queue q where q.keep_done > '0') then
-    perform holdfast.keep_done(ids, tokens, results, v_now);
+  if keep or exists (select from holdfast.queue q where q.keep_done > '0') then
+    perform holdfast.keep_done(ids, tokens, results, keep, v_now);
   end if;
 
   with ended as (
@@ -101,14 +125,14 @@ begin
       from unnest(ids, tokens) with ordinality u(id, token, nth)
       left join lateral (
         select x.id from unnest(gone.ids, gone.tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) d on true
-      left join lateral holdfast.lost(u.id, u.token, 'ack') l on d.id is null
+      left join lateral (select x.* from holdfast.lost(u.id, u.token, 'ack') x where d.id is null limit 1) l on true
       order by u.nth;
   end if;
 end
 $$;
 
--- keep_done: copy jobs that are about to be acked into the history, where their queues ask for it.
-create or replace function holdfast.keep_done(ids uuid[], tokens uuid[], results jsonb, at timestamptz)
+-- keep_done: copy jobs that are about to end well into the history: all, or those whose queues ask for it.
+create or replace function holdfast.keep_done(ids uuid[], tokens uuid[], results jsonb, everything boolean, at timestamptz)
 returns void
 language sql
 as $$
@@ -124,15 +148,16 @@ as $$
     order by x.id, x.token, x.nth
   ) u
   join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
-  where exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
+  where everything or exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
   for update of j
 $$;
 
 -- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last.
--- delay null: the queue's backoff, doubled with each attempt, with full jitter.
+-- delay null: the queue's backoff, doubled with each attempt, with full jitter. final: dead now, whatever
+-- attempts are left.
 create or replace function holdfast.nack(
   ids uuid[], tokens uuid[], error_kind text default null, message text default null,
-  traceback text default null, delay interval default null)
+  traceback text default null, delay interval default null, final boolean default false)
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -144,7 +169,8 @@ begin
     select f.id, f.outcome, f.detail
     from holdfast.nack_each(ids, holdfast.paired(ids, tokens),
       array_fill(error_kind, array[cardinality(ids)]), array_fill(message, array[cardinality(ids)]),
-      array_fill(traceback, array[cardinality(ids)]), array_fill(delay, array[cardinality(ids)])) f;
+      array_fill(traceback, array[cardinality(ids)]), array_fill(delay, array[cardinality(ids)]),
+      array_fill(final, array[cardinality(ids)])) f;
 end
 $$;
 
@@ -164,7 +190,9 @@ end
 $$;
 
 -- settle: end many leases in one call, each in its own way.
--- items: [{"id", "token", "verb": "ack" | "nack" | "release", "result", "error_kind", "message", "traceback", "delay"}]
+-- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel", "result", "keep",
+--          "error_kind", "message", "traceback", "final", "delay", "reason"}]
+-- cancel ends the caller's own lease, and the job with it, as cancelled.
 create or replace function holdfast.settle(items jsonb)
 returns table (ord integer, id uuid, outcome text, detail text)
 language plpgsql security definer
@@ -174,8 +202,10 @@ as $$
 declare
   v_bad record;
   acks  record;
+  keeps record;
   nacks record;
   frees record;
+  stops record;
 begin
   if items is null or jsonb_typeof(items) <> 'array' then
     perform holdfast.refuse('HF201', 'items must be a JSON array of objects');
@@ -183,8 +213,10 @@ begin
   select i.item, i.ord into v_bad
   from jsonb_array_elements(items) with ordinality i(item, ord)
   where jsonb_typeof(i.item) <> 'object'
-     or i.item - '{id,token,verb,result,error_kind,message,traceback,delay}'::text[] <> '{}'
-     or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release'), false)
+     or i.item - '{id,token,verb,result,keep,error_kind,message,traceback,final,delay,reason}'::text[] <> '{}'
+     or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel'), false)
+     or not coalesce(jsonb_typeof(i.item -> 'keep'), 'null') in ('boolean', 'null')
+     or not coalesce(jsonb_typeof(i.item -> 'final'), 'null') in ('boolean', 'null')
      or not coalesce(holdfast.is_id(i.item ->> 'id') and holdfast.is_id(i.item ->> 'token'), false)
      or not holdfast.item_details_ok(jsonb_build_object('delay', i.item -> 'delay'))
   limit 1;
@@ -193,23 +225,38 @@ begin
       perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null, 'The token of the claim proves the lease.');
     end if;
     perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, left(v_bad.item::text, 200)), null,
-      'An item has id, token and verb (ack, nack or release); nack takes error_kind, message, traceback; nack and release take delay in seconds.');
+      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes error_kind, message, traceback and final; nack and release take delay in seconds; cancel takes reason.');
   end if;
 
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
          jsonb_agg(i.item -> 'result') as results
   into acks
-  from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'ack';
+  from jsonb_array_elements(items) i(item)
+  where i.item ->> 'verb' = 'ack' and coalesce(i.item -> 'keep', 'null') <> 'true';
+  select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
+         jsonb_agg(i.item -> 'result') as results
+  into keeps
+  from jsonb_array_elements(items) i(item)
+  where i.item ->> 'verb' = 'ack' and i.item -> 'keep' = 'true';
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
          array_agg(i.item ->> 'error_kind') as kinds, array_agg(i.item ->> 'message') as messages,
          array_agg(i.item ->> 'traceback') as tracebacks,
-         array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays
+         array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays,
+         array_agg(coalesce((nullif(i.item -> 'final', 'null'))::boolean, false)) as finals
   into nacks
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'nack';
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
          array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays
   into frees
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'release';
+  select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
+         array_agg(i.item ->> 'reason') as reasons
+  into stops
+  from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'cancel';
+  if num_nonnulls(acks.ids, keeps.ids, nacks.ids, frees.ids, stops.ids) > 1 then
+    perform holdfast.lock_jobs(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids);
+    perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens);
+  end if;
 
   return query
     with settled as (
@@ -217,18 +264,28 @@ begin
       from holdfast.ack(acks.ids, acks.tokens, acks.results) with ordinality a(id, outcome, detail, nth)
       where acks.ids is not null
       union all
+      select 'keep', k.nth, k.id, k.outcome, k.detail
+      from holdfast.ack(keeps.ids, keeps.tokens, keeps.results, true) with ordinality k(id, outcome, detail, nth)
+      where keeps.ids is not null
+      union all
       select 'nack', n.nth, n.id, n.outcome, n.detail
-      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays)
+      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals)
         with ordinality n(id, outcome, detail, nth)
       where nacks.ids is not null
       union all
       select 'release', r.nth, r.id, r.outcome, r.detail
       from holdfast.release_each(frees.ids, frees.tokens, frees.delays) with ordinality r(id, outcome, detail, nth)
       where frees.ids is not null
+      union all
+      select 'cancel', c.nth, c.id, c.outcome, c.detail
+      from holdfast.cancel_each(stops.ids, stops.tokens, stops.reasons) with ordinality c(id, outcome, detail, nth)
+      where stops.ids is not null
     ), asked as (
-      select i.ord, i.item ->> 'verb' as verb,
-             row_number() over (partition by i.item ->> 'verb' order by i.ord) as nth
-      from jsonb_array_elements(items) with ordinality i(item, ord)
+      select v.ord, v.verb, row_number() over (partition by v.verb order by v.ord) as nth
+      from (
+        select i.ord, case when i.item ->> 'verb' = 'ack' and i.item -> 'keep' = 'true' then 'keep' else i.item ->> 'verb' end as verb
+        from jsonb_array_elements(items) with ordinality i(item, ord)
+      ) v
     )
     select a.ord::integer, s.id, s.outcome, s.detail
     from asked a
@@ -243,9 +300,38 @@ returns void
 language plpgsql
 as $$
 begin
-  if value < '0' or value > longest or field = 'lease' and value = '0' then
+  if value < '0' or value > longest or field in ('lease', 'timeout') and value = '0' then
     perform holdfast.refuse('HF204', format('%s %s is out of range', field, value), null,
-      format('It is %s 0 and at most %s.', case field when 'lease' then 'above' else 'at least' end, longest));
+      format('It is %s 0 and at most %s.', case when field in ('lease', 'timeout') then 'above' else 'at least' end, longest));
+  end if;
+end
+$$;
+
+-- check_progress: refuse what is not one object or null per id, of done, total and note.
+create or replace function holdfast.check_progress(progress jsonb, jobs integer)
+returns void
+language plpgsql
+as $$
+declare
+  v_bad record;
+begin
+  if jsonb_typeof(progress) <> 'array' or jsonb_array_length(progress) <> jobs then
+    perform holdfast.refuse('HF208', format('progress must be a JSON array of %s values, one per id', jobs));
+  end if;
+  select p.said, p.ord into v_bad
+  from jsonb_array_elements(progress) with ordinality p(said, ord)
+  where case jsonb_typeof(p.said)
+    when 'null' then false
+    when 'object' then p.said - '{done,total,note}'::text[] <> '{}'
+      or not coalesce(jsonb_typeof(p.said -> 'done'), 'number') = 'number'
+      or not coalesce(jsonb_typeof(p.said -> 'total'), 'number') = 'number'
+      or not coalesce(jsonb_typeof(p.said -> 'note'), 'string') = 'string'
+    else true
+  end
+  limit 1;
+  if found then
+    perform holdfast.refuse('HF208', format('progress %s is %s', v_bad.ord, left(v_bad.said::text, 200)), null,
+      'It is null, or an object such as {"done": 3, "total": 20, "note": "page 3"}.');
   end if;
 end
 $$;
@@ -255,12 +341,12 @@ create or replace function holdfast.held(tokens uuid[])
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, token uuid, queue text, worker text)
+  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
-         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker
+         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for
   from holdfast.lease l
   cross join lateral unnest(l.ids) i(id)
   cross join lateral (
@@ -292,7 +378,7 @@ end
 $$;
 
 create or replace function holdfast.nack_each(
-  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[])
+  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[])
 returns table (id uuid, outcome text, detail text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
@@ -308,9 +394,12 @@ declare
   these   record;
 begin
   perform holdfast.lock_jobs(ids);
+  if tokens[1] <> any(tokens) then
+    perform holdfast.lock_ledger(tokens);
+  end if;
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
     select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
-    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, 'failed', v_now) f;
+    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now) f;
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
     v_outs := v_outs || these.outs;
@@ -323,7 +412,7 @@ begin
       from unnest(v_ids, v_toks, v_outs) x(id, token, outcome)
       where x.id = u.id and x.token = u.token
       limit 1) s on true
-    left join lateral holdfast.lost(u.id, u.token, 'nack') l on s.outcome is null
+    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'nack') x where s.outcome is null limit 1) l on true
     order by u.nth;
 end
 $$;
@@ -343,7 +432,7 @@ begin
   perform pg_advisory_xact_lock_shared(4915, 1);
   with released as (
     update holdfast.job j
-    set token = null, lease_until = null, worker = null, held = null, attempt = j.attempt - 1,
+    set token = null, lease_until = null, worker = null, held = null, progress = null, attempt = j.attempt - 1,
         run_at = v_now + coalesce(u.delay, '0'),
         pos = case when coalesce(u.delay, '0') = '0' then greatest(j.pos, holdfast.front(j.part, j.queue, j.priority)) end
     from (
@@ -371,7 +460,41 @@ begin
     from unnest(ids, tokens) with ordinality u(id, token, nth)
     left join lateral (
       select x.id from unnest(freed.ids, freed.tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) f on true
-    left join lateral holdfast.lost(u.id, u.token, 'release') l on f.id is null
+    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'release') x where f.id is null limit 1) l on true
+    order by u.nth;
+end
+$$;
+
+create or replace function holdfast.cancel_each(ids uuid[], tokens uuid[], reasons text[])
+returns table (id uuid, outcome text, detail text)
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_now  constant timestamptz := holdfast.now();
+  v_ids  uuid[] := '{}';
+  v_toks uuid[] := '{}';
+  v_part smallint;
+  these  record;
+begin
+  perform holdfast.lock_jobs(ids);
+  if tokens[1] <> any(tokens) then
+    perform holdfast.lock_ledger(tokens);
+  end if;
+  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
+    select array_agg(c.id) as ids, array_agg(c.token) as tokens into these
+    from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now) c;
+    v_ids := v_ids || these.ids;
+    v_toks := v_toks || these.tokens;
+  end loop;
+  return query
+    select u.id, case when c.id is not null then 'cancelled' else l.outcome end, l.detail
+    from unnest(ids, tokens) with ordinality u(id, token, nth)
+    left join lateral (
+      select x.id from unnest(v_ids, v_toks) x(id, token) where x.id = u.id and x.token = u.token limit 1) c on true
+    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'cancel') x where c.id is null limit 1) l on true
     order by u.nth;
 end
 $$;
@@ -393,7 +516,7 @@ $$;
 -- has locked the rows; a job whose token differs is not touched.
 create or replace function holdfast.fail(
   part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
-  delays interval[], how text, at timestamptz)
+  delays interval[], finals boolean[], how text, at timestamptz)
 returns table (id uuid, token uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
 as $$
@@ -406,14 +529,15 @@ begin
       j as job, j.id, u.token, u.error_kind, u.message, u.traceback,
       left(concat_ws(': ', u.error_kind, u.message), 2000) as error,
       holdfast.fingerprint(u.error_kind, u.message) as fingerprint,
-      j.attempt >= j.max_attempts as dies,
+      j.attempt >= j.max_attempts or coalesce(u.final, false) as dies,
       coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure,
       fail.at + coalesce(u.delay, make_interval(secs => random() * least(
         extract(epoch from coalesce(q.backoff, '1 second')) * power(2, least(j.attempt, 40) - 1),
         extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
     from (
       select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.*
-      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays) x(id, token, error_kind, message, traceback, delay)
+      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals)
+        x(id, token, error_kind, message, traceback, delay, final)
       where holdfast.part_of(x.id) = fail.part
     ) u
     join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
@@ -493,6 +617,17 @@ begin
 end
 $$;
 
+-- lock_ledger: lock the receipts of these claims, everywhere in the order of their tokens. Who marks them in
+-- several steps locks all of them first, after the jobs.
+create or replace function holdfast.lock_ledger(tokens uuid[])
+returns void
+language plpgsql
+as $$
+begin
+  perform from holdfast.lease l where l.token = any(tokens) order by l.token, l.claimed_at for update;
+end
+$$;
+
 -- mark_taken: note on the claims' receipts how jobs left them otherwise than by an ack.
 create or replace function holdfast.mark_taken(ids uuid[], tokens uuid[], how text)
 returns void
@@ -500,7 +635,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 begin
-  perform from holdfast.lease l where l.token = any(tokens) order by l.token, l.claimed_at for update;
+  perform holdfast.lock_ledger(tokens);
   update holdfast.lease l
   set taken = coalesce(l.taken, '{}') || t.taken
   from (
@@ -513,6 +648,7 @@ end
 $$;
 
 -- lost: what to answer for a job that the token does not hold: already settled by it, lost, or unknown.
+-- Callers ask in a subquery with a limit: as a condition of the join it would be asked for every job.
 create or replace function holdfast.lost(id uuid, token uuid, verb text)
 returns table (outcome text, detail text)
 language plpgsql stable
@@ -528,7 +664,9 @@ begin
   where l.token = lost.token and lost.id = any(l.ids)
   order by l.claimed_at desc
   limit 1;
-  if v_mine and (verb, coalesce(v_how, 'acked')) in (('ack', 'acked'), ('nack', 'failed'), ('release', 'released')) then
+  if v_mine and (verb, coalesce(v_how, 'acked')) in (
+    ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
+    ('reconcile', 'reconciled')) then
     outcome := 'already';
     return next;
     return;
@@ -537,6 +675,8 @@ begin
   select j.state, j.worker, j.lease_until, j.attempt into now_is from holdfast.get(lost.id) j;
   outcome := case when found or v_mine then 'lost' else 'unknown' end;
   detail := case
+    when now_is.state = 'leased' and v_how = 'handed over' then
+      format('job %s was handed over to %s, which has until %s to answer', id, now_is.worker, now_is.lease_until)
     when now_is.state = 'leased' then format('job %s is leased by %s until %s (attempt %s)', id, now_is.worker, now_is.lease_until, now_is.attempt)
     when now_is.state is not null then format('job %s is %s', id, now_is.state) || coalesce('; its lease ended as ' || v_how, '')
     when v_mine then format('job %s is gone; its lease ended as %s', id, coalesce(v_how, 'acked'))

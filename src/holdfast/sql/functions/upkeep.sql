@@ -1,7 +1,8 @@
 -- Upkeep: idempotent steps that anyone may run, at any time, as often as they like, several at once.
 
 -- reap: take back expired leases, of one queue or of all. Each counts as a failed attempt: the job waits
--- again or, out of attempts, is dead.
+-- again or, out of attempts, is dead. Where the kind can tell whether its work is done and a worker lives
+-- that can be asked, the job is left to it, for ten minutes.
 create or replace function holdfast.reap(max_jobs integer default 1000, only_queue text default null)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql security definer
@@ -12,49 +13,67 @@ as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.now();
-  v_cut    constant timestamptz := holdfast.expired_before(v_now);
+  v_asked  constant text[] := holdfast.asked_kinds(v_now);
+  v_cut    timestamptz;
+  v_back   timestamptz;
   v_tokens uuid[];
   v_part   smallint;
   v_ids    uuid[];
+  v_cuts   timestamptz[];
   v_left   integer := max_jobs;
   v_failed integer;
   expired  record;
 begin
+  select e.cut, e.back into v_cut, v_back from holdfast.expired_before(v_now) e;
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
     exit when v_left <= 0;
     v_tokens := array(
       select l.token
       from holdfast.lease l
-      where l.open and l.until <= v_cut and (only_queue is null or l.queue = only_queue)
+      where l.open and l.until <= v_now and (l.until <= v_cut or l.claimed_at >= v_back)
+        and (only_queue is null or l.queue = only_queue)
       order by l.until
       limit 200
       for update skip locked);
     exit when cardinality(v_tokens) = 0;
 
     with held as materialized (
-      select l.token, l.claimed_at, l.part, i.id, j.lease_until
+      select l.token, l.claimed_at, l.part, i.id, c.cut, j.lease_until, j.lease_until <= c.cut as expired,
+             j.lease_until <= c.cut and j.kind = any(v_asked)
+             and coalesce(l.asked_at > v_now - interval '10 minutes', true) as asked
       from holdfast.lease l
+      cross join lateral (select case when l.claimed_at >= v_back then v_now else v_cut end as cut) c
       cross join lateral unnest(l.ids) i(id)
       left join lateral (
-        select x.lease_until from holdfast.job x where x.part = l.part and x.id = i.id and x.token = l.token limit 1) j on true
+        select x.lease_until, x.kind
+        from holdfast.job x
+        where x.part = l.part and x.id = i.id and x.token = l.token
+        limit 1) j on true
       where l.token = any(v_tokens) and l.open
     ), closed as (
-      -- A claim that holds nothing any more stays a while as the receipt of its acks.
+      -- A claim that holds nothing any more stays a while as the receipt of its acks. One that is left to
+      -- others is looked at again soon: they may be gone.
       update holdfast.lease l
-      set open = h.until is not null, until = coalesce(h.until, v_now + interval '5 minutes')
-      from (select x.token, x.claimed_at, min(x.lease_until) as until from held x group by x.token, x.claimed_at) h
-      where l.token = h.token and l.claimed_at = h.claimed_at and l.open and (h.until is null or h.until > v_cut)
+      set open = h.until is not null, until = coalesce(h.until, v_now + interval '5 minutes'),
+          asked_at = case when h.asked then coalesce(l.asked_at, v_now) end
+      from (
+        select x.token, x.claimed_at, bool_or(x.asked) as asked, bool_or(x.expired and not x.asked) as expired,
+               min(case when x.asked then v_now + interval '5 seconds' else x.lease_until end) as until
+        from held x
+        group by x.token, x.claimed_at
+      ) h
+      where l.token = h.token and l.claimed_at = h.claimed_at and l.open and h.expired is not true
       returning 1
     )
     select (select count(*) from closed) as closed,
-           jsonb_agg(jsonb_build_array(h.part, h.id, h.token)) filter (where h.lease_until <= v_cut) as jobs
+           jsonb_agg(jsonb_build_array(h.part, h.id, h.token, h.cut)) filter (where h.expired and not h.asked) as jobs
     into expired
     from held h;
 
     v_failed := 0;
-    for v_part, v_ids, v_tokens in
-      select (e -> 0)::smallint, array_agg((e ->> 1)::uuid), array_agg((e ->> 2)::uuid)
+    for v_part, v_ids, v_tokens, v_cuts in
+      select (e -> 0)::smallint, array_agg((e ->> 1)::uuid), array_agg((e ->> 2)::uuid), array_agg((e ->> 3)::timestamptz)
       from jsonb_array_elements(expired.jobs) with ordinality as x(e, nth)
       where x.nth <= v_left
       group by e -> 0
@@ -62,21 +81,18 @@ begin
       -- locked and judged in one statement: an ack or touch that is under way is left alone
       select array_agg(j.id), array_agg(j.token)
       into v_ids, v_tokens
-      from unnest(v_ids, v_tokens) u(id, token)
+      from unnest(v_ids, v_tokens, v_cuts) u(id, token, cut)
       cross join lateral (
         select x.id, x.token
         from holdfast.job x
-        where x.part = v_part and x.id = u.id and x.token = u.token and x.lease_until <= v_cut
+        where x.part = v_part and x.id = u.id and x.token = u.token and x.lease_until <= u.cut
         for update skip locked
       ) j;
       continue when v_ids is null;
       v_failed := v_failed + cardinality(v_ids);
       return query
-        select f.id, f.queue, f.kind, f.worker, f.outcome
-        from holdfast.fail(v_part, v_ids, v_tokens,
-          array_fill('LeaseExpired'::text, array[cardinality(v_ids)]),
-          array_fill('the lease ran out and nobody renewed it'::text, array[cardinality(v_ids)]),
-          array_fill(null::text, array[cardinality(v_ids)]), array_fill(interval '0', array[cardinality(v_ids)]), 'expired', v_now) f;
+        select e.id, e.queue, e.kind, e.worker, e.outcome
+        from holdfast.expire(v_part, v_ids, v_tokens, v_now) e;
     end loop;
     v_left := v_left - v_failed;
     exit when expired.closed = 0 and v_failed = 0;   -- all that is left is being settled by others
@@ -84,10 +100,10 @@ begin
 end
 $$;
 
--- expired_before: leases that ended before this time are expired. While the database was away nobody
--- could renew; leases are credited with that time, or all that was in flight would run twice.
-create or replace function holdfast.expired_before(at timestamptz)
-returns timestamptz
+-- expired_before: leases that ended before cut are expired. While the database was away nobody could renew;
+-- leases are credited with that time, or all that was in flight would run twice. Leases that were claimed
+-- after it was back need no credit: with them it is the time itself.
+create or replace function holdfast.expired_before(at timestamptz, out cut timestamptz, out back timestamptz)
 language plpgsql
 as $$
 declare
@@ -107,7 +123,8 @@ begin
     update holdfast.pulse
     set reaped_at = at, timeline = v_timeline, credit = last.credit, credit_until = last.credit_until;
   end if;
-  return case when at < last.credit_until then at - last.credit else at end;
+  cut := case when at < last.credit_until then at - last.credit else at end;
+  back := case when at < last.credit_until then last.credit_until - last.credit else '-infinity' end;
 end
 $$;
 
@@ -465,16 +482,18 @@ begin
     returning t.*
   ), sums as (
     select g.part, g.queue, g.kind, sum(g.queued) as queued, sum(g.leased) as leased, sum(g.dead) as dead,
-           sum(g.done) as done, sum(g.cancelled) as cancelled, sum(g.archived) as archived, count(*) as deltas
+           sum(g.done) as done, sum(g.cancelled) as cancelled, sum(g.archived) as archived,
+           sum(g.reconciled) as reconciled, count(*) as deltas
     from gone g
     group by g.part, g.queue, g.kind
   ), added as (
-    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived)
-    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived
+    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled)
+    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled
     from sums s
     on conflict (part, queue, kind) do update
     set queued = t.queued + excluded.queued, leased = t.leased + excluded.leased, dead = t.dead + excluded.dead,
-        done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived
+        done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived,
+        reconciled = t.reconciled + excluded.reconciled
   ), known as (
     insert into holdfast.queue (name)
     select distinct s.queue from sums s where length(s.queue) between 1 and 120
@@ -579,22 +598,55 @@ end
 $$;
 
 -- upkeep: every step once, for a cron job or an idle client; floors before and after, since they follow
--- one call behind.
+-- one call behind. A step that fails does not stop the others: `failed` says which and why.
 create or replace function holdfast.upkeep()
 returns jsonb
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_done   jsonb := '{}';
+  v_failed jsonb := '{}';
+  v_step   text;
 begin
-  delete from holdfast.waiter w where w.until < holdfast.now() - interval '1 minute';
-  delete from holdfast.lease l where not l.open and l.until < holdfast.now();
-  perform holdfast.raise_floors();
-  return jsonb_build_object(
-    'reaped', (select count(*) from holdfast.reap(1000)),
-    'promoted', holdfast.promote(1000),
-    'unblocked', holdfast.sweep(200),
-    'folded', holdfast.fold(),
-    'floors', holdfast.raise_floors(),
-    'pages', holdfast.turn_pages());
+  foreach v_step in array '{forgotten,floors,reaped,promoted,unblocked,folded,floors,pages}'::text[] loop
+    begin
+      v_done := v_done || jsonb_build_object(v_step, holdfast.upkeep_step(v_step));
+    exception when others then
+      -- a server that is read-only or going away fails whatever comes next: its caller must know
+      if sqlstate like any ('{25%,57%,53%}') then
+        raise;
+      end if;
+      v_failed := v_failed || jsonb_build_object(v_step, format('%s: %s', sqlstate, sqlerrm));
+    end;
+  end loop;
+  return v_done - 'forgotten' || case when v_failed = '{}' then v_failed else jsonb_build_object('failed', v_failed) end;
+end
+$$;
+
+create or replace function holdfast.upkeep_step(step text)
+returns bigint
+language plpgsql
+as $$
+begin
+  case step
+    when 'forgotten' then
+      delete from holdfast.waiter w where w.until < holdfast.now() - interval '1 minute';
+      delete from holdfast.lease l where not l.open and l.until < holdfast.now();
+      delete from holdfast.worker w where w.seen_at < holdfast.now() - interval '1 day';
+      return 0;
+    when 'reaped' then
+      return (select count(*) from holdfast.reap(1000));
+    when 'promoted' then
+      return holdfast.promote(1000);
+    when 'unblocked' then
+      return holdfast.sweep(200);
+    when 'folded' then
+      return holdfast.fold();
+    when 'floors' then
+      return holdfast.raise_floors();
+    when 'pages' then
+      return holdfast.turn_pages();
+  end case;
 end
 $$;

@@ -1,0 +1,151 @@
+-- Workers: who is there, who should stop, who leads. All of it is for people and for saving work:
+-- what a worker may do is proven by its tokens alone.
+
+-- beat: a worker says that it lives and what there is to know of it; facts it leaves out stay as they
+-- were. Answers whether somebody asked it to stop.
+create or replace function holdfast.beat(worker text, facts jsonb default '{}')
+returns table (stop boolean)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_now   constant timestamptz := holdfast.now();
+  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost}';
+  v_field text;
+  v_said  holdfast.worker;
+begin
+  perform holdfast.named('worker', worker);
+  if facts is null or jsonb_typeof(facts) <> 'object' then
+    perform holdfast.refuse('HF221', 'facts must be a JSON object', null, 'For example {"slots": 8, "busy": 2}.');
+  end if;
+  select k into v_field from jsonb_object_keys(facts) k where not k = any(v_known) limit 1;
+  if v_field is not null then
+    perform holdfast.refuse('HF221', format('fact %L of a worker is unknown', v_field), null,
+      'Facts are: ' || array_to_string(v_known, ', ') || '.');
+  end if;
+  begin
+    select f.* into v_said from jsonb_populate_record(null::holdfast.worker, facts) f;
+  exception when data_exception then
+    perform holdfast.refuse('HF221', format('facts %s do not fit a worker', left(facts::text, 200)), sqlerrm,
+      'queues and kinds are arrays of names, started_at is a time, the counts are whole numbers.');
+  end;
+
+  return query
+    insert into holdfast.worker as w (
+      name, seen_at, started_at, host, pid, version, python, queues, kinds, slots, busy, rss, loop_lag,
+      claimed, acked, failed, lost)
+    values (
+      beat.worker, v_now, coalesce(v_said.started_at, v_now), v_said.host, v_said.pid, v_said.version, v_said.python,
+      coalesce(v_said.queues, '{}'), coalesce(v_said.kinds, '{}'), coalesce(v_said.slots, 0), coalesce(v_said.busy, 0),
+      v_said.rss, v_said.loop_lag, coalesce(v_said.claimed, 0), coalesce(v_said.acked, 0), coalesce(v_said.failed, 0),
+      coalesce(v_said.lost, 0))
+    on conflict (name) do update
+    set seen_at    = v_now,
+        started_at = coalesce(v_said.started_at, w.started_at),
+        host       = coalesce(v_said.host, w.host),
+        pid        = coalesce(v_said.pid, w.pid),
+        version    = coalesce(v_said.version, w.version),
+        python     = coalesce(v_said.python, w.python),
+        queues     = coalesce(v_said.queues, w.queues),
+        kinds      = coalesce(v_said.kinds, w.kinds),
+        slots      = coalesce(v_said.slots, w.slots),
+        busy       = coalesce(v_said.busy, w.busy),
+        rss        = coalesce(v_said.rss, w.rss),
+        loop_lag   = coalesce(v_said.loop_lag, w.loop_lag),
+        claimed    = coalesce(v_said.claimed, w.claimed),
+        acked      = coalesce(v_said.acked, w.acked),
+        failed     = coalesce(v_said.failed, w.failed),
+        lost       = coalesce(v_said.lost, w.lost)
+    returning w.stop_at is not null;
+end
+$$;
+
+-- leave: a worker that ends says so; its leases, if it still has any, are as they were.
+create or replace function holdfast.leave(worker text)
+returns boolean
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  with gone as (
+    delete from holdfast.worker w
+    where w.name = leave.worker
+    returning 1
+  )
+  select exists (select from gone)
+$$;
+
+-- stop_worker: ask a worker to finish what it runs and end; it learns of it by its next beat. Answers
+-- whether there is such a worker.
+create or replace function holdfast.stop_worker(worker text, actor text default null)
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  update holdfast.worker w
+  set stop_at = coalesce(w.stop_at, holdfast.now()), stop_by = coalesce(w.stop_by, stop_worker.actor)
+  where w.name = stop_worker.worker;
+  if not found then
+    return false;
+  end if;
+  perform pg_notify('holdfast', E'\n' || worker);   -- a hint, as for leases: look now
+  return true;
+end
+$$;
+
+-- lead: whether holder is the one that does upkeep, for length from now. A saving, never a safety: the
+-- duties may be done by several at once. When the row is being written by another at this moment,
+-- nobody waits: then whoever the row names leads, or anyone if its time is over.
+create or replace function holdfast.lead(holder text, length interval default '5 seconds')
+returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_now   constant timestamptz := holdfast.now();
+  v_leads boolean;
+begin
+  perform holdfast.named('holder', holder);
+  perform holdfast.check_length('length', length, '1 hour');
+  update holdfast.pulse p
+  set leader = lead.holder, leader_until = v_now + lead.length,
+      term = p.term + (p.leader is distinct from lead.holder)::integer
+  where p.ctid = any(array(
+    select x.ctid
+    from holdfast.pulse x
+    where x.leader = lead.holder or x.leader_until <= v_now or x.leader_until > v_now + interval '1 hour'
+    for update skip locked));
+  if found then
+    return true;
+  end if;
+  select coalesce(p.leader = lead.holder, false) or p.leader_until <= v_now into v_leads from holdfast.pulse p;
+  return v_leads;
+end
+$$;
+
+-- tend: a turn of upkeep by whoever leads. done is null where another does; next_slot is how long it is
+-- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
+-- somebody to look whether they are done.
+create or replace function holdfast.tend(holder text, length interval default '5 seconds')
+returns table (leads boolean, done jsonb, next_slot interval, doubtful boolean)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  leads := holdfast.lead(holder, length);
+  if leads then
+    done := holdfast.upkeep();
+    next_slot := (
+      select case when isfinite(s.next_at) then s.next_at - holdfast.now() else '0' end
+      from holdfast.schedule s
+      where s.paused_at is null and s.withdrawn_at is null and s.next_at < 'infinity'
+      order by s.next_at
+      limit 1);
+  end if;
+  doubtful := exists (select from holdfast.lease l where l.open and l.asked_at is not null);
+  return next;
+end
+$$;
