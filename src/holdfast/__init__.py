@@ -3,16 +3,22 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# At once: a module that is loaded later would take the place of the function it is named for.
+from holdfast.current import current
 from holdfast.errors import HoldfastError, InvalidJob, LeaseLost, NotMigrated, UnknownOutcome
 from holdfast.model import Enqueued, Job, Lease, NewJob, Settled
+from holdfast.outcome import Cancel, Release, Retry
 
 if TYPE_CHECKING:
+    from holdfast.app import App
     from holdfast.client import AsyncClient, Client
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "App",
     "AsyncClient",
+    "Cancel",
     "Client",
     "Enqueued",
     "HoldfastError",
@@ -22,13 +28,23 @@ __all__ = [
     "LeaseLost",
     "NewJob",
     "NotMigrated",
+    "Release",
+    "Retry",
     "Settled",
     "UnknownOutcome",
+    "current",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # The driver is loaded by whoever connects, not by whoever only catches LeaseLost.
-    if name in ("AsyncClient", "Client"):
-        return getattr(import_module("holdfast.client"), name)
+    if module := _LATE.get(name):
+        return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_LATE = {
+    "App": "holdfast.app",
+    "AsyncClient": "holdfast.client",
+    "Client": "holdfast.client",
+}

@@ -1,0 +1,362 @@
+"""The developer's door: functions become tasks, and calls of tasks become jobs.
+
+An `App` names the database and collects tasks and schedules; nothing is connected until the first
+call. A worker reads the same declarations to run what was enqueued.
+"""
+
+import asyncio
+import inspect
+import logging
+import os
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from importlib import import_module
+from threading import RLock
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+
+from holdfast import cron, embedded, schema
+from holdfast.borrowed import async_client_on, client_on
+from holdfast.callsite import caller, place
+from holdfast.client import AsyncClient, Client
+from holdfast.errors import InvalidTask, Misuse
+from holdfast.handle import Handle
+from holdfast.model import Duration, Enqueued, Missed, NewSchedule, Overlap
+from holdfast.outcome import seconds
+from holdfast.task import Call, Declares, Task, TaskSettings
+
+__all__ = ["App", "Call", "Handle", "Task"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any, Any])
+AnyClient = TypeVar("AnyClient", Client, AsyncClient)
+F = TypeVar("F", bound=Callable[..., Any])
+
+log = logging.getLogger("holdfast")
+
+
+class App:
+    """Collects tasks and names the database they are enqueued in.
+
+    The database is `url`, else HOLDFAST_URL, else an embedded PostgreSQL in ./.holdfast, which is
+    for development and is migrated by itself. Safe to share between threads and over a fork.
+    """
+
+    def __init__(self, url: str | None = None, *, name: str | None = None) -> None:
+        self.name = name
+        self.tasks: dict[str, Task[..., Any, Any]] = {}
+        self.schedules: list[NewSchedule] = []
+        self._given = url
+        self._lifespan: Callable[..., Any] | None = None
+        self._lock: RLock
+        self._database: embedded.Database | None
+        self._client: Client | None
+        self._aclients: dict[asyncio.AbstractEventLoop, AsyncClient]
+        self._forget()
+        _APPS.add(self)
+
+    @overload
+    def task(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, **settings: Unpack[TaskSettings]) -> Declares: ...
+    def task(self, fn: Any = None, **settings: Any) -> Any:
+        """Make a task of a function: `@app.task`, or with settings `@app.task(queue="mail")`."""
+        declare = partial(self._declare, settings=cast("TaskSettings", settings))
+        return declare if fn is None else declare(fn)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        anchor: datetime | None = None,
+        tz: str = "UTC",
+        missed: Missed = "once",
+        overlap: Overlap = "queue",
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> Callable[[AnyTask], AnyTask]:
+        """Enqueue a task by the clock: `@app.schedule("30 5 * * MON-FRI", tz="Europe/Paris")`.
+
+        Stands above `@app.task`; `payload` holds the arguments by name. A worker stores it.
+        """
+
+        def declare(task: AnyTask) -> AnyTask:
+            self.schedules.append(
+                self._scheduled(
+                    task,
+                    name=name,
+                    cron=cron,
+                    every=every,
+                    anchor=anchor,
+                    tz=tz,
+                    missed=missed,
+                    overlap=overlap,
+                    payload=payload or {},
+                )
+            )
+            return task
+
+        return declare
+
+    def lifespan(self, fn: F) -> F:
+        """Open what all handlers of a process share: `@app.lifespan` above a generator of the app.
+
+        What it yields is `current().resources`. It may be asynchronous or not, or return a context
+        manager.
+        """
+        if self._lifespan is not None:
+            raise Misuse(
+                "an app has one lifespan", why=caller(), fix="Open everything in that one."
+            )
+        self._lifespan = fn
+        return fn
+
+    @asynccontextmanager
+    async def resources(self) -> AsyncIterator[Any]:
+        """Open what the lifespan opens, for the time of the block; None without a lifespan."""
+        if self._lifespan is None:
+            yield None
+            return
+        opened = _context_manager(self._lifespan, self)
+        if isinstance(opened, AbstractAsyncContextManager):
+            async with opened as resources:
+                yield resources
+        else:
+            with opened as resources:
+                yield resources
+
+    def enqueue_many(self, calls: Iterable[Call[R]], *, conn: Any = None) -> list[Handle[R]]:
+        """Store calls in one transaction, that of `conn` if there is one; a handle for each."""
+        calls = self._checked(calls)
+        if not calls:
+            return []
+        client = self.client if conn is None else client_on(conn)
+        enqueued = client.enqueue_many(call.job for call in calls)
+        return _handles(calls, enqueued, conn)
+
+    async def aenqueue_many(self, calls: Iterable[Call[R]], *, conn: Any = None) -> list[Handle[R]]:
+        """Store calls in one transaction, as `enqueue_many` does."""
+        calls = self._checked(calls)
+        if not calls:
+            return []
+        client = self.aclient if conn is None else await async_client_on(conn)
+        enqueued = await client.enqueue_many(call.job for call in calls)
+        return _handles(calls, enqueued, conn)
+
+    def run(self, **options: Any) -> None:
+        """Run the app's workers until they are told to stop; options are those of Worker.
+
+        `processes` says how many ordinary ones; where one process will do it is this one.
+        """
+        import_module("holdfast.worker.fleet").run(self, **options)
+
+    @property
+    def database(self) -> embedded.Database:
+        """The database, and where its address came from; the embedded one is started."""
+        with self._lock:
+            if self._database is None:
+                self._database = _resolved(self._given)
+            return self._database
+
+    @property
+    def url(self) -> str:
+        """The address of the database."""
+        return self.database.url
+
+    def use(self, url: str) -> None:
+        """Speak to this database from now on, whatever the app was made with."""
+        self.close()
+        self._given = url
+
+    @property
+    def client(self) -> Client:
+        """The client that all threads of this process share."""
+        if (client := self._client) is None:
+            with self._lock:
+                client = self._client = self._client or self._made(Client)
+        return client
+
+    @property
+    def aclient(self) -> AsyncClient:
+        """The client that all tasks of the running event loop share."""
+        loop = _running_loop()
+        if (client := self._aclients.get(loop)) is None:
+            with self._lock:
+                self._abandon_closed_loops()
+                client = self._aclients[loop] = self._made(AsyncClient)
+        return client
+
+    def close(self) -> None:
+        """Close the client and leave the embedded database; the next use opens them again."""
+        with self._lock:
+            client, database = self._client, self._database
+            self._client = self._database = None
+            self._abandon_closed_loops()
+        if client is not None:
+            client.close()
+        if database is not None:
+            database.close()
+
+    async def aclose(self) -> None:
+        """Close the client of the running event loop, and what `close` closes."""
+        with self._lock:
+            client = self._aclients.pop(_running_loop(), None)
+        if client is not None:
+            await client.close()
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _declare(self, fn: Callable[..., Any], settings: TaskSettings) -> Task[..., Any, Any]:
+        task: Task[..., Any, Any] = Task(self, fn, settings)
+        other = self.tasks.get(task.kind)
+        # The same function declared anew, as in a notebook, takes its own place.
+        if other and _identity(other.fn) != _identity(fn):
+            raise InvalidTask(
+                f"two tasks are of the kind {task.kind!r}: {other.kind}{place(other.fn)} "
+                f"and {task.kind}{place(fn)}",
+                fix='Give one of them another:  @app.task(kind="…")',
+            )
+        self.tasks[task.kind] = task
+        return task
+
+    def _scheduled(
+        self,
+        task: Task[..., Any, Any],
+        *,
+        name: str | None,
+        every: Duration | None,
+        payload: Mapping[str, Any],
+        **rule: Any,
+    ) -> NewSchedule:
+        if not isinstance(task, Task):
+            raise InvalidTask(
+                f"{task!r} is scheduled and is no task",
+                why=caller(),
+                fix="Write @app.schedule above @app.task.",
+            )
+        if any(declared.name == (name or task.kind) for declared in self.schedules):
+            raise InvalidTask(
+                f"two schedules have the name {name or task.kind!r}",
+                why=caller(),
+                fix='Give one of them another:  @app.schedule(…, name="…")',
+            )
+        length = None if every is None else timedelta(seconds=seconds(every))
+        cron.rule(cron=rule["cron"], every=length, anchor=rule["anchor"], tz=rule["tz"])
+        return task._schedule(name or task.kind, payload, every=length, **rule)
+
+    def _checked(self, calls: Iterable[Call[R]]) -> list[Call[R]]:
+        calls = list(calls)
+        for call in cast("list[Any]", calls):
+            if not isinstance(call, Call) or call.task.app is not self:
+                raise Misuse(
+                    f"enqueue_many: {call!r} is no call of a task of this app",
+                    why=caller(),
+                    fix="Give it calls:  app.enqueue_many(task.call(x) for x in …)",
+                )
+        return calls
+
+    def _made(self, kind: type[AnyClient]) -> AnyClient:
+        database = self.database
+        return kind(
+            database.url,
+            application_name=f"holdfast {self.name}" if self.name else "holdfast",
+            source=_SOURCES[database.origin],
+        )
+
+    def _abandon_closed_loops(self) -> None:
+        for loop in [loop for loop in self._aclients if loop.is_closed()]:
+            self._aclients.pop(loop).abandon()
+
+    def _forget(self) -> None:
+        self._lock = RLock()
+        self._database = None
+        self._client = None
+        self._aclients = {}
+
+
+def _identity(fn: Any) -> tuple[Any, ...]:
+    return getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+
+
+def _handles(calls: Sequence[Call[R]], enqueued: Sequence[Enqueued], conn: Any) -> list[Handle[R]]:
+    pairs = zip(calls, enqueued, strict=True)
+    return [Handle(call.task, one, on_conn=conn is not None) for call, one in pairs]
+
+
+def _context_manager(lifespan: Callable[..., Any], app: App) -> Any:
+    if inspect.isasyncgenfunction(lifespan):
+        return asynccontextmanager(lifespan)(app)
+    if inspect.isgeneratorfunction(lifespan):
+        return contextmanager(lifespan)(app)
+    return lifespan(app)
+
+
+def _resolved(url: str | None) -> embedded.Database:
+    database = embedded.resolve(url)
+    if database.server:
+        log.warning("using %s; a url or HOLDFAST_URL names another", database.server)
+        try:
+            schema.migrate(database.url)
+        except BaseException:
+            database.close()
+            raise
+    return database
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise Misuse(
+            "no event loop is running",
+            why=caller(),
+            fix="Use  app.client, or await in a coroutine.",
+        ) from None
+
+
+def _after_fork() -> None:
+    # What the parent opened stays the parent's, and open: closing it here would end it for both.
+    for app in list(_APPS):
+        _LEFT_TO_THE_PARENT.append((app._client, app._aclients, app._database))
+        app._forget()
+
+
+_SOURCES = {
+    "argument": "the url of the App",
+    "HOLDFAST_URL": "HOLDFAST_URL in the environment",
+    "embedded": "the embedded server",
+}
+_APPS: "weakref.WeakSet[App]" = weakref.WeakSet()
+_LEFT_TO_THE_PARENT: list[Any] = []
+
+os.register_at_fork(after_in_child=_after_fork)

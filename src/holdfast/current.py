@@ -1,0 +1,271 @@
+"""The job a handler is running: what it may know of it, and what it may do with its lease."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+from holdfast.errors import LeaseLost, Misuse, Unavailable
+from holdfast.model import Duration, Lease
+from holdfast.outcome import seconds
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection
+
+    from holdfast.app import App, Task
+    from holdfast.client import AsyncClient, Client
+    from holdfast.model import Ticket
+
+
+def current() -> "CurrentJob":
+    """Return the job of the handler that is running; raises Misuse outside of one."""
+    try:
+        return running.get()
+    except LookupError:
+        raise Misuse(
+            "current() was called outside of a handler",
+            fix="Call it in the function of a task while a worker runs it.",
+        ) from None
+
+
+class Stop(Enum):
+    """Why a handler is stopped before it has ended."""
+
+    LOST = "its lease belongs to somebody else"
+    FENCED = "its lease could not be renewed in time"
+    DEADLINE = "it ran longer than its task may"
+    SHUTDOWN = "the worker shuts down"
+
+
+class Keeps(Protocol):
+    """Whoever renews the lease of a job while its handler runs."""
+
+    def renew_soon(self) -> None:
+        """Send what the handler noted, and the renewal with it."""
+
+
+class CurrentJob:
+    """A job while its handler runs, under a lease that its worker renews.
+
+    `deadline` is this worker's own belief, on the monotonic clock, of how long the lease is
+    surely its: counted from before the claim or renewal was sent, and a little less.
+    """
+
+    __slots__ = (
+        "_keeps",
+        "app",
+        "cut_by",
+        "deadline",
+        "finished",
+        "lease",
+        "lease_seconds",
+        "mirror",
+        "noted",
+        "renew_at",
+        "resources",
+        "run_until",
+        "runner",
+        "settled",
+        "started",
+        "stopped",
+        "task",
+        "ticket",
+    )
+
+    def __init__(self, lease: Lease, task: "Task[..., Any, Any]", keeps: Keeps) -> None:
+        self.lease = lease
+        self.task = task
+        self.app: App = task.app
+        self._keeps = keeps
+        self.lease_seconds = 0.0
+        self.deadline = 0.0
+        self.renew_at = 0.0
+        self.run_until: float | None = None
+        self.started: float | None = None
+        self.stopped: Stop | None = None
+        self.finished = False
+        self.settled = False
+        self.cut_by: Unavailable | None = None
+        self.noted: dict[str, Any] | None = None
+        self.ticket: Ticket | None = None
+        self.resources: Any = None
+        self.runner: Any = None
+        # Where a child process reads the deadline.
+        self.mirror: Any = None
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return self.lease.id
+
+    @property
+    def kind(self) -> str:
+        """The job's kind."""
+        return self.lease.kind
+
+    @property
+    def queue(self) -> str:
+        """The queue it was claimed from."""
+        return self.lease.queue
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt; the first is 1."""
+        return self.lease.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts there may be."""
+        return self.lease.max_attempts
+
+    @property
+    def payload(self) -> Any:
+        """The payload as it was stored, decoded anew at each access."""
+        return self.lease.payload
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers it was enqueued with."""
+        return self.lease.headers
+
+    def held(self) -> bool:
+        """Whether the lease is surely still this worker's."""
+        lost = self.stopped in (Stop.LOST, Stop.FENCED)
+        return not (lost or self.settled) and monotonic() < self.deadline
+
+    def assert_held(self) -> None:
+        """Raise LeaseLost unless the lease is surely held: before an effect outside the database.
+
+        Asks nobody: it compares the local deadline with the clock.
+        """
+        if not self.held():
+            raise LeaseLost(
+                self.id,
+                f"job {self.id} ({self.kind}) is not held any more\n"
+                f"The lease is {self.lease_seconds:g} s and was not renewed in time.\n"
+                "Raise `lease=`, call job.progress(), or do not block the event loop.",
+            )
+
+    def touch(self) -> None:
+        """Have the lease renewed now rather than at the next third of it."""
+        self.renew_at = 0.0
+        self._keeps.renew_soon()
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Say how far the work is: shown to whoever looks, and the lease is renewed with it.
+
+        Returns at once; what is said in quick succession is sent together, the last word wins.
+        """
+        told = {"done": done, "total": total, "note": note}
+        self.noted = {name: value for name, value in told.items() if value is not None}
+        self._keeps.renew_soon()
+
+    def transaction(self, result: Any = None) -> "JobTransaction":
+        """Give a connection whose transaction ends with the ack: `async with` or `with`.
+
+        What is written on it, jobs enqueued on it and the end of this job commit together, or not
+        at all: raises LeaseLost if somebody else has the job by now. The handler should return
+        after it; nothing it does later is covered.
+        """
+        return JobTransaction(self, result)
+
+    def hand_over(self, timeout: Duration) -> "Ticket":
+        """Pass the lease to somebody outside, who has `timeout` to ack or nack with the ticket.
+
+        The handler should tell them the ticket and return: the job stays leased until the answer
+        comes by SQL, client or HTTP; without one the attempt fails at the timeout. If the handler
+        raises after it, the attempt fails at once.
+        """
+        self.assert_held()
+        self._handed_over(self.app.client.hand_over(self.lease, timeout=timeout), timeout)
+        return self._ticket()
+
+    async def ahand_over(self, timeout: Duration) -> "Ticket":
+        """Do what `hand_over` does, in an async handler."""
+        self.assert_held()
+        ticket = await self.app.aclient.hand_over(self.lease, timeout=timeout)
+        self._handed_over(ticket, timeout)
+        return self._ticket()
+
+    def _handed_over(self, ticket: "Ticket", timeout: Duration) -> None:
+        self.ticket = ticket
+        self.deadline = monotonic() + seconds(timeout)
+
+    def _ticket(self) -> "Ticket":
+        assert self.ticket is not None
+        return self.ticket
+
+
+class JobTransaction:
+    """A transaction in which the effects of a job and its ack commit together."""
+
+    def __init__(self, job: CurrentJob, result: Any) -> None:
+        self._job = job
+        self._result = job.task.encode_result(result)
+        self._keep = job.task.keep_result
+        self._open: Any = None
+
+    def __enter__(self) -> "Connection[Any]":
+        self._open = self._sync(self._job.app.client)
+        connection: Connection[Any] = self._open.__enter__()
+        return connection
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        swallowed: bool | None = self._open.__exit__(kind, error, traceback)
+        return swallowed
+
+    async def __aenter__(self) -> "AsyncConnection[Any]":
+        self._open = self._async(self._job.app.aclient)
+        connection: AsyncConnection[Any] = await self._open.__aenter__()
+        return connection
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        swallowed: bool | None = await self._open.__aexit__(kind, error, traceback)
+        return swallowed
+
+    @contextmanager
+    def _sync(self, client: "Client") -> "Iterator[Connection[Any]]":
+        self._job.assert_held()
+        with (
+            self._outages_noted(),
+            client.transaction(self._job.lease, self._result, keep=self._keep) as connection,
+        ):
+            yield connection
+            self._job.assert_held()
+        self._job.settled = True
+
+    @asynccontextmanager
+    async def _async(self, client: "AsyncClient") -> "AsyncIterator[AsyncConnection[Any]]":
+        self._job.assert_held()
+        with self._outages_noted():
+            async with client.transaction(
+                self._job.lease, self._result, keep=self._keep
+            ) as connection:
+                yield connection
+                self._job.assert_held()
+        self._job.settled = True
+
+    @contextmanager
+    def _outages_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable as error:
+            self._job.cut_by = error
+            raise
+
+
+running: ContextVar[CurrentJob] = ContextVar("holdfast_current_job")

@@ -1,0 +1,146 @@
+"""What a caller holds of a job: its state, its result when there is one, the way to cancel it."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from holdfast.errors import (
+    JobCancelled,
+    JobFailed,
+    ResultNotKept,
+    ResultTimeout,
+    ResultUnreadable,
+)
+from holdfast.model import Change, Duration, Enqueued, Job, State
+from holdfast.outcome import seconds
+
+if TYPE_CHECKING:
+    from holdfast.task import Task
+
+R = TypeVar("R")
+
+
+class Handle(Generic[R]):
+    """A job that was enqueued, or the live one that stands for it.
+
+    `created` is false for a duplicate, whose `duplicate_of` says of which job. `behind` is the job
+    that this one waits for, in its lane or its limited queue, when there is one.
+    """
+
+    __slots__ = ("_on_conn", "behind", "created", "duplicate_of", "id", "task")
+
+    def __init__(self, task: "Task[..., R, Any]", enqueued: Enqueued, *, on_conn: bool) -> None:
+        self.task = task
+        self.id = enqueued.id
+        self.created = enqueued.created
+        self.duplicate_of = enqueued.duplicate_of
+        self.behind = enqueued.behind
+        self._on_conn = on_conn
+
+    def __repr__(self) -> str:
+        return f"Handle({self.task.kind}, {self.id}, created={self.created})"
+
+    def state(self) -> State | None:
+        """Return its state; None if it is not there (any more): done and not kept, or purged."""
+        job = self.task.app.client.get(self.id)
+        return job.state if job else None
+
+    async def astate(self) -> State | None:
+        """Return its state, as `state` does."""
+        job = await self.task.app.aclient.get(self.id)
+        return job.state if job else None
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the job to end and return what its handler returned.
+
+        Raises JobFailed, JobCancelled, ResultNotKept, or ResultTimeout, which is a TimeoutError.
+        """
+        client = self.task.app.client
+        wait = _Wait(self, timeout)
+        while not wait.has_ended(client.get(self.id)):
+            time.sleep(wait.pause())
+        return wait.result()
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """Wait for the job to end and return what its handler returned, as `result` does."""
+        client = self.task.app.aclient
+        wait = _Wait(self, timeout)
+        while not wait.has_ended(await client.get(self.id)):
+            await asyncio.sleep(wait.pause())
+        return wait.result()
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """Cancel the job, running or not; returns whether that was still possible."""
+        return _changed(self.task.app.client.cancel([self.id], reason=reason))
+
+    async def acancel(self, reason: str | None = None) -> bool:
+        """Cancel the job, as `cancel` does."""
+        return _changed(await self.task.app.aclient.cancel([self.id], reason=reason))
+
+
+class _Wait(Generic[R]):
+    """Waits for one job to end: looks often at first, then ever more seldom."""
+
+    def __init__(self, handle: Handle[R], timeout: Duration | None) -> None:
+        self._handle = handle
+        self._timeout = None if timeout is None else seconds(timeout)
+        self._started = time.monotonic()
+        self._pause = 0.01
+        self._seen = False
+        self._job: Job | None = None
+
+    def has_ended(self, job: Job | None) -> bool:
+        self._job = job
+        if job is None:
+            # In a transaction that is still open nobody sees it; once done, it is kept.
+            hidden = self._handle._on_conn and self._handle.task.keep_result and not self._seen
+            return not hidden
+        self._seen = True
+        return job.state not in ("queued", "leased")
+
+    def pause(self) -> float:
+        pause = self._pause * random.uniform(0.5, 1.0)
+        self._pause = min(self._pause * 1.5, 1.0)
+        if self._timeout is None:
+            return pause
+        left = self._started + self._timeout - time.monotonic()
+        if left <= 0:
+            raise ResultTimeout(
+                self._handle.id,
+                f"job {self._handle.id} ({self._handle.task.kind}) has not ended "
+                f"within {self._timeout:g} s",
+                fix=f"See why:  holdfast job show {self._handle.id}",
+            )
+        return min(pause, left)
+
+    def result(self) -> R:
+        handle, job = self._handle, self._job
+        kind = handle.task.kind
+        if job and job.state == "cancelled":
+            raise JobCancelled(handle.id, kind, job.reason or "")
+        # What was archived ended in one way or another: with an error, or with a result.
+        if job and (job.state == "dead" or (job.error and job.result_json is None)):
+            raise JobFailed(handle.id, kind, job.error or "", attempts=job.attempt)
+        if job is None or not handle.task.keep_result:
+            raise ResultNotKept(
+                handle.id,
+                f"job {handle.id} ({kind}) has ended and its result "
+                + ("is not kept any more" if handle.task.keep_result else "was not kept"),
+                fix="" if handle.task.keep_result else "Declare the task with  keep_result=True",
+            )
+        try:
+            return handle.task.decode_result(job.result_json)
+        except msgspec.DecodeError as error:
+            raise ResultUnreadable(
+                handle.id,
+                f"the result of job {handle.id} is not what {kind} returns: {error}",
+                why="The function changed since the job was done.",
+            ) from None
+
+
+def _changed(changes: Sequence[Change]) -> bool:
+    return any(change.changed for change in changes)

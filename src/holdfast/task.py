@@ -1,0 +1,321 @@
+"""A function whose calls become jobs: typed, checked where they are made, enqueued with options."""
+
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from functools import partial, update_wrapper
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+from uuid import UUID
+
+import msgspec
+from psycopg import Connection
+from psycopg.types.json import Jsonb
+
+from holdfast.arguments import Arguments, Result
+from holdfast.borrowed import async_client_on, client_on
+from holdfast.callsite import caller, place
+from holdfast.errors import InvalidJob, InvalidTask, Misuse
+from holdfast.handle import Handle
+from holdfast.model import Duration, NewJob, NewSchedule, OnConflict
+from holdfast.outcome import Policy, check_policy, seconds
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+F = TypeVar("F", bound=Callable[..., Any])
+
+Runs = Literal["async", "thread", "process"]
+Chosen = str | Callable[..., str | None] | None
+
+
+class DoneWhen(Protocol):
+    """Asks the database whether the work of a job that was left behind is already done."""
+
+    def __call__(self, conn: Connection[Any], job: Any, /) -> bool: ...
+
+
+class TaskSettings(TypedDict, total=False):
+    """What `@app.task` takes: the defaults of its jobs, and how they are run.
+
+    `lane`, `key`, `tenant` and `subject` may be functions of the arguments.
+    """
+
+    kind: str
+    queue: str
+    priority: int
+    max_attempts: int | None
+    lease: Duration | None
+    timeout: Duration | None
+    retry: Policy
+    retry_budget: float | None
+    lane: Chosen
+    key: Chosen
+    on_conflict: OnConflict
+    tenant: Chosen
+    subject: Chosen
+    keep_result: bool
+    process: bool
+    memory: int | None
+
+
+class Options(TypedDict, total=False):
+    """What `task.options` takes: the fields of a NewJob, and the connection to enqueue on."""
+
+    conn: Any
+    queue: str
+    priority: int
+    run_at: datetime | None
+    delay: Duration | None
+    max_attempts: int | None
+    lease: Duration | None
+    key: str | None
+    on_conflict: OnConflict
+    lane: str | None
+    tenant: str | None
+    subject: str | None
+    headers: Mapping[str, Any] | None
+    id: UUID | None
+
+
+class Enqueuer(Generic[P, R]):
+    """Enqueues calls of one task with certain options; takes the arguments of its function."""
+
+    def __init__(self, task: "Task[P, R, Any]", options: Options) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Store a job that will call the function with these arguments.
+
+        With the option `conn` it is part of that connection's transaction; without, it is stored
+        at once.
+        """
+        conn = self._options.get("conn")
+        job = self._task._job(args, kwargs, self._options, "enqueue")
+        client = self._task.app.client if conn is None else client_on(conn)
+        [enqueued] = client.enqueue_many([job])
+        return Handle(self._task, enqueued, on_conn=conn is not None)
+
+    def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Handle[R]]:
+        """Store a job, as `enqueue` does; wrong arguments are refused before it is awaited."""
+        return self._aenqueue(self._task._job(args, kwargs, self._options, "aenqueue"))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> "Call[R]":
+        """Return the call without enqueueing it, for `app.enqueue_many`."""
+        if self._options.get("conn") is not None:
+            raise Misuse(
+                f"{self._task.kind}.options(conn=…).call(): a call has no connection yet",
+                why=caller(),
+                fix="Give it to  app.enqueue_many(calls, conn=conn)",
+            )
+        return Call(self._task, self._task._job(args, kwargs, self._options, "call"))
+
+    def options(self, **options: Unpack[Options]) -> "Enqueuer[P, R]":
+        """Return what enqueues with these options, in place of the task's own."""
+        _check(f"{self._task.kind}.options", options, Options)
+        return Enqueuer(self._task, {**self._options, **options})
+
+    async def _aenqueue(self, job: NewJob) -> Handle[R]:
+        conn = self._options.get("conn")
+        client = self._task.app.aclient if conn is None else await async_client_on(conn)
+        [enqueued] = await client.enqueue_many([job])
+        return Handle(self._task, enqueued, on_conn=conn is not None)
+
+
+class Task(Enqueuer[P, R], Generic[P, R, C]):
+    """A function whose calls can be enqueued: R is its result, C what a plain call gives."""
+
+    def __init__(self, app: "App", fn: Callable[P, C], settings: TaskSettings) -> None:
+        super().__init__(self, {})
+        self.app = app
+        self.fn = fn
+        self.kind = settings.get("kind") or _name(fn)
+        _check_settings(self.kind, fn, settings)
+        self.queue = settings.get("queue", "default")
+        self.runs = _runs(fn, process=settings.get("process", False))
+        self.lease = _seconds(settings.get("lease"))
+        self.timeout = _seconds(settings.get("timeout"))
+        self.retry = settings.get("retry")
+        self.retry_budget = settings.get("retry_budget")
+        self.keep_result = settings.get("keep_result", False)
+        self.memory = settings.get("memory")
+        self.check: DoneWhen | None = None
+        self.arguments = Arguments(fn, self.kind)
+        self._result = Result(fn, self.kind) if self.keep_result else None
+        of_jobs = {k: v for k, v in settings.items() if k in Options.__annotations__}
+        self._chosen: dict[str, Any] = {k: v for k, v in of_jobs.items() if callable(v)}
+        self._fields = {k: v for k, v in of_jobs.items() if not callable(v)}
+        # Not what hangs on the function: its attributes are not a task's.
+        update_wrapper(cast("Any", self), fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Call the function itself, here and now."""
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Task({self.kind!r}, queue={self.queue!r})"
+
+    @overload
+    def done_when(self, check: str) -> None: ...
+    @overload
+    def done_when(self, check: F) -> F: ...
+    def done_when(self, check: Any) -> Any:
+        """Ask this before a job that was left behind is run again: is its work already done?
+
+        `@task.done_when` above a function of a connection and the job; or SQL that selects one
+        boolean and may use the arguments by name, as in `… where id = %(order_id)s`.
+        """
+        if isinstance(check, str):
+            self.check = _sql_check(self, check)
+            return None
+        self.check = check
+        return check
+
+    def encode_result(self, returned: Any) -> Any:
+        """Return a result as the database keeps it; raises InvalidResult if it cannot be kept."""
+        return self._result.encode(returned) if self._result else None
+
+    def decode_result(self, result_json: str | None) -> R:
+        """Return a kept result in the type that the function says it returns."""
+        return cast("R", self._result.decode(result_json) if self._result else None)
+
+    def _job(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, verb: str
+    ) -> NewJob:
+        payload = self.arguments.encode(args, kwargs, verb)
+        fields: dict[str, Any] = {**self._fields, **options}
+        fields.pop("conn", None)
+        for name, choose in self._chosen.items():
+            if name not in options:
+                fields[name] = choose(*args, **kwargs)
+        return NewJob(kind=self.kind, payload=payload, **fields)
+
+    def _schedule(self, name: str, payload: Mapping[str, Any], **rule: Any) -> NewSchedule:
+        job = self._job((), payload, {}, "schedule")
+        options = {field: getattr(job, field) for field in {**self._fields, **self._chosen}}
+        queue = options.pop("queue", "default")
+        arguments = msgspec.json.decode(job.payload)
+        return NewSchedule(
+            name=name, kind=self.kind, queue=queue, payload=arguments, options=options, **rule
+        )
+
+
+class Declares(Protocol):
+    """What `@app.task(…)` gives: it makes a task of the function under it."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """A call of a task whose arguments are checked and encoded, to be enqueued with others."""
+
+    task: Task[..., R, Any]
+    job: NewJob
+
+
+def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -> None:
+    _check(f"task {kind!r}", settings, TaskSettings)
+    problem = ""
+    if not 0 < len(kind) <= 200 or not kind.isprintable():
+        problem = "its kind is not a name of 1 to 200 printable characters"
+    elif inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        problem = "it is a generator, which nothing would run"
+    elif _is_method(fn):
+        problem = "it is a method, and nobody would give it its self"
+    elif settings.get("memory") is not None and not settings.get("process"):
+        problem = "only a process has a limit of memory: it needs process=True"
+    elif (budget := settings.get("retry_budget")) is not None and not budget >= 0:
+        problem = f"retry_budget {budget!r} is not a share of its attempts"
+    elif (priority := settings.get("priority", 0)) not in range(10):
+        problem = f"priority {priority!r} is not a whole number from 0 to 9"
+    elif (attempts := settings.get("max_attempts")) is not None and attempts not in range(1, 32768):
+        problem = f"max_attempts {attempts!r} is not a whole number from 1"
+    for name in ("lease", "timeout"):
+        length = cast("Duration | None", settings.get(name))
+        if length is not None and not seconds(length) > 0:
+            problem = f"{name} {length!r} is not a time above zero"
+    try:
+        check_policy(settings.get("retry"))
+    except TypeError as error:
+        problem = str(error)
+    if problem:
+        raise InvalidTask(f"task {kind!r}{place(fn)}: {problem}")
+
+
+def _check(where: str, given: Mapping[str, Any], known: type) -> None:
+    for option in given.keys() - known.__annotations__.keys():
+        near = get_close_matches(option, known.__annotations__, n=1)
+        raise InvalidJob(
+            f"{where}: unknown option `{option}`"
+            + (f" (did you mean `{near[0]}`?)" if near else ""),
+            why=caller(),
+            fix=f"Options are: {', '.join(known.__annotations__)}.",
+        )
+
+
+def _name(fn: Any) -> str:
+    name = getattr(fn, "__name__", "")
+    if isinstance(fn, Task) or not callable(fn) or name in ("", "<lambda>"):
+        raise InvalidTask(
+            f"{fn!r} is no function with a name", why=caller(), fix='Name it:  kind="…"'
+        )
+    return str(name)
+
+
+def _is_method(fn: Callable[..., Any]) -> bool:
+    owner = getattr(fn, "__qualname__", "").rpartition(".")[0]
+    code = getattr(fn, "__code__", None)
+    if inspect.ismethod(fn) or code is None or not owner or owner.endswith("<locals>"):
+        return False
+    return code.co_varnames[:1] in (("self",), ("cls",))
+
+
+def _runs(fn: Callable[..., Any], *, process: bool) -> Runs:
+    if process:
+        return "process"
+    called = fn if inspect.isroutine(fn) or isinstance(fn, partial) else type(fn).__call__
+    return "async" if inspect.iscoroutinefunction(called) else "thread"
+
+
+def _seconds(duration: Duration | None) -> float | None:
+    return None if duration is None else seconds(duration)
+
+
+def _sql_check(task: Task[..., Any, Any], sql: str) -> DoneWhen:
+    for name in re.findall(r"%\((\w+)\)", sql):
+        if not task.arguments.takes(name):
+            raise InvalidTask(
+                f"{task.kind}.done_when: `{name}` is no argument of {task.kind}", why=caller()
+            )
+
+    def check(conn: Connection[Any], job: Any, /) -> bool:
+        given = {**task.arguments.defaults, **job.payload}
+        values = {k: Jsonb(v) if isinstance(v, dict | list) else v for k, v in given.items()}
+        row = conn.execute(cast("Any", sql), values).fetchone()
+        return bool(row and row[0])
+
+    return check

@@ -1,0 +1,144 @@
+# pyright: strict
+"""What a type checker must accept of the developer's door, and what it must refuse.
+
+A line that ends with `# refused` must be reported by every checker, every other by none.
+"""
+
+from collections.abc import AsyncIterator, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from holdfast import App, Cancel, Release, Retry
+from holdfast.app import Call, Handle, Task
+from holdfast.outcome import NEVER, Exponential, Fixed
+
+app = App("postgresql://localhost/shop", name="shop")
+
+
+@app.task
+def greet(name: str, shout: bool = False) -> str:
+    return name.upper() if shout else name
+
+
+@app.task(queue="mail", max_attempts=5, retry=Exponential(cap=timedelta(hours=1)))
+async def send(to: str, *cc: str, retries: int = 3) -> list[int]:
+    return [len(to), len(cc), retries]
+
+
+@app.task
+def nothing(first: int, /, *, second: bytes) -> None:
+    if first:
+        raise Retry(in_=30)
+    raise Release() if second else Cancel("nothing to do")
+
+
+# What tasks are.
+
+assert_type(greet("Ada"), str)
+assert_type(greet.enqueue("Ada"), Handle[str])
+assert_type(greet.enqueue("Ada").result(timeout=5), str)
+assert_type(greet.options(delay=5).enqueue("Ada", shout=True), Handle[str])
+assert_type(greet.options(delay=5).options(priority=3).enqueue("Ada").result(), str)
+assert_type(greet.call("Ada"), Call[str])
+assert_type(send.call("ada@x.io", "grace@x.io", retries=1), Call[list[int]])
+assert_type(send.enqueue("ada@x.io").result(), list[int])
+assert_type(app.enqueue_many(greet.call(name) for name in ["Ada"]), list[Handle[str]])
+nothing.enqueue(1, second=b"")
+mixed: list[Call[Any]] = [greet.call("Ada"), send.call("ada@x.io")]
+assert_type(app.enqueue_many(mixed), list[Handle[Any]])
+kept: Task[..., str, Any] = greet
+
+
+async def asynchronous() -> None:
+    assert_type(await send("ada@x.io"), list[int])
+    assert_type(await send.aenqueue("ada@x.io"), Handle[list[int]])
+    assert_type(await (await send.aenqueue("ada@x.io")).aresult(), list[int])
+    assert_type(await greet.options(queue="mail").aenqueue("Ada"), Handle[str])
+    assert_type(await app.aenqueue_many([send.call("ada@x.io")]), list[Handle[list[int]]])
+    plain: Coroutine[Any, Any, list[int]] = send("ada@x.io")
+    await plain
+
+
+# Arguments that are wrong, directly, through options, in bulk.
+
+greet(42)  # refused
+greet.enqueue(42)  # refused
+greet.enqueue("Ada", shot=True)  # refused
+greet.enqueue()  # refused
+greet.enqueue("Ada", True, 3)  # refused
+greet.options(delay=5).enqueue(42)  # refused
+greet.options(delay=5).options(queue="mail").enqueue(nmae="Ada")  # refused
+greet.call(name=42)  # refused
+greet.options(priority=9).call(42)  # refused
+app.enqueue_many(greet.call(number) for number in range(3))  # refused
+app.enqueue_many([greet.enqueue("Ada")])  # refused
+send.enqueue("ada@x.io", 42)  # refused
+send.enqueue("ada@x.io", retries="3")  # refused
+nothing.enqueue(first=1, second=b"")  # refused
+nothing.enqueue(1, b"")  # refused
+
+
+async def wrong() -> None:
+    await greet.aenqueue(42)  # refused
+    await send.options(conn=None).aenqueue(to=1)  # refused
+    (await send.aenqueue("ada@x.io")).aresult().upper()  # refused
+
+
+# Results that are not what they are taken for.
+
+number: int = greet.enqueue("Ada").result()  # refused
+handle: Handle[int] = greet.enqueue("Ada")  # refused
+text: str = send.enqueue("ada@x.io").result()  # refused
+numbers: list[Handle[int]] = app.enqueue_many([greet.call("Ada")])  # refused
+sent: list[int] = send("ada@x.io")  # refused
+
+# Options and settings.
+
+
+def by_order(order: int, **_: Any) -> str | None:
+    return f"order-{order}" if order else None
+
+
+greet.options(queue="mail", run_at=datetime.now(UTC), key="a", on_conflict="replace", headers={})
+greet.options(dealy=5)  # refused
+greet.options(priority="high")  # refused
+greet.options(on_conflict="ignore")  # refused
+greet.options(run_at="tomorrow")  # refused
+app.task(queue=3)  # refused
+app.task(timout=3)  # refused
+app.task(retry="soon")  # refused
+app.task(
+    retry={ValueError: NEVER, OSError: Fixed(30), Exception: lambda attempt, error: attempt * 2.0}
+)
+app.task(key=by_order, lane="orders")
+app.task(key=42)  # refused
+
+
+# Schedules, checks and the lifespan leave what they decorate as it was.
+
+
+@app.schedule("30 5 * * MON-FRI", tz="Europe/Paris", missed="once", overlap="skip")
+@app.schedule(every=timedelta(minutes=5), name="often", payload={"day": "today"})
+@app.task
+async def rates(day: str = "today") -> float:
+    return 1.5
+
+
+assert_type(rates.enqueue(day="monday"), Handle[float])
+rates.enqueue(day=1)  # refused
+app.schedule("30 5 * * *", missed="never")  # refused
+app.schedule("30 5 * * *")(len)  # refused
+
+
+@rates.done_when
+def already_done(conn: Any, job: Any) -> bool:
+    return bool(conn and job)
+
+
+assert_type(already_done(1, 2), bool)
+rates.done_when("select exists (select from rates where day = %(day)s)")
+
+
+@app.lifespan
+async def lifespan(app: App) -> AsyncIterator[dict[str, str]]:
+    yield {"app": app.url}
