@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from psycopg.conninfo import make_conninfo
 from holdfast import embedded
 
 Connect = Callable[..., psycopg.Connection]
+
+# A shell that starts the tests in the background has them ignore SIGINT, and with them all programs
+# that they start: Ctrl-C could not be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test's database need not outlive the machine.
 SETTINGS = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast import App, Client
 from tests.docs.pages import Block, agrees
 
 # Commands that a reader types once to get this far; everything else is run.
@@ -48,8 +49,17 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         self._psql.close()
+        # A script's end closes what it left open; here the next page would be blamed for it.
+        for value in self._namespace.values():
+            if isinstance(value, App | Client):
+                value.close()
+        self._namespace.clear()
 
     def _run(self, block: Block) -> str:
+        # A block that begins with the name of a file is that file, for commands to use.
+        if named := re.match(r"# (\w+\.py)\n", block.text):
+            (self._home / named[1]).write_text(block.text, "utf-8")
+            return ""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(block.text, f"<line {block.line}>", "exec"), self._namespace)

@@ -1,17 +1,25 @@
 """docs/reference/errors.md is the whole catalogue, and every code in it can be provoked."""
 
 import re
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from holdfast import Client, HoldfastError, NewJob, embedded, schema
-from holdfast.cli import main
+from holdfast import App, Client, HoldfastError, NewJob, embedded, schema
+from holdfast.cli import locate, main
+from holdfast.events import Listener
+from holdfast.model import Ack, Nack
+from holdfast.worker import Worker, fleet
+from holdfast.worker.place import Place
+from holdfast.worker.screen import Screen
 from tests.docs import pages
 
 PAGE = pages.ROOT / "docs" / "reference" / "errors.md"
@@ -137,6 +145,8 @@ def test_a_job_nobody_knows(database: str) -> None:
     ("command", "code"),
     [
         (["queue", "show", "nosuch"], "HF311"),
+        (["worker", "stop", "nosuch"], "HF313"),
+        (["worker", "nosuch.py"], "HF240"),
         (["job", "cancel", "kind:a"], "HF401"),
     ],
 )
@@ -152,6 +162,20 @@ def test_commands_show_the_code_first(
     assert capsys.readouterr().err.split()[0] == code
 
 
+def test_an_app_whose_module_fails(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text("raise ValueError")
+
+    assert _code(lambda: locate.named(f"{tmp_path}/failing.py")) == "HF241"
+
+
+def test_a_worker_that_dies_as_soon_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "FIRST_PAUSE", 0.0)
+    nowhere = Place("nosuch", "app", (), (), "")
+    started = fleet.Fleet(nowhere, [fleet.Role("worker", {})], screen=Screen("none"))
+
+    assert _code(started.run) == "HF340"
+
+
 def test_an_error_nobody_expected(
     database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +188,76 @@ def test_an_error_nobody_expected(
         main(["--url", database, "queue", "list"], prog_name="holdfast")
 
     assert capsys.readouterr().err.split()[0] == "HF000"
+
+
+def test_a_payload_its_function_does_not_take() -> None:
+    task = App("postgresql://").task(kind="greet")(lambda name: None)
+
+    assert _code(lambda: task.arguments.decode("{}")) == "HF230"
+
+
+def test_a_function_that_cannot_be_a_task() -> None:
+    assert _code(lambda: App("postgresql://").task(lambda: None)) == "HF231"
+
+
+def test_a_result_that_cannot_be_kept() -> None:
+    task = App("postgresql://").task(kind="greet", keep_result=True)(lambda: None)
+
+    assert _code(lambda: task.encode_result(object())) == "HF232"
+
+
+def test_results_there_are_not(database: str) -> None:
+    with App(database) as app:
+        task = app.task(kind="add", keep_result=True, max_attempts=1)(_add)
+        dead, cancelled, odd, purged, waiting = (task.enqueue(n, 1) for n in range(5))
+        cancelled.cancel()
+        died, done, gone = app.client.claim(worker="a", limit=3)
+        app.client.settle([Nack(died), Ack(done, "x", keep=True), Ack(gone)])
+
+        codes = [_code(partial(job.result, 0)) for job in (dead, cancelled, odd, purged, waiting)]
+
+        assert codes == ["HF330", "HF331", "HF334", "HF332", "HF333"]
+
+
+def test_an_event_loop_that_is_blocked(
+    database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.worker.keeper.BLOCKED", 0.2)
+    with App(database) as app:
+        app.task(kind="rude")(_block).enqueue()
+        Worker(app, until_idle=True, lease=3).run()
+
+    assert "HF301" in caplog.text
+
+
+def test_a_listener_that_hears_nothing(
+    database: str,
+    empty_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("holdfast.events.TEST_PATIENCE", 0.2)
+    stop = threading.Event()
+    # Notifications do not cross databases, as they do not cross a pooler.
+    with Client(database, listen_url=empty_database) as client:
+        listener = Listener(client, worker="a", heard=lambda queue: None)
+        thread = threading.Thread(target=listener.run, args=[stop])
+        thread.start()
+        while not caplog.records and thread.is_alive():
+            thread.join(0.05)
+        stop.set()
+        thread.join()
+
+    assert "HF500" in caplog.text
+    assert not listener.up
+
+
+async def _block() -> None:
+    time.sleep(2)
+
+
+def _add(number: int, to: int) -> int:
+    return number + to
 
 
 _CUT_OFF = """

@@ -1,19 +1,18 @@
 """Reference pages name exactly what there is: functions, columns, settings, methods, commands."""
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import click
 import psycopg
 import pytest
 
-from holdfast import AsyncClient, Client
+import holdfast
+from holdfast import App, AsyncClient, Client
+from holdfast.app import Handle, Task
 from holdfast.cli import main
+from holdfast.task import Options, TaskSettings
 from tests.docs import pages
 
 REFERENCE = pages.ROOT / "docs" / "reference"
@@ -29,7 +28,10 @@ def test_every_function_anyone_may_call_is_shown_with_its_signature(connect: Con
     assert sorted(shown) == sorted({_signature(signature) for (signature,) in public})
 
 
-@pytest.mark.parametrize("view", ["jobs", "queues", "depth", "dead_groups"])
+@pytest.mark.parametrize(
+    "view",
+    ["jobs", "queues", "depth", "dead_groups", "schedules", "schedule_slots", "workers"],
+)
 def test_columns_of_a_view_are_named(view: str, connect: Connect) -> None:
     cursor = connect().execute(f"select * from holdfast.{view} limit 0")
     columns = {column.name for column in cursor.description or ()}
@@ -102,6 +104,30 @@ def test_every_method_of_the_client_is_shown_with_its_arguments() -> None:
     assert wrong == {}
 
 
+def test_every_setting_and_option_of_a_task_is_explained() -> None:
+    table = _section("app.md", "Settings of a task")
+    options = _section("app.md", "Enqueue")
+
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(TaskSettings.__annotations__)
+    named = set(re.findall(r"\w+", options))
+    assert sorted(Options.__annotations__.keys() - named) == []
+
+
+@pytest.mark.parametrize("kind", [App, Task, Handle])
+def test_every_member_of_the_door_is_named(kind: type) -> None:
+    tables = " ".join(re.findall(r"^\|(.*)\|$", _text("app.md"), re.MULTILINE))
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", tables))))
+    members = {name for name in vars(kind) if not name.startswith("_")}
+
+    assert sorted(members - named - {"encode_result", "decode_result"}) == []
+
+
+def test_every_public_name_is_somewhere_in_the_reference() -> None:
+    text = _text("app.md") + _text("client.md") + _text("errors.md")
+
+    assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
 def test_every_command_has_a_section_that_names_its_options() -> None:
     commands = dict(_commands(main, "holdfast"))
 
@@ -119,27 +145,6 @@ def test_every_command_has_a_section_that_names_its_options() -> None:
 
 def test_exit_codes_are_explained() -> None:
     assert re.findall(r"^\| (\d) \|", _text("cli.md"), re.MULTILINE) == list("012345")
-
-
-def test_the_quickstart_of_the_readme_runs_on_the_embedded_database(tmp_path: Path) -> None:
-    blocks = pages.blocks(pages.ROOT / "README.md")
-    script = next(block for block in blocks if block.language == "python")
-    session = next(block for block in blocks if block.text.startswith("$ python app.py\n"))
-    (tmp_path / "app.py").write_text(script.text)
-    environment = {**os.environ, "PYTHONWARNINGS": "error"}
-    environment.pop("HOLDFAST_URL", None)
-
-    done = subprocess.run(
-        [sys.executable, "app.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert pages.agrees(session.text.partition("\n")[2], done.stdout)
 
 
 _PUBLIC = """

@@ -7,11 +7,14 @@ from holdfast.cli.completion import completion
 from holdfast.cli.config import config
 from holdfast.cli.dead import dead
 from holdfast.cli.demo import demo
+from holdfast.cli.dev import dev
 from holdfast.cli.grammar import Program
 from holdfast.cli.job import job
 from holdfast.cli.migrate import migrate
 from holdfast.cli.queue import queue
+from holdfast.cli.schedule import schedule
 from holdfast.cli.upkeep import upkeep
+from holdfast.cli.worker import worker
 
 __all__ = ["main"]
 
@@ -27,5 +30,17 @@ def main() -> None:
     """
 
 
-for command in (migrate, job, queue, dead, upkeep, config, completion, demo):
+for command in (
+    dev,
+    worker,
+    migrate,
+    job,
+    queue,
+    dead,
+    schedule,
+    upkeep,
+    demo,
+    config,
+    completion,
+):
     main.add_command(command)

@@ -38,6 +38,7 @@ def show(session: Session) -> None:
     """Show each setting and where it came from; connects to nothing."""
     settings = [
         *_database(session.url),
+        _listening(),
         _from_environment("HOLDFAST_HOME", ".holdfast"),
         _from_environment("HOLDFAST_PG_BIN", ""),
         _from_environment("HOLDFAST_DEBUG", ""),
@@ -70,6 +71,15 @@ def _database(url: str | None) -> list[Setting]:
             if name not in _OURS
         ),
     ]
+
+
+def _listening() -> Setting:
+    from holdfast import conninfo
+
+    name = conninfo.LISTEN_VARIABLE
+    if url := os.environ.get(name):
+        return Setting(name, conninfo.server(url), "environment")
+    return Setting(name, "", "default")
 
 
 def _from_environment(name: str, default: str) -> Setting:

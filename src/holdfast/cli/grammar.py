@@ -105,8 +105,20 @@ class Program(Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Options"):
-            formatter.write_dl([r for p in self.params if (r := p.get_help_record(ctx))])
+            formatter.write(
+                "  --url URL (else HOLDFAST_URL, else ./.holdfast), --json, --quiet, --version\n"
+            )
         self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        shown, others = names[:_MOST_COMMANDS], names[_MOST_COMMANDS:]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(60)) for name in shown]
+            )
+            if others:
+                formatter.write(f"  also {', '.join(others)}\n")
 
 
 def fail() -> NoReturn:
@@ -121,6 +133,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 _COMMON = ("url", "json", "quiet")
+# With a line for the others, what fits a screen of 24 lines.
+_MOST_COMMANDS = 10
 
 
 def _common_options() -> list[click.Parameter]:
@@ -172,10 +186,10 @@ def _report(message: str, error: BaseException) -> None:
 
 
 class _Outages(logging.Handler):
-    """Says what the client logs: that the database went away, and that it is back."""
+    """Says what is logged: that the database went away and is back, that a duty fails."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        facts = [getattr(record, name, None) for name in ("server", "reason")]
+        facts = [getattr(record, name, None) for name in ("server", "duty", "reason")]
         told = ": ".join([record.getMessage(), *(fact for fact in facts if fact)])
         seconds = getattr(record, "seconds", None)
         click.echo(told if seconds is None else f"{told} after {seconds:.0f} s", err=True)

@@ -1,9 +1,10 @@
-"""`holdfast upkeep`: housekeeping for whoever runs no worker of ours."""
+"""`holdfast upkeep`: housekeeping and schedules for whoever runs no worker of ours."""
 
-import time
+import os
+import socket
+import threading
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 import click
 
@@ -11,37 +12,38 @@ from holdfast.cli import output
 from holdfast.cli.grammar import Command
 from holdfast.cli.session import Session, pass_session
 from holdfast.cli.values import duration
-from holdfast.errors import Unavailable, UnknownOutcome
 
 
 @click.command(
     cls=Command,
-    short_help="Take back expired leases, let due jobs in, drop old history.",
+    short_help="Take back expired leases, let due jobs in, fire schedules.",
     examples=["holdfast upkeep", "* * * * *  holdfast upkeep --once --quiet"],
 )
 @click.option("--once", is_flag=True, help="one turn, for cron")
 @click.option("--every", type=duration, default="1s", metavar="1s", help="pause between turns")
 @pass_session
 def upkeep(session: Session, once: bool, every: timedelta) -> None:
-    """Take back expired leases, let due jobs in, fold counters, drop old history.
+    """Take back expired leases, let due jobs in, fire schedules, drop old history.
 
-    Workers do it as they go; without one, run this until Ctrl-C.
+    Workers do it as they go; without one, run this until Ctrl-C. Of several at once, one works
+    and the others wait to follow it.
     """
+    from holdfast.upkeep import Upkeep
+
     with session.client() as client:
+        holder = f"upkeep {socket.gethostname()} {os.getpid()}"
+        keeper = Upkeep(client, holder=holder, every=every.total_seconds())
         if once:
-            done = client.upkeep()
+            done = keeper.turn()
             session.answer(done, lambda: output.block(done))
             return
+        client.now()
         session.say("upkeep until Ctrl-C")
         with suppress(KeyboardInterrupt):
-            while True:
-                # Outages are said once, by the client; the next turn does what this one could not.
-                with suppress(Unavailable, UnknownOutcome):
-                    _tell(session, client.upkeep())
-                time.sleep(every.total_seconds())
+            keeper.run(threading.Event(), lambda done: _tell(session, done))
 
 
-def _tell(session: Session, done: dict[str, Any]) -> None:
+def _tell(session: Session, done: dict[str, int]) -> None:
     if session.json:
         click.echo(output.json_line(done))
     elif any(done.values()):

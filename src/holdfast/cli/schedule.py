@@ -1,0 +1,342 @@
+"""`holdfast schedule`: see what comes when, fire it now, pause it, change it."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.grammar import Group, fail, nearest
+from holdfast.cli.session import Session, actor, pass_session
+from holdfast.cli.values import duration, json_value, moment
+from holdfast.errors import UnknownSchedule
+from holdfast.model import Schedule, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from holdfast.client import Client
+    from holdfast.cron import Rule
+
+_SHOWN = 10
+
+
+@click.group(
+    cls=Group,
+    examples=[
+        "holdfast schedule list",
+        "holdfast schedule set nightly kind=report cron='30 5 * * MON-FRI'",
+    ],
+)
+def schedule() -> None:
+    """See, set up, run, pause and resume schedules."""
+
+
+@schedule.command("list", examples=["holdfast schedule list", "holdfast schedule list --json"])
+@pass_session
+def list_schedules(session: Session) -> None:
+    """List schedules with when they come next and what their last slot did."""
+    with session.client() as client:
+        found = client.schedules()
+    session.answer(found, lambda: _table(found) if found else "")
+    if not found:
+        session.say("there is no schedule yet: holdfast schedule set makes one")
+
+
+@schedule.command(
+    examples=["holdfast schedule show nightly", "holdfast schedule show nightly --json | jq .next"]
+)
+@click.argument("name", metavar="SCHEDULE")
+@pass_session
+def show(session: Session, name: str) -> None:
+    """Show a schedule: its rule, its next slots, and what became of the last ones."""
+    with session.client() as client:
+        found = _get(client, name)
+        last = client.schedule_slots(name, limit=_SHOWN)
+        coming = _coming(client, found, 3)
+        notes = list(_notes(client, found))
+    extra = {"explained": _english(found), "next": coming, "slots": last, "notes": notes}
+    session.answer({**output.plain(found), **extra}, lambda: _page(found, coming, last, notes))
+
+
+@schedule.command(
+    examples=["holdfast schedule next nightly", "holdfast schedule next nightly -n 20 --json"]
+)
+@click.argument("name", metavar="SCHEDULE")
+@click.option("-n", "--count", type=click.IntRange(1, 1000), default=10, show_default=True)
+@pass_session
+def next(session: Session, name: str, count: int) -> None:
+    """Show when a schedule comes next, in its own time zone and in UTC.
+
+    By the clock of the database, as if it were not paused.
+    """
+    with session.client() as client:
+        found = _get(client, name)
+        coming = _coming(client, found, count)
+    session.answer(coming, lambda: "\n".join(_in_zone(slot, found.tz) for slot in coming))
+
+
+@schedule.command(
+    examples=["holdfast schedule run nightly", "holdfast schedule run nightly --json"]
+)
+@click.argument("name", metavar="SCHEDULE")
+@pass_session
+def run(session: Session, name: str) -> None:
+    """Enqueue a job of a schedule now, paused or not; its slots stay as they are."""
+    with session.client() as client:
+        _get(client, name)
+        made = client.schedule_run(name, actor=actor())
+    assert made.job is not None
+    told = "enqueued" if made.outcome == "run" else "is live already, with the same key"
+    session.answer(made, lambda: f"{output.short(made.job)}  {told}" if made.job else "")
+
+
+@schedule.command(
+    examples=[
+        "holdfast schedule pause nightly",
+        "holdfast schedule pause nightly --reason 'month-end close'",
+    ]
+)
+@click.argument("name", metavar="SCHEDULE")
+@click.option("--reason", help="shown to whoever asks why")
+@pass_session
+def pause(session: Session, name: str, reason: str | None) -> None:
+    """Fire no more slots of a schedule until it is resumed; what was fired goes on."""
+    with session.client() as client:
+        _get(client, name)
+        found = client.schedule_pause(name, reason=reason, actor=actor())
+    session.answer(found, lambda: f"{name} paused until resumed")
+
+
+@schedule.command(
+    examples=["holdfast schedule resume nightly", "holdfast schedule resume nightly --json"]
+)
+@click.argument("name", metavar="SCHEDULE")
+@pass_session
+def resume(session: Session, name: str) -> None:
+    """Fire again, from the next slot on; slots that came in the pause stay unfired."""
+    with session.client() as client:
+        was_paused = _get(client, name).paused_at is not None
+        found = client.schedule_resume(name, actor=actor())
+    session.answer(found, lambda: f"{name} resumed" if was_paused else f"{name} was not paused")
+
+
+@schedule.command(
+    "set",
+    examples=[
+        "holdfast schedule set nightly kind=report cron='30 5 * * *' tz=Europe/Paris",
+        "holdfast schedule set sync every=5m overlap=skip",
+    ],
+)
+@click.argument("name", metavar="SCHEDULE")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@pass_session
+def set_schedule(session: Session, name: str, settings: tuple[str, ...]) -> None:
+    """Make a schedule or change it; code that declares it leaves the change alone.
+
+    \b
+    kind, queue   what it enqueues, and where
+    payload       JSON; options: JSON, such as {"priority": 5, "lane": "a"}
+    cron, tz      '30 5 * * MON-FRI', Europe/Paris
+    every, anchor 5m, 2026-01-01T00:00:00Z: slots from then on
+    missed        skip, once or all: slots nobody was there to fire
+    overlap       queue, skip or cancel: if the last job has not ended
+    """
+    changes = dict(_setting(text) for text in settings)
+    with session.client() as client:
+        found = client.schedule_set(name, actor=actor(), **changes)
+        coming = _coming(client, found, 1)
+    session.answer(
+        found,
+        lambda: output.block(
+            {"schedule": name, "comes": _english(found), "next": _first(coming, found.tz)}
+        ),
+    )
+
+
+@schedule.command(
+    examples=["holdfast schedule delete nightly", "holdfast schedule delete nightly --yes"]
+)
+@click.argument("name", metavar="SCHEDULE")
+@click.option("--yes", is_flag=True, help="do not ask")
+@pass_session
+def delete(session: Session, name: str, yes: bool) -> None:
+    """Delete a schedule; its jobs stay. Code that declares it makes it again."""
+    with session.client() as client:
+        _get(client, name)
+        session.confirm(
+            f"delete schedule {name}?", count=f"this would delete schedule {name}", yes=yes
+        )
+        gone = client.schedule_delete(name, actor=actor())
+    session.answer({"name": name, "deleted": gone}, lambda: f"{name} deleted" if gone else "")
+    if not gone:
+        session.say(f"{name} was deleted by somebody else")
+        fail()
+
+
+def _table(found: list[Schedule]) -> str:
+    return output.table(
+        ("schedule", "state", "comes", "zone", "next", "last", "fired", "skipped", "kind"),
+        [
+            (
+                one.name,
+                one.state,
+                one.cron or _english(one),
+                one.tz if one.cron else "-",
+                _in(one.next_at) if one.state == "active" else "-",
+                output.ago(one.last_at),
+                one.fired,
+                one.skipped,
+                one.kind + (f"  {one.problem}" if one.problem else ""),
+            )
+            for one in found
+        ],
+    )
+
+
+def _page(found: Schedule, coming: "list[datetime]", last: list[Slot], notes: list[str]) -> str:
+    facts = {
+        "schedule": found.name,
+        "state": _state(found),
+        "comes": _english(found),
+        "cron": found.cron,
+        "zone": found.tz if found.cron else None,
+        "anchor": found.anchor and output.moment(found.anchor),
+        "kind": found.kind,
+        "queue": found.queue,
+        "payload": found.payload_json if found.payload_json != "{}" else None,
+        "options": found.options_json if found.options_json != "{}" else None,
+        "missed": found.missed,
+        "overlap": found.overlap,
+        "fired": found.fired,
+        "skipped": found.skipped or None,
+        "problem": found.problem,
+        "note": "; ".join(notes) or None,
+        "declared": _declared(found),
+        "changed": f"{output.moment(found.updated_at)} by {found.updated_by or '-'}",
+    }
+    page = output.block(facts)
+    if coming:
+        page += "\n\nnext\n" + "\n".join(_in_zone(slot, found.tz) for slot in coming)
+    if last:
+        rows = [
+            (output.moment(s.slot), s.outcome, output.short(s.job) if s.job else "-") for s in last
+        ]
+        page += "\n\n" + output.table(("slot", "outcome", "job"), rows)
+    return page
+
+
+def _notes(client: "Client", found: Schedule) -> "Iterator[str]":
+    """Say what keeps its jobs from running as they should."""
+    if (queue := client.queue(found.queue)) and queue.paused_at:
+        yield f"queue {found.queue} is paused"
+    if found.last_job and (job := client.get(found.last_job)) and job.state in ("queued", "leased"):
+        yield f"job {output.short(job.id)} of its last slot is still {job.state}"
+
+
+def _state(found: Schedule) -> str:
+    if found.paused_at is None:
+        return found.state
+    said = [f"since {output.moment(found.paused_at)}"]
+    said += [f"by {found.paused_by}"] if found.paused_by else []
+    said += [f"({found.paused_reason})"] if found.paused_reason else []
+    return " ".join([found.state, *said])
+
+
+def _declared(found: Schedule) -> str | None:
+    if found.declared_json is None:
+        return None
+    return f"by {found.owner or 'code'}" + (", edited since" if found.edited else "")
+
+
+def _coming(client: "Client", found: Schedule, count: int) -> "list[datetime]":
+    from holdfast import cron
+    from holdfast.errors import InvalidSchedule
+
+    try:
+        return cron.next_slots(_rule(found), client.now(), count)
+    except InvalidSchedule:
+        return []
+
+
+def _english(found: Schedule) -> str:
+    from holdfast.errors import InvalidSchedule
+
+    try:
+        return _rule(found).explain()
+    except InvalidSchedule as error:
+        return error.what
+
+
+def _rule(found: Schedule) -> "Rule":
+    from holdfast import cron
+
+    return cron.rule(cron=found.cron, every=found.every, anchor=found.anchor, tz=found.tz)
+
+
+def _in_zone(slot: "datetime", tz: str) -> str:
+    if tz == "UTC":
+        return slot.strftime("%a %Y-%m-%d %H:%M:%S UTC")
+    there = slot.astimezone(ZoneInfo(tz))
+    return f"{there:%a %Y-%m-%d %H:%M:%S %Z}  {output.moment(slot)}"
+
+
+def _first(coming: "list[datetime]", tz: str) -> str | None:
+    return _in_zone(coming[0], tz) if coming else None
+
+
+def _in(at: "datetime | None") -> str:
+    if at is None:
+        return "-"
+    left = output.ahead(at)
+    return f"in {output.span(left)}" if left > timedelta() else "due"
+
+
+def _get(client: "Client", name: str) -> Schedule:
+    found = client.schedule(name)
+    if found is None:
+        known = [other.name for other in client.schedules()]
+        raise UnknownSchedule(
+            f"no schedule is named {name!r}{nearest(name, known)}",
+            fix="See them:  holdfast schedule list",
+        )
+    return found
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{text!r} is not KEY=VALUE")
+    if key not in _PARSERS:
+        known = f"Settings are: {', '.join(_PARSERS)}."
+        raise click.UsageError(f"unknown setting {key!r}{nearest(key, _PARSERS)}. {known}")
+    if value.lower() == "none":
+        return key, None
+    try:
+        return key, _PARSERS[key](value)
+    except click.BadParameter as error:
+        raise click.UsageError(f"{key}: {error.message}") from None
+
+
+def _options(text: str) -> Any:
+    import json
+
+    json_value(text, "options")
+    return json.loads(text)
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "kind": str,
+    "queue": str,
+    "payload": json_value,
+    "options": _options,
+    "cron": str,
+    "tz": str,
+    "every": duration,
+    "anchor": moment,
+    "missed": str,
+    "overlap": str,
+}

@@ -1,0 +1,284 @@
+"""Upkeep: what has to happen whether or not anyone works, in one loop that any process may run.
+
+Duties are idempotent, so that several may do them at once; a row in the database chooses one, to
+save the others the work. A duty that fails does not stop the others.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from holdfast import conninfo, cron
+from holdfast.client import Client
+from holdfast.errors import (
+    HoldfastError,
+    InvalidSchedule,
+    Refused,
+    SchemaError,
+    Unavailable,
+    UnknownOutcome,
+)
+from holdfast.model import Doubtful, DueSchedule
+
+__all__ = ["DoneWhen", "Upkeep"]
+
+log = logging.getLogger("holdfast.upkeep")
+
+DoneWhen = Callable[[psycopg.Connection[Any], Doubtful], bool]
+"""Says whether the work of a job is done although nobody acked it. It only looks."""
+
+# Whoever leads is asked for again well before this has passed; the others ask as often.
+LEAD = 5.0
+# A check that cannot say is asked this often before its job counts as not done.
+ASKED = 3
+# How long a check may keep the database busy.
+CHECK = 10.0
+_BATCH = 100
+
+_Held = tuple[UUID, UUID]
+
+
+class Upkeep:
+    """Does the housekeeping of one database: leases, due jobs, counters, pages, schedules, checks.
+
+    `holder` names this process among those that could lead. `checks`, by kind, are asked before a
+    job whose worker vanished is run again. Idle, it makes one transaction in twice `every` seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        holder: str,
+        checks: Mapping[str, DoneWhen] | None = None,
+        every: float = 1.0,
+    ) -> None:
+        self._client = client
+        self._holder = holder
+        self._checks = dict(checks or {})
+        self._every = every
+        self._failing: dict[str, str] = {}
+        self._asked: dict[_Held, int] = {}
+        self._reached = False
+        self._leads = False
+
+    def turn(self) -> dict[str, int]:
+        """Do every duty once, whoever leads; returns how much each of them did.
+
+        A duty that fails is logged, the first time, and the others are done all the same. Raises
+        only what would keep any duty from being done: no database, no schema, no right.
+        """
+        done = self._counted(self._duty("upkeep", self._client.upkeep) or {})
+        fired, _ = self._duty("schedules", self._fire) or (0, None)
+        return {**done, "fired": fired, **self._look()}
+
+    def run(
+        self, stop: threading.Event, told: Callable[[dict[str, int]], None] | None = None
+    ) -> None:
+        """Do the duties while this process leads, and wait while another does, until `stop`.
+
+        Outages are waited for; the client says once when the database goes and when it is back.
+        `told` is called with what each turn did.
+        """
+        pause = 0.0
+        while not stop.wait(pause):
+            try:
+                pause = self._tend(told)
+                self._recovered("database")
+                self._reached = True
+            except (Unavailable, UnknownOutcome) as error:
+                self._leads = False
+                # Of later outages the client speaks; of a database that was never there, nobody.
+                if not self._reached:
+                    self._failed("database", error)
+                pause = random.uniform(0.1, 1.0)
+            except (SchemaError, Refused) as error:
+                self._failed("database", error)
+                pause = LEAD
+        if self._leads:
+            with suppress(HoldfastError):
+                self._client.lead(self._holder, length=0.0)  # so that another follows at once
+
+    def _tend(self, told: Callable[[dict[str, int]], None] | None) -> float:
+        """Do what one turn of the leader is; returns how long to wait for the next."""
+        tended = self._duty("upkeep", lambda: self._client.tend(self._holder, length=LEAD))
+        self._leads = tended is None or tended.leads
+        doubtful = tended is None or tended.doubtful
+        if not self._leads:
+            # Whoever leads may not have these checks: they are asked by everyone who has them.
+            if doubtful:
+                self._look()
+            return LEAD * random.uniform(0.6, 1.0)
+        # Where that failed nobody knows who leads, nor what has come: the other duties look.
+        done = self._counted(tended.done or {}) if tended else {}
+        next_slot = tended.next_slot if tended else timedelta()
+        if next_slot is not None and next_slot <= timedelta():
+            fired, next_slot = self._duty("schedules", self._fire) or (0, None)
+            done["fired"] = fired
+        if doubtful:
+            done |= self._look()
+        busy = any(done.values())
+        if told:
+            told(done)
+        # Work comes in bursts: who found none can look less often.
+        pause = self._every if busy else 2 * self._every
+        if next_slot is not None:
+            pause = min(pause, max(next_slot.total_seconds(), 0.01))
+        return pause
+
+    def _counted(self, done: dict[str, Any]) -> dict[str, int]:
+        failed = done.pop("failed", {})
+        for step in done:
+            if step not in failed:
+                self._recovered(step)
+        for step, reason in failed.items():
+            self._failed(step, reason)
+        return done
+
+    def _fire(self) -> tuple[int, timedelta | None]:
+        """Fire what has come; returns how many jobs that made and how long till the next slot."""
+        fired = 0
+        waits: list[timedelta] = []
+        come = self._client.schedule_due(_BATCH)
+        if len(come) == _BATCH:
+            waits.append(timedelta())  # there may be more
+        for due in come:
+            name = f"schedule {due.name}"
+            try:
+                jobs, wait = self._fire_one(due)
+            except InvalidSchedule as error:
+                # Not given up for good: another machine may know the zone that this one does not.
+                if self._failed(name, error):
+                    self._client.schedule_fault(due, error.what)
+            except (HoldfastError, psycopg.Error) as error:
+                if _hopeless(error):
+                    raise
+                self._failed(name, error)
+            else:
+                self._recovered(name)
+                fired += jobs
+                waits += [wait] if wait is not None else []
+        return fired, min(waits, default=None)
+
+    def _fire_one(self, due: DueSchedule) -> tuple[int, timedelta | None]:
+        turn = _decided(due)
+        never = None if turn.next_at else "there is no further slot in fifty years"
+        slots = self._client.schedule_fire(due, turn.slots, turn.next_at, problem=never)
+        wait = turn.next_at - due.now if turn.next_at else None
+        return sum(slot.outcome == "fired" for slot in slots), wait
+
+    def _look(self) -> dict[str, int]:
+        if not self._checks:
+            return {}
+        return self._duty("checks", self._reconcile) or {}
+
+    def _reconcile(self) -> dict[str, int]:
+        """Ask of each job whose worker vanished whether it is done, and settle it so."""
+        doubtful = self._client.doubtful(list(self._checks), limit=_BATCH)
+        held = {(job.id, job.token): job for job in doubtful}
+        self._asked = {lease: self._asked.get(lease, 0) for lease in held}
+        found = [(lease, done) for lease, done in self._ask(held) if done is not None]
+        if not found:
+            return {}
+        outcomes = [answer.outcome for answer in self._client.reconcile(found)]
+        return {
+            "reconciled": outcomes.count("done"),
+            "undone": len(outcomes) - outcomes.count("done"),
+        }
+
+    def _ask(self, held: Mapping[_Held, Doubtful]) -> Iterator[tuple[_Held, bool | None]]:
+        connection: psycopg.Connection[Any] | None = None
+        try:
+            for lease, job in held.items():
+                if connection is None or connection.closed:
+                    connection = self._connect()
+                yield lease, self._is_done(connection, job)
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _is_done(self, connection: psycopg.Connection[Any], job: Doubtful) -> bool | None:
+        """Say whether a job is done; None if its check could not say and may be asked again."""
+        timer = threading.Timer(CHECK, _cancel, [connection])
+        timer.start()
+        try:
+            return bool(self._checks[job.kind](connection, job))
+        except Exception as error:
+            self._asked[job.id, job.token] += 1
+            given_up = self._asked[job.id, job.token] >= ASKED
+            log.warning(
+                "check failed, job counts as not done" if given_up else "check failed",
+                extra={"job": str(job.id), "kind": job.kind, "reason": _reason(error)},
+                exc_info=error,
+            )
+            return False if given_up else None
+        finally:
+            timer.cancel()
+            with suppress(psycopg.Error):
+                connection.rollback()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        url = self._client.url
+        try:
+            connection = psycopg.connect(
+                **conninfo.parameters(url, application_name="holdfast checks")
+            )
+        except psycopg.OperationalError as error:
+            raise conninfo.cannot_connect(url, error) from error
+        connection.autocommit = False  # a check only looks: what it writes is rolled back
+        return connection
+
+    def _duty(self, name: str, work: Callable[[], Any]) -> Any:
+        try:
+            result = work()
+        except (HoldfastError, psycopg.Error) as error:
+            if _hopeless(error):
+                raise
+            self._failed(name, error)
+            return None
+        self._recovered(name)
+        return result
+
+    def _failed(self, duty: str, error: Exception | str) -> bool:
+        """Log a failure unless it has been going on; returns whether it is news."""
+        reason = error if isinstance(error, str) else _reason(error)
+        if self._failing.get(duty) == reason:
+            return False
+        self._failing[duty] = reason
+        log.warning("duty failed", extra={"duty": duty, "reason": reason})
+        return True
+
+    def _recovered(self, duty: str) -> None:
+        if self._failing.pop(duty, None) is not None:
+            log.warning("duty works again", extra={"duty": duty})
+
+
+def _decided(due: DueSchedule) -> cron.Turn:
+    try:
+        rule = cron.rule(cron=due.cron, every=due.every, anchor=due.anchor, tz=due.tz)
+        return cron.turn(rule, next_at=due.next_at, since=due.since, now=due.now, missed=due.missed)
+    except InvalidSchedule:
+        raise
+    except Exception as error:
+        # Whatever is wrong with one schedule must not end the upkeep of the whole fleet.
+        raise InvalidSchedule(f"cannot be computed: {_reason(error)}") from error
+
+
+def _cancel(connection: psycopg.Connection[Any]) -> None:
+    with suppress(psycopg.Error):
+        connection.cancel_safe()
+
+
+def _hopeless(error: Exception) -> bool:
+    return isinstance(error, Unavailable | UnknownOutcome | SchemaError | Refused)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,373 @@
+"""The worker: claims jobs, runs their handlers, keeps their leases, settles how they ended."""
+
+import asyncio
+import logging
+import os
+import platform
+import random
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from holdfast import __version__, conninfo
+from holdfast.app import App, Task
+from holdfast.client import Client
+from holdfast.current import Stop
+from holdfast.errors import HoldfastError, Misuse
+from holdfast.events import Listener
+from holdfast.model import Duration
+from holdfast.outcome import seconds
+from holdfast.upkeep import DoneWhen, Upkeep
+from holdfast.worker.allowance import Allowance
+from holdfast.worker.asyncs import STUBBORN, AsyncRunner
+from holdfast.worker.keeper import Keeper, LoopWatch
+from holdfast.worker.life import Counts, Life, Line, Runner
+from holdfast.worker.place import place_of
+from holdfast.worker.processes import ProcessRunner
+from holdfast.worker.threads import ThreadRunner
+
+__all__ = ["Worker"]
+
+log = logging.getLogger("holdfast.worker")
+
+BEAT_EVERY = 10.0
+# How long after the grace leases may still be given back.
+OVERTIME = 4.0
+GRACE = 25.0
+POLL_HEARING, POLL_DEAF = 5.0, 1.0
+
+
+class Worker:
+    """Runs the jobs of an app in this process until it is stopped.
+
+    `queues` says how many handlers of each queue run at once; by default `concurrency` for every
+    queue that a task names. It claims only the kinds it has. `poll` is how often it looks at a
+    queue that has been empty for a while; by default every 5 seconds, and every second if nothing
+    tells it of work.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        queues: Mapping[str, int] | None = None,
+        concurrency: int = 8,
+        kinds: Iterable[str] | None = None,
+        lease: Duration = 30.0,
+        grace: Duration = GRACE,
+        until_idle: bool = False,
+        max_jobs: int | Allowance | None = None,
+        poll: Duration | None = None,
+        upkeep: bool = True,
+    ) -> None:
+        self.app = app
+        self.id = f"{socket.gethostname().split('.')[0][:40]}-{uuid4().hex[:8]}"
+        self.kinds = _kinds(app, kinds)
+        self.queues = _queues(app, self.kinds, queues, concurrency)
+        self._lease = seconds(lease)
+        self._grace = seconds(grace)
+        self._upkeep = upkeep
+        self._looks_every = None if poll is None else seconds(poll)
+        self._until_idle = until_idle
+        self._allowance = Allowance(max_jobs) if isinstance(max_jobs, int) else max_jobs
+        self._stop_asked = threading.Event()
+        self.counts = Counts()
+        self._listener: Listener | None = None
+        self._over = threading.Event()
+        self._woken = threading.Event()
+        self._owns_process = False
+        self._failure: BaseException | None = None
+        self._wake_main: Callable[[], None] = lambda: None
+
+    def run(self) -> None:
+        """Work until stopped by a signal or `stop`; raises if any part of it fails."""
+        self._owns_process = True
+        loop = asyncio.new_event_loop()
+        with _signals(self._signalled):
+            try:
+                loop.run_until_complete(self.run_async())
+            finally:
+                _close(loop)
+
+    @property
+    def hears(self) -> bool:
+        """Whether it is told of work at once; else it polls."""
+        return self._listener is not None and self._listener.up
+
+    def stop(self) -> None:
+        """Claim nothing more, let handlers end within the grace, then give the rest back."""
+        self._stop_asked.set()
+
+    async def run_async(self) -> None:
+        """Do what `run` does, on the event loop that is running, and without its signals."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        url = self.app.url
+        name = f"holdfast {self.id}"
+        listen_url = os.environ.get(conninfo.LISTEN_VARIABLE)
+        # Renewals have a connection of their own, and no more patience than their leases allow.
+        patience = max(0.5, min(self._lease / 6, 3.0))
+        with (
+            Client(url, pool_size=4, application_name=name, listen_url=listen_url) as client,
+            Client(url, pool_size=1, timeout=patience, application_name=name) as renewals,
+        ):
+            self._listener = listener = Listener(client, worker=self.id, heard=self._heard)
+            self._life = life = Life(
+                self.app,
+                client,
+                [Line(name, slots, self.kinds) for name, slots in self.queues.items()],
+                worker=self.id,
+                counts=self.counts,
+                lease=self._lease,
+                poll=self._poll,
+                until_idle=self._until_idle,
+                allowance=self._allowance,
+            )
+            self._watch = LoopWatch(life, loop, threading.get_ident())
+            self._keeper = keeper = Keeper(life, renewals, self._watch)
+            asyncs, threads = AsyncRunner(loop, life.finish), ThreadRunner(life.finish)
+            runners: dict[str, Runner] = {"async": asyncs, "thread": threads}
+            processes = None
+            if self._runs("process"):
+                processes = ProcessRunner(place_of(self.app), life.finish, self._fail)
+                runners["process"] = processes
+            self._declare(client)
+            async with self._resources() as resources:
+                asyncs.resources = threads.resources = resources
+                work: dict[str, Callable[[], None]] = {
+                    "keeper": lambda: keeper.run(self._over, lambda: self._beat(renewals)),
+                    "watch": lambda: keeper.watch(self._over),
+                    "listener": lambda: listener.run(self._over),
+                }
+                if self._upkeep:
+                    upkeep = Upkeep(client, holder=self.id, checks=_checks(self.app))
+                    work["upkeep"] = lambda: upkeep.run(self._over)
+                    if self._until_idle:
+                        # It may be the only one that ever comes: for it, overdue is not idle.
+                        await asyncio.to_thread(upkeep.turn)
+                parts = [self._part(name, part) for name, part in work.items()]
+                living = self._part("life", lambda: life.run(runners, keeper))
+                facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
+                log.info("worker started", extra=facts)
+                closing = partial(self._close_down, life, living, parts)
+                closer = threading.Thread(target=closing, name="holdfast-closer", daemon=True)
+                self._wake_main = partial(_set_soon, loop, ended)
+                closer.start()
+                await ended.wait()
+                self._woken.set()
+                threads.close()
+                if processes:
+                    processes.close()
+            if not living.is_alive():
+                with suppress(HoldfastError):  # else its row says when it was seen last
+                    renewals.leave(self.id)
+        if self._failure:
+            raise self._failure
+
+    def _runs(self, *sorts: str) -> bool:
+        return any(self.app.tasks[kind].runs in sorts for kind in self.kinds)
+
+    def _resources(self) -> AbstractAsyncContextManager[Any]:
+        # Children open their own, and nobody else here would use them.
+        return self.app.resources() if self._runs("async", "thread") else nullcontext()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._stop_asked.set()
+
+    def _part(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        """Run a part of the worker in a thread; none of them may end before the worker does."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:
+                log.critical("worker part failed", exc_info=error, extra={"part": name})
+                self._failure = self._failure or error
+            # Of the life, this is how it says that it has done enough.
+            self._stop_asked.set()
+
+        thread = threading.Thread(target=guarded, name=f"holdfast-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _close_down(
+        self, life: Life, living: threading.Thread, parts: Sequence[threading.Thread]
+    ) -> None:
+        """Wait for the end, then go there in order; needs no event loop, which may be blocked."""
+        self._stop_asked.wait()
+        life.drain()
+        living.join(self._grace)
+        for job in life.running():
+            life.stop(job, Stop.SHUTDOWN)
+        # Whatever hangs, the handlers or the database: who waits for the end has a limit as well.
+        over = monotonic() + OVERTIME
+        living.join(OVERTIME)
+        self._over.set()
+        for part in parts:
+            part.join(max(over - monotonic(), 0.1))
+        self._wake_main()
+        # All is settled. A handler that still blocks the event loop cannot keep the process.
+        if self._owns_process and not self._woken.wait(STUBBORN):
+            log.warning("worker leaves a handler behind", extra={"worker": self.id})
+            os._exit(1 if self._failure else 0)
+
+    def _signalled(self, number: int) -> None:
+        if self._stop_asked.is_set():
+            os._exit(128 + number)
+        log.info("worker stops", extra={"worker": self.id})
+        self.stop()
+
+    def _heard(self, queue: str) -> None:
+        if queue:
+            self._life.wake(queue)
+        else:
+            for job in list(self._life.held.values()):
+                job.renew_at = 0.0
+            # Somebody may have asked it to stop, which is the answer to its beat.
+            self._beat_at = 0.0
+            self._keeper.renew_soon()
+
+    def _poll(self) -> float:
+        usual = POLL_HEARING if self.hears else POLL_DEAF
+        return random.uniform(0.8, 1.2) * (self._looks_every or usual)
+
+    def _declare(self, client: Client) -> None:
+        """Tell the database what there is: kinds and whom to ask about them, and schedules."""
+        tasks = [self.app.tasks[kind] for kind in self.kinds]
+        client.declare_kinds([_about(task) for task in tasks])
+        if self.app.schedules:
+            client.schedule_declare(self.app.schedules, owner=self.app.name)
+        # Known before it claims: what it can tell about expired jobs is asked of whoever lives.
+        client.beat(self.id, **self._facts())
+        self._beat_at = monotonic() + BEAT_EVERY
+
+    def _beat(self, client: Client) -> None:
+        now = monotonic()
+        if now < self._beat_at:
+            return
+        self._beat_at = now + BEAT_EVERY * random.uniform(0.8, 1.0)
+        try:
+            asked_to_stop = client.beat(self.id, **self._facts())
+        except HoldfastError:
+            return
+        if asked_to_stop:
+            self.stop()
+
+    def _facts(self) -> dict[str, Any]:
+        counts = self.counts
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "python": platform.python_version(),
+            "queues": list(self.queues),
+            "kinds": list(self.kinds),
+            "slots": sum(self.queues.values()),
+            "busy": len(self._life.running()),
+            "rss": _rss(),
+            "loop_lag": round(self._watch.lag, 3),
+            "claimed": counts.claimed,
+            "acked": counts.acked,
+            "failed": counts.failed,
+            "lost": counts.lost,
+        }
+
+
+def _queues(
+    app: App, kinds: Iterable[str], queues: Mapping[str, int] | None, concurrency: int
+) -> dict[str, int]:
+    chosen = dict(queues) if queues else {app.tasks[kind].queue: concurrency for kind in kinds}
+    for name, slots in chosen.items():
+        if slots < 1:
+            raise Misuse(f"queue {name!r} has {slots} slots: it needs at least one")
+    if not chosen:
+        raise Misuse("the app has no tasks", fix="Declare one with @app.task, and import it.")
+    return chosen
+
+
+def _kinds(app: App, kinds: Iterable[str] | None) -> Sequence[str]:
+    if kinds is None:
+        return sorted(app.tasks)
+    chosen = sorted(set(kinds))
+    if unknown := [kind for kind in chosen if kind not in app.tasks]:
+        raise Misuse(
+            f"the app has no task of kind {unknown[0]!r}",
+            fix=f"Its kinds are: {', '.join(sorted(app.tasks))}.",
+        )
+    return chosen
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """End what handlers left behind, and do not wait for what will not end."""
+    if left := asyncio.all_tasks(loop):
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+@contextmanager
+def _signals(heard: Callable[[int], None]) -> Iterator[None]:
+    """Tell of SIGTERM and SIGINT from a thread: a blocked event loop cannot hold them up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def listen() -> None:
+        while number := ours.recv(1):
+            # The program may have handlers for others.
+            if number[0] in numbers:
+                heard(number[0])
+
+    before = [signal.signal(number, lambda *_: None) for number in numbers]
+    fd_before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    listener = threading.Thread(target=listen, name="holdfast-signals", daemon=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(fd_before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        theirs.close()
+        listener.join(1.0)
+        ours.close()
+
+
+def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop is closed: there is nobody left to wake
+        loop.call_soon_threadsafe(event.set)
+
+
+def _about(task: Task[..., Any, Any]) -> dict[str, Any]:
+    return {
+        "kind": task.kind,
+        "done_when": task.check is not None,
+        "queue": task.queue,
+        "runs": task.runs,
+        "doc": (task.fn.__doc__ or "").strip(),
+        "schema": task.arguments.schema(),
+    }
+
+
+def _checks(app: App) -> dict[str, DoneWhen]:
+    return {kind: task.check for kind, task in app.tasks.items() if task.check}
+
+
+def _rss() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,81 @@
+"""Runs `async def` handlers on the worker's event loop."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from holdfast.current import CurrentJob, Stop, running
+from holdfast.model import Settlement
+from holdfast.worker.life import decided, stopped
+
+Finish = Callable[[CurrentJob, Settlement | None], None]
+
+# A handler that swallows its cancellation is left behind after this long.
+STUBBORN = 5.0
+
+
+class AsyncRunner:
+    """One asyncio task for each job, in a context of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, finish: Finish) -> None:
+        self.resources: Any = None
+        self._loop = loop
+        self._finish = finish
+        self._thread = threading.get_ident()
+        self._context = copy_context()
+        self._arrived: deque[CurrentJob] = deque()
+        self._called = False
+
+    def start(self, job: CurrentJob) -> None:
+        """Start the handler on the loop."""
+        if threading.get_ident() == self._thread:
+            self._begin(job)
+            return
+        # One call of the loop for all that arrive together.
+        self._arrived.append(job)
+        if not self._called:
+            self._called = True
+            self._loop.call_soon_threadsafe(self._begin_arrived)
+
+    def stop(self, job: CurrentJob) -> None:
+        """Cancel the handler's task."""
+        self._loop.call_soon_threadsafe(self._cancel, job)
+
+    def _begin_arrived(self) -> None:
+        self._called = False  # before the deque is emptied: whoever comes later calls again
+        while self._arrived:
+            self._begin(self._arrived.popleft())
+
+    def _begin(self, job: CurrentJob) -> None:
+        job.resources = self.resources
+        job.runner = self._loop.create_task(self._run(job), context=self._context.copy())
+
+    async def _run(self, job: CurrentJob) -> None:
+        running.set(job)
+        if job.stopped:
+            self._finish(job, stopped(job))
+            return
+        task = job.task
+        try:
+            args, kwargs = task.arguments.decode(job.lease.payload_json)
+            returned = await task.fn(*args, **kwargs)
+        except BaseException as error:
+            settlement = decided(job, raised=error)
+        else:
+            settlement = decided(job, returned)
+        self._finish(job, settlement)
+
+    def _cancel(self, job: CurrentJob) -> None:
+        # One that has not begun sees for itself that it is to stop.
+        if job.finished or not job.runner:
+            return
+        job.runner.cancel()
+        patience = 1.0 if job.stopped is Stop.SHUTDOWN else STUBBORN
+        self._loop.call_later(patience, self._abandon, job)
+
+    def _abandon(self, job: CurrentJob) -> None:
+        if not job.finished:
+            self._finish(job, stopped(job))

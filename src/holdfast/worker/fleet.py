@@ -1,0 +1,294 @@
+"""Runs the workers of an app: in this process, or in several where one would not do.
+
+Jobs of `process=True` tasks are claimed and kept by a worker in whose process no handler runs, the
+host: no handler that blocks or keeps the interpreter to itself can make it late. Ordinary workers
+run all other jobs. With more than one of them this process only watches over the others.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from time import monotonic
+from typing import Any
+
+from holdfast import __version__, conninfo, schema
+from holdfast.app import App
+from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, WorkerDied
+from holdfast.outcome import seconds
+from holdfast.worker import GRACE, Worker, place
+from holdfast.worker.allowance import Allowance
+from holdfast.worker.place import Place
+from holdfast.worker.screen import Screen
+from holdfast.worker.spawned import (
+    SPAWN,
+    STOPS,
+    Signals,
+    Spawned,
+    belong,
+    how_it_ended,
+    unblock_stops,
+)
+
+log = logging.getLogger("holdfast.worker")
+
+# A worker that dies is started again, after a pause that doubles while it dies at once.
+AT_ONCE = 10.0
+FIRST_PAUSE = 0.25
+MOST_FALLS = 5
+# How long after its grace a worker may still be giving its leases back.
+OVERTIME = 20.0
+
+
+def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options: Any) -> None:
+    """Run the workers of an app until they are told to stop; raises if one of them fails.
+
+    `processes` is how many ordinary workers there are. The options are those of Worker.
+    """
+    place.refuse_while_importing()
+    with (screen or Screen.default()).shown():
+        _look_at_database(app)
+        roles = plan(app, processes, **options)
+        if len(roles) == 1:
+            Worker(app, **roles[0].options).run()
+        else:
+            Fleet(place.place_of(app), roles, screen=screen).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one of the processes does: a name for people, and the options of its Worker."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
+    """Say which workers an app needs."""
+    if processes < 1:
+        raise Misuse(f"{processes} processes cannot work", fix="Say at least 1.")
+    kinds = Worker(app, **options).kinds
+    hosted = [kind for kind in kinds if app.tasks[kind].runs == "process"]
+    others = [kind for kind in kinds if kind not in hosted]
+    roles = []
+    if others:
+        roles += [Role("worker", {**options, "kinds": others})] * processes
+    if hosted:
+        # A process for each handler: more than there are processors would only share them.
+        slots = {"concurrency": _processors()} | options
+        # Upkeep may ask a task's own check, which is better done elsewhere.
+        upkeep = options.get("upkeep", True) and not others
+        roles.append(Role("host", {**slots, "kinds": hosted, "upkeep": upkeep}))
+    return roles
+
+
+class Fleet:
+    """Workers in processes of their own, started again when they die."""
+
+    def __init__(self, place: Place, roles: Sequence[Role], *, screen: Screen | None) -> None:
+        options = roles[0].options
+        self._until_idle = bool(options.get("until_idle"))
+        self._grace = seconds(options.get("grace", GRACE))
+        allowance = None
+        if jobs := options.get("max_jobs"):
+            allowance = Allowance(jobs, sharers=len(roles))
+        self._members = [
+            Member(place, role, screen, nth, allowance) for nth, role in enumerate(roles)
+        ]
+        self._stopping = False
+        self._kill_at = 0.0
+        self._failure: HoldfastError | None = None
+
+    def run(self) -> None:
+        """Start all and watch over them until all have ended."""
+        with Signals() as signals:
+            self._watch(signals)
+            # What a job of one sort enqueued may be of another, whose worker had ended before.
+            while self._until_idle and not self._stopping and self._did_something():
+                self._watch(signals)
+        if self._failure:
+            raise self._failure
+
+    def _watch(self, signals: Signals) -> None:
+        for member in self._members:
+            member.start()
+        while self._unended():
+            wait([signals.fileno(), *self._deaths()], self._patience())
+            signals.hush()
+            if signals.caught:
+                self._heed(signals.caught)
+            for member in self._unended():
+                if member.process and member.process.is_dead():
+                    self._take_in(member, member.close())
+                elif not member.process and member.start_at <= monotonic():
+                    member.start()
+            if self._stopping and monotonic() >= self._kill_at:
+                self._signal(signal.SIGKILL)
+
+    def _heed(self, caught: Sequence[int]) -> None:
+        if len(caught) > 1:
+            self._signal(signal.SIGKILL)
+            os._exit(128 + caught[-1])
+        self._stop()
+
+    def _take_in(self, member: "Member", code: int) -> None:
+        if code == 0:
+            return
+        how = how_it_ended(code)
+        facts = {"role": member.role.name, "pid": member.pid, "reason": how}
+        if self._stopping:
+            log.error("worker process died", extra=facts)
+            self._fail(f"a worker process ended badly: {how}")
+        elif member.falls < MOST_FALLS:
+            pause = member.start_again()
+            log.error("worker process died", extra={**facts, "again_in": pause})
+        else:
+            log.critical("worker process keeps dying", extra=facts)
+            self._fail(f"a worker process died {member.falls} times as soon as it ran: {how}")
+            self._stop()
+
+    def _fail(self, what: str) -> None:
+        fix = "What it said before it died is above."
+        self._failure = self._failure or WorkerDied(what, fix=fix)
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._kill_at = monotonic() + self._grace + OVERTIME
+            log.info("workers stop", extra={"grace": self._grace})
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for member in self._members:
+            if member.process:
+                member.process.kill(number)
+
+    def _unended(self) -> list["Member"]:
+        return [
+            member
+            for member in self._members
+            if member.process or (member.waits and not self._stopping)
+        ]
+
+    def _deaths(self) -> list[int]:
+        return [member.process.died for member in self._members if member.process]
+
+    def _patience(self) -> float | None:
+        moments = [member.start_at for member in self._unended() if not member.process]
+        if self._stopping:
+            moments.append(self._kill_at)
+        return max(min(moments) - monotonic(), 0.0) if moments else None
+
+    def _did_something(self) -> bool:
+        mixed = len({tuple(member.role.options["kinds"]) for member in self._members}) > 1
+        return mixed and any(member.claimed() for member in self._members)
+
+
+class Member:
+    """One worker of a fleet: its process, and how often it fell."""
+
+    def __init__(
+        self, place: Place, role: Role, screen: Screen | None, nth: int, allowance: Any
+    ) -> None:
+        self.role = role
+        self.process: Spawned | None = None
+        self.pid = 0
+        self.falls = 0
+        self.waits = False
+        self.start_at = 0.0
+        self._started_at = 0.0
+        self._claimed = SPAWN.RawValue("q", 0)
+        self._arguments = (place, role, screen, nth, allowance, self._claimed)
+
+    def start(self) -> None:
+        """Start its process."""
+        self.waits = False
+        self._claimed.value = 0
+        self._started_at = monotonic()
+        self.process = Spawned(_work, *self._arguments)
+        self.pid = self.process.pid
+
+    def close(self) -> int:
+        """Take leave of a process that has ended; returns its exit code."""
+        assert self.process
+        code = self.process.close()
+        self.process = None
+        lived = monotonic() - self._started_at
+        self.falls = self.falls + 1 if code and lived < AT_ONCE else int(code != 0)
+        return code
+
+    def start_again(self) -> float:
+        """Have its process started again after a while; returns how long that is."""
+        pause: float = FIRST_PAUSE * 2 ** (self.falls - 1)
+        self.waits, self.start_at = True, monotonic() + pause
+        return pause
+
+    def claimed(self) -> int:
+        """Return how many jobs it claimed before it ended."""
+        claimed: int = self._claimed.value
+        return claimed
+
+
+class _Ordered(Worker):
+    """A worker that leaves it to the fleet when enough is enough.
+
+    Whoever signals all processes of a machine or a terminal reaches it too, besides the fleet.
+    """
+
+    def _signalled(self, number: int) -> None:
+        self.stop()
+
+
+def _work(
+    parent: int,
+    place: Place,
+    role: Role,
+    screen: Screen | None,
+    nth: int,
+    allowance: Allowance | None,
+    claimed: Any,
+) -> None:
+    belong(parent)
+    options = dict(role.options)
+    if allowance:
+        allowance.join(nth)
+        options["max_jobs"] = allowance
+    with (screen or Screen.default()).shown():
+        try:
+            worker = _Ordered(place.app(), **options)
+            for number in STOPS:
+                signal.signal(number, lambda *_: worker.stop())
+            unblock_stops()
+            worker.run()
+            claimed.value = worker.counts.claimed
+        except Exception as error:
+            ours = isinstance(error, HoldfastError)
+            log.critical("worker failed: %s", error, exc_info=None if ours else error)
+            sys.exit(1)
+
+
+def _look_at_database(app: App) -> None:
+    """See that the schema is there before anything is started, and say which database it is."""
+    database = app.database
+    found = schema.status(database.url, source=_SOURCES[database.origin])
+    if isinstance(found.problem, SchemaTooNew):
+        # In an upgrade the schema comes first, and programs of the release before go on.
+        log.warning("the schema is newer than this program", extra={"version": __version__})
+    elif found.problem:
+        raise found.problem
+    server = str(database.server) if database.server else conninfo.server(database.url)
+    log.info("starting", extra={"version": __version__, "server": server, "schema": found.found})
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+_SOURCES = {
+    "argument": "the url of the App",
+    "HOLDFAST_URL": "HOLDFAST_URL in the environment",
+    "embedded": "the embedded server",
+}

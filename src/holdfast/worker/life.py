@@ -1,0 +1,513 @@
+"""The life of a job in a worker: claimed, started, run, decided, settled.
+
+One thread speaks to the database and owns this file's loop. It claims for free slots and a few jobs
+ahead, hands them to the runners, collects how they ended, and settles that together with the next
+claim. Handlers run elsewhere: see `runners`.
+"""
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+import psycopg
+
+from holdfast.app import App
+from holdfast.client import Client
+from holdfast.current import CurrentJob, Keeps, Stop
+from holdfast.errors import HoldfastError, LeaseLost, Misuse, Unavailable, UnknownOutcome
+from holdfast.model import Ack, Claim, Lease, Nack, Release, Settled, Settlement
+from holdfast.outcome import RetryBudget, decide, error_kind, error_message
+from holdfast.worker.allowance import Allowance
+
+log = logging.getLogger("holdfast.worker")
+
+# Jobs claimed ahead of free slots: as many as are run in this time, and never more than that.
+AHEAD_SECONDS = 0.03
+MOST_AHEAD = 400
+# The pause before the first look at a queue that ran dry; each further one is three times as long.
+FIRST_LOOK = 0.01
+ENOUGH_LOOKS = 3
+# The local belief in a lease ends this share of it, at most a second, before the database's.
+MARGIN = 0.1
+
+
+class Runner(Protocol):
+    """Runs handlers of one sort. It calls `finish` once for each job it started."""
+
+    def start(self, job: CurrentJob) -> None:
+        """Start the handler and return at once."""
+
+    def stop(self, job: CurrentJob) -> None:
+        """Stop the handler for the reason in `job.stopped`, as far as its sort can be stopped."""
+
+
+@dataclass(slots=True)
+class Line:
+    """What a worker has of one queue: jobs that run in its slots, and some that wait for one."""
+
+    queue: str
+    slots: int
+    kinds: Sequence[str]
+    running: int = 0
+    waiting: deque[CurrentJob] = field(default_factory=deque)
+    ahead: int = 0
+    ended: int = 0
+    # When to look for jobs again, whether the last look came up short, and until when this worker
+    # is sure to be told of the next one.
+    look_at: float = 0.0
+    dry: bool = False
+    awaited_until: float = 0.0
+    looks: int = 0
+
+    def wanted(self) -> int:
+        """How many jobs to claim: none while enough wait for a slot."""
+        if len(self.waiting) > self.ahead // 2:
+            return 0
+        return max(self.slots - self.running, 0) + self.ahead - len(self.waiting)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a worker has done since it started."""
+
+    claimed: int = 0
+    acked: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0
+
+
+class Life:
+    """The loop of one worker, and everything it holds."""
+
+    def __init__(
+        self,
+        app: App,
+        client: Client,
+        lines: Sequence[Line],
+        *,
+        worker: str,
+        counts: Counts,
+        lease: float,
+        poll: Callable[[], float],
+        until_idle: bool = False,
+        allowance: Allowance | None = None,
+    ) -> None:
+        self.worker = worker
+        self.held: dict[tuple[UUID, UUID], CurrentJob] = {}
+        self.counts = counts
+        self._app = app
+        self._client = client
+        self._lines = {line.queue: line for line in lines}
+        self._runners: Mapping[str, Runner] = {}
+        self._keeps: Keeps = _NobodyKeeps()
+        self._lease = lease
+        self._poll = poll
+        self._until_idle = until_idle
+        self._allowance = allowance
+        self._tells = False
+        self._budgets = {
+            kind: RetryBudget(task.retry_budget)
+            for kind, task in app.tasks.items()
+            if task.retry_budget is not None
+        }
+        self._bell = threading.Event()
+        self._lock = threading.Lock()
+        self._ended: list[tuple[CurrentJob, Settlement | None]] = []
+        self._doubtful: list[tuple[Claim, float]] = []
+        self._ask_at = 0.0
+        self._stopping = False
+        self._rated_at = monotonic()
+
+    def run(self, runners: Mapping[str, Runner], keeps: Keeps) -> None:
+        """Work until stopped, or idle if that was asked for. Returns when nothing is held."""
+        self._runners = runners
+        self._keeps = keeps
+        # Asked once: at 30,000 jobs a second even a record that nobody reads would be felt.
+        self._tells = log.isEnabledFor(logging.DEBUG)
+        while True:
+            self._bell.clear()
+            settlements, claims = self._take_ended(), self._next_claims()
+            if settlements or claims or (self._doubtful and self._ask_at <= monotonic()):
+                self._exchange(settlements, claims)
+                if self._allowance:
+                    self._allowance.give_back(sum(claim.limit for claim in claims))
+            elif not self.held and (self._stopping or self._has_done_enough()):
+                return
+            else:
+                self._bell.wait(self._pause())
+
+    def wake(self, queue: str) -> None:
+        """Look for jobs now: a queue has some."""
+        if line := self._lines.get(queue):
+            line.dry, line.look_at, line.awaited_until = False, 0.0, 0.0
+            self._bell.set()
+
+    def drain(self) -> None:
+        """Claim nothing more, give back what has not started; what runs may end."""
+        with self._lock:
+            self._stopping = True
+            waiting = [job for line in self._lines.values() for job in line.waiting]
+            for line in self._lines.values():
+                line.waiting.clear()
+            for job in waiting:
+                self._give_back(job)
+        self._bell.set()
+
+    def finish(self, job: CurrentJob, settlement: Settlement | None) -> None:
+        """Take in how a job ended; from any thread, and only once for each job.
+
+        Without a settlement there is nothing left to say to the database.
+        """
+        line = self._lines[job.lease.queue]
+        with self._lock:
+            if job.finished:
+                return
+            job.finished = True
+            if settlement and (budget := self._budgets.get(job.kind)):
+                settlement = budget.charge(settlement)
+            self._ended.append((job, settlement))
+            line.ended += 1
+            line.running -= 1
+            after = self._next_to_start(line)
+        if after:
+            self._start(after)
+        self._bell.set()
+
+    def stop(self, job: CurrentJob, why: Stop) -> None:
+        """Stop a job's handler, as far as it can be stopped."""
+        with self._lock:
+            if job.finished or job.stopped:
+                return
+            job.stopped = why
+            line = self._lines[job.lease.queue]
+            waiting = job in line.waiting
+            if waiting:
+                line.waiting.remove(job)
+                job.finished = True
+                self._ended.append((job, stopped(job)))
+        if waiting:
+            self._bell.set()
+        else:
+            self._runners[job.task.runs].stop(job)
+
+    def lost(self, job: CurrentJob, detail: str) -> None:
+        """Note that a lease is somebody else's by now, and stop its handler."""
+        self.counts.lost += 1
+        facts = {"job": str(job.id), "kind": job.kind, "attempt": job.attempt, "detail": detail}
+        log.warning("lease lost", extra=facts)
+        self.held.pop((job.id, job.lease.token), None)
+        self.stop(job, Stop.LOST)
+
+    def running(self) -> list[CurrentJob]:
+        """Return the jobs whose handlers run now."""
+        return [job for job in list(self.held.values()) if job.started and not job.finished]
+
+    def _next_claims(self) -> list[Claim]:
+        if self._stopping:
+            return []
+        now = monotonic()
+        claims = []
+        for line in self._lines.values():
+            wanted = line.wanted() if line.look_at <= now else 0
+            if self._allowance:
+                wanted = self._allowance.ask(wanted)
+            if wanted > 0:
+                claims.append(
+                    Claim(line.queue, self.worker, wanted, self._lease, line.kinds, uuid4())
+                )
+        return claims
+
+    def _exchange(
+        self, settlements: Sequence[tuple[CurrentJob, Settlement]], claims: Sequence[Claim]
+    ) -> None:
+        sent = monotonic()
+        try:
+            self._resume_doubtful()
+            self._await_work(claims, sent)
+            settled, leased = self._client.exchange([how for _, how in settlements], claims)
+        except Misuse:
+            if not settlements:
+                raise
+            # Something in the batch cannot be stored: the others must not suffer for it.
+            for job, settlement in settlements:
+                self._settle_alone(job, settlement)
+            return
+        except (Unavailable, UnknownOutcome, psycopg.Error) as error:
+            _raise_unless_passing(error)
+            with self._lock:
+                self._ended[:0] = settlements
+            self._doubtful += [(claim, sent) for claim in claims]
+            self._wait_out()
+            return
+        self._note_settled(settlements, settled)
+        for claim, leases in zip(claims, leased, strict=True):
+            self._take_in(claim, sent, leases)
+            self._plan_look(self._lines[claim.queue], short=len(leases) < claim.limit)
+        self._rate()
+
+    def _await_work(self, claims: Sequence[Claim], now: float) -> None:
+        """Ask to be woken, then look: in this order no job slips in between unheard."""
+        lines = [self._lines[claim.queue] for claim in claims]
+        unheard = [line for line in lines if line.dry and line.awaited_until <= now]
+        if unheard:
+            patience = 60.0
+            queues = [line.queue for line in unheard]
+            self._client.await_work(queues, worker=self.worker, patience=patience)
+            for line in unheard:
+                line.awaited_until = now + patience
+
+    def _plan_look(self, line: Line, *, short: bool) -> None:
+        """Look again soon after a queue ran dry, then ever less often.
+
+        A job that was enqueued while nobody waited, in a transaction that commits only later,
+        wakes nobody.
+        """
+        now = monotonic()
+        if short and line.dry and line.awaited_until > now:
+            line.look_at = now + min(self._poll(), FIRST_LOOK * 3**line.looks)
+            line.looks += 1
+        else:
+            line.dry, line.look_at, line.looks = short, 0.0, 0
+
+    def _resume_doubtful(self) -> None:
+        """Ask what claims with an unknown outcome gave, and run that instead of waiting it out.
+
+        More than once: such a claim may still be on its way when the connection is back.
+        """
+        now = monotonic()
+        if not self._doubtful or now < self._ask_at:
+            return
+        self._ask_at = now + 1.0
+        by_token = {claim.token: (claim, sent) for claim, sent in self._doubtful}
+        for lease in self._client.held(list(by_token)):
+            if (lease.id, lease.token) not in self.held:
+                self._take_in(*by_token[lease.token], [lease])
+        self._doubtful = [(c, sent) for c, sent in self._doubtful if now < sent + self._lease]
+
+    def _take_in(self, claim: Claim, sent: float, leases: Sequence[Lease]) -> None:
+        if not leases:
+            return
+        self.counts.claimed += len(leases)
+        if self._allowance:
+            self._allowance.claimed(len(leases))
+        line = self._lines[claim.queue]
+        jobs = [self._hold(lease, sent) for lease in leases]
+        with self._lock:
+            if self._stopping:
+                for job in jobs:
+                    self._give_back(job)
+                return
+            line.waiting.extend(jobs)
+            starting = []
+            while (first := self._next_to_start(line)) is not None:
+                starting.append(first)
+        for job in starting:
+            self._start(job)
+
+    def _hold(self, lease: Lease, sent: float) -> CurrentJob:
+        job = CurrentJob(lease, self._app.tasks[lease.kind], self._keeps)
+        job.lease_seconds = lease.lease.total_seconds() if lease.lease else self._lease
+        believe(job, sent)
+        self.held[lease.id, lease.token] = job
+        return job
+
+    def _next_to_start(self, line: Line) -> CurrentJob | None:
+        while line.waiting and line.running < line.slots:
+            job = line.waiting.popleft()
+            if job.held():
+                line.running += 1
+                return job
+            # It waited too long, say in a process that was stopped: it may run elsewhere by now.
+            self._give_back(job)
+        return None
+
+    def _give_back(self, job: CurrentJob) -> None:
+        job.finished = True
+        self._ended.append((job, Release(job.lease)))
+
+    def _start(self, job: CurrentJob) -> None:
+        job.started = now = monotonic()
+        if job.task.timeout is not None:
+            job.run_until = now + job.task.timeout
+        if self._tells:
+            log.debug("leased", extra=_facts(job))
+        self._runners[job.task.runs].start(job)
+
+    def _take_ended(self) -> list[tuple[CurrentJob, Settlement]]:
+        with self._lock:
+            ended, self._ended = self._ended, []
+        settlements = []
+        for job, settlement in ended:
+            if settlement is None:
+                if job.settled:
+                    self.counts.acked += 1
+                self.held.pop((job.id, job.lease.token), None)
+                if self._tells and (job.settled or job.ticket):
+                    self._tell_ended(job, "done" if job.settled else "handed over")
+            else:
+                settlements.append((job, settlement))
+        return settlements
+
+    def _note_settled(
+        self, settlements: Iterable[tuple[CurrentJob, Settlement]], settled: Iterable[Settled]
+    ) -> None:
+        for (job, settlement), answer in zip(settlements, settled, strict=True):
+            self.held.pop((job.id, job.lease.token), None)
+            if not answer.held:
+                if not job.stopped:
+                    self.lost(job, answer.detail or "")
+            elif type(settlement) is Ack:
+                self.counts.acked += 1
+                if self._tells:
+                    self._tell_ended(job, "done")
+            elif isinstance(settlement, Nack):
+                self.counts.failed += 1
+                facts = {**_facts(job), "error": f"{settlement.error_kind}: {settlement.message}"}
+                log.warning(
+                    "job died" if answer.outcome == "dead" else "attempt failed", extra=facts
+                )
+            elif isinstance(settlement, Release):
+                self.counts.released += 1
+                if self._tells:
+                    self._tell_ended(job, "released")
+            elif self._tells:
+                self._tell_ended(job, "cancelled")
+
+    def _tell_ended(self, job: CurrentJob, how: str) -> None:
+        seconds = 0.0 if job.started is None else monotonic() - job.started
+        log.debug(how, extra={**_facts(job), "seconds": round(seconds, 4)})
+
+    def _settle_alone(self, job: CurrentJob, settlement: Settlement) -> None:
+        try:
+            answers = self._client.settle([settlement])
+        except Misuse as error:
+            failure = Nack(job.lease, error_kind(error), error_message(error), final=True)
+            with self._lock:
+                self._ended.append((job, failure))
+        except (Unavailable, UnknownOutcome):
+            with self._lock:
+                self._ended.append((job, settlement))
+        else:
+            self._note_settled([(job, settlement)], answers)
+
+    def _rate(self) -> None:
+        """Claim ahead what is run in a moment: nothing if jobs are long, many if they are short."""
+        now = monotonic()
+        if (passed := now - self._rated_at) < 0.05:
+            return
+        self._rated_at = now
+        for line in self._lines.values():
+            rate, line.ended = line.ended / passed, 0
+            line.ahead = min(int(rate * AHEAD_SECONDS), MOST_AHEAD)
+
+    def _pause(self) -> float:
+        if self._stopping or (self._allowance and not self._allowance.left()):
+            return 1.0
+        now = monotonic()
+        looks = [line.look_at - now for line in self._lines.values() if line.wanted() > 0]
+        asks = [self._ask_at - now] if self._doubtful else []
+        return max(min([*looks, *asks], default=1.0), 0.0)
+
+    def _wait_out(self) -> None:
+        # The client has waited already; a herd of workers should not return as one.
+        self._bell.clear()
+        self._bell.wait(random.uniform(0.05, 1.0))
+
+    def _has_done_enough(self) -> bool:
+        if self._allowance and self._allowance.used_up():
+            return True
+        # More than one look: what somebody is about to reap or promote is work, too.
+        return self._until_idle and all(line.looks >= ENOUGH_LOOKS for line in self._lines.values())
+
+
+def _facts(job: CurrentJob) -> dict[str, Any]:
+    return {
+        "job": str(job.id),
+        "kind": job.kind,
+        "queue": job.queue,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+    }
+
+
+def believe(job: CurrentJob, sent: float) -> None:
+    """Count a lease from before it was asked for, and believe in a little less of it."""
+    length = job.lease_seconds
+    job.deadline = sent + length - min(length * MARGIN, 1.0)
+    job.renew_at = sent + length / 3
+    if job.mirror is not None:
+        job.mirror.value = job.deadline
+
+
+def decided(
+    job: CurrentJob, returned: Any = None, raised: BaseException | None = None
+) -> Settlement | None:
+    """Return how to end a job whose handler returned or raised; None if it has ended already."""
+    try:
+        return _decided(job, returned, raised)
+    except Exception as error:
+        # Ours to mend; the job must not keep its slot and its lease for ever because of it.
+        log.exception("no outcome could be decided", extra={"job": str(job.id)})
+        return Nack(job.lease, error_kind(error), error_message(error))
+
+
+def _decided(job: CurrentJob, returned: Any, raised: BaseException | None) -> Settlement | None:
+    if job.settled:
+        if raised is not None:
+            log.error("handler failed after its ack", exc_info=raised, extra={"job": str(job.id)})
+        return None
+    if job.stopped:
+        return stopped(job)
+    if job.ticket and raised is None:
+        return None
+    if isinstance(raised, LeaseLost) and raised.id == job.id:
+        return Release(job.lease)
+    if raised is not None and raised is job.cut_by:
+        # Nothing was done and nothing is wrong with the job: an outage costs it no attempt.
+        return Release(job.lease, random.uniform(1, 5))
+    task = job.task
+    if raised is None and task.keep_result:
+        try:
+            returned = task.encode_result(returned)
+        except Exception as error:
+            raised = error
+    settlement = decide(
+        job.lease, returned=returned, raised=raised, retry=task.retry, keep_result=task.keep_result
+    )
+    if job.ticket:
+        settlement = replace(settlement, lease=(job.id, job.ticket.token))
+    return settlement
+
+
+def stopped(job: CurrentJob) -> Settlement | None:
+    """Return how to end a job whose handler was stopped."""
+    match job.stopped:
+        case Stop.DEADLINE:
+            told = f"timed out after {job.task.timeout:g} s"
+            return Nack(job.lease, "TimedOut", told)
+        case Stop.SHUTDOWN | Stop.FENCED:
+            return Release(job.lease)
+        case _:
+            return None
+
+
+class _NobodyKeeps:
+    def renew_soon(self) -> None:
+        pass
+
+
+def _raise_unless_passing(error: Exception) -> None:
+    """Let an outage pass; anything else would only be tried for ever."""
+    if isinstance(error, HoldfastError):
+        return
+    state = getattr(error, "sqlstate", None) or ""
+    passing = ("", "08", "25", "40", "53", "55", "57", "58", "XX")
+    if state[:2] not in passing:
+        raise error

@@ -1,0 +1,72 @@
+"""Runs `def` handlers in threads."""
+
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any
+
+from holdfast.current import CurrentJob, running
+from holdfast.model import Settlement
+from holdfast.worker.life import decided, stopped
+
+Finish = Callable[[CurrentJob, Settlement | None], None]
+
+
+class ThreadRunner:
+    """Threads that take jobs as they come, as many as there were ever jobs at once.
+
+    A thread cannot be stopped. One whose job has run too long is left behind: its job is given up,
+    another thread takes its place, and it ends when its handler does.
+    """
+
+    def __init__(self, finish: Finish) -> None:
+        self.resources: Any = None
+        self._finish = finish
+        self._jobs: SimpleQueue[CurrentJob | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._threads = 0
+
+    def start(self, job: CurrentJob) -> None:
+        """Hand the job to a thread."""
+        job.resources = self.resources
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            else:
+                self._threads += 1
+                name = f"holdfast-handler-{self._threads}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._jobs.put(job)
+
+    def stop(self, job: CurrentJob) -> None:
+        """Give the job up; the handler may ask `job.assert_held()`, and cannot be interrupted."""
+        self._finish(job, stopped(job))
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        with self._lock:
+            for _ in range(self._threads):
+                self._jobs.put(None)
+
+    def _work(self) -> None:
+        while job := self._jobs.get():
+            settlement = copy_context().run(self._settlement, job)
+            with self._lock:
+                if job.finished:
+                    return  # left behind; whoever took the place has its job
+                # Before finish, which may start the next job: this thread is free for it.
+                self._idle += 1
+            self._finish(job, settlement)
+
+    def _settlement(self, job: CurrentJob) -> Settlement | None:
+        running.set(job)
+        if job.stopped:
+            return stopped(job)
+        try:
+            args, kwargs = job.task.arguments.decode(job.lease.payload_json)
+            returned = job.task.fn(*args, **kwargs)
+        except BaseException as error:
+            return decided(job, raised=error)
+        return decided(job, returned)

@@ -1,0 +1,289 @@
+"""Several processes for one app: which there are, who starts them again, how they end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.client import Client
+from holdfast.errors import Misuse
+from holdfast.worker import fleet
+from tests.worker import handlers
+from tests.worker.handlers import alive, children, told, until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[App]:
+    """The app of `handlers`, on a fresh database that keeps what is done."""
+    handlers.app.use(database)
+    handlers.app.client.queue_set("default", keep_done=timedelta(hours=1))
+    yield handlers.app
+    handlers.app.close()
+
+
+@pytest.fixture
+def client(app: App) -> Client:
+    return app.client
+
+
+class Program:
+    """A program that runs the workers of `handlers`, and all its processes."""
+
+    def __init__(self, database: str, options: str, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SCRIPT.format(options=options)],
+            env={**os.environ, "HOLDFAST_URL": database, **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+
+    def family(self) -> list[int]:
+        """Return the processes it has besides itself, whatever they are."""
+        found, waiting = [], [self.pid]
+        while waiting:
+            below = [pid for pid, _ in children(waiting.pop())]
+            found += below
+            waiting += below
+        return found
+
+    def end(self, seconds: float = 15.0) -> tuple[int, str]:
+        """Wait for its end; return its exit code and what it said."""
+        _, said = self.process.communicate(timeout=seconds)
+        return self.process.returncode, said or ""
+
+
+Run = Callable[..., Program]
+
+
+@pytest.fixture
+def run(app: App, database: str) -> Iterator[Run]:
+    """Starts programs with options for `fleet.run`, and kills those that are left."""
+    programs: list[Program] = []
+
+    def start(options: str = "", **environment: str) -> Program:
+        programs.append(Program(database, options, environment))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.process.kill()
+        program.process.communicate()
+
+
+def test_jobs_that_need_processes_have_a_worker_to_themselves(app: App) -> None:
+    worker, host = fleet.plan(app)
+
+    assert {app.tasks[kind].runs for kind in host.options["kinds"]} == {"process"}
+    assert {app.tasks[kind].runs for kind in worker.options["kinds"]} == {"thread"}
+    assert sorted(worker.options["kinds"] + host.options["kinds"]) == sorted(app.tasks)
+
+
+def test_ordinary_workers_are_multiplied_and_the_host_is_not(app: App) -> None:
+    roles = fleet.plan(app, 3, queues={"default": 2})
+
+    assert [role.name for role in roles] == ["worker", "worker", "worker", "host"]
+    assert {role.options["queues"]["default"] for role in roles} == {2}
+
+
+@pytest.mark.parametrize("kinds", [["here"], ["whoami", "vanish"]])
+def test_one_sort_of_jobs_needs_one_process(app: App, kinds: list[str]) -> None:
+    [role] = fleet.plan(app, kinds=kinds)
+
+    assert sorted(role.options["kinds"]) == sorted(kinds)
+
+
+def test_a_number_of_processes_below_one_is_refused(app: App) -> None:
+    with pytest.raises(Misuse, match="0 processes"):
+        fleet.plan(app, 0)
+
+
+def test_a_handler_that_keeps_the_interpreter_costs_no_lease_of_a_process(
+    run: Run, client: Client, tmp_path: Path
+) -> None:
+    holding, toiling, release = tmp_path / "holding", tmp_path / "toiling", tmp_path / "release"
+    job = handlers.wait_for.options(lease=1.0).enqueue(str(toiling), str(release))
+    program = run()
+    told(toiling)
+    holder = handlers.hold_interpreter.enqueue(str(holding), 3)
+    told(holding)
+    started = time.monotonic()
+
+    until(lambda: holder.state() == "done")
+    held = time.monotonic() - started
+    release.touch()
+    until(lambda: job.state() == "done")
+
+    program.process.send_signal(signal.SIGTERM)
+    assert program.end()[0] == 0
+    assert held > 2.5
+    assert client.attempts(job.id) == []
+
+
+def test_what_one_sort_of_job_enqueues_for_the_other_is_done_before_it_is_idle(
+    run: Run, client: Client
+) -> None:
+    handlers.hand_to_here.enqueue()
+
+    code, _ = run("until_idle=True").end()
+
+    done = [client.get(id) for id in client.find("state:done")]
+    assert code == 0
+    assert sorted(job.kind for job in done if job) == ["hand_to_here", "here"]
+
+
+def test_a_number_of_jobs_is_counted_over_all_processes(run: Run, client: Client) -> None:
+    for _ in range(5):
+        handlers.here.enqueue()
+        handlers.whoami.enqueue()
+
+    code, _ = run("max_jobs=4").end()
+
+    assert code == 0
+    assert len(client.find("state:done")) == 4
+    assert client.find("state:leased") == []
+
+
+def test_a_worker_that_is_killed_is_started_again(run: Run) -> None:
+    program = run()
+    first = handlers.here.enqueue().result(15)
+
+    os.kill(first, signal.SIGKILL)
+
+    second = handlers.here.enqueue().result(15)
+    program.process.send_signal(signal.SIGTERM)
+    code, said = program.end()
+    assert second != first
+    assert code == 0
+    assert f"worker process died  role=worker  pid={first}  reason=killed: signal 9" in said
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_program(run: Run) -> None:
+    code, said = run(TEST_BROKEN="no such file").end(30)
+
+    assert code == 1
+    assert said.count("worker process died  role=worker") >= 4
+    assert "OSError: no such file" in said
+    assert "HF340 a worker process died 5 times as soon as it ran" in said
+
+
+@pytest.mark.parametrize("whom", ["the program", "everybody"])
+def test_one_signal_lets_jobs_finish(run: Run, tmp_path: Path, whom: str) -> None:
+    release, toiling = tmp_path / "release", tmp_path / "toiling"
+    program = run()
+    handle = handlers.wait_for.enqueue(str(toiling), str(release))
+    other = handlers.wait_here.enqueue(str(tmp_path / "here"), str(release))
+    told(toiling)
+    told(tmp_path / "here")
+
+    # A service manager tells all processes of a service at once.
+    for pid in [program.pid, *(program.family() if whom == "everybody" else ())]:
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.3)
+    assert program.process.poll() is None
+    release.touch()
+
+    assert program.end()[0] == 0
+    assert [handle.state(), other.state()] == ["done", "done"]
+
+
+def test_a_second_signal_ends_everything_at_once(run: Run, client: Client, tmp_path: Path) -> None:
+    program = run("grace=60")
+    handlers.wait_for.enqueue(str(tmp_path / "told"), str(tmp_path / "never"))
+    told(tmp_path / "told")
+    family = program.family()
+
+    program.process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    program.process.send_signal(signal.SIGTERM)
+
+    assert program.end(3.0)[0] == 128 + signal.SIGTERM
+    until(lambda: not any(map(alive, family)), 2.0)
+
+
+def test_no_worker_outlives_the_program(run: Run, tmp_path: Path) -> None:
+    program = run()
+    handlers.wait_for.enqueue(str(tmp_path / "told"), str(tmp_path / "never"))
+    told(tmp_path / "told")
+    family = program.family()
+
+    program.process.kill()
+
+    until(lambda: not any(map(alive, family)), 2.0)
+
+
+def test_a_script_runs_its_own_app_in_all_its_processes(database: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(_OWN_APP)
+
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "HOLDFAST_URL": database},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["here, a child: False", "there, a child: True"]
+
+
+def test_a_script_that_runs_its_app_while_it_is_imported_is_told_so(
+    database: str, tmp_path: Path
+) -> None:
+    unguarded = _OWN_APP.replace('if __name__ == "__main__":', "if True:")
+    (tmp_path / "script.py").write_text(unguarded)
+
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "HOLDFAST_URL": database},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert 'Write it under  if __name__ == "__main__":' in done.stderr
+
+
+_SCRIPT = """
+import logging, sys
+from holdfast.errors import HoldfastError
+from holdfast.worker import fleet
+from tests.worker import handlers
+
+try:
+    fleet.run(handlers.app, {options})
+except HoldfastError as error:
+    sys.exit(str(error))
+"""
+
+_OWN_APP = """
+import multiprocessing
+import holdfast
+
+app = holdfast.App()
+
+@app.task
+def here() -> None:
+    print("here, a child:", bool(holdfast.current().app.tasks["there"].runs == "thread"))
+
+@app.task(process=True)
+def there() -> None:
+    print("there, a child:", multiprocessing.parent_process() is not None)
+
+if __name__ == "__main__":
+    here.enqueue()
+    there.enqueue()
+    app.run(until_idle=True)
+"""

@@ -1,0 +1,333 @@
+"""What a handler sees and what becomes of what it returns or raises."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import App, Cancel, Release, Retry
+from holdfast.worker import Worker
+
+Drain = Callable[..., Worker]
+
+
+def test_an_async_handler_runs_with_its_arguments(app: App, drain: Drain) -> None:
+    seen = []
+
+    @app.task
+    async def greet(name: str, shout: bool = False) -> None:
+        seen.append((name, shout))
+
+    greet.enqueue("Ada")
+    greet.enqueue("Grace", shout=True)
+    worker = drain()
+
+    assert seen == [("Ada", False), ("Grace", True)]
+    assert worker.counts.acked == 2
+
+
+def test_a_plain_handler_runs_in_a_thread_of_its_own(app: App, drain: Drain) -> None:
+    threads = []
+
+    @app.task
+    def greet(name: str) -> None:
+        threads.append(threading.get_ident())
+
+    greet.enqueue("Ada")
+    drain()
+
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def test_handlers_run_side_by_side_up_to_the_slots_of_their_queue(app: App, drain: Drain) -> None:
+    now = most = 0
+    lock = threading.Lock()
+    full = threading.Event()
+
+    @app.task
+    def work() -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+            if now == 3:
+                full.set()
+        full.wait(5)
+        with lock:
+            now -= 1
+
+    app.enqueue_many(work.call() for _ in range(9))
+    drain(concurrency=3)
+
+    assert most == 3
+
+
+def test_current_knows_the_job_and_its_attempt(app: App, drain: Drain) -> None:
+    seen: list[Any] = []
+
+    @app.task(queue="mail")
+    async def greet(name: str) -> None:
+        await asyncio.sleep(0)
+        job = holdfast.current()
+        seen.append((job.id, job.kind, job.queue, job.attempt, job.payload))
+        job.assert_held()
+
+    handle = greet.enqueue("Ada")
+    drain()
+
+    assert seen == [(handle.id, "greet", "mail", 1, {"name": "Ada"})]
+
+
+def test_current_outside_of_a_handler_says_so() -> None:
+    with pytest.raises(holdfast.HoldfastError, match="outside of a handler"):
+        holdfast.current()
+
+
+def test_what_one_handler_sets_in_its_context_the_next_does_not_see(app: App, drain: Drain) -> None:
+    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+    seen = []
+
+    @app.task
+    async def greet(name: str) -> None:
+        seen.append(tenant.get())
+        tenant.set(name)
+
+    @app.task
+    def shout(name: str) -> None:
+        seen.append(tenant.get())
+        tenant.set(name)
+
+    app.enqueue_many([greet.call("Ada"), greet.call("Bob"), shout.call("Cy"), shout.call("Di")])
+    drain(concurrency=1)
+
+    assert seen == ["nobody"] * 4
+
+
+def test_handlers_share_what_the_lifespan_opens(app: App, drain: Drain) -> None:
+    events = []
+
+    @app.lifespan
+    async def resources(app: App) -> AsyncIterator[str]:
+        events.append("opened")
+        yield "a pool"
+        events.append("closed")
+
+    @app.task
+    async def use() -> None:
+        events.append(holdfast.current().resources)
+
+    use.enqueue()
+    drain()
+
+    assert events == ["opened", "a pool", "closed"]
+
+
+def test_a_failed_attempt_is_tried_again_and_told_in_full(app: App, drain: Drain) -> None:
+    @app.task(max_attempts=3, retry=0)
+    async def divide(a: int) -> float:
+        return a / 0 if holdfast.current().attempt < 3 else a
+
+    handle = divide.enqueue(1)
+    worker = drain()
+
+    assert handle.state() is None  # done
+    attempts = app.client.attempts(handle.id)
+    assert [attempt.error_kind for attempt in attempts] == ["ZeroDivisionError"] * 2
+    assert "a / 0" in (attempts[0].traceback or "")
+    assert (worker.counts.failed, worker.counts.acked) == (2, 1)
+
+
+def test_a_job_out_of_attempts_is_dead(app: App, drain: Drain) -> None:
+    @app.task(max_attempts=2, retry=0)
+    def explode() -> None:
+        raise RuntimeError("boom")
+
+    handle = explode.enqueue()
+    drain()
+
+    assert handle.state() == "dead"
+    assert len(app.client.attempts(handle.id)) == 2
+
+
+@pytest.mark.parametrize("sort", ["async", "thread"])
+def test_a_handler_steers_by_what_it_raises(app: App, drain: Drain, sort: str) -> None:
+    raised: dict[str, Exception] = {
+        "retry": Retry(in_=3600),
+        "release": Release(in_=3600),
+        "cancel": Cancel("the user left"),
+    }
+
+    if sort == "async":
+
+        @app.task(kind="steer")
+        async def asteer(how: str) -> None:
+            raise raised[how]
+
+        handles = {how: asteer.enqueue(how) for how in raised}
+    else:
+
+        @app.task(kind="steer")
+        def steer(how: str) -> None:
+            raise raised[how]
+
+        handles = {how: steer.enqueue(how) for how in raised}
+    drain()
+
+    jobs = {how: app.client.get(handle.id) for how, handle in handles.items()}
+    states = {how: (job.state, job.attempt) for how, job in jobs.items() if job}
+    assert states["retry"] == ("queued", 1)
+    assert states["release"] == ("queued", 0)  # the attempt was given back
+    assert states["cancel"][0] == "cancelled"
+    assert jobs["cancel"]
+    assert jobs["cancel"].reason == "the user left"
+
+
+def test_a_handler_that_cancels_itself_has_failed(app: App, drain: Drain) -> None:
+    @app.task(max_attempts=1)
+    async def confused() -> None:
+        raise asyncio.CancelledError
+
+    handle = confused.enqueue()
+    drain()
+
+    assert handle.state() == "dead"
+
+
+def test_a_payload_the_function_does_not_take_dies_at_once_and_is_kept(
+    app: App, drain: Drain
+) -> None:
+    @app.task
+    async def greet(name: str) -> None: ...
+
+    job = app.client.enqueue("greet", {"nmae": "Ada"}, max_attempts=5)
+    drain()
+
+    found = app.client.get(job.id)
+    assert found
+    assert (found.state, found.attempt, found.payload) == ("dead", 1, {"nmae": "Ada"})
+
+
+def test_only_kinds_the_worker_has_are_claimed(app: App, drain: Drain) -> None:
+    @app.task
+    async def greet(name: str) -> None: ...
+
+    other = app.client.enqueue("somebody_elses", {})
+    greet.enqueue("Ada")
+    worker = drain()
+
+    assert worker.counts.acked == 1
+    found = app.client.get(other.id)
+    assert found
+    assert (found.state, found.attempt) == ("queued", 0)
+
+
+def test_a_kept_result_can_be_awaited(app: App, start: Callable[..., Any]) -> None:
+    @app.task(keep_result=True)
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    start()
+
+    assert add.enqueue(1, 2).result(timeout=10) == 3
+
+
+def test_a_result_that_cannot_be_kept_is_a_failure(app: App, drain: Drain) -> None:
+    @app.task(keep_result=True, max_attempts=1)
+    def odd() -> Any:
+        return object()
+
+    handle = odd.enqueue()
+    drain()
+
+    assert handle.state() == "dead"
+
+
+def test_a_handler_whose_error_cannot_be_told_still_ends(app: App, drain: Drain) -> None:
+    class RudeError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no comment")
+
+    @app.task(max_attempts=1)
+    async def rude() -> None:
+        raise RudeError
+
+    handle = rude.enqueue()
+    drain()
+
+    assert handle.state() == "dead"
+
+
+@pytest.mark.proves("S3.35")
+def test_a_worker_that_drains_leaves_when_nothing_is_left(app: App, drain: Drain) -> None:
+    @app.task
+    def work(n: int) -> None:
+        if n:
+            work.enqueue(n - 1)  # found as well: it was there before the worker was idle
+
+    work.enqueue(5)
+    worker = drain()
+
+    assert worker.counts.acked == 6
+    queue = app.client.queue("default")
+    assert queue
+    assert (queue.queued, queue.leased) == (0, 0)
+
+
+@pytest.mark.proves("S1.7")
+def test_a_worker_runs_beside_whatever_else_its_program_does(app: App) -> None:
+    @app.task(keep_result=True)
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async def serve() -> int:
+        worker = Worker(app)
+        working = asyncio.create_task(worker.run_async())
+        handle = await add.aenqueue(1, 2)
+        total = await handle.aresult(timeout=10)
+        worker.stop()
+        await working
+        await app.aclose()
+        return total
+
+    assert asyncio.run(serve()) == 3
+
+
+@pytest.mark.proves("S1.21")
+def test_a_job_nobody_was_told_of_is_found_by_looking(app: App, database: str) -> None:
+    ran = threading.Event()
+
+    @app.task
+    def work() -> None:
+        ran.set()
+
+    worker = Worker(app, poll=0.2)
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run_async()))
+    thread.start()
+    with psycopg.connect(database, autocommit=True) as conn:
+        while conn.execute("delete from holdfast.waiter returning queue").fetchone() is None:
+            pass  # until it waits, and then nobody will wake it
+    work.enqueue()
+
+    assert ran.wait(5)
+    worker.stop()
+    thread.join()
+
+
+def test_a_worker_leaves_after_the_jobs_it_was_to_run(app: App) -> None:
+    @app.task
+    async def count() -> None: ...
+
+    app.enqueue_many(count.call() for _ in range(20))
+    worker = Worker(app, max_jobs=7)
+    worker.run()
+
+    assert worker.counts.acked == 7
+    queue = app.client.queue("default")
+    assert queue
+    assert (queue.queued, queue.leased) == (13, 0)

@@ -1,0 +1,384 @@
+"""What a worker does about its leases: keeps them, notices their loss, and never lies."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import App, Client, LeaseLost
+from holdfast.errors import Unavailable
+from holdfast.worker import Worker
+from tests.conftest import Clock
+
+Start = Callable[..., Any]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    """Wait until something is so; what it waits for has no event of its own."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("sort", ["async", "thread"])
+def test_a_job_ten_times_as_long_as_its_lease_runs_once(app: App, start: Start, sort: str) -> None:
+    runs = []
+
+    if sort == "async":
+
+        @app.task(kind="long")
+        async def along() -> None:
+            runs.append(1)
+            await asyncio.sleep(5)
+
+        handle = along.enqueue()
+    else:
+
+        @app.task(kind="long")
+        def long() -> None:
+            runs.append(1)
+            time.sleep(5)
+
+        handle = long.enqueue()
+    start(lease=0.5)
+    start(lease=0.5)
+    wait_for(lambda: handle.state() is None)
+
+    assert runs == [1]
+
+
+def test_a_cancelled_job_stops_its_handler_at_once(app: App, start: Start) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    @app.task
+    async def forever() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    handle = forever.enqueue()
+    running = start(lease=60)
+    assert began.wait(10)
+    # Heard, not waited for: a third of the lease is twenty seconds.
+    wait_for(lambda: running.worker.hears)
+    assert handle.cancel("changed my mind")
+
+    assert ended.wait(5)
+    wait_for(lambda: running.worker.counts.lost == 1)
+    assert handle.state() == "cancelled"
+
+
+def test_a_job_whose_lease_is_lost_is_not_held(app: App, start: Start, database: str) -> None:
+    began, go = threading.Event(), threading.Event()
+    told: list[object] = []
+
+    @app.task
+    def slow() -> None:
+        job = holdfast.current()
+        began.set()
+        go.wait(10)
+        try:
+            job.assert_held()
+        except LeaseLost as error:
+            told.append(error)
+        else:
+            told.append("held")
+
+    handle = slow.enqueue()
+    running = start(lease=1.5)
+    assert began.wait(10)
+    app.client.cancel([handle.id])
+    wait_for(lambda: running.worker.counts.lost == 1)
+    go.set()
+    wait_for(lambda: bool(told))
+
+    assert isinstance(told[0], LeaseLost)
+
+
+@pytest.mark.parametrize("sort", ["async", "thread"])
+def test_the_effects_of_a_job_and_its_ack_commit_together(
+    app: App, start: Start, database: str, sort: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("create table effect (id int, note jsonb)")
+
+    @app.task
+    async def follow() -> None: ...
+
+    if sort == "async":
+
+        @app.task(kind="work", keep_result=True)
+        async def awork(id: int) -> None:
+            async with holdfast.current().transaction() as conn:
+                await conn.execute("insert into effect values (%s, '{}')", [id])
+                await follow.options(conn=conn, queue="later").aenqueue()
+
+        handle = awork.enqueue(1)
+    else:
+
+        @app.task(kind="work", keep_result=True)
+        def work(id: int) -> None:
+            with holdfast.current().transaction() as conn:
+                conn.execute("insert into effect values (%s, '{}')", [id])
+                follow.options(conn=conn, queue="later").enqueue()
+
+        handle = work.enqueue(1)
+    running = start(queues={"default": 2})
+    wait_for(lambda: running.worker.counts.acked == 1)
+
+    with psycopg.connect(database) as conn:
+        assert conn.execute("select count(*) from effect").fetchone() == (1,)
+    assert handle.state() in (None, "done")
+    assert [job.kind for job in app.client.list("queue:later")] == ["follow"]
+
+
+def test_a_stale_holder_writes_nothing(app: App, start: Start, database: str, clock: Clock) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("create table effect (id int)")
+    inside, go = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    @app.task
+    def work() -> None:
+        try:
+            with holdfast.current().transaction() as conn:
+                conn.execute("insert into effect values (1)")
+                inside.set()
+                go.wait(10)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    handle = work.enqueue()
+    running = start(lease=60, concurrency=1)
+    assert inside.wait(10)
+    clock.advance(seconds=61)
+    [stolen] = app.client.claim(worker="thief")
+    go.set()
+    wait_for(lambda: bool(raised))
+
+    assert stolen.id == handle.id
+    assert isinstance(raised[0], LeaseLost)
+    with psycopg.connect(database) as conn:
+        assert conn.execute("select count(*) from effect").fetchone() == (0,)
+    wait_for(lambda: running.worker.counts.lost == 1)
+
+
+def test_progress_is_shown_and_renews_the_lease(app: App, start: Start, database: str) -> None:
+    go = threading.Event()
+
+    @app.task
+    def work() -> None:
+        holdfast.current().progress(3, 20, "step three")
+        go.wait(10)
+
+    handle = work.enqueue()
+    start(lease=60)
+
+    def shown() -> bool:
+        with psycopg.connect(database) as conn:
+            row = conn.execute(
+                "select progress from holdfast.job where id = %s", [handle.id]
+            ).fetchone()
+        return bool(row and row[0] and row[0]["done"] == 3 and row[0]["note"] == "step three")
+
+    wait_for(shown)
+    go.set()
+    wait_for(lambda: handle.state() is None)
+
+
+@pytest.mark.parametrize("sort", ["async", "thread"])
+def test_a_handler_over_its_time_fails_with_the_reason_and_frees_its_slot(
+    app: App, start: Start, sort: str
+) -> None:
+    release, after = threading.Event(), threading.Event()
+
+    if sort == "async":
+
+        @app.task(kind="stuck", timeout=0.3, max_attempts=1)
+        async def astuck() -> None:
+            await asyncio.sleep(3600)
+
+        handle = astuck.enqueue()
+    else:
+
+        @app.task(kind="stuck", timeout=0.3, max_attempts=1)
+        def stuck() -> None:
+            release.wait(15)
+
+        handle = stuck.enqueue()
+
+    @app.task
+    def neighbour() -> None:
+        after.set()
+
+    neighbour.enqueue()
+    start(concurrency=1)
+
+    assert after.wait(10)
+    release.set()
+    wait_for(lambda: handle.state() == "dead")
+    [attempt] = app.client.attempts(handle.id)
+    assert attempt.error_kind == "TimedOut"
+    assert attempt.message == "timed out after 0.3 s"
+
+
+def test_a_blocked_event_loop_is_reported_by_name_and_its_lease_is_kept(
+    app: App, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = []
+
+    @app.task
+    async def rude() -> None:
+        runs.append(1)
+        time.sleep(4)
+
+    handle = rude.enqueue()
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        start(lease=1)
+        wait_for(lambda: handle.state() is None)
+
+    assert runs == [1]
+    [told] = [record for record in caplog.records if "HF301" in record.getMessage()]
+    assert told.kind == "rude"  # type: ignore[attr-defined]
+    assert "test_leases.py" in told.at  # type: ignore[attr-defined]
+
+
+def test_what_has_not_started_is_given_back_at_the_end_without_an_attempt(
+    app: App, start: Start
+) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    @app.task
+    def work(n: int) -> None:
+        began.set()
+        go.wait(10)
+
+    handles = app.enqueue_many(work.call(n) for n in range(5))
+    running = start(concurrency=1, grace=10)
+    assert began.wait(10)
+    running.worker.stop()
+    go.set()
+    running.join()
+
+    assert [handle.state() for handle in handles] == [None, *["queued"] * 4]
+    jobs = [app.client.get(handle.id) for handle in handles[1:]]
+    assert [job.attempt for job in jobs if job] == [0] * 4
+
+
+def test_what_outlasts_the_grace_is_given_back_without_an_attempt(app: App, start: Start) -> None:
+    began = threading.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    handle = work.enqueue()
+    running = start(grace=0.2)
+    assert began.wait(10)
+    running.stop()
+
+    job = app.client.get(handle.id)
+    assert job
+    assert (job.state, job.attempt) == ("queued", 0)
+
+
+def test_a_part_that_fails_ends_the_worker_with_its_error(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    def broken(self: Any, now: float) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("holdfast.worker.keeper.Keeper._renew", broken)
+
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        Worker(app).run()
+
+
+def test_a_handler_past_its_deadline_is_refused_effects_and_goes_on_until_somebody_knows(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, fenced, go = threading.Event(), threading.Event(), threading.Event()
+    told: list[bool] = []
+
+    @app.task
+    async def work() -> None:
+        job = holdfast.current()
+        began.set()
+        while job.held():
+            await asyncio.sleep(0.02)
+        fenced.set()
+        while not go.is_set():
+            await asyncio.sleep(0.02)
+        while not job.held():
+            await asyncio.sleep(0.02)
+        told.append(True)
+
+    away = threading.Event()
+    touch = Client.touch
+
+    def unreachable(self: Client, *args: Any, **options: Any) -> Any:
+        if away.is_set():
+            raise Unavailable("planted")
+        return touch(self, *args, **options)
+
+    monkeypatch.setattr(Client, "touch", unreachable)
+    handle = work.enqueue()
+    running = start(lease=3, upkeep=False, concurrency=1)
+    assert began.wait(10)
+    away.set()
+    assert fenced.wait(10)
+    away.clear()  # in time: nobody has reaped it
+    go.set()
+
+    wait_for(lambda: handle.state() is None)
+    assert told == [True]
+    assert running.worker.counts.lost == 0
+
+
+@pytest.mark.parametrize("sort", ["async", "thread"])
+def test_a_transaction_cut_by_an_outage_costs_no_attempt(
+    app: App, drain: Callable[..., Worker], database: str, sort: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("create table effect (id int)")
+    cut = "select pg_terminate_backend(pg_backend_pid())"
+
+    if sort == "async":
+
+        @app.task(kind="work", max_attempts=1)
+        async def awork() -> None:
+            async with holdfast.current().transaction() as conn:
+                await conn.execute("insert into effect values (1)")
+                await conn.execute(cut)
+
+        handle = awork.enqueue()
+    else:
+
+        @app.task(kind="work", max_attempts=1)
+        def work() -> None:
+            with holdfast.current().transaction() as conn:
+                conn.execute("insert into effect values (1)")
+                conn.execute(cut)
+
+        handle = work.enqueue()
+    drain()
+
+    job = app.client.get(handle.id)
+    assert job
+    assert (job.state, job.attempt) == ("queued", 0)
+    with psycopg.connect(database) as conn:
+        assert conn.execute("select count(*) from effect").fetchone() == (0,)
