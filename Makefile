@@ -1,13 +1,14 @@
 # make setup   prepare .venv (Python >= 3.11 is all it needs)
 # make run     start the demo on the embedded database
 # make test    everything CI runs
+# make chaos   the scenarios of tests/chaos at full length
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: setup run test lint fmt bench lock clean
+.PHONY: setup run test chaos lint fmt bench lock clean
 
 setup: $(READY)
 
@@ -50,6 +51,9 @@ test: lint
 	  fi; \
 	done
 	$(BIN)/pytest
+
+chaos: setup
+	$(BIN)/python -m tests.chaos --long
 
 fmt: setup
 	$(BIN)/ruff check --fix

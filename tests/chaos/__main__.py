@@ -1,0 +1,26 @@
+"""`python -m tests.chaos [--long] [--seed N] [pytest's own arguments]`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def main() -> int:
+    """Run the scenarios, short or at full length."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=main.__doc__)
+    parser.add_argument("--long", action="store_true", help="at full length, about half an hour")
+    parser.add_argument("--seed", type=int, help="the seed a failed run has printed")
+    asked, others = parser.parse_known_args()
+    if asked.long:
+        os.environ["CHAOS_LONG"] = "1"
+        others = ["--timeout=1800", *others]
+    if asked.seed:
+        os.environ["CHAOS_SEED"] = str(asked.seed)
+    return pytest.main([str(Path(__file__).parent), "--durations=0", *others])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Handlers that suffer; what they do is written by themselves to the witness."""
+
+import asyncio
+import os
+import re
+import time
+from pathlib import Path
+
+from holdfast import App, current
+from holdfast.errors import LeaseLost
+from tests.chaos.witness import note
+
+# Exists while the outside system that `depend` needs is up.
+DEPENDENCY = Path(os.environ.get("CHAOS_DEPENDENCY", "/nonexistent"))
+EFFECT = "insert into chaos.effect (n, job, token, attempt, worker) values (%s, %s, %s, %s, %s)"
+
+app = App()
+
+
+@app.task
+async def nap(n: int, seconds: float = 0.0) -> None:
+    job = current()
+    note("start", "nap", n, job)
+    await asyncio.sleep(seconds)
+    note("finish", "nap", n, job)
+
+
+@app.task
+def doze(n: int, seconds: float = 0.0) -> None:
+    job = current()
+    note("start", "doze", n, job)
+    time.sleep(seconds)
+    note("finish", "doze", n, job)
+
+
+@app.task
+async def book(n: int, seconds: float = 0.0) -> None:
+    """Writes its effect and its ack in one transaction, after a while."""
+    job = current()
+    note("start", "book", n, job)
+    await asyncio.sleep(seconds)
+    try:
+        async with job.transaction() as connection:
+            await connection.execute(EFFECT, effect(n))
+    except LeaseLost:
+        note("refused", "book", n, job)
+        raise
+    note("finish", "book", n, job)
+
+
+@app.task
+def book_in_thread(n: int, seconds: float = 0.0) -> None:
+    job = current()
+    note("start", "book_in_thread", n, job)
+    time.sleep(seconds)
+    try:
+        with job.transaction() as connection:
+            connection.execute(EFFECT, effect(n))
+    except LeaseLost:
+        note("refused", "book_in_thread", n, job)
+        raise
+    note("finish", "book_in_thread", n, job)
+
+
+@app.task(queue="lanes", lane="one")
+async def step(n: int, seconds: float = 0.0) -> None:
+    """One of a lane: what it does is fenced, and so is the order."""
+    job = current()
+    note("start", "step", n, job)
+    await asyncio.sleep(seconds)
+    async with job.transaction() as connection:
+        await connection.execute(EFFECT, effect(n))
+    note("finish", "step", n, job)
+
+
+@app.task
+async def block(n: int, seconds: float) -> None:
+    """Stops the event loop of everybody else on it."""
+    job = current()
+    note("start", "block", n, job)
+    time.sleep(seconds)
+    note("finish", "block", n, job)
+
+
+@app.task
+async def fail(n: int) -> None:
+    note("start", "fail", n, current())
+    raise ValueError(f"{n} is not to my liking")
+
+
+@app.task
+def clutch(n: int, seconds: float) -> None:
+    """Holds the interpreter's lock in C code, and with it every thread of its worker."""
+    job = current()
+    note("start", "clutch", n, job)
+    hold_interpreter(seconds)
+    note("finish", "clutch", n, job)
+
+
+@app.task
+async def depend(n: int, seconds: float = 0.0) -> None:
+    """Fails while the outside system is down."""
+    job = current()
+    note("start", "depend", n, job)
+    await asyncio.sleep(seconds)
+    if not DEPENDENCY.exists():
+        note("fail", "depend", n, job)
+        raise ConnectionError("the outside system is down")
+    note("finish", "depend", n, job)
+
+
+def hold_interpreter(seconds: float) -> None:
+    """Match a catastrophic pattern; each further letter takes twice as long."""
+    text = "a" * 18
+    started = time.monotonic()
+    while (left := seconds - (time.monotonic() - started)) > 0:
+        before = time.monotonic()
+        re.match(r"(a+)+$", text + "!")
+        # One match as long as possible, but not longer than what is left.
+        if (time.monotonic() - before) * 2 < left:
+            text += "a"
+
+
+def effect(n: int) -> list[object]:
+    """Return the row that tells of the job that is running."""
+    job = current()
+    return [n, job.id, job.lease.token, job.attempt, job.lease.worker]
