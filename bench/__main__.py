@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import backlog, cycle, enqueue, lanes, notify, pinned, report
+from bench import backlog, cycle, drain, enqueue, lanes, notify, pinned, report
 from bench.harness import SETTINGS, Options, Server
 
 PARTS = {
@@ -20,8 +20,19 @@ PARTS = {
     "notify": notify,
     "enqueue": enqueue,
     "lanes": lanes,
+    "drain": drain,
 }
-QUICK = Options(seconds=1, rounds=2, jobs=20_000, waiting=(1_000, 20_000), samples=200, lanes=500)
+QUICK = Options(
+    seconds=1,
+    rounds=2,
+    jobs=20_000,
+    waiting=(1_000, 20_000),
+    samples=200,
+    lanes=500,
+    drain=5_000,
+    pickups=50,
+    idle=3,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,6 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--waiting", type=_sizes, help="backlogs, compared to the first (10000,1000000)")
     add("--samples", type=int, help="claims from each backlog (2000)")
     add("--lanes", type=int, help="lanes with 5 jobs each (20000)")
+    add("--drain", type=int, help="jobs that one worker process drains (50000)")
+    add("--pickups", type=int, help="jobs enqueued one by one for an idle worker (200)")
+    add("--idle", type=int, help="seconds an idle worker is watched (20)")
+    add("--peers", action="store_true", default=None, help="drain: install and run pgqueuer too")
     results = Path(__file__).parent / "results"
     add("--output", type=Path, default=results, help="where results are kept (bench/results)")
     return parser

@@ -50,6 +50,10 @@ class Options:
     waiting: tuple[int, ...] = (10_000, 1_000_000)
     samples: int = 2_000
     lanes: int = 20_000
+    drain: int = 50_000
+    pickups: int = 200
+    idle: int = 20
+    peers: bool = False
 
 
 def items(count: int, **fields: Any) -> str:

@@ -11,7 +11,17 @@ from bench.__main__ import PARTS
 from bench.harness import Options, Server
 from bench.report import Figure
 
-TINY = Options(seconds=0, rounds=1, jobs=4_000, waiting=(100, 1_000), samples=20, lanes=40)
+TINY = Options(
+    seconds=0,
+    rounds=1,
+    jobs=4_000,
+    waiting=(100, 1_000),
+    samples=20,
+    lanes=40,
+    drain=500,
+    pickups=5,
+    idle=0,
+)
 
 
 @pytest.fixture(scope="module")
