@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--long] [--seed N] [pytest's own arguments]`."""
+"""`python -m tests.chaos [--long] [--seed N] [FILE …] [pytest's own options]`."""
 
 import argparse
 import os
@@ -11,15 +11,16 @@ import pytest
 def main() -> int:
     """Run the scenarios, short or at full length."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=main.__doc__)
+    parser.add_argument("files", nargs="*", default=[str(Path(__file__).parent)])
     parser.add_argument("--long", action="store_true", help="at full length, about half an hour")
     parser.add_argument("--seed", type=int, help="the seed a failed run has printed")
     asked, others = parser.parse_known_args()
     if asked.long:
         os.environ["CHAOS_LONG"] = "1"
-        others = ["--timeout=1800", *others]
+        others += ["--timeout=1800"]
     if asked.seed:
         os.environ["CHAOS_SEED"] = str(asked.seed)
-    return pytest.main([str(Path(__file__).parent), "--durations=0", *others])
+    return pytest.main([*asked.files, "--durations=0", *others])
 
 
 if __name__ == "__main__":

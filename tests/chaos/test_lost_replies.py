@@ -17,8 +17,8 @@ LEASE = 30.0
 PATIENCE = 20.0
 # The life that is shown says these: a statement that is no longer said would prove nothing.
 SAID = {"claim", "settle", "await_work", "touch", "beat", "begin", "insert", "ack", "commit"}
-# The handler's own statement fails, and with it the attempt; its effects are rolled back.
-FAILS = {("book", verb) for verb in ("begin", "insert")}
+# What is said in a handler's own transaction.
+IN_TRANSACTION = {"begin", "insert", "ack", "commit"}
 
 
 @pytest.fixture
@@ -50,7 +50,6 @@ class Lives:
         return ""
 
     def _live(self, fault: Fault | None) -> Sequence[str]:
-        name = fault.verb if fault else "nothing"
         place = self._place / f"{fault}"
         place.mkdir()
         with (
@@ -69,11 +68,18 @@ class Lives:
             stage.drained(PATIENCE)
             stage.judge(dead=1)
             assert not fault or fault.done_at, f"{fault.verb} was not said {fault.nth} times"
-            twice = [runs for runs in stage.runs_twice() if (runs[0].kind, name) not in FAILS]
+            again = {"book"} if fault and _breaks(fault) else set()
+            twice = [runs for runs in stage.runs_twice() if runs[0].kind not in again]
             assert not twice, f"ran twice: {twice}\n{stage.fleet.said()}"
             assert stage.effects() == [(20, 1), (21, 1)]
             assert "Traceback" not in stage.fleet.said(), stage.fleet.said()
             return proxy.exchanges
+
+
+def _breaks(fault: Fault) -> bool:
+    """Whether the fault rolls a handler's own transaction back, so that it has to run again."""
+    committed = fault.verb == "commit" and fault.do in ("cut", "tear", "swallow")
+    return fault.verb in IN_TRANSACTION and not committed
 
 
 def test_a_reply_that_is_cut_off_costs_nothing(lives: Lives, scale: Scale) -> None:
@@ -90,7 +96,9 @@ def test_a_reply_that_is_cut_off_costs_nothing(lives: Lives, scale: Scale) -> No
 
 
 def test_a_reply_that_is_swallowed_costs_no_lease(lives: Lives, scale: Scale) -> None:
-    verbs = sorted(lives.said()) if scale.long else ["claim", "settle", "touch", "commit"]
+    # A handler's own statement may take as long as it needs.
+    said = lives.said() - {"insert"}
+    verbs = sorted(said) if scale.long else ["claim", "settle", "touch", "commit"]
 
     problems = lives.lead([Fault(verb, "swallow") for verb in verbs])
 

@@ -15,6 +15,7 @@ def test_a_worker_told_to_end_loses_nothing_and_charges_nobody(stage: Stage, sca
     waits: list[float] = []
     slowest = 0.0
     worker = stage.start(20, "--grace", f"{GRACE}s")
+    stage.until(lambda: worker.ready)
 
     for _ in range(rounds):
         first = len(stage.ids)

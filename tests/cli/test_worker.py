@@ -292,11 +292,25 @@ def test_a_database_without_the_schema_is_refused(
     assert ended.err.startswith("HF110 ")
 
 
-def test_a_database_that_is_down_is_told(program: Run, project: Path) -> None:
-    ended = program("worker", "app.py", "--url", "postgresql://127.0.0.1:1/x", cwd=project)
+def test_a_database_that_is_down_ends_a_worker_for_cron(program: Run, project: Path) -> None:
+    down = "postgresql://127.0.0.1:1/x"
+    ended = program("worker", "app.py", "--until-idle", "--url", down, cwd=project)
 
     assert ended.code == 3
     assert ended.err.startswith("HF100 ")
+
+
+def test_a_database_that_is_down_is_told_and_waited_for(project: Path) -> None:
+    command = [*PROGRAM, "worker", "app.py", "--url", "postgresql://127.0.0.1:1/x"]
+    with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        alive = process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+
+    assert "HF100 " in said
+    assert alive
 
 
 @pytest.mark.parametrize(

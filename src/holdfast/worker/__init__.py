@@ -21,7 +21,7 @@ from holdfast import __version__, conninfo
 from holdfast.app import App, Task
 from holdfast.client import Client
 from holdfast.current import Stop
-from holdfast.errors import HoldfastError, Misuse
+from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
 from holdfast.events import Listener
 from holdfast.model import Duration
 from holdfast.outcome import seconds
@@ -139,7 +139,7 @@ class Worker:
             if self._runs("process"):
                 processes = ProcessRunner(place_of(self.app), life.finish, self._fail)
                 runners["process"] = processes
-            self._declare(client)
+            self._insist(lambda: self._declare(client))
             async with self._resources() as resources:
                 asyncs.resources = threads.resources = resources
                 work: dict[str, Callable[[], None]] = {
@@ -152,7 +152,7 @@ class Worker:
                     work["upkeep"] = lambda: upkeep.run(self._over)
                     if self._until_idle:
                         # It may be the only one that ever comes: for it, overdue is not idle.
-                        await asyncio.to_thread(upkeep.turn)
+                        await asyncio.to_thread(self._insist, upkeep.turn)
                 parts = [self._part(name, part) for name, part in work.items()]
                 living = self._part("life", lambda: life.run(runners, keeper))
                 facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
@@ -239,6 +239,15 @@ class Worker:
     def _poll(self) -> float:
         usual = POLL_HEARING if self.hears else POLL_DEAF
         return random.uniform(0.8, 1.2) * (self._looks_every or usual)
+
+    def _insist(self, call: Callable[[], object]) -> None:
+        """Make a call that can be repeated until it succeeds, or the worker is to stop."""
+        while not self._stop_asked.is_set():
+            try:
+                call()
+                return
+            except (Unavailable, UnknownOutcome):
+                self._stop_asked.wait(random.uniform(0.1, 1.0))
 
     def _declare(self, client: Client) -> None:
         """Tell the database what there is: kinds and whom to ask about them, and schedules."""

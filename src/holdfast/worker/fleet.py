@@ -7,17 +7,20 @@ run all other jobs. With more than one of them this process only watches over th
 
 import logging
 import os
+import random
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
+
+import psycopg
 
 from holdfast import __version__, conninfo, schema
 from holdfast.app import App
-from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, WorkerDied
+from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, Unavailable, WorkerDied
 from holdfast.outcome import seconds
 from holdfast.worker import GRACE, Worker, place
 from holdfast.worker.allowance import Allowance
@@ -50,7 +53,8 @@ def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options
     """
     place.refuse_while_importing()
     with (screen or Screen.default()).shown():
-        _look_at_database(app)
+        # A worker for cron comes again by itself; any other waits for its database.
+        _look_at_database(app, patient=not options.get("until_idle"))
         roles = plan(app, processes, **options)
         if len(roles) == 1:
             Worker(app, **roles[0].options).run()
@@ -270,10 +274,10 @@ def _work(
             sys.exit(1)
 
 
-def _look_at_database(app: App) -> None:
+def _look_at_database(app: App, *, patient: bool) -> None:
     """See that the schema is there before anything is started, and say which database it is."""
     database = app.database
-    found = schema.status(database.url, source=_SOURCES[database.origin])
+    found = _status(database.url, _SOURCES[database.origin], patient=patient)
     if isinstance(found.problem, SchemaTooNew):
         # In an upgrade the schema comes first, and programs of the release before go on.
         log.warning("the schema is newer than this program", extra={"version": __version__})
@@ -281,6 +285,21 @@ def _look_at_database(app: App) -> None:
         raise found.problem
     server = str(database.server) if database.server else conninfo.server(database.url)
     log.info("starting", extra={"version": __version__, "server": server, "schema": found.found})
+
+
+def _status(url: str, source: str, *, patient: bool) -> schema.Status:
+    """Ask the database which schema it has, and wait for it if it is away: said once."""
+    told = False
+    while True:
+        try:
+            return schema.status(url, source=source)
+        except (Unavailable, psycopg.OperationalError) as error:
+            if not patient:
+                raise
+            if not told:
+                log.warning("%s\n      Waiting for it.", error)
+            told = True
+            sleep(random.uniform(0.2, 1.0))
 
 
 def _processors() -> int:
