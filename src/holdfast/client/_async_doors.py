@@ -121,10 +121,11 @@ class AsyncPool:
             deadline = monotonic() + self._timeout
             async with self._connection(deadline, proven=True) as connection:
                 connection.deadline = None
-                connection.patience = inf if plain else self._timeout
+                connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
                 try:
                     async with connection.transaction():
+                        connection.patience = inf if plain else self._timeout
                         yield AsyncBound(connection)
                         connection.patience = self._timeout
                         committing = True

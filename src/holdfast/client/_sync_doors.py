@@ -117,10 +117,11 @@ class Pool:
             deadline = monotonic() + self._timeout
             with self._connection(deadline, proven=True) as connection:
                 connection.deadline = None
-                connection.patience = inf if plain else self._timeout
+                connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
                 try:
                     with connection.transaction():
+                        connection.patience = inf if plain else self._timeout
                         yield Bound(connection)
                         connection.patience = self._timeout
                         committing = True
