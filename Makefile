@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: setup run test chaos lint fmt bench lock clean
+.PHONY: setup dashboard run test chaos lint fmt bench lock clean
 
 setup: $(READY)
 
@@ -30,7 +30,11 @@ $(READY): requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: setup
+# Node comes from a Python package; nothing is built if nothing has changed.
+dashboard: setup
+	@$(BIN)/python dashboard/build.py
+
+run: setup dashboard
 	@$(BIN)/holdfast demo
 
 lint: setup
@@ -39,9 +43,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/generate_sync_client.py --check
+	$(BIN)/python dashboard/build.py check
 
 # The protocol's tests run once more on every older PostgreSQL that Debian's packages brought.
-test: lint
+test: lint dashboard
 	@for bin in /usr/lib/postgresql/1[4-7]/bin; do \
 	  if [ -x "$$bin/postgres" ]; then \
 	    echo "tests/sql on $$("$$bin/postgres" --version)"; \

@@ -47,6 +47,9 @@ delete from holdfast.worker;
 delete from holdfast.kind;
 delete from holdfast.schedule;
 delete from holdfast.schedule_slot;
+delete from holdfast.api_token;
+delete from holdfast.request;
+delete from holdfast.operation;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
 """

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast import Client, cron, embedded, schema
 from holdfast.errors import CannotConnect
-from holdfast.model import Doubtful, NewSchedule, Tended
+from holdfast.model import Doubtful, NewJob, NewSchedule, Tended
 from holdfast.upkeep import Upkeep
 from tests.conftest import Clock, Connect
 
@@ -630,3 +630,21 @@ def test_checks_are_asked_also_by_one_who_does_not_lead(
         eventually(lambda: orders.state(id) == "done")
 
     assert turns == []
+
+
+def test_whoever_leads_carries_out_operations(client: Client) -> None:
+    jobs = client.enqueue_many(NewJob(kind="a", queue="mail") for _ in range(1200))
+    preview = client.operation_preview("cancel", "queue:mail")
+    client.operation_start(preview.token)
+    stop = threading.Event()
+    keeper = threading.Thread(target=Upkeep(client, holder="me", every=0.1).run, args=[stop])
+
+    keeper.start()
+    end = time.monotonic() + 20
+    while client.operation(preview.id).state == "running" and time.monotonic() < end:
+        time.sleep(0.05)
+    stop.set()
+    keeper.join()
+
+    assert client.operation(preview.id).changed == len(jobs)
+    assert client.queue("mail").cancelled == len(jobs)

@@ -314,6 +314,18 @@ class UnknownWorker(HoldfastError):
     code = "HF313"
 
 
+class UnknownOperation(HoldfastError):
+    """No operation has this id, or its preview is gone."""
+
+    code = "HF314"
+
+
+class UnknownToken(HoldfastError):
+    """No token has this id."""
+
+    code = "HF315"
+
+
 class AppNotFound(Misuse):
     """There is no app where one was named, or a fresh process could not find it there."""
 

@@ -339,6 +339,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A page of jobs. `searched_to`: nothing older than this id was looked at, for want of time."""
+
+    jobs: list[Job]
+    searched_to: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt at a job that failed or expired, or whose work was found done."""
 
@@ -443,13 +451,15 @@ class WorkerRow:
 class Tended:
     """A turn of upkeep: whether it was the caller's, what was done, how long till the next slot.
 
-    `doubtful`: jobs wait for somebody to look whether they are done.
+    `doubtful`: jobs wait for somebody to look whether they are done. `operating`: an operation
+    waits for its next step.
     """
 
     leads: bool
     done: dict[str, Any] | None
     next_slot: timedelta | None
     doubtful: bool
+    operating: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,7 +573,144 @@ class Slot:
     job: UUID | None
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind as its workers declared it; `about` has its queue, doc, JSON schema, and more."""
+
+    kind: str
+    done_when: bool
+    about_json: str
+    declared_at: datetime
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was declared of it, decoded anew at each access."""
+        return _object(self.about_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane: its settings, the job that holds it, how many run, and how many wait (up to 1000)."""
+
+    queue: str
+    lane: str
+    limit: int
+    on_failure: Literal["skip", "retry", "halt"]
+    rate_limit: int | None
+    rate_period: timedelta | None
+    halted_by: UUID | None
+    job: UUID | None
+    worker: str | None
+    lease_until: datetime | None
+    running: int
+    waiting: int
+    oldest: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReleased:
+    """What became of a lane that was to go on; `alive`: its holder lives, and nothing was done."""
+
+    outcome: Literal["released", "resumed", "alive", "free", "unknown"]
+    job: UUID | None = None
+    worker: str | None = None
+
+
 Scope = Literal["read", "produce", "consume", "operate", "admin"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiToken:
+    """Who may call the server by a secret, what they may do, and in which queues (None: all)."""
+
+    id: str
+    sort: Literal["token", "link", "session"]
+    name: str
+    scopes: list[Scope]
+    queues: list[str] | None
+    created_at: datetime
+    created_by: str | None
+    expires_at: datetime | None
+    used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token just made. `secret` is told this once; only its hash is kept."""
+
+    token: ApiToken
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whom a secret stands for; `id` is that of the token."""
+
+    id: str
+    name: str
+    scopes: list[Scope]
+    queues: list[str] | None
+    sort: Literal["token", "link", "session"]
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What is still known of the last lease of a job that is gone."""
+
+    queue: str
+    worker: str
+    claimed_at: datetime
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an operation would be done to; `token` starts it within ten minutes.
+
+    `selects` is the filter with the states that its verb is meant for. Jobs that come to match
+    after `as_of` are left alone. `total` is counted up to a million: `capped` says there are more.
+    """
+
+    id: int
+    token: UUID
+    selects: str
+    as_of: datetime
+    total: int
+    capped: bool
+    sample: list[UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One verb for many jobs, and how far it has come: `seen` of `total`, `changed` of those."""
+
+    id: int
+    state: Literal["previewed", "running", "done", "cancelled", "failed"]
+    verb: Literal["retry", "cancel", "archive", "purge", "move"]
+    filter: str
+    arguments_json: str
+    most: int | None
+    as_of: datetime
+    total: int
+    capped: bool
+    rate: float | None
+    reason: str | None
+    actor: str | None
+    seen: int
+    changed: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    ended_by: str | None
+    problem: str | None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Its further arguments, decoded anew at each access."""
+        return _object(self.arguments_json)
 
 
 def _object(text: str | None) -> dict[str, Any]:

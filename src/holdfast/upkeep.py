@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -124,6 +125,8 @@ class Upkeep:
             done["fired"] = fired
         if doubtful:
             done |= self._look()
+        if tended and tended.operating:
+            done["operated"] = self._duty("operations", self._operate) or 0
         busy = any(done.values())
         if told:
             told(done)
@@ -173,6 +176,14 @@ class Upkeep:
         slots = self._client.schedule_fire(due, turn.slots, turn.next_at, problem=never)
         wait = turn.next_at - due.now if turn.next_at else None
         return sum(slot.outcome == "fired" for slot in slots), wait
+
+    def _operate(self) -> int:
+        """Do steps of operations for a while; returns how many jobs they looked at."""
+        seen = 0
+        end = monotonic() + self._every
+        while monotonic() < end and (step := self._client.operation_step()) is not None:
+            seen += step.seen
+        return seen
 
     def _look(self) -> dict[str, int]:
         if not self._checks:

@@ -1,6 +1,7 @@
 """docs/reference/errors.md is the whole catalogue, and every code in it can be provoked."""
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -17,10 +19,12 @@ from holdfast import App, Client, HoldfastError, NewJob, embedded, schema
 from holdfast.cli import locate, main
 from holdfast.events import Listener
 from holdfast.model import Ack, Nack
+from holdfast.server import Server, Settings
 from holdfast.worker import Worker, fleet
 from holdfast.worker.place import Place
 from holdfast.worker.screen import Screen
 from tests.docs import pages
+from tests.server.serving import serving
 
 PAGE = pages.ROOT / "docs" / "reference" / "errors.md"
 LISTED = set(re.findall(r"^## (HF\d{3})$", PAGE.read_text("utf-8"), re.MULTILINE))
@@ -147,6 +151,9 @@ def test_a_job_nobody_knows(database: str) -> None:
         (["queue", "show", "nosuch"], "HF311"),
         (["worker", "stop", "nosuch"], "HF313"),
         (["worker", "nosuch.py"], "HF240"),
+        (["op", "show", "4711"], "HF314"),
+        (["token", "revoke", "nosuch"], "HF315"),
+        (["serve", "--host", "0.0.0.0"], "HF400"),
         (["job", "cancel", "kind:a"], "HF401"),
     ],
 )
@@ -160,6 +167,57 @@ def test_commands_show_the_code_first(
         main(["--url", database, *command], prog_name="holdfast")
 
     assert capsys.readouterr().err.split()[0] == code
+
+
+def test_a_port_that_is_taken(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
+        main(["serve", "--url", database, "--quiet", "--port", str(taken.getsockname()[1])])
+
+    assert capsys.readouterr().err.split()[0] == "HF405"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "code"),
+    [
+        ("POST", "/v1/lanes/nosuch/release", {"json": {}}, "HF316"),
+        ("GET", "/queue/message", {}, "HF317"),
+        ("GET", "/v1/queues", {"headers": {"Authorization": "Bearer hf_wrong"}}, "HF402"),
+        ("GET", "/v1/queues", {"headers": {"Host": "evil.example"}}, "HF403"),
+        ("GET", "/nosuch", {}, "HF404"),
+        ("POST", "/v1/jobs", {"json": {}}, "HF406"),
+        ("DELETE", "/v1/jobs/{leased}", {}, "HF409"),
+        ("GET", "/v1/jobs/{acked}", {}, "HF410"),
+        ("POST", "/v1/jobs", {"json": {"kind": "b"}, "headers": {"Idempotency-Key": "k"}}, "HF411"),
+        ("POST", "/v1/operations", {"json": {"preview_token": "{old}"}}, "HF412"),
+        ("POST", "/v1/jobs", {"content": b"x" * 5000}, "HF413"),
+        ("GET", "/v1/events/stream", {}, "HF429"),
+    ],
+)
+def test_the_server_tells_the_code(
+    method: str, path: str, options: dict[str, Any], code: str, database: str, connect: Connect
+) -> None:
+    with Client(database) as client:
+        acked, leased = client.enqueue("a"), client.enqueue("a")
+        client.ack(client.claim(worker="w", limit=1))
+        client.claim(worker="w")
+        preview = client.operation_preview("cancel", "kind:a")
+    connect(database).execute(
+        "update holdfast.operation set created_at = now() - interval '11 minutes'"
+    )
+    known = {"acked": str(acked.id), "leased": str(leased.id), "old": f"pv_{preview.token}"}
+    if "preview_token" in options.get("json", {}):
+        options = {"json": {"preview_token": known["old"]}}
+
+    with (
+        serving(Server(database, settings=Settings(body_limit=4096, streams=0))) as server,
+        server.client() as api,
+    ):
+        api.post("/v1/jobs", json={"kind": "a"}, headers={"Idempotency-Key": "k"})
+        if code == "HF317":
+            api.get("/queue/message")
+        answer = api.request(method, path.format(**known), **options)
+
+    assert answer.json()["code"] == code
 
 
 def test_an_app_whose_module_fails(tmp_path: Path) -> None:

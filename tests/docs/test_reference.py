@@ -30,7 +30,10 @@ def test_every_function_anyone_may_call_is_shown_with_its_signature(connect: Con
 
 @pytest.mark.parametrize(
     "view",
-    ["jobs", "queues", "depth", "dead_groups", "schedules", "schedule_slots", "workers"],
+    [
+        *("jobs", "queues", "depth", "dead_groups", "schedules", "schedule_slots", "workers"),
+        *("kinds", "lanes", "operations", "api_tokens"),
+    ],
 )
 def test_columns_of_a_view_are_named(view: str, connect: Connect) -> None:
     cursor = connect().execute(f"select * from holdfast.{view} limit 0")

@@ -1,11 +1,15 @@
 """Every snippet of the documentation does what its page shows."""
 
+from contextlib import ExitStack
 from pathlib import Path
+from shutil import which
 
 import pytest
 
+from holdfast.server import Server, Settings
 from tests.docs import pages
 from tests.docs.readers import Reader
+from tests.server.serving import serving
 
 EVERY_PAGE = pytest.mark.parametrize("page", pages.pages(), ids=pages.name_of)
 
@@ -32,7 +36,13 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(
     monkeypatch.setenv("HOLDFAST_URL", database)
     monkeypatch.chdir(tmp_path)
 
-    with Reader(database, binaries, tmp_path) as reader:
+    with ExitStack() as stack:
+        if "$HOLDFAST_API" in page.read_text("utf-8"):
+            if not (which("curl") and which("jq")):
+                pytest.skip("its reader has curl and jq")
+            served = stack.enter_context(serving(Server(database, settings=Settings(fresh=0.0))))
+            monkeypatch.setenv("HOLDFAST_API", served.url)
+        reader = stack.enter_context(Reader(database, binaries, tmp_path))
         for block in pages.blocks(page):
             if block.language in pages.RUNS:
                 try:

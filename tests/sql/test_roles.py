@@ -16,7 +16,7 @@ from tests.conftest import SETTINGS, Connect
 from tests.protocol import Protocol, shared_database
 
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
-LOOK = {"get", "list", "find", "attempts", "explain"}
+LOOK = {"get", "list", "find", "search", "attempts", "explain"}
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
     *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over"),
@@ -26,17 +26,23 @@ KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
+    "operation_step",
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
     *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
+    *("lane_release", "operation_preview", "operation_start", "operation_cancel"),
+}
+SERVE = {
+    *("token_create", "token_find", "token_revoke", "link_spend"),
+    *("once", "answered", "tell", "receipt"),
 }
 MAY_CALL = {
     "holdfast_reader": ANYONE | LOOK,
     "holdfast_producer": ANYONE | PRODUCE,
     "holdfast_worker": ANYONE | PRODUCE | HOLD | KEEP_UP | {"get", "explain"},
-    "holdfast_operator": ANYONE | LOOK | PRODUCE | HOLD | KEEP_UP | OPERATE,
+    "holdfast_operator": ANYONE | LOOK | PRODUCE | HOLD | KEEP_UP | OPERATE | SERVE,
 }
 
 COPIED_COLUMNS = (

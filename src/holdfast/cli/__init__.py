@@ -11,8 +11,11 @@ from holdfast.cli.dev import dev
 from holdfast.cli.grammar import Program
 from holdfast.cli.job import job
 from holdfast.cli.migrate import migrate
+from holdfast.cli.op import op
 from holdfast.cli.queue import queue
 from holdfast.cli.schedule import schedule
+from holdfast.cli.serve import serve
+from holdfast.cli.token import token
 from holdfast.cli.upkeep import upkeep
 from holdfast.cli.worker import worker
 
@@ -33,11 +36,14 @@ def main() -> None:
 for command in (
     dev,
     worker,
+    serve,
     migrate,
     job,
     queue,
     dead,
+    op,
     schedule,
+    token,
     upkeep,
     demo,
     config,

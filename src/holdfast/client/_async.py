@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -16,12 +16,15 @@ import psycopg
 from psycopg import AsyncConnection
 
 from holdfast import conninfo
+from holdfast.client import _secrets as secrets
 from holdfast.client import _wire as wire
 from holdfast.client._async_doors import AsyncBound, AsyncPool
 from holdfast.client._call import Call, Row, may_retry
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
 from holdfast.model import (
+    ApiToken,
     Attempt,
+    Caller,
     Change,
     Claim,
     DeadGroup,
@@ -31,15 +34,24 @@ from holdfast.model import (
     DueSchedule,
     Duration,
     Enqueued,
+    Found,
     Held,
     Job,
     JobOptions,
+    Kind,
+    Lane,
+    LaneReleased,
     Lease,
     NewJob,
     NewSchedule,
+    NewToken,
+    Operation,
+    Preview,
     Queue,
     Reaped,
+    Receipt,
     Schedule,
+    Scope,
     Settled,
     Settlement,
     Slot,
@@ -56,6 +68,8 @@ _JOB = wire.columns(Job)
 _QUEUE = wire.columns(Queue)
 _SCHEDULE = wire.columns(Schedule)
 _SLOT = wire.columns(Slot)
+_OPERATION = wire.columns(Operation)
+_TOKEN = wire.columns(ApiToken)
 _MINUTE = timedelta(minutes=1)
 _ACK: LiteralString = (
     "select id, outcome, detail from holdfast.ack("
@@ -425,6 +439,12 @@ class AsyncClient:
         [(done,)] = await self._door.run(Call("upkeep", "select holdfast.upkeep()"))
         return wire.decoded_object(done)
 
+    async def read_only(self) -> bool:
+        """Whether the database takes no changes: a standby, or one that was set so."""
+        sql = "select current_setting('transaction_read_only') = 'on'"
+        [(answer,)] = await self._door.run(Call("read_only", sql, reads=True))
+        return bool(answer)
+
     async def now(self) -> datetime:
         """Return the time of the database, by which everything is decided."""
         [(at,)] = await self._door.run(Call("now", "select holdfast.now()", reads=True))
@@ -473,12 +493,12 @@ class AsyncClient:
     async def tend(self, holder: str, *, length: Duration = 5.0) -> Tended:
         """Do all housekeeping once if `holder` leads, in one call; see `lead` and `upkeep`."""
         sql = (
-            "select leads, done, next_slot, doubtful from holdfast.tend("
+            "select leads, done, next_slot, doubtful, operating from holdfast.tend("
             "holder => %s::text, length => %s::interval)"
         )
         call = Call("tend", sql, [holder, wire.interval(length)])
-        [(leads, done, next_slot, doubtful)] = await self._door.run(call)
-        return Tended(leads, done and wire.decoded_object(done), next_slot, doubtful)
+        [(leads, done, *rest)] = await self._door.run(call)
+        return Tended(leads, done and wire.decoded_object(done), *rest)
 
     async def await_work(
         self, queues: Sequence[str], *, worker: str, patience: Duration = _MINUTE
@@ -599,6 +619,28 @@ class AsyncClient:
         )
         rows = await self._door.run(Call("find", sql, [filter, limit, before], reads=True))
         return [id for (id,) in rows]
+
+    async def search(
+        self,
+        filter: str = "",
+        *,
+        limit: int = 50,
+        before: UUID | None = None,
+        patience: Duration = 0.05,
+    ) -> Found:
+        """Return a page of jobs that match a filter, newest first, looked for not much longer.
+
+        Where `searched_to` of the answer is an id, a search `before` it goes on.
+        """
+        sql = (
+            f"select {_JOB}, searched_to from (select (s.job).*, s.searched_to "
+            "from holdfast.search(filter => %s::text, max_jobs => %s::int, before => %s::uuid, "
+            "patience => %s::interval) s) j"
+        )
+        parameters = [filter, limit, before, wire.interval(patience)]
+        rows = await self._door.run(Call("search", sql, parameters, reads=True))
+        jobs = [Job(*row[:-1]) for row in rows if row[0] is not None]
+        return Found(jobs, rows[0][-1] if rows else None)
 
     async def get(self, id: UUID) -> Job | None:
         """Return everything known of a job; None if there is none, or it was deleted when done."""
@@ -797,6 +839,221 @@ class AsyncClient:
         sql = "select holdfast.schedule_delete(name => %s::text, actor => %s::text)"
         [(found,)] = await self._door.run(Call("schedule_delete", sql, [name, actor]))
         return bool(found)
+
+    async def kinds(self) -> list[Kind]:
+        """Return what workers declared of their kinds, by name."""
+        sql = f"select {wire.columns(Kind)} from holdfast.kinds order by kind"
+        return [Kind(*row) for row in await self._door.run(Call("kinds", sql, reads=True))]
+
+    async def lanes(self, *, limit: int = 500) -> list[Lane]:
+        """Return lanes that are in use or set up, the longest waiting first."""
+        sql = (
+            f"select {wire.columns(Lane)} from holdfast.lanes "
+            "order by oldest desc nulls last, queue, lane limit %s::int"
+        )
+        rows = await self._door.run(Call("lanes", sql, [limit], reads=True))
+        return [Lane(*row) for row in rows]
+
+    async def lane_release(
+        self, queue: str, lane: str, *, actor: str | None = None
+    ) -> LaneReleased:
+        """Let a lane go on that is halted, or whose holder was not seen for a minute."""
+        sql = (
+            "select outcome, job, worker from holdfast.lane_release("
+            "queue => %s::text, lane => %s::text, actor => %s::text)"
+        )
+        [row] = await self._door.run(Call("lane_release", sql, [queue, lane, actor]))
+        return LaneReleased(*row)
+
+    async def tell(self, worker: str, facts: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
+        """Say for a worker that it lives, and what it did since; whether it should stop.
+
+        Facts are those of `beat`; counts (claimed, acked, failed, lost) add up over all who tell.
+        """
+        sql = (
+            "select stop from holdfast.tell("
+            "worker => %s::text, facts => %s::jsonb, counts => %s::jsonb)"
+        )
+        parameters = [worker, wire.settings(facts, "facts"), wire.settings(counts, "counts")]
+        [(stop,)] = await self._door.run(Call("tell", sql, parameters, repeatable=False))
+        return bool(stop)
+
+    async def receipt(self, id: UUID) -> Receipt | None:
+        """Return what is still known of a job that was done and deleted within minutes."""
+        sql = f"select {wire.columns(Receipt)} from holdfast.receipt(id => %s::uuid)"
+        rows = await self._door.run(Call("receipt", sql, [id], reads=True))
+        return Receipt(*rows[0]) if rows else None
+
+    async def once(
+        self, key: str, work: Callable[[Self], Awaitable[str]], *, caller: str, digest: str
+    ) -> tuple[str | None, bool]:
+        """Do work in a transaction, unless the caller had it done under this key before.
+
+        `work` gets a client bound to the transaction, and returns the answer, which is kept for a
+        day. Returns the answer, this one or that of then, and whether it was kept. None: the key
+        was used with another `digest`, which says what was asked. A repeat that comes meanwhile
+        waits.
+        """
+        async with self._door.transaction("once") as door:
+            sql = (
+                "select known, same, answer from holdfast.once("
+                "caller => %s::text, key => %s::text, digest => %s::text)"
+            )
+            [(known, same, kept)] = await door.run(Call("once", sql, [caller, key, digest]))
+            if known:
+                return (kept if same else None), True
+            answer = await work(self.on(door.connection))
+            sql = (
+                "select holdfast.answered(caller => %s::text, key => %s::text, answer => %s::text)"
+            )
+            await door.run(Call("answered", sql, [caller, key, answer]))
+            return answer, False
+
+    @asynccontextmanager
+    async def attempt(self) -> AsyncIterator[None]:
+        """Keep a refusal inside from spoiling the transaction of a bound client: by a savepoint."""
+        if isinstance(self._door, AsyncBound):
+            async with self._door.connection.transaction():
+                yield
+        else:
+            yield
+
+    async def tokens(self) -> list[ApiToken]:
+        """Return the tokens that were made for programs, the newest first."""
+        sql = (
+            f"select {_TOKEN} from holdfast.api_tokens where sort = 'token' "
+            "order by created_at desc, id"
+        )
+        return [ApiToken(*row) for row in await self._door.run(Call("tokens", sql, reads=True))]
+
+    async def token_create(
+        self,
+        name: str,
+        scopes: Sequence[Scope],
+        *,
+        queues: Sequence[str] | None = None,
+        expires: Duration | None = None,
+        sort: str = "token",
+        parent: str | None = None,
+        actor: str | None = None,
+    ) -> NewToken:
+        """Make a secret by which a program may call the server; it is told this once.
+
+        `sort` is token, session (of a browser) or link (it signs in once); `parent` is the id of
+        the token it was got by, and ends with it.
+        """
+        id, secret, hash = secrets.make()
+        sql = (
+            f"select {_TOKEN} from holdfast.token_create(id => %s::text, hash => %s::bytea, "
+            "name => %s::text, scopes => %s::text[], queues => %s::text[], "
+            "expires => %s::interval, sort => %s::text, parent => %s::text, actor => %s::text)"
+        )
+        limits = [None if queues is None else [*queues], wire.interval(expires)]
+        parameters = [id, hash, name, [*scopes], *limits, sort, parent, actor]
+        [row] = await self._door.run(Call("token_create", sql, parameters, repeatable=False))
+        return NewToken(ApiToken(*row), secret)
+
+    async def token_check(self, secret: str) -> Caller | None:
+        """Return whom a secret stands for; None if it is wrong, revoked or expired."""
+        id = secrets.id_in(secret)
+        if id is None:
+            return None
+        sql = (
+            "select name, scopes, queues, sort, expires_at, hash "
+            "from holdfast.token_find(id => %s::text)"
+        )
+        rows = await self._door.run(Call("token_check", sql, [id]))
+        if not rows or not secrets.fits(secret, rows[0][-1]):
+            return None
+        return Caller(id, *rows[0][:-1])
+
+    async def link_spend(self, secret: str) -> Caller | None:
+        """Use the secret of a sign-in link; None if it was used before, has expired or is none."""
+        id = secrets.id_in(secret)
+        if id is None:
+            return None
+        sql = (
+            "select name, scopes, queues from holdfast.link_spend("
+            "id => %s::text, hash => %s::bytea)"
+        )
+        call = Call("link_spend", sql, [id, secrets.digest(secret)], repeatable=False)
+        for name, scopes, queues in await self._door.run(call):
+            return Caller(id, name, scopes, queues, "link")
+        return None
+
+    async def token_revoke(self, id: str, *, actor: str | None = None) -> bool:
+        """Let a token in no more; False if there is none of that id."""
+        sql = "select holdfast.token_revoke(id => %s::text, actor => %s::text)"
+        [(found,)] = await self._door.run(Call("token_revoke", sql, [id, actor]))
+        return bool(found)
+
+    async def operation_preview(
+        self,
+        verb: str,
+        filter: str,
+        *,
+        most: int | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        **arguments: Any,
+    ) -> Preview:
+        """Count the jobs that a verb would be done to: retry, cancel, archive, purge or move.
+
+        `most`: only so many, the newest. Arguments are `delay` for retry and `queue` for move.
+        """
+        sql = (
+            f"select {wire.columns(Preview)} from holdfast.operation_preview(verb => %s::text, "
+            "filter => %s::text, arguments => %s::jsonb, most => %s::bigint, "
+            "reason => %s::text, actor => %s::text)"
+        )
+        given = {name: value for name, value in arguments.items() if value is not None}
+        parameters = [verb, filter, wire.settings(given, "arguments"), most, reason, actor]
+        [row] = await self._door.run(Call("operation_preview", sql, parameters))
+        return Preview(*row)
+
+    async def operation_start(
+        self, token: UUID, *, rate: float | None = None, actor: str | None = None
+    ) -> Operation | None:
+        """Start what was previewed, at most `rate` jobs per second; None if there is no preview.
+
+        It is done by whoever runs upkeep or a server. Starting it again changes nothing.
+        """
+        sql = (
+            f"select {_OPERATION} from holdfast.operation_start("
+            "token => %s::uuid, rate => %s::float8, actor => %s::text)"
+        )
+        rows = await self._door.run(Call("operation_start", sql, [token, rate, actor]))
+        return Operation(*rows[0]) if rows else None
+
+    async def operation_cancel(self, id: int, *, actor: str | None = None) -> Operation | None:
+        """Stop an operation behind its last chunk; None if there is none of that id."""
+        sql = (
+            f"select {_OPERATION} from holdfast.operation_cancel("
+            "id => %s::bigint, actor => %s::text)"
+        )
+        rows = await self._door.run(Call("operation_cancel", sql, [id, actor]))
+        return Operation(*rows[0]) if rows else None
+
+    async def operation_step(self, limit: int = 500) -> Operation | None:
+        """Do the next chunk of an operation that is due; None if there is none."""
+        sql = f"select {_OPERATION} from holdfast.operation_step(max_jobs => %s::int)"
+        rows = await self._door.run(Call("operation_step", sql, [limit]))
+        return Operation(*rows[0]) if rows else None
+
+    async def operations(self, *, limit: int = 100) -> list[Operation]:
+        """Return operations that were started, the newest first."""
+        sql = (
+            f"select {_OPERATION} from holdfast.operations where started_at is not null "
+            "order by id desc limit %s::int"
+        )
+        rows = await self._door.run(Call("operations", sql, [limit], reads=True))
+        return [Operation(*row) for row in rows]
+
+    async def operation(self, id: int) -> Operation | None:
+        """Return one operation; None if there is none of that id."""
+        sql = f"select {_OPERATION} from holdfast.operations where id = %s::bigint"
+        rows = await self._door.run(Call("operation", sql, [id], reads=True))
+        return Operation(*rows[0]) if rows else None
 
     async def depth(self) -> list[Depth]:
         """Return how many jobs there are by queue, kind and state, from kept counters."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from math import inf
 from time import monotonic
@@ -153,7 +153,14 @@ class AsyncPool:
         async with self._connection(deadline, proven=not call.repeatable) as connection:
             if after_cut and call.again and (rows := await _fetch(connection.cursor(), call.again)):
                 return rows
-            return await _fetch(connection.cursor(), call)
+            try:
+                return await _fetch(connection.cursor(), call)
+            except _TooLate:
+                # Hung up alone, the server would go on looking for nobody.
+                if call.reads:
+                    with suppress(psycopg.Error):
+                        await connection.cancel_safe(timeout=1.0)
+                raise
 
     @asynccontextmanager
     async def _connection(self, deadline: float, *, proven: bool) -> AsyncIterator["_Connection"]:
@@ -307,6 +314,10 @@ class _Connection(AsyncConnection[Row]):
         return await waiting.wait_async(_until(gen, deadline), self.pgconn.socket, 0.1)
 
 
+class _TooLate(psycopg.OperationalError):
+    """Nothing came before the deadline."""
+
+
 def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
     """Pass a generator of the driver through, until it waits in vain past the deadline."""
     try:
@@ -314,7 +325,7 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
         while True:
             ready = yield wanted
             if not ready and monotonic() > deadline:
-                raise psycopg.OperationalError("no answer from the server before the deadline")
+                raise _TooLate("no answer from the server before the deadline")
             wanted = gen.send(ready)
     except StopIteration as stop:
         result: RV = stop.value

@@ -4,7 +4,7 @@ import logging
 import random
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from math import inf
 from time import monotonic
@@ -149,7 +149,14 @@ class Pool:
         with self._connection(deadline, proven=not call.repeatable) as connection:
             if after_cut and call.again and (rows := _fetch(connection.cursor(), call.again)):
                 return rows
-            return _fetch(connection.cursor(), call)
+            try:
+                return _fetch(connection.cursor(), call)
+            except _TooLate:
+                # Hung up alone, the server would go on looking for nobody.
+                if call.reads:
+                    with suppress(psycopg.Error):
+                        connection.cancel_safe(timeout=1.0)
+                raise
 
     @contextmanager
     def _connection(self, deadline: float, *, proven: bool) -> Iterator["_Connection"]:
@@ -303,6 +310,10 @@ class _Connection(Connection[Row]):
         return waiting.wait(_until(gen, deadline), self.pgconn.socket, 0.1)
 
 
+class _TooLate(psycopg.OperationalError):
+    """Nothing came before the deadline."""
+
+
 def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
     """Pass a generator of the driver through, until it waits in vain past the deadline."""
     try:
@@ -310,7 +321,7 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
         while True:
             ready = yield wanted
             if not ready and monotonic() > deadline:
-                raise psycopg.OperationalError("no answer from the server before the deadline")
+                raise _TooLate("no answer from the server before the deadline")
             wanted = gen.send(ready)
     except StopIteration as stop:
         result: RV = stop.value

@@ -31,7 +31,7 @@ begin
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
-        holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+        holdfast.search(text, integer, uuid, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], bigint[]) to %I', v_role);
@@ -52,7 +52,7 @@ begin
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function
         holdfast.beat(text, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval),
-        holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
+        holdfast.operation_step(integer), holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
         holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
         holdfast.schedule_fault(text, bigint, text) to %I', v_role);
     end if;
@@ -63,7 +63,14 @@ begin
         holdfast.queue_set(text, jsonb, text), holdfast.lane_set(text, text, jsonb, text),
         holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount(),
         holdfast.stop_worker(text, text), holdfast.schedule_set(text, jsonb, text), holdfast.schedule_run(text, text),
-        holdfast.schedule_pause(text, text, text), holdfast.schedule_resume(text, text), holdfast.schedule_delete(text, text) to %I', v_role);
+        holdfast.schedule_pause(text, text, text), holdfast.schedule_resume(text, text), holdfast.schedule_delete(text, text),
+        holdfast.lane_release(text, text, text) to %I', v_role);
+      execute format('grant execute on function
+        holdfast.token_create(text, bytea, text, text[], text[], interval, text, text, text), holdfast.token_find(text),
+        holdfast.link_spend(text, bytea), holdfast.token_revoke(text, text), holdfast.once(text, text, text),
+        holdfast.answered(text, text, text), holdfast.tell(text, jsonb, jsonb), holdfast.receipt(uuid),
+        holdfast.operation_preview(text, text, jsonb, bigint, text, text), holdfast.operation_start(uuid, double precision, text),
+        holdfast.operation_cancel(bigint, text) to %I', v_role);
     end if;
   end loop;
 end

@@ -90,3 +90,45 @@ from holdfast.schedule s;
 create or replace view holdfast.schedule_slots as
 select x.name, x.slot, x.outcome, x.job, x.at
 from holdfast.schedule_slot x;
+
+-- kinds: what workers declared of their kinds; about has queue, doc, schema and whatever else they say.
+create or replace view holdfast.kinds as
+select k.name as kind, k.done_when, k.about, k.declared_at
+from holdfast.kind k;
+
+-- lanes: those that are in use or set up. waiting is counted up to 1000; oldest is how long the first waits.
+create or replace view holdfast.lanes as
+select
+  l.queue, l.name as lane, coalesce(l.lane_limit, q.lane_limit, 1) as "limit",
+  coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure, l.rate_limit, l.rate_period, l.halted_by,
+  h.job, h.worker, h.lease_until, h.running, w.waiting, w.oldest
+from holdfast.lane l
+left join holdfast.queue q on q.name = l.queue
+cross join lateral (
+  select (array_agg(j.id order by j.lane_seq))[1] as job, (array_agg(j.worker order by j.lane_seq))[1] as worker,
+         (array_agg(j.lease_until order by j.lane_seq))[1] as lease_until, count(*)::integer as running
+  from holdfast.job j
+  where j.part = l.part and j.queue = l.queue and j.lane = l.name and j.held
+) h
+cross join lateral (
+  select count(*)::integer as waiting, greatest(holdfast.now() - min(x.run_at), '0') as oldest
+  from (
+    select j.run_at
+    from holdfast.job j
+    where j.part = l.part and j.queue = l.queue and j.lane = l.name and j.lane_seq is not null and j.token is null
+    order by j.lane_seq
+    limit 1000
+  ) x
+) w;
+
+-- api_tokens: who may call the server; without the hashes.
+create or replace view holdfast.api_tokens as
+select t.id, t.sort, t.name, t.scopes, t.queues, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by
+from holdfast.api_token t;
+
+-- operations: work on many jobs, and how far it has come.
+create or replace view holdfast.operations as
+select
+  o.id, o.state, o.verb, o.filter, o.arguments, o.most, o.as_of, o.total, o.capped, o.rate, o.reason, o.actor,
+  o.seen, o.changed, o.created_at, o.started_at, o.ended_at, o.ended_by, o.problem
+from holdfast.operation o;

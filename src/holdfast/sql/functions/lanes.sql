@@ -282,3 +282,43 @@ begin
   perform holdfast.unblock(v_part, array[queue], array[lane], holdfast.now());
 end
 $$;
+
+-- lane_release: let a lane go on that nobody works in. A halted lane is resumed; a job that holds the lane
+-- and whose worker was not seen for a minute counts as expired. outcome: released, resumed, alive (nothing
+-- was done: the worker lives), free (nobody holds it), unknown (there is no such lane).
+create or replace function holdfast.lane_release(queue text, lane text, actor text default null)
+returns table (outcome text, job uuid, worker text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_now constant timestamptz := holdfast.now();
+  v_row holdfast.lane;
+  held  record;
+begin
+  select l.* into v_row from holdfast.lane l where l.queue = lane_release.queue and l.name = lane_release.lane for update;
+  if not found then
+    return query select 'unknown', null::uuid, null::text;
+    return;
+  end if;
+  select j.id, j.token, j.worker, w.name is not null as alive into held
+  from holdfast.job j
+  left join holdfast.worker w on w.name = j.worker and w.seen_at > v_now - interval '1 minute'
+  where j.part = v_row.part and j.queue = v_row.queue and j.lane = v_row.name and j.held
+  order by w.name is not null, j.lane_seq
+  limit 1
+  for update of j;
+  if found then
+    if not held.alive then
+      perform holdfast.expire(v_row.part, array[held.id], array[held.token], v_now);
+    end if;
+    return query select case when held.alive then 'alive' else 'released' end, held.id, held.worker;
+  elsif v_row.halted_by is not null then
+    perform holdfast.lane_set(queue, lane, '{"halted": false}', actor);
+    return query select 'resumed', v_row.halted_by, null::text;
+  else
+    return query select 'free', null::uuid, null::text;
+  end if;
+end
+$$;

@@ -34,6 +34,110 @@ begin
 end
 $$;
 
+-- search: jobs that match a filter, newest first, looked for no longer than patience. In every row searched_to
+-- is null if the page is whole or there is nothing older; else nothing that is older than this id was looked
+-- at, and a search before it goes on. A search that found nothing in time is one row without a job.
+create or replace function holdfast.search(
+  filter text default '', max_jobs integer default 50, before uuid default null, patience interval default '50 milliseconds')
+returns table (job holdfast.jobs, searched_to uuid)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_until  constant timestamptz := clock_timestamp() + patience;
+  v_states constant text[] := holdfast.states_in(filter);
+  v_parts  smallint[] := holdfast.parts_in(filter);
+  v_from   uuid[] := array_fill(before, array[cardinality(v_parts)]);
+  v_step   integer := max_jobs;
+  v_hits   uuid[] := '{}';
+  v_found  uuid[];
+  v_bound  uuid;
+  v_sql    text;
+  v_some   record;
+begin
+  if not coalesce(max_jobs between 1 and 100000, false) then
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+  end if;
+  -- Of every part so many rows are looked at, newest first, and four times as many in the next round. What
+  -- is newer than all that is left to look at is known for sure.
+  v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where r.seen = $3) as oldest,'
+    || ' (select array_agg(h) from unnest(array_agg(r.hits)) h) as hits from ('
+    || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest,'
+    || ' array_to_string(array_agg(x.id) filter (where x.hit), '','') as hits'
+    || ' from unnest($1, $2) p(part, start) cross join lateral ('
+    || ' select j.id, coalesce((%s), false) as hit from (%s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3) x'
+    || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(v_states));
+  loop
+    execute v_sql into v_some using v_parts, v_from, v_step;
+    v_hits := v_hits || array(select i::uuid from unnest(v_some.hits) h cross join lateral unnest(string_to_array(h, ',')) i);
+    v_parts := v_some.parts;
+    v_from := v_some.oldest;
+    v_bound := (select max(i::text)::uuid from unnest(v_from) i);
+    v_found := array(select i from unnest(v_hits) i where v_bound is null or i >= v_bound order by i desc limit max_jobs);
+    exit when v_bound is null or cardinality(v_found) >= max_jobs or clock_timestamp() > v_until;
+    v_step := least(4 * v_step, 100000);
+  end loop;
+  if cardinality(v_found) >= max_jobs then
+    v_bound := null;
+  end if;
+  return query
+    select j, v_bound
+    from unnest(v_found) with ordinality f(id, nth)
+    cross join lateral holdfast.get(f.id) j
+    order by f.nth;
+  if not found and v_bound is not null then
+    return query select null::holdfast.jobs, v_bound;
+  end if;
+end
+$$;
+
+-- states_in: the states that a filter leaves; null for all.
+create or replace function holdfast.states_in(filter text)
+returns text[]
+language sql immutable
+as $$
+  select array_agg(s.state)
+  from unnest('{queued,leased,done,dead,cancelled,archived}'::text[]) s(state)
+  where not exists (
+    select from regexp_matches(' ' || filter, '\sstate:([a-z,]+)(?=\s|$)', 'g') m where not s.state = any(string_to_array(m[1], ',')))
+  having count(*) < 6
+$$;
+
+-- parts_in: where the jobs of a filter can be: in the parts of the queues it names, else anywhere.
+create or replace function holdfast.parts_in(filter text)
+returns smallint[]
+language sql stable
+as $$
+  with named as (
+    select q.name
+    from regexp_matches(' ' || filter, '\squeue:([^\s"*,]+)(?=\s|$)', 'g') m
+    cross join lateral (select m[1] as name) q
+    limit 1
+  )
+  select coalesce(
+    (select array_agg(distinct ((holdfast.queue_part(n.name) + step) % 64)::smallint)
+     from named n
+     cross join lateral generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = n.name), 1) - 1) step),
+    array(select p::smallint from generate_series(0, 63) p))
+$$;
+
+-- search_source: the tables in which jobs of these states are, in the order of ids.
+create or replace function holdfast.search_source(states text[])
+returns text
+language sql immutable
+as $$
+  select concat_ws(' union all ',
+    case when states is null or states && '{queued,leased}' then
+      'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, x.priority, x.attempt,'
+      || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload from holdfast.job x' end,
+    case when states is null or not states <@ '{queued,leased}' or states = '{}' then
+      'select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, e.created_at, e.worker, e.key, e.lane, e.tenant,'
+      || ' e.subject, e.error, e.fingerprint, e.payload from holdfast.ended e'
+      || case when states is null then '' else format(' where e.state = any(%L)', states) end end)
+$$;
+
 -- find: the ids of list, for the verbs that take ids.
 create or replace function holdfast.find(filter text default '', max_jobs integer default 1000, before uuid default null)
 returns uuid[]

@@ -634,6 +634,9 @@ begin
       delete from holdfast.waiter w where w.until < holdfast.now() - interval '1 minute';
       delete from holdfast.lease l where not l.open and l.until < holdfast.now();
       delete from holdfast.worker w where w.seen_at < holdfast.now() - interval '1 day';
+      delete from holdfast.request r where r.at < holdfast.now() - interval '1 day';
+      delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < holdfast.now();
+      delete from holdfast.operation o where o.state = 'previewed' and o.created_at < holdfast.now() - interval '1 hour';
       return 0;
     when 'reaped' then
       return (select count(*) from holdfast.reap(1000));

@@ -127,9 +127,9 @@ $$;
 
 -- tend: a turn of upkeep by whoever leads. done is null where another does; next_slot is how long it is
 -- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
--- somebody to look whether they are done.
+-- somebody to look whether they are done; operating, whether an operation waits for its next step.
 create or replace function holdfast.tend(holder text, length interval default '5 seconds')
-returns table (leads boolean, done jsonb, next_slot interval, doubtful boolean)
+returns table (leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -146,6 +146,7 @@ begin
       limit 1);
   end if;
   doubtful := exists (select from holdfast.lease l where l.open and l.asked_at is not null);
+  operating := exists (select from holdfast.operation o where o.state = 'running' and o.next_at <= holdfast.now());
   return next;
 end
 $$;

@@ -1,0 +1,324 @@
+// Every action of the dashboard: what it asks, what it sends, and the command that does the same.
+
+import { path, type Asked } from "./api";
+import { plural, short } from "./format";
+import { all } from "./filter";
+import { bulk } from "./parts/bulk";
+import { shell } from "./parts/copy";
+import { confirm, type Field } from "./parts/dialog";
+import { pretty } from "./parts/json";
+import { go, to } from "./route";
+import { operations } from "./live";
+import type { Job, Json, Lane, Operation, Queue, Schedule, Worker } from "./wire";
+
+const reason: Field = { name: "reason", label: "Reason", hint: "kept with the record", placeholder: "optional" };
+const why = (values: Record<string, string>): Record<string, Json> => (values.reason?.trim() ? { reason: values.reason.trim() } : {});
+const because = (values: Record<string, string>): (string | false)[] => (values.reason?.trim() ? ["--reason", values.reason.trim()] : []);
+
+export function retryJob(job: Job): void {
+  confirm({
+    title: `Retry ${job.kind} ${short(job.id)}`,
+    body: "It gets another life with all its attempts. What is recorded of the last one stays.",
+    fields: [reason],
+    act: "Retry",
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["jobs", job.id, "retry"]), body: why(values) },
+      cli: shell("holdfast", "job", "retry", job.id, ...because(values)),
+      said: "Queued again",
+    }),
+  });
+}
+
+export function cancelJob(job: Job): void {
+  const running = job.state === "leased";
+  confirm({
+    title: `Cancel ${job.kind} ${short(job.id)}`,
+    body: running ? "It is running. Its worker is told at its next touch, and can change nothing from now on." : "It will not run.",
+    fields: [reason],
+    act: "Cancel the job",
+    bad: true,
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["jobs", job.id, "cancel"]), body: why(values) },
+      cli: shell("holdfast", "job", "cancel", job.id, ...because(values)),
+      said: "Cancelled",
+    }),
+  });
+}
+
+export function archiveJob(job: Job): void {
+  bulk("archive", all(["id", job.id]), { title: `Archive ${job.kind} ${short(job.id)}` });
+}
+
+export function deleteJob(job: Job, after?: () => void): void {
+  confirm({
+    title: `Delete ${job.kind} ${short(job.id)}`,
+    body: "The job and the record of its attempts are gone for good. To keep them out of sight instead, archive it.",
+    act: "Delete for good",
+    word: short(job.id),
+    bad: true,
+    deed: () => ({
+      asked: { method: "DELETE", path: path(["jobs", job.id]) },
+      cli: shell("holdfast", "job", "delete", job.id, "--yes"),
+      said: "Deleted",
+    }),
+    after,
+  });
+}
+
+/** Change a payload; a dead job is retried with it. */
+export function editJob(job: Job, andRetry: boolean): void {
+  const before = pretty(job.payload);
+  confirm<{ id?: string }>({
+    title: `${andRetry ? "Edit and retry" : "Edit"} ${job.kind} ${short(job.id)}`,
+    body: andRetry ? "The job gets this payload and another life. The record of its attempts stays." : "Takes effect at its next attempt.",
+    fields: [
+      { name: "payload", label: "Payload", value: before, lines: 12, mono: true, required: true },
+      { name: "priority", label: "Priority", value: String(job.priority), options: priorities },
+      reason,
+    ],
+    act: andRetry ? "Save and retry" : "Save",
+    deed: (values) => {
+      const payload = parsed(values.payload ?? "");
+      const change: Record<string, Json> = { ...why(values) };
+      if (values.payload !== before) change.payload = payload;
+      if (Number(values.priority) !== job.priority) change.priority = Number(values.priority);
+      const edit: Asked = { method: "PATCH", path: path(["jobs", job.id]), body: change };
+      const retry: Asked = { method: "POST", path: path(["jobs", job.id, "retry"]), body: why(values) };
+      const changed = "payload" in change || "priority" in change;
+      if (!changed && !andRetry) throw new Error("Nothing is changed yet.");
+      return {
+        asked: changed ? edit : retry,
+        then: changed && andRetry ? retry : undefined,
+        cli:
+          shell("holdfast", "job", "edit", job.id, "--payload", JSON.stringify(payload), Number(values.priority) !== job.priority && `--priority=${values.priority}`, ...because(values)) +
+          (andRetry ? " && " + shell("holdfast", "job", "retry", job.id) : ""),
+        said: andRetry ? "Saved and queued again" : "Saved",
+      };
+    },
+  });
+}
+
+export function moveJob(job: Job, queues: string[]): void {
+  confirm<{ id?: string; new_id?: string }>({
+    title: `Move ${job.kind} ${short(job.id)}`,
+    body: "It gets a new id, since an id carries its queue; the old one is still understood.",
+    fields: [{ name: "queue", label: "To queue", value: queues.find((queue) => queue !== job.queue) ?? "", required: true, placeholder: "name of a queue" }, reason],
+    act: "Move",
+    deed: (values) => {
+      const queue = values.queue?.trim();
+      if (!queue) throw new Error("Which queue?");
+      return {
+        asked: { method: "PATCH", path: path(["jobs", job.id]), body: { queue, ...why(values) } },
+        cli: shell("holdfast", "job", "move", job.id, "--to", queue, ...because(values)),
+        said: `Moved to ${queue}`,
+      };
+    },
+    after: (answer) => {
+      if (answer?.id) go(to(["jobs", answer.new_id ?? answer.id]), { replace: true });
+    },
+  });
+}
+
+export function pauseQueue(queue: Queue): void {
+  confirm({
+    title: `Pause ${queue.queue}`,
+    body: `Nothing of it is handed out any more; ${plural(queue.leased, "job")} running now ${queue.leased === 1 ? "goes" : "go"} on. Enqueuing still works.`,
+    fields: [
+      { name: "seconds", label: "For how long", options: [
+        { value: "", label: "until somebody resumes it" },
+        { value: "600", label: "10 minutes" },
+        { value: "3600", label: "1 hour" },
+        { value: "86400", label: "1 day" },
+      ] },
+      reason,
+    ],
+    act: "Pause",
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["queues", queue.queue, "pause"]), body: { ...why(values), ...(values.seconds ? { seconds: Number(values.seconds) } : {}) } },
+      cli: shell("holdfast", "queue", "pause", queue.queue, ...(values.seconds ? ["--for", `${values.seconds}s`] : []), ...because(values)),
+      said: `${queue.queue} is paused`,
+    }),
+  });
+}
+
+export function resumeQueue(queue: Queue): void {
+  confirm({
+    title: `Resume ${queue.queue}`,
+    body: `${plural(queue.queued, "job")} wait${queue.queued === 1 ? "s" : ""} in it. Workers take them at once.`,
+    act: "Resume",
+    deed: () => ({
+      asked: { method: "POST", path: path(["queues", queue.queue, "resume"]), body: {} },
+      cli: shell("holdfast", "queue", "resume", queue.queue),
+      said: `${queue.queue} runs again`,
+    }),
+  });
+}
+
+export function stopWorker(worker: Worker): void {
+  confirm({
+    title: `Stop ${worker.worker}`,
+    body: worker.busy ? `It finishes the ${plural(worker.busy, "job")} it runs, claims nothing more, and ends.` : "It claims nothing more and ends.",
+    act: "Stop after current jobs",
+    bad: true,
+    deed: () => ({
+      asked: { method: "POST", path: path(["workers", worker.worker, "stop"]), body: {} },
+      cli: shell("holdfast", "worker", "stop", worker.worker),
+      said: "It was told to stop",
+    }),
+  });
+}
+
+export function runSchedule(schedule: Schedule): void {
+  confirm<{ job?: string }>({
+    title: `Run ${schedule.name} now`,
+    body: `A ${schedule.kind} job is enqueued in ${schedule.queue}, outside the rule. The next slot stays as planned.`,
+    act: "Run now",
+    deed: () => ({
+      asked: { method: "POST", path: path(["schedules", schedule.name, "run"]), body: {} },
+      cli: shell("holdfast", "schedule", "run", schedule.name),
+      said: "Enqueued",
+    }),
+    after: (answer) => {
+      if (answer?.job) go(to(["jobs", answer.job]));
+    },
+  });
+}
+
+export function pauseSchedule(schedule: Schedule): void {
+  confirm({
+    title: `Pause ${schedule.name}`,
+    body: "Its slots pass without a job until somebody resumes it.",
+    fields: [reason],
+    act: "Pause",
+    deed: (values) => ({
+      asked: { method: "PATCH", path: path(["schedules", schedule.name]), body: { paused: true, ...why(values) } },
+      cli: shell("holdfast", "schedule", "pause", schedule.name, ...because(values)),
+      said: `${schedule.name} is paused`,
+    }),
+  });
+}
+
+export function resumeSchedule(schedule: Schedule): void {
+  confirm({
+    title: `Resume ${schedule.name}`,
+    body: "It fires again from its next slot on.",
+    act: "Resume",
+    deed: () => ({
+      asked: { method: "PATCH", path: path(["schedules", schedule.name]), body: { paused: false } },
+      cli: shell("holdfast", "schedule", "resume", schedule.name),
+      said: `${schedule.name} runs again`,
+    }),
+  });
+}
+
+export function drainQueue(queue: Queue): void {
+  confirm<Operation>({
+    title: `Drain ${queue.queue}`,
+    body: `Everything that waits in it is cancelled: ${plural(queue.queued, "job")} as of now. What runs goes on.`,
+    fields: [reason],
+    act: "Cancel all that waits",
+    word: queue.queue,
+    bad: true,
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["queues", queue.queue, "drain"]), body: why(values) },
+      cli: shell("holdfast", "job", "cancel", all(["state", "queued"], ["queue", queue.queue]), ...because(values)),
+      said: "Draining",
+    }),
+    after: noteOperation,
+  });
+}
+
+export function releaseLane(lane: Lane): void {
+  confirm({
+    title: `Release lane ${lane.lane}`,
+    body: lane.halted_by
+      ? "A failed job halted it. The lane goes on with the job behind it."
+      : "Its holder loses the lease, and the lane goes on with the job behind it. The server refuses while the holder is alive.",
+    act: "Release the lane",
+    word: lane.lane,
+    bad: true,
+    deed: () => ({
+      asked: { method: "POST", path: path(["lanes", lane.lane, "release"]), body: { queue: lane.queue } },
+      said: "Released",
+    }),
+  });
+}
+
+export function editSchedule(schedule: Schedule | null): void {
+  const known = schedule;
+  confirm({
+    title: known ? `Edit ${known.name}` : "New schedule",
+    body: known?.owner ? "Declared in code. Your edit holds until the declaration itself changes." : undefined,
+    fields: [
+      ...(known ? [] : [
+        { name: "name", label: "Name", required: true, placeholder: "nightly-rates", mono: true },
+        { name: "kind", label: "Kind", required: true, placeholder: "fetch_rates", mono: true },
+        { name: "queue", label: "Queue", value: "default" },
+      ]),
+      { name: "rule", label: "Rule", hint: "a cron expression, or an interval such as 10m", value: known ? (known.cron ?? `${known.every ?? 60}s`) : "", required: true, mono: true, placeholder: "30 5 * * MON-FRI" },
+      { name: "tz", label: "Zone", value: known?.tz ?? Intl.DateTimeFormat().resolvedOptions().timeZone },
+      { name: "missed", label: "Missed slots", value: known?.missed ?? "once", options: [
+        { value: "once", label: "made up for once" },
+        { value: "all", label: "made up for, all of them" },
+        { value: "skip", label: "skipped" },
+      ] },
+      { name: "overlap", label: "While its last job still runs", value: known?.overlap ?? "queue", options: [
+        { value: "queue", label: "queue the next all the same" },
+        { value: "skip", label: "skip the slot" },
+        { value: "cancel", label: "cancel the last one" },
+      ] },
+      { name: "payload", label: "Payload", value: pretty(known?.payload ?? {}), lines: 4, mono: true },
+    ],
+    act: known ? "Save" : "Create",
+    deed: (values) => {
+      const rule = values.rule!.trim();
+      const every = /^(\d+(?:\.\d+)?)(s|m|h|d)$/.exec(rule);
+      const body: Record<string, Json> = {
+        ...(every ? { every: Number(every[1]) * { s: 1, m: 60, h: 3600, d: 86400 }[every[2] as "s"] } : { cron: rule }),
+        tz: values.tz!.trim() || "UTC",
+        missed: values.missed!,
+        overlap: values.overlap!,
+        payload: parsed(values.payload || "{}"),
+        ...(known ? {} : { kind: values.kind!.trim(), queue: values.queue!.trim() || "default" }),
+      };
+      const name = known?.name ?? values.name!.trim();
+      if (!name) throw new Error("It needs a name.");
+      return {
+        asked: { method: known ? "PATCH" : "PUT", path: path(["schedules", name]), body },
+        said: known ? "Saved" : `${name} is set up`,
+      };
+    },
+  });
+}
+
+export function deleteSchedule(schedule: Schedule): void {
+  confirm({
+    title: `Delete ${schedule.name}`,
+    body: "The rule and the record of its slots are gone. Jobs it enqueued stay.",
+    act: "Delete for good",
+    word: schedule.name,
+    bad: true,
+    deed: () => ({
+      asked: { method: "DELETE", path: path(["schedules", schedule.name]) },
+      cli: shell("holdfast", "schedule", "delete", schedule.name),
+      said: "Deleted",
+    }),
+    after: () => go("schedules"),
+  });
+}
+
+function noteOperation(operation: Operation): void {
+  if (operation?.id) operations.value = { ...operations.value, [operation.id]: operation };
+}
+
+export const priorities = Array.from({ length: 10 }, (_, value) => ({ value: String(value), label: value === 9 ? "9 (first)" : value === 0 ? "0 (last)" : String(value) }));
+
+export function parsed(text: string): Json {
+  try {
+    return JSON.parse(text) as Json;
+  } catch (error) {
+    throw new Error(`This is no JSON: ${(error as Error).message}`);
+  }
+}
+
+export const jobsOf = (...pairs: [string, string][]): string => to(["jobs"], { q: all(...pairs) });

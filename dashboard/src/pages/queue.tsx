@@ -1,0 +1,327 @@
+import { useState } from "preact/hooks";
+import { path } from "../api";
+import { drainQueue, jobsOf, pauseQueue, resumeQueue } from "../deeds";
+import { useFeed } from "../feed";
+import { all } from "../filter";
+import { bytes, count, duration, fine, plural } from "../format";
+import { Button, Count, Fact, Facts, Head, Link, Meter, Mono, None, Panel, Time } from "../parts/basics";
+import { Chart } from "../parts/chart";
+import { Command } from "../parts/copy";
+import { shell } from "../parts/copy";
+import { confirm } from "../parts/dialog";
+import { Bones, Empty, Stale, Trouble } from "../parts/empty";
+import { openEnqueue } from "../parts/enqueue";
+import { Icon } from "../parts/icon";
+import { Diff } from "../parts/json";
+import { Menu } from "../parts/menu";
+import { rateOf } from "../rates";
+import { go, parts, query, setQuery, to } from "../route";
+import { spans, useHistory } from "../series";
+import { barred } from "../session";
+import type { Json, Queue, State, Worker } from "../wire";
+import { QueueState } from "./queues";
+
+export function QueuePage() {
+  const name = parts.value.slice(1).join("/");
+  const feed = useFeed<Queue>(path(["queues", name]));
+  const queue = feed.data.value;
+  const problem = feed.problem.value;
+  if (problem?.status === 404) {
+    return (
+      <>
+        <Head trail={<Link to="queues">Queues</Link>} title={name} />
+        <Empty icon="queues" title="No such queue" commands={[shell("holdfast", "job", "enqueue", "greet", "{}", "--queue", name)]}>
+          <p>A queue exists as soon as a job is enqueued in it, or as soon as it is set up.</p>
+        </Empty>
+      </>
+    );
+  }
+  if (!queue) return problem ? <Trouble problem={problem} retry={() => void feed.refresh()} /> : <Bones rows={8} tall />;
+  const why = barred("operate");
+  return (
+    <>
+      <Head
+        trail={<Link to="queues">Queues</Link>}
+        title={
+          <>
+            {queue.queue} <QueueState queue={queue} />
+          </>
+        }
+        sub={queue.paused_at ? <PauseNote queue={queue} /> : undefined}
+      >
+        {queue.paused_at ? (
+          <Button icon="play" look="primary" why={why} onClick={() => resumeQueue(queue)}>Resume</Button>
+        ) : (
+          <Button icon="pause" why={why} onClick={() => pauseQueue(queue)}>Pause</Button>
+        )}
+        <Button icon="plus" why={barred("produce")} onClick={() => openEnqueue({ queue: queue.queue })}>Enqueue</Button>
+        <Menu
+          label="More"
+          look="plain"
+          items={[
+            { label: "Show its jobs", icon: "jobs", act: () => go(jobsOf(["queue", queue.queue])) },
+            { label: "Drain", icon: "trash", bad: true, why: why ?? (queue.queued ? undefined : "Nothing waits"), act: () => drainQueue(queue) },
+          ]}
+        />
+      </Head>
+      <Stale feed={feed} />
+      <Now queue={queue} />
+      <Charts queue={queue.queue} />
+      <div class="split">
+        <div class="stack">
+          <Panel title="Kinds" flush>
+            <Kinds queue={queue} />
+          </Panel>
+          <Panel title="Workers that serve it" flush>
+            <Serving queue={queue.queue} />
+          </Panel>
+        </div>
+        <Panel title="Settings" id="settings">
+          <SettingsForm queue={queue} />
+        </Panel>
+      </div>
+    </>
+  );
+}
+
+function PauseNote({ queue }: { queue: Queue }) {
+  return (
+    <>
+      Paused <Time at={queue.paused_at} />
+      {queue.paused_by && <> by {queue.paused_by}</>}
+      {queue.paused_until && <>, until <Time at={queue.paused_until} /></>}
+      {queue.paused_reason && <>: {queue.paused_reason}</>}
+    </>
+  );
+}
+
+function Now({ queue }: { queue: Queue }) {
+  const rate = rateOf(queue.queue, "done");
+  return (
+    <div class="tiles five">
+      <Small name="Queued" link={jobsOf(["state", "queued"], ["queue", queue.queue])} value={count(queue.queued)} note={drained(queue, rate)} />
+      <Small name="Oldest" link={jobsOf(["state", "queued"], ["queue", queue.queue])} value={queue.oldest === null ? "–" : duration(queue.oldest)} note="waiting longest" bad={!queue.paused_at && (queue.oldest ?? 0) > 60} />
+      <Small name="Leased" link={jobsOf(["state", "leased"], ["queue", queue.queue])} value={count(queue.leased)} note={queue.limit === null ? "no limit" : `of ${count(queue.limit)}`} />
+      <Small name="Dead" link={to(["dead"], { queue: queue.queue })} value={count(queue.dead)} note={queue.archived ? `${count(queue.archived)} archived` : "waiting for a person"} bad={queue.dead > 0} />
+      <Small name="Done" link={jobsOf(["state", "done"], ["queue", queue.queue])} value={count(queue.done)} note={queue.keep_done ? `kept ${duration(queue.keep_done)}` : "deleted when done"} />
+    </div>
+  );
+}
+
+// At the rate of the last minute; a rate of none is no promise.
+function drained(queue: Queue, rate: number | null): string {
+  if (!queue.queued) return "nothing waits";
+  if (queue.paused_at) return "while paused: never";
+  if (rate === null) return "\u00a0";
+  return rate ? `drained in ${fine(queue.queued / rate)}` : "none done in the last minute";
+}
+
+function Small({ name, value, note, link, bad }: { name: string; value: string; note: string; link: string; bad?: boolean }) {
+  return (
+    <Link to={link} class="tile low">
+      <span class="tile-name">{name}</span>
+      <span class={`tile-value number${bad ? " bad" : ""}`}>{value}</span>
+      <span class="tile-note">{note}</span>
+    </Link>
+  );
+}
+
+function Charts({ queue }: { queue: string }) {
+  const span = spans.find((one) => one.name === query.value.get("span")) ?? spans[0]!;
+  const done = useHistory("done", queue, span);
+  const enqueued = useHistory("enqueued", queue, span);
+  const queued = useHistory("queued", queue, span);
+  const leased = useHistory("leased", queue, span);
+  const oldest = useHistory("oldest", queue, span);
+  const dead = useHistory("dead", queue, span);
+  if (done.problem && !done.known) return null;
+  const perMinute = (values: (number | null)[]) => values.map((value) => (value === null ? null : value * 60));
+  return (
+    <Panel
+      title="Lately"
+      acts={
+        <div class="segments" role="group" aria-label="Time span">
+          {spans.map((one) => (
+            <button key={one.name} type="button" aria-pressed={one === span} onClick={() => setQuery({ span: one === spans[0] ? null : one.name })}>
+              {one.name}
+            </button>
+          ))}
+        </div>
+      }
+    >
+      <div class="charts four">
+        <Chart title="In and out, a minute" label="Jobs a minute" height={160} times={done.times} unit="rate" lines={[{ label: "done", values: perMinute(done.values), color: 1, fill: true }, { label: "enqueued", values: perMinute(enqueued.values), color: 3, dash: true }]} />
+        <Chart title="Queued and leased" label="Jobs queued and leased" height={160} times={queued.times} lines={[{ label: "queued", values: queued.values, color: 3, fill: true }, { label: "leased", values: leased.values, color: 1 }]} />
+        <Chart title="Oldest waiting" label="Age of the oldest waiting job" height={160} times={oldest.times} unit="seconds" lines={[{ label: "oldest", values: oldest.values, color: 4, fill: true }]} />
+        <Chart title="Dead" label="Dead jobs" height={160} times={dead.times} lines={[{ label: "dead", values: dead.values, color: 2, fill: true }]} />
+      </div>
+    </Panel>
+  );
+}
+
+function Kinds({ queue }: { queue: Queue }) {
+  const kinds = new Map<string, Partial<Record<State, number>>>();
+  for (const one of queue.kinds ?? []) kinds.set(one.kind, { ...kinds.get(one.kind), [one.state]: one.jobs });
+  if (!kinds.size) return <p class="pad soft">No jobs yet.</p>;
+  return (
+    <div class="table-wrap">
+      <table aria-label="Kinds">
+        <thead>
+          <tr>
+            <th scope="col">Kind</th>
+            <th scope="col" class="right">Queued</th>
+            <th scope="col" class="right">Leased</th>
+            <th scope="col" class="right">Dead</th>
+            <th scope="col" class="right rank2">Done</th>
+          </tr>
+        </thead>
+        <tbody>
+          {[...kinds].sort().map(([kind, states]) => (
+            <tr key={kind} data-row={kind}>
+              <td><Link to={to(["jobs"], { q: all(["queue", queue.queue], ["kind", kind]) })} class="mono">{kind}</Link></td>
+              <td class="right"><Count value={states.queued ?? 0} quiet /></td>
+              <td class="right"><Count value={states.leased ?? 0} quiet /></td>
+              <td class="right"><Count value={states.dead ?? 0} quiet bad /></td>
+              <td class="right rank2"><Count value={states.done ?? 0} quiet /></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Serving({ queue }: { queue: string }) {
+  const workers = useFeed<{ workers: Worker[] }>(path(["workers"]), 2000);
+  const serving = workers.data.value?.workers.filter((worker) => worker.alive && worker.queues.includes(queue));
+  if (!serving) return <Bones rows={2} />;
+  if (!serving.length) {
+    return (
+      <div class="pad stack">
+        <p class="soft">Nobody serves this queue now.</p>
+        <Command text={`holdfast worker app.py --queues ${queue}:8`} />
+      </div>
+    );
+  }
+  return (
+    <ul class="rows">
+      {serving.map((worker) => (
+        <li key={worker.worker}>
+          <Mono>{worker.worker}</Mono>
+          <span class="soft clip">{worker.host ?? <None />}</span>
+          <span class="rows-end with-meter">
+            <Meter value={worker.busy} most={worker.slots} />
+            <span class="number soft">{worker.busy}/{worker.slots}</span>
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+interface Setting {
+  name: keyof Queue & string;
+  label: string;
+  hint: string;
+  type: "number" | "choice" | "flag";
+  options?: string[];
+  empty?: boolean;
+}
+
+const settings: Setting[] = [
+  { name: "max_attempts", label: "Attempts", hint: "dead after so many", type: "number" },
+  { name: "lease", label: "Lease", hint: "seconds a claim holds", type: "number" },
+  { name: "limit", label: "Limit", hint: "leased at once; empty: none", type: "number", empty: true },
+  { name: "keep_done", label: "Keep done", hint: "seconds; 0 deletes at once", type: "number" },
+  { name: "backoff", label: "Backoff", hint: "seconds before the second attempt", type: "number" },
+  { name: "backoff_cap", label: "Backoff at most", hint: "seconds", type: "number" },
+  { name: "payload_limit", label: "Payload limit", hint: "bytes", type: "number" },
+  { name: "rate_limit", label: "Rate limit", hint: "starts in a period; empty: none", type: "number", empty: true },
+  { name: "rate_period", label: "Rate period", hint: "seconds; with the rate limit", type: "number", empty: true },
+  { name: "lane_limit", label: "Lane limit", hint: "of one lane at once", type: "number" },
+  { name: "lane_on_failure", label: "Lane on failure", hint: "what a failed attempt does", type: "choice", options: ["skip", "retry", "halt"] },
+  { name: "fair", label: "Fair", hint: "tenants take turns", type: "flag" },
+];
+
+function SettingsForm({ queue }: { queue: Queue }) {
+  const [edited, setEdited] = useState<Record<string, string>>({});
+  const shown = (setting: Setting): string => edited[setting.name] ?? text(queue[setting.name]);
+  const changes = settings.filter((setting) => edited[setting.name] !== undefined && edited[setting.name] !== text(queue[setting.name]));
+  const why = barred("operate");
+
+  function save(event: Event): void {
+    event.preventDefault();
+    const body: Record<string, Json> = {};
+    for (const setting of changes) body[setting.name] = value(setting, edited[setting.name]!);
+    const lines = (take: (setting: Setting) => string) => changes.map((setting) => `${setting.name} = ${take(setting) || "none"}`).join("\n");
+    confirm({
+      title: `Change ${queue.queue}`,
+      body: (
+        <>
+          <p>Takes effect at the next call of every worker.</p>
+          <Diff before={lines((setting) => text(queue[setting.name]))} after={lines((setting) => edited[setting.name]!)} />
+        </>
+      ),
+      act: "Save",
+      deed: () => ({
+        asked: { method: "PATCH", path: path(["queues", queue.queue]), body },
+        cli: shell("holdfast", "queue", "set", queue.queue, ...changes.map((setting) => `${setting.name}=${edited[setting.name] || "none"}`)),
+        said: "Saved",
+      }),
+      after: () => setEdited({}),
+    });
+  }
+
+  return (
+    <form class="settings" onSubmit={save}>
+      <div class="field-pair">
+        {settings.map((setting) => (
+          <label class="field" key={setting.name}>
+            <span>
+              {setting.label} <small>{setting.hint}</small>
+            </span>
+            {setting.type === "number" ? (
+              <input value={shown(setting)} inputMode="decimal" disabled={why !== undefined} placeholder={setting.empty ? "none" : ""} onInput={(event) => setEdited({ ...edited, [setting.name]: event.currentTarget.value })} />
+            ) : (
+              <select value={shown(setting)} disabled={why !== undefined} onChange={(event) => setEdited({ ...edited, [setting.name]: event.currentTarget.value })}>
+                {(setting.type === "flag" ? ["false", "true"] : setting.options!).map((one) => (
+                  <option key={one} value={one}>{setting.type === "flag" ? (one === "true" ? "yes" : "no") : one}</option>
+                ))}
+              </select>
+            )}
+          </label>
+        ))}
+      </div>
+      <Facts>
+        <Fact name="Retries wait">up to {ladder(Number(shown(settings[4]!)), Number(shown(settings[5]!)), Number(shown(settings[0]!)))}</Fact>
+        <Fact name="Payload limit">{bytes(Number(shown(settings[6]!)))}</Fact>
+        <Fact name="Fanout">{plural(queue.fanout, "part")}</Fact>
+      </Facts>
+      <div class="settings-foot">
+        {changes.length > 0 && (
+          <span class="soft">
+            <Icon name="edit" /> {plural(changes.length, "change")}
+          </span>
+        )}
+        <Button look="quiet" disabled={!changes.length} onClick={() => setEdited({})}>Reset</Button>
+        <Button submit look="primary" disabled={!changes.length} why={why}>Review and save</Button>
+      </div>
+    </form>
+  );
+}
+
+const text = (value: unknown): string => (value === null || value === undefined ? "" : String(value));
+
+function value(setting: Setting, text: string): Json {
+  if (setting.type === "flag") return text === "true";
+  if (setting.type === "choice") return text;
+  if (text.trim() === "") return null;
+  return Number(text);
+}
+
+/** The longest waits before each further attempt; the real ones are a random part of these. */
+function ladder(backoff: number, cap: number, attempts: number): string {
+  if (!(backoff >= 0) || !(attempts > 1)) return "no retries";
+  const steps = Array.from({ length: Math.min(attempts - 1, 6) }, (_, index) => duration(Math.min(cap, backoff * 2 ** index)));
+  return steps.join(", ") + (attempts - 1 > 6 ? " …" : "");
+}

@@ -1,0 +1,193 @@
+import { signal } from "@preact/signals";
+import { ask, path, root } from "../api";
+import { useFeed } from "../feed";
+import { zone } from "../format";
+import { liveness } from "../live";
+import { Button, Fact, Facts, Head, None, Panel, Time } from "../parts/basics";
+import { Command, CopyButton, shell } from "../parts/copy";
+import { confirm } from "../parts/dialog";
+import { Wait } from "../parts/empty";
+import { barred, me, may } from "../session";
+import { chosen } from "../theme";
+import type { Json, Token } from "../wire";
+
+const fresh = signal<{ name: string; secret: string } | null>(null);
+
+export function Settings() {
+  const who = me.value;
+  return (
+    <>
+      <Head title="Settings" />
+      <div class="split">
+        <div class="stack">
+          {who && may("admin") ? <Tokens /> : (
+            <Panel title="API tokens">
+              <p class="soft">Tokens are made and seen by admins. {who?.read_only ? "This server is read-only." : ""}</p>
+              <Command text="holdfast token create --scope read" />
+            </Panel>
+          )}
+        </div>
+        <div class="stack">
+          <Panel title="You" acts={who && who.via !== "open" && <Button small onClick={() => void signOut()}>Sign out</Button>}>
+            {who && (
+              <Facts>
+                <Fact name="User">{who.user || "nobody"}</Fact>
+                <Fact name="Signed in by">{{ open: "nothing: everybody on this machine may come in", token: "token", session: "session" }[who.via] ?? who.via}</Fact>
+                <Fact name="May">{who.scopes.map((scope) => <span key={scope} class="tag">{scope}</span>)}</Fact>
+                <Fact name="Queues">{who.queues === null ? "all" : who.queues.join(", ")}</Fact>
+                <Fact name="Read-only">{who.read_only ? "yes" : "no"}</Fact>
+              </Facts>
+            )}
+          </Panel>
+          <Panel title="This browser">
+            <div class="field-pair">
+              <label class="field">
+                <span>Theme</span>
+                <select value={chosen.value} onChange={(event) => (chosen.value = event.currentTarget.value as "system")}>
+                  <option value="system">as the system</option>
+                  <option value="light">light</option>
+                  <option value="dark">dark</option>
+                </select>
+              </label>
+              <label class="field">
+                <span>Times</span>
+                <select value={zone.value} onChange={(event) => (zone.value = event.currentTarget.value as "utc")}>
+                  <option value="local">local ({Intl.DateTimeFormat().resolvedOptions().timeZone})</option>
+                  <option value="utc">UTC</option>
+                </select>
+              </label>
+            </div>
+          </Panel>
+          <Panel title="Server">
+            {who && (
+              <Facts>
+                <Fact name="Instance">{who.name || <None />}</Fact>
+                <Fact name="Version">{who.version}</Fact>
+                <Fact name="Hears of changes">{who.mode === "live" ? "at once, by LISTEN" : "by looking every second"}</Fact>
+                <Fact name="This page">{{ live: "is told of changes", polling: "looks every few seconds", connecting: "is connecting", offline: "cannot reach the server", paused: "is paused" }[liveness.value]}</Fact>
+                <Fact name="API"><a href={`${root}/docs`} target="_blank" rel="noreferrer">reference</a>, <a href={`${root}/openapi.json`} target="_blank" rel="noreferrer">openapi.json</a>, <a href={`${root}/metrics`} target="_blank" rel="noreferrer">metrics</a></Fact>
+              </Facts>
+            )}
+          </Panel>
+        </div>
+      </div>
+    </>
+  );
+}
+
+async function signOut(): Promise<void> {
+  await ask({ method: "DELETE", path: "/v1/session" }).catch(() => undefined);
+  location.reload();
+}
+
+const DAY = 86400;
+
+function Tokens() {
+  const tokens = useFeed<{ tokens: Token[] }>(path(["tokens"]), 3000);
+  return (
+    <Panel title="API tokens" flush acts={<Button small icon="plus" why={barred("admin")} onClick={createToken}>New token</Button>}>
+      {fresh.value && (
+        <div class="fresh-token" role="status">
+          <p>
+            <strong>{fresh.value.name}</strong>: copy it now. It is shown this once.
+          </p>
+          <div class="command secret">
+            <code>{fresh.value.secret}</code>
+            <CopyButton text={fresh.value.secret} label="Copy the token" />
+          </div>
+          <Button small look="quiet" onClick={() => (fresh.value = null)}>I have it</Button>
+        </div>
+      )}
+      <Wait feed={tokens} rows={3}>
+        {(data) => {
+          const shown = data.tokens.filter((one) => one.sort !== "ticket");
+          if (!shown.length) return <p class="pad soft">No token yet. Programs in other languages sign their requests with one.</p>;
+          return (
+            <div class="table-wrap">
+              <table aria-label="API tokens">
+                <thead>
+                  <tr>
+                    <th scope="col">Name</th>
+                    <th scope="col">May</th>
+                    <th scope="col" class="rank2">Queues</th>
+                    <th scope="col" class="rank2">Made</th>
+                    <th scope="col">Expires</th>
+                    <th scope="col" class="right"><span class="offscreen">Actions</span></th>
+                  </tr>
+                </thead>
+                <tbody>
+                  {shown.map((one) => (
+                    <tr key={one.id} data-row={one.id}>
+                      <td>
+                        <span class="strong">{one.name}</span> {one.sort === "session" && <span class="tag">session</span>}
+                      </td>
+                      <td>{one.scopes.join(", ")}</td>
+                      <td class="rank2">{one.queues === null ? "all" : one.queues.join(", ")}</td>
+                      <td class="rank2"><Time at={one.created_at} /></td>
+                      <td>{one.expires_at ? <Time at={one.expires_at} /> : "never"}</td>
+                      <td class="right">
+                        <Button small look="danger" onClick={() => revoke(one)}>Revoke</Button>
+                      </td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          );
+        }}
+      </Wait>
+    </Panel>
+  );
+}
+
+function createToken(): void {
+  const days = [
+    { value: "7", label: "7 days" },
+    { value: "90", label: "90 days" },
+    { value: "365", label: "a year" },
+    { value: "", label: "never" },
+  ];
+  confirm<Token & { secret: string }>({
+    title: "New token",
+    body: "For a program. Its secret is shown once.",
+    fields: [
+      { name: "name", label: "Name", required: true, placeholder: "php-importer" },
+      { name: "scope", label: "May", value: "produce", options: [
+        { value: "read", label: "read: look at everything" },
+        { value: "produce", label: "produce: enqueue" },
+        { value: "consume", label: "consume: claim and settle" },
+        { value: "produce,consume", label: "produce and consume" },
+        { value: "read,produce,operate", label: "operate: retry, cancel, pause, as an operator" },
+        { value: "admin", label: "admin: everything" },
+      ] },
+      { name: "queues", label: "Queues", hint: "names with commas; empty: all" },
+      { name: "days", label: "Expires in", value: "90", options: days },
+    ],
+    act: "Make it",
+    deed: (values) => {
+      const queues = (values.queues ?? "").split(",").map((one) => one.trim()).filter(Boolean);
+      const scopes = values.scope!.split(",");
+      const body: Record<string, Json> = { name: values.name!.trim(), scopes, ...(queues.length ? { queues } : {}), ...(values.days ? { expires: Number(values.days) * DAY } : {}) };
+      return {
+        asked: { method: "POST", path: path(["tokens"]), body },
+        cli: shell("holdfast", "token", "create", values.name!.trim() || "NAME", ...scopes.flatMap((scope) => ["--scope", scope]), ...queues.flatMap((queue) => ["--queue", queue]), ...(values.days ? ["--expires", `${values.days}d`] : [])),
+        said: "Made",
+      };
+    },
+    after: (token) => (fresh.value = { name: token.name, secret: token.secret }),
+  });
+}
+
+function revoke(token: Token): void {
+  confirm({
+    title: `Revoke ${token.name}`,
+    body: "Whoever uses it is let in no more, from the next request on.",
+    act: "Revoke",
+    bad: true,
+    deed: () => ({
+      asked: { method: "DELETE", path: path(["tokens", token.id]) },
+      cli: shell("holdfast", "token", "revoke", token.id),
+      said: "Revoked",
+    }),
+  });
+}

@@ -1,0 +1,42 @@
+import { useState } from "preact/hooks";
+import { ask, signedOut, type Problem } from "../api";
+import { Button } from "../parts/basics";
+import { Command } from "../parts/copy";
+import { Trouble } from "../parts/empty";
+import { Mark } from "../parts/icon";
+
+export function SignIn() {
+  const [token, setToken] = useState("");
+  const [problem, setProblem] = useState<Problem>();
+  const [busy, setBusy] = useState(false);
+
+  async function submit(event: Event): Promise<void> {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      await ask({ method: "POST", path: "/v1/session", body: { token: token.trim() } });
+      signedOut.value = false;
+      location.reload();
+    } catch (error) {
+      setProblem(error as Problem);
+      setBusy(false);
+    }
+  }
+
+  return (
+    <main class="signin">
+      <Mark />
+      <h1>Sign in to Holdfast</h1>
+      <form onSubmit={(event) => void submit(event)}>
+        <label class="field">
+          <span>Token</span>
+          <input type="password" value={token} required autofocus autocomplete="current-password" placeholder="hf_…" onInput={(event) => setToken(event.currentTarget.value)} />
+        </label>
+        {problem && <Trouble problem={problem} />}
+        <Button submit look="primary" disabled={busy || !token.trim()}>Sign in</Button>
+      </form>
+      <p class="soft">Or follow the one-time link that the server prints when it starts, or make a token on a machine that reaches the database:</p>
+      <Command text="holdfast token create ada --role admin" />
+    </main>
+  );
+}

@@ -1,0 +1,261 @@
+// Acting on many jobs at once: looked at first, run by the server in the background, to be watched and stopped.
+
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { ask, path, type Asked, type Problem } from "../api";
+import { feed, refreshAll, useFeed } from "../feed";
+import { absolute, count, plural, short } from "../format";
+import { operations } from "../live";
+import { to } from "../route";
+import type { Json, Operation, Preview, Verb } from "../wire";
+import { Button, Link, Meter } from "./basics";
+import { CopyAs, shell } from "./copy";
+import { confirm, Modal } from "./dialog";
+import { Bones, Trouble } from "./empty";
+import { toast } from "./toast";
+
+interface Wanted {
+  verb: Verb;
+  filter: string;
+  /** Only so many of the newest: to learn cheaply whether it helps. */
+  limit?: number;
+  title?: string;
+}
+
+const wanted = signal<Wanted | null>(null);
+
+export function bulk(verb: Verb, filter: string, options: { limit?: number; title?: string } = {}): void {
+  wanted.value = { verb, filter, ...options };
+}
+
+const verbs: Record<string, { act: string; past: string; text: string; bad?: boolean; sure?: boolean; states?: string }> = {
+  retry: { act: "Retry", past: "retried", text: "get another life with all their attempts." },
+  cancel: { act: "Cancel", past: "cancelled", text: "will not run; handlers that run are told.", bad: true },
+  archive: { act: "Archive", past: "archived", text: "are put away: still to be found, no longer counted as dead." },
+  purge: { act: "Delete", past: "deleted", text: "are deleted for good, with the record of their attempts.", bad: true, sure: true },
+  move: { act: "Move", past: "moved", text: "go to another queue, with new ids; the old ones are still understood." },
+};
+
+export function Bulk() {
+  const known = wanted.value;
+  return known && <Asking key={known.verb + known.filter + known.limit} start={known} />;
+}
+
+function Asking({ start }: { start: Wanted }) {
+  const [verb, setVerb] = useState<Verb>(start.verb);
+  const [rate, setRate] = useState(start.limit ? "" : "200");
+  const [reason, setReason] = useState("");
+  const [queue, setQueue] = useState("");
+  const [typed, setTyped] = useState("");
+  const [preview, setPreview] = useState<Preview>();
+  const [problem, setProblem] = useState<Problem>();
+  const [busy, setBusy] = useState(false);
+  const close = () => (wanted.value = null);
+  const said = verbs[verb]!;
+
+  // A filter that matches everything has to say so: an empty one is refused.
+  const q = start.filter.trim() || "state:queued,leased,done,dead,cancelled,archived";
+  const body: Record<string, Json> = { op: verb, q };
+  if (start.limit) body.limit = start.limit;
+  if (verb === "move") body.queue = queue.trim();
+  if (reason.trim()) body.reason = reason.trim();
+  const asks: Asked = { method: "POST", path: "/v1/operations:preview", body };
+
+  useEffect(() => {
+    if (verb === "move" && !queue.trim()) {
+      setPreview(undefined);
+      return;
+    }
+    const stop = new AbortController();
+    setPreview(undefined);
+    setProblem(undefined);
+    const wait = setTimeout(() => {
+      ask<Preview>(asks, stop.signal).then(setPreview, (error: Problem) => {
+        if (!stop.signal.aborted) setProblem(error);
+      });
+    }, verb === "move" || reason ? 300 : 0);
+    return () => {
+      clearTimeout(wait);
+      stop.abort();
+    };
+  }, [verb, queue, reason]);
+
+  const starts: Asked = {
+    method: "POST",
+    path: "/v1/operations",
+    body: { preview_token: preview?.preview_token ?? "", ...(rate ? { rate: `${rate}/s` } : {}) },
+  };
+  const sure = preview && (said.sure || (preview.count > 1000 && !start.limit));
+  const word = preview ? String(preview.count) : "";
+
+  async function run(event: Event): Promise<void> {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      const operation = await ask<Operation>(starts);
+      operations.value = { ...operations.value, [operation.id]: operation };
+      close();
+      toast(`${said.act}: started for ${plural(preview!.count, "job")}`);
+      refreshAll();
+    } catch (error) {
+      setProblem(error as Problem);
+      setBusy(false);
+    }
+  }
+
+  return (
+    <Modal title={start.title ?? (start.limit ? `${said.act} ${start.limit} first` : `${said.act} all that match`)} close={close}>
+      <form onSubmit={(event) => void run(event)}>
+        <p class="modal-body">
+          Jobs matching <code>{q}</code> {said.text}
+        </p>
+        {!start.title && (
+          <label class="field">
+            <span>What to do</span>
+            <select value={verb} onChange={(event) => setVerb(event.currentTarget.value as Verb)}>
+              {Object.entries(verbs).map(([name, one]) => (
+                <option key={name} value={name}>{one.act}</option>
+              ))}
+            </select>
+          </label>
+        )}
+        {verb === "move" && (
+          <label class="field">
+            <span>To queue</span>
+            <input value={queue} required onInput={(event) => setQueue(event.currentTarget.value)} />
+          </label>
+        )}
+        <div class="preview" aria-live="polite">
+          {problem ? (
+            <Trouble problem={problem} />
+          ) : preview ? (
+            <>
+              <strong class="number">{count(preview.count, preview.capped)}</strong>
+              <span>
+                {preview.count === 1 ? "job" : "jobs"} as of {absolute(preview.as_of, false)}. Jobs that come later are left alone.
+              </span>
+              {preview.sample.length > 0 && (
+                <span class="soft">
+                  For example{" "}
+                  {preview.sample.slice(0, 5).map((id, index) => (
+                    <>
+                      {index > 0 && ", "}
+                      <Link to={to(["jobs", id])} class="id" target="_blank">{short(id)}</Link>
+                    </>
+                  ))}
+                </span>
+              )}
+            </>
+          ) : verb === "move" && !queue.trim() ? (
+            <span class="soft">Name the queue to see how many would move.</span>
+          ) : (
+            <Bones rows={2} />
+          )}
+        </div>
+        <div class="field-pair">
+          <label class="field">
+            <span>
+              At most <small>jobs a second</small>
+            </span>
+            <select value={rate} onChange={(event) => setRate(event.currentTarget.value)}>
+              <option value="20">20</option>
+              <option value="200">200</option>
+              <option value="2000">2 000</option>
+              <option value="">as fast as it goes</option>
+            </select>
+          </label>
+          <label class="field">
+            <span>
+              Reason <small>kept with the record</small>
+            </span>
+            <input value={reason} placeholder="optional" onInput={(event) => setReason(event.currentTarget.value)} />
+          </label>
+        </div>
+        {sure && (
+          <label class="field">
+            <span>
+              Type <b class="mono">{word}</b> to go on
+            </span>
+            <input value={typed} autocomplete="off" onInput={(event) => setTyped(event.currentTarget.value)} />
+          </label>
+        )}
+        <footer>
+          <CopyAs
+            asked={asks}
+            then={preview && starts}
+            cli={shell("holdfast", "job", verb === "purge" ? "delete" : verb, q, ...(verb === "move" ? ["--to", queue.trim()] : []), ...(start.limit ? ["--limit", String(start.limit)] : []), ...(reason.trim() ? ["--reason", reason.trim()] : []))}
+          />
+          <div class="modal-acts">
+            <Button look="quiet" onClick={close}>Not now</Button>
+            <Button submit look={said.bad ? "danger" : "primary"} disabled={busy || !preview || preview.count === 0 || (sure && typed.replaceAll(/\D/g, "") !== word)}>
+              {preview ? `${said.act} ${count(preview.count, preview.capped)}` : said.act}
+            </Button>
+          </div>
+        </footer>
+      </form>
+    </Modal>
+  );
+}
+
+/** What runs now, at the foot of every page until somebody puts it away. */
+export function Tray() {
+  const running = useFeed<{ operations: Operation[] }>("/v1/operations", 1000);
+  const [away, setAway] = useState<string[]>([]);
+  const told = new Map<string, Operation>();
+  for (const one of running.data.value?.operations ?? []) told.set(one.id, one);
+  for (const one of Object.values(operations.value)) {
+    const known = told.get(one.id);
+    if (!known || (known.done ?? 0) <= (one.done ?? 0)) told.set(one.id, one);
+  }
+  const mine = Object.keys(operations.value);
+  const shown = [...told.values()].filter((one) => !away.includes(one.id) && (runs(one) || mine.includes(one.id)));
+  if (!shown.length) return null;
+  return (
+    <aside class="tray" aria-label="Operations">
+      {shown.slice(-3).map((one) => (
+        <OperationLine key={one.id} operation={one} away={() => setAway((known) => [...known, one.id])} />
+      ))}
+    </aside>
+  );
+}
+
+export const runs = (operation: Operation): boolean => operation.state === "running";
+
+export function OperationLine({ operation, away }: { operation: Operation; away?: () => void }) {
+  const said = verbs[operation.verb];
+  const whole = operation.total || operation.done || 1;
+  return (
+    <div class="operation">
+      <div class="operation-head">
+        <strong>{said?.act ?? operation.verb}</strong>
+        <code class="clip" title={operation.filter}>{operation.filter}</code>
+        {runs(operation) ? (
+          <Button small look="quiet" onClick={() => cancelOperation(operation)}>Stop</Button>
+        ) : away ? (
+          <Button small look="quiet" icon="close" label="Put away" onClick={away} />
+        ) : null}
+      </div>
+      <Meter value={operation.done} most={whole} mood={operation.state === "failed" ? "bad" : "good"} />
+      <span class="number soft">
+        {count(operation.done)}/{count(operation.total)} {runs(operation) ? "" : operation.state === "done" ? (said?.past ?? "done") : operation.state}
+        {operation.done > operation.changed ? ` · ${count(operation.done - operation.changed)} had changed before` : ""}
+        {operation.problem ? ` · ${operation.problem}` : ""}
+      </span>
+    </div>
+  );
+}
+
+export function cancelOperation(operation: Operation): void {
+  confirm({
+    title: "Stop this operation",
+    body: `${count(operation.done)} of ${count(operation.total)} are done and stay so; the rest is left as it is.`,
+    act: "Stop it",
+    bad: true,
+    deed: () => ({
+      asked: { method: "DELETE", path: path(["operations", operation.id]) },
+      cli: shell("holdfast", "op", "cancel", operation.id),
+      said: "Stopped",
+    }),
+    after: () => void feed("/v1/operations").refresh(),
+  });
+}

@@ -1,0 +1,83 @@
+// What a page shows instead of data: that it waits, that there is none, or what went wrong.
+
+import type { ComponentChildren } from "preact";
+import type { Problem } from "../api";
+import type { Feed } from "../feed";
+import { Button } from "./basics";
+import { Command } from "./copy";
+import { Icon, type IconName } from "./icon";
+
+export function Empty({ icon = "info", title, children, commands = [] }: { icon?: IconName; title: string; children?: ComponentChildren; commands?: string[] }) {
+  return (
+    <div class="empty">
+      <span class="empty-icon">
+        <Icon name={icon} />
+      </span>
+      <h2>{title}</h2>
+      {children && <div class="empty-text">{children}</div>}
+      {commands.map((command) => (
+        <Command key={command} text={command} />
+      ))}
+    </div>
+  );
+}
+
+export function Trouble({ problem, retry }: { problem: Problem; retry?: () => void }) {
+  return (
+    <div class="trouble" role="alert">
+      <Icon name="dead" />
+      <div>
+        <strong>{problem.title}</strong>
+        {problem.code && <span class="mono soft"> {problem.code}</span>}
+        <p>{problem.detail}</p>
+        {problem.fix && <p class="soft">{problem.fix}</p>}
+      </div>
+      {retry && <Button small onClick={retry}>Try again</Button>}
+    </div>
+  );
+}
+
+/** A line above data that could not be renewed: it is shown as it last was. */
+export function Stale({ feed }: { feed: Feed<unknown> }) {
+  const problem = feed.problem.value;
+  if (!problem || feed.data.value === undefined) return null;
+  return (
+    <p class="stale" role="status">
+      <Icon name="clock" /> Shown as it last was: {problem.detail || problem.title}
+    </p>
+  );
+}
+
+export function Bones({ rows = 6, tall = false }: { rows?: number; tall?: boolean }) {
+  return (
+    <div class={`bones${tall ? " tall" : ""}`} role="status" aria-label="Loading">
+      {Array.from({ length: rows }, (_, index) => (
+        <span key={index} />
+      ))}
+    </div>
+  );
+}
+
+/** Shows what a feed has, or bones, or the reason why there is nothing. */
+export function Wait<T>({ feed, children, rows, tall }: { feed: Feed<T>; children: (data: T) => ComponentChildren; rows?: number; tall?: boolean }) {
+  const data = feed.data.value;
+  if (data !== undefined) {
+    return (
+      <>
+        <Stale feed={feed as Feed<unknown>} />
+        {children(data)}
+      </>
+    );
+  }
+  if (feed.problem.value) return <Trouble problem={feed.problem.value} retry={() => void feed.refresh()} />;
+  return <Bones rows={rows} tall={tall} />;
+}
+
+/** Where the server has no such data: said plainly, with what can be asked instead. */
+export function NotHere({ title, children, commands }: { title: string; children: ComponentChildren; commands?: string[] }) {
+  return (
+    <Empty icon="info" title={title} commands={commands}>
+      {children}
+    </Empty>
+  );
+}

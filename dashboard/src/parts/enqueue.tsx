@@ -1,0 +1,319 @@
+// The drawer that enqueues a job: a form made from the kind's schema, or plain JSON.
+
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { ask, path, type Asked, type Problem } from "../api";
+import { parsed, priorities } from "../deeds";
+import { refreshAll, useFeed } from "../feed";
+import { short } from "../format";
+import { to } from "../route";
+import type { Json, JsonSchema, Kind, Queue } from "../wire";
+import { Button, Link } from "./basics";
+import { CopyAs, copy, shell } from "./copy";
+import { Modal } from "./dialog";
+import { Trouble } from "./empty";
+import { pretty } from "./json";
+import { toast } from "./toast";
+
+interface Start {
+  kind?: string;
+  queue?: string;
+  payload?: Json;
+  priority?: number;
+  key?: string | null;
+  lane?: string | null;
+}
+
+const start = signal<Start | null>(null);
+
+export function openEnqueue(known: Start = {}): void {
+  start.value = known;
+}
+
+export function Enqueue() {
+  return start.value && <Drawer begin={start.value} />;
+}
+
+function Drawer({ begin }: { begin: Start }) {
+  const kinds = useFeed<{ kinds: Kind[] }>(path(["kinds"]), 10_000);
+  const queues = useFeed<{ queues: Queue[] }>(path(["queues"]), 5000);
+  const [kind, setKind] = useState(begin.kind ?? "");
+  const [queue, setQueue] = useState(begin.queue ?? "");
+  const [priority, setPriority] = useState(String(begin.priority ?? 0));
+  const [delay, setDelay] = useState("");
+  const [key, setKey] = useState(begin.key ?? "");
+  const [lane, setLane] = useState(begin.lane ?? "");
+  const [attempts, setAttempts] = useState("");
+  const [text, setText] = useState(pretty(begin.payload ?? {}));
+  const [values, setValues] = useState<Record<string, string>>({});
+  const [raw, setRaw] = useState(begin.payload !== undefined);
+  const [problem, setProblem] = useState<Problem | Error>();
+  const [busy, setBusy] = useState(false);
+  const close = () => (start.value = null);
+
+  const known = kinds.data.value?.kinds.find((one) => one.kind === kind.trim());
+  const schema = known?.schema ?? null;
+  const form = schema && !raw && fillable(schema);
+  useEffect(() => setValues(form ? defaults(schema) : {}), [kind, form !== false && form !== null]);
+
+  function payload(): Json {
+    return form ? assembled(schema, values) : parsed(text || "{}");
+  }
+
+  function request(): Asked {
+    const body: Record<string, Json> = { kind: kind.trim(), payload: payload() };
+    const target = queue.trim() || known?.queue || "";
+    if (target) body.queue = target;
+    if (priority !== "0") body.priority = Number(priority);
+    if (delay.trim()) body.delay = seconds(delay);
+    if (key.trim()) body.key = key.trim();
+    if (lane.trim()) body.lane = lane.trim();
+    if (attempts.trim()) body.max_attempts = Number(attempts);
+    return { method: "POST", path: path(["jobs"]), body };
+  }
+
+  const preview = attempt(request);
+  const body = preview?.body as Record<string, Json> | undefined;
+  const cli = body && shell(
+    "holdfast", "job", "enqueue", String(body.kind), JSON.stringify(body.payload),
+    ...(body.queue ? ["--queue", String(body.queue)] : []),
+    ...(body.priority ? ["--priority", String(body.priority)] : []),
+    ...(body.delay ? ["--delay", `${body.delay as number}s`] : []),
+    ...(body.key ? ["--key", String(body.key)] : []),
+    ...(body.lane ? ["--lane", String(body.lane)] : []),
+    ...(body.max_attempts ? ["--max-attempts", String(body.max_attempts)] : []),
+  );
+
+  async function submit(event: Event): Promise<void> {
+    event.preventDefault();
+    setBusy(true);
+    setProblem(undefined);
+    try {
+      const stored = await ask<{ id: string; created: boolean; behind?: string }>(request());
+      toast(
+        <>
+          {stored.created ? "Enqueued " : "Already there: "}
+          <Link to={to(["jobs", stored.id])} class="id">{short(stored.id)}</Link>
+        </>,
+      );
+      close();
+      refreshAll();
+    } catch (error) {
+      setProblem(error as Problem);
+      setBusy(false);
+    }
+  }
+
+  return (
+    <Modal title="Enqueue a job" close={close} side>
+      <form onSubmit={(event) => void submit(event)}>
+        <div class="drawer-scroll">
+          <label class="field">
+            <span>Kind</span>
+            <input value={kind} list="kinds" required autofocus autocomplete="off" class="mono" placeholder="send_email" onInput={(event) => setKind(event.currentTarget.value)} />
+            <datalist id="kinds">
+              {kinds.data.value?.kinds.map((one) => <option key={one.kind} value={one.kind} />)}
+            </datalist>
+          </label>
+          {known?.doc && <p class="soft doc">{known.doc}</p>}
+          {schema && (
+            <div class="segments" role="group" aria-label="Payload as">
+              <button type="button" aria-pressed={!raw} disabled={!fillable(schema)} onClick={() => setRaw(false)}>Form</button>
+              <button
+                type="button"
+                aria-pressed={raw}
+                onClick={() => {
+                  if (form) setText(pretty(attempt(payload) ?? {}));
+                  setRaw(true);
+                }}
+              >
+                JSON
+              </button>
+            </div>
+          )}
+          {form ? (
+            <Form schema={schema} values={values} set={(name, value) => setValues((all) => ({ ...all, [name]: value }))} />
+          ) : (
+            <label class="field">
+              <span>
+                Payload <small>JSON</small>
+              </span>
+              <textarea class="mono" rows={10} spellcheck={false} value={text} onInput={(event) => setText(event.currentTarget.value)} />
+            </label>
+          )}
+          <details class="options">
+            <summary>Options</summary>
+            <div class="field-pair">
+              <label class="field">
+                <span>Queue</span>
+                <input value={queue} list="queues" placeholder={known?.queue ?? "default"} onInput={(event) => setQueue(event.currentTarget.value)} />
+                <datalist id="queues">
+                  {queues.data.value?.queues.map((one) => <option key={one.queue} value={one.queue} />)}
+                </datalist>
+              </label>
+              <label class="field">
+                <span>Priority</span>
+                <select value={priority} onChange={(event) => setPriority(event.currentTarget.value)}>
+                  {priorities.map((one) => <option key={one.value} value={one.value}>{one.label}</option>)}
+                </select>
+              </label>
+              <label class="field">
+                <span>
+                  Delay <small>30s, 10m, 2h</small>
+                </span>
+                <input value={delay} placeholder="now" onInput={(event) => setDelay(event.currentTarget.value)} />
+              </label>
+              <label class="field">
+                <span>Attempts</span>
+                <input value={attempts} inputMode="numeric" placeholder="as the queue says" onInput={(event) => setAttempts(event.currentTarget.value)} />
+              </label>
+              <label class="field">
+                <span>
+                  Key <small>no duplicates</small>
+                </span>
+                <input value={key} onInput={(event) => setKey(event.currentTarget.value)} />
+              </label>
+              <label class="field">
+                <span>
+                  Lane <small>one after another</small>
+                </span>
+                <input value={lane} onInput={(event) => setLane(event.currentTarget.value)} />
+              </label>
+            </div>
+          </details>
+          {problem && ("title" in problem ? <Trouble problem={problem as Problem} /> : <p class="refusal" role="alert">{problem.message}</p>)}
+        </div>
+        <footer>
+          <div class="copy-row">
+            {preview && <CopyAs asked={preview} cli={cli} />}
+            {body && (
+              <button type="button" class="link" onClick={() => void copy(code(body), "Python copied")}>
+                Python
+              </button>
+            )}
+          </div>
+          <div class="modal-acts">
+            <Button look="quiet" onClick={close}>Not now</Button>
+            <Button submit look="primary" disabled={busy || !kind.trim()}>Enqueue</Button>
+          </div>
+        </footer>
+      </form>
+    </Modal>
+  );
+}
+
+function Form({ schema, values, set }: { schema: JsonSchema; values: Record<string, string>; set: (name: string, value: string) => void }) {
+  const required = new Set(schema.required ?? []);
+  const names = Object.entries(schema.properties ?? {});
+  if (!names.length) return <p class="soft">This kind takes no arguments.</p>;
+  return (
+    <>
+      {names.map(([name, part]) => {
+        const type = typeOf(part);
+        const value = values[name] ?? "";
+        const id = `argument-${name}`;
+        return (
+          <div class="field" key={name}>
+            <label for={id}>
+              <span class="mono">{name}</span> <small>{[part.description, hint(part), required.has(name) ? "" : "optional"].filter(Boolean).join(", ")}</small>
+            </label>
+            {part.enum ? (
+              <select id={id} value={value} onChange={(event) => set(name, event.currentTarget.value)}>
+                {!required.has(name) && <option value="" />}
+                {part.enum.map((one) => <option key={String(one)} value={JSON.stringify(one)}>{String(one)}</option>)}
+              </select>
+            ) : type === "boolean" ? (
+              <select id={id} value={value} onChange={(event) => set(name, event.currentTarget.value)}>
+                {!required.has(name) && <option value="" />}
+                <option value="true">true</option>
+                <option value="false">false</option>
+              </select>
+            ) : type === "object" || type === "array" || type === "" ? (
+              <textarea id={id} class="mono" rows={3} spellcheck={false} value={value} placeholder={type === "array" ? "[]" : type === "object" ? "{}" : "JSON"} onInput={(event) => set(name, event.currentTarget.value)} />
+            ) : (
+              <input id={id} value={value} inputMode={type === "integer" ? "numeric" : type === "number" ? "decimal" : undefined} autocomplete="off" required={required.has(name) && type !== "string"} onInput={(event) => set(name, event.currentTarget.value)} />
+            )}
+          </div>
+        );
+      })}
+    </>
+  );
+}
+
+const fillable = (schema: JsonSchema): boolean => typeOf(schema) === "object" && schema.properties !== undefined;
+
+// A schema may allow null beside the type itself; the form then leaves the field out.
+function typeOf(schema: JsonSchema): string {
+  if (Array.isArray(schema.type)) return schema.type.find((one) => one !== "null") ?? "";
+  if (schema.type) return schema.type;
+  const real = schema.anyOf?.filter((one) => one.type !== "null");
+  return real?.length === 1 ? typeOf(real[0]!) : "";
+}
+
+function hint(schema: JsonSchema): string {
+  if (schema.enum) return "";
+  const format = schema.format ?? schema.anyOf?.find((one) => one.format)?.format;
+  return [typeOf(schema), format && `(${format})`].filter(Boolean).join(" ");
+}
+
+function defaults(schema: JsonSchema): Record<string, string> {
+  const out: Record<string, string> = {};
+  const required = new Set(schema.required ?? []);
+  for (const [name, part] of Object.entries(schema.properties ?? {})) {
+    if (part.enum && required.has(name)) out[name] = JSON.stringify(part.default ?? part.enum[0]);
+    else if (typeOf(part) === "boolean" && required.has(name)) out[name] = String(part.default ?? false);
+    else if (part.default !== undefined && part.default !== null) out[name] = typeof part.default === "string" && !part.enum ? part.default : JSON.stringify(part.default);
+  }
+  return out;
+}
+
+function assembled(schema: JsonSchema, values: Record<string, string>): Json {
+  const required = new Set(schema.required ?? []);
+  const out: Record<string, Json> = {};
+  for (const [name, part] of Object.entries(schema.properties ?? {})) {
+    const text = values[name] ?? "";
+    const type = typeOf(part);
+    if (text === "" && !(required.has(name) && type === "string")) {
+      if (required.has(name)) throw new Error(`${name} is missing`);
+      continue;
+    }
+    if (type === "string" && !part.enum) out[name] = text;
+    else {
+      try {
+        out[name] = JSON.parse(text) as Json;
+      } catch {
+        throw new Error(`${name}: ${text} is no ${type || "JSON"}`);
+      }
+    }
+  }
+  return out;
+}
+
+function seconds(text: string): number {
+  const match = /^\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?\s*$/.exec(text);
+  if (!match) throw new Error(`${text} is no duration such as 30s, 10m or 2h`);
+  return Number(match[1]) * { s: 1, m: 60, h: 3600, d: 86400, w: 604800 }[(match[2] ?? "s") as "s"];
+}
+
+function code(body: Record<string, Json>): string {
+  const { kind, payload, ...options } = body;
+  const words = Object.entries(options).map(([name, value]) => `, ${name}=${python(value)}`);
+  return `client.enqueue(${python(kind!)}, ${python(payload ?? {})}${words.join("")})`;
+}
+
+function python(value: Json): string {
+  if (value === null) return "None";
+  if (value === true) return "True";
+  if (value === false) return "False";
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value === "object") return `{${Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${python(one)}`).join(", ")}}`;
+  return JSON.stringify(value);
+}
+
+function attempt<T>(make: () => T): T | undefined {
+  try {
+    return make();
+  } catch {
+    return undefined;
+  }
+}

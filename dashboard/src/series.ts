@@ -1,0 +1,66 @@
+// History as the server kept it, laid on an even grid of times.
+
+import { path } from "./api";
+import { useFeed } from "./feed";
+import { now } from "./format";
+import type { Metric, Series } from "./wire";
+
+export interface Span {
+  name: string;
+  seconds: number;
+  step: number;
+}
+
+export const spans: Span[] = [
+  { name: "15m", seconds: 900, step: 20 },
+  { name: "1h", seconds: 3600, step: 30 },
+  { name: "3h", seconds: 10800, step: 60 },
+];
+
+export interface History {
+  times: number[];
+  values: (number | null)[];
+  known: boolean;
+  problem: boolean;
+}
+
+export function useHistory(metric: Metric, queue: string | null, span: Span): History {
+  const feed = useFeed<Series>(path(["metrics", "series"], { metric, queue, step: span.step, from: from(span) }), 5000);
+  const points = new Map(feed.data.value?.points ?? []);
+  const times = since(grid(span), feed.data.value?.points[0]?.[0]);
+  return {
+    times,
+    values: joined(times.map((at) => points.get(at) ?? null)),
+    known: points.size > 1,
+    problem: feed.problem.value !== undefined,
+  };
+}
+
+/** The last value that is not missing. */
+export const latest = (values: (number | null)[]): number | null => [...values].reverse().find((value) => value !== null) ?? null;
+
+function grid({ seconds, step }: Span): number[] {
+  const end = Math.floor(now.value / 1000 / step) * step;
+  const length = Math.floor(seconds / step);
+  return Array.from({ length }, (_, index) => end - (length - 1 - index) * step);
+}
+
+// A sample that came a little late leaves its place empty; only a longer silence is a gap.
+function joined(values: (number | null)[]): (number | null)[] {
+  return values.map((value, index) => {
+    const before = values[index - 1];
+    const after = values[index + 1];
+    return value === null && before != null && after != null ? (before + after) / 2 : value;
+  });
+}
+
+// A server that began a moment ago knows nothing of before: the line fills the chart it has.
+function since(times: number[], first: number | undefined): number[] {
+  const begun = first === undefined ? -1 : times.findIndex((at) => at >= first);
+  return begun <= 0 ? times : times.slice(Math.min(begun, times.length - SHORTEST));
+}
+
+const SHORTEST = 12;
+
+// The same address for a while, so that the answer is shared; the grid cuts what is too old.
+const from = ({ seconds, step }: Span): number => Math.floor((now.value / 1000 - seconds) / (step * 10)) * step * 10;

@@ -1,0 +1,23 @@
+// Who is looking, and what they may do. The server decides; this only keeps the buttons honest.
+
+import { computed, signal } from "@preact/signals";
+import { look } from "./api";
+import type { Me } from "./wire";
+
+export const me = signal<Me | undefined>(undefined);
+
+export async function meet(): Promise<void> {
+  me.value = await look<Me>("/v1/me");
+}
+
+export const may = (scope: string): boolean =>
+  me.value !== undefined && !me.value.read_only && (me.value.scopes.includes(scope) || me.value.scopes.includes("admin"));
+
+/** Why an action is closed to this user; undefined if it is not. */
+export function barred(scope: "produce" | "operate" | "admin"): string | undefined {
+  if (!me.value) return "Not signed in";
+  if (me.value.read_only) return "This server is read-only";
+  return may(scope) ? undefined : `You may not: this needs the scope "${scope}"`;
+}
+
+export const instance = computed(() => me.value?.name || "");

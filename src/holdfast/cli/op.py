@@ -1,0 +1,178 @@
+"""`holdfast op`: one verb for many jobs, in the background: look, start, follow, stop."""
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.grammar import Group, fail
+from holdfast.cli.session import Session, actor, pass_session
+from holdfast.cli.values import duration
+from holdfast.errors import UnknownOperation
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.model import Operation, Preview
+
+VERBS = ("retry", "cancel", "archive", "purge", "move")
+
+
+@click.group(
+    cls=Group,
+    examples=[
+        "holdfast op start retry 'state:dead kind:send_email' --rate 200",
+        "holdfast op list",
+    ],
+)
+def op() -> None:
+    """Change many jobs in the background, chunk by chunk.
+    It goes on while a worker, a server or holdfast upkeep runs.
+    """
+
+
+@op.command(
+    short_help="Preview an operation, ask, and start it.",
+    examples=[
+        "holdfast op start retry 'state:dead group:f3a9c001' --limit 10",
+        "holdfast op start move 'queue:mail state:queued' --to mail2 --rate 500 --yes",
+    ],
+)
+@click.argument("verb", type=click.Choice(VERBS), metavar="VERB")
+@click.argument("filter", nargs=-1, required=True)
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="only the newest N")
+@click.option("--rate", type=float, metavar="N", help="jobs per second  [as fast as it goes]")
+@click.option("--delay", type=duration, metavar="10m", help="retry: not before this has passed")
+@click.option("--to", metavar="QUEUE", help="move: where to")
+@click.option("--reason", help="kept with the jobs")
+@click.option("--preview", is_flag=True, help="only count and show them")
+@click.option("--wait", is_flag=True, help="stay until it has ended")
+@click.option("--yes", is_flag=True, help="do not ask")
+@pass_session
+def start(
+    session: Session,
+    verb: str,
+    filter: tuple[str, ...],
+    limit: int | None,
+    rate: float | None,
+    delay: timedelta | None,
+    to: str | None,
+    reason: str | None,
+    preview: bool,
+    wait: bool,
+    yes: bool,
+) -> None:
+    """Do VERB (retry, cancel, archive, purge, move) to all jobs that match."""
+    with session.client() as client:
+        found = client.operation_preview(
+            verb,
+            " ".join(filter),
+            most=limit,
+            reason=reason,
+            actor=actor(),
+            delay=delay,
+            queue=to,
+        )
+        if preview:
+            session.answer(found, lambda: _counted(found))
+            return
+        session.confirm(
+            f"{verb} {_counted(found)}?", count=f"this would {verb} {_counted(found)}", yes=yes
+        )
+        started = client.operation_start(found.token, rate=rate, actor=actor())
+        assert started is not None
+        if wait:
+            started = _followed(session, client, started)
+    session.answer(started, lambda: _line(started))
+    if started.state == "running":
+        session.say(f"follow it:  holdfast op show {started.id} --wait")
+
+
+@op.command("list", examples=["holdfast op list", "holdfast op list --json"])
+@pass_session
+def list_operations(session: Session) -> None:
+    """List operations, the newest first."""
+    with session.client() as client:
+        found = client.operations()
+    rows = [
+        (
+            one.id,
+            one.state,
+            one.verb,
+            _progress(one),
+            output.ago(one.started_at),
+            one.actor or "-",
+            one.filter,
+        )
+        for one in found
+    ]
+    headings = ("id", "state", "verb", "jobs", "started", "by", "filter")
+    session.answer(found, lambda: output.table(headings, rows) if rows else "")
+    if not rows:
+        session.say("there was no operation")
+
+
+@op.command(examples=["holdfast op show 31", "holdfast op show 31 --wait"])
+@click.argument("id", type=int)
+@click.option("--wait", is_flag=True, help="stay until it has ended")
+@pass_session
+def show(session: Session, id: int, wait: bool) -> None:
+    """Show how far an operation has come."""
+    with session.client() as client:
+        found = _get(client, id)
+        if wait:
+            found = _followed(session, client, found)
+    session.answer(found, lambda: _line(found))
+    if found.state == "failed":
+        fail()
+
+
+@op.command(examples=["holdfast op cancel 31", "holdfast op cancel 31 --json"])
+@click.argument("id", type=int)
+@pass_session
+def cancel(session: Session, id: int) -> None:
+    """Stop an operation behind its last chunk; what it did stays done."""
+    with session.client() as client:
+        _get(client, id)
+        found = client.operation_cancel(id, actor=actor())
+        assert found is not None
+    session.answer(found, lambda: _line(found))
+    if found.state != "cancelled":
+        fail()
+
+
+def _followed(session: Session, client: "Client", followed: "Operation") -> "Operation":
+    """Wait for the end of an operation, and work on it meanwhile: nobody else may be there."""
+    told = time.monotonic()
+    while followed.state == "running":
+        if client.operation_step() is None:
+            time.sleep(0.2)
+        followed = _get(client, followed.id)
+        if time.monotonic() - told > 1:
+            told = time.monotonic()
+            session.say(_line(followed))
+    return followed
+
+
+def _get(client: "Client", id: int) -> "Operation":
+    found = client.operation(id)
+    if found is None:
+        raise UnknownOperation(f"there is no operation {id}", fix="See them:  holdfast op list")
+    return found
+
+
+def _line(one: "Operation") -> str:
+    told = f"operation {one.id}  {one.verb}  {one.state}  {_progress(one)} jobs"
+    unchanged = one.seen - one.changed
+    told += f", {unchanged} unchanged" if unchanged else ""
+    return told + (f": {one.problem}" if one.problem else "")
+
+
+def _progress(one: "Operation") -> str:
+    return f"{one.seen}/{one.total}{'+' if one.capped else ''}"
+
+
+def _counted(preview: "Preview") -> str:
+    more = "more than " if preview.capped else ""
+    return f"{more}{output.counted(preview.total, 'job')} matching {preview.selects}"

@@ -1,0 +1,42 @@
+"""What the server says of itself: that it lives, whether it can work, who is calling."""
+
+from holdfast import __version__
+from holdfast.server.call import Answer, Call
+from holdfast.server.problems import TITLES, Problem
+
+
+async def healthz(call: Call) -> Answer:
+    """Say that the process lives; no database is asked."""
+    return Answer({"status": "ok", "version": __version__})
+
+
+async def readyz(call: Call) -> Answer:
+    """Say whether the database can be reached and has the schema; 503 says why not."""
+    await call.live.ready()
+    return Answer({"status": "ok"})
+
+
+async def me(call: Call) -> Answer:
+    """Say who is calling and what they may do."""
+    live, user = call.live, call.user
+    return Answer(
+        {
+            "user": user.name or None,
+            "via": user.via,
+            "scopes": sorted(user.scopes),
+            "queues": user.queues,
+            "read_only": await live.read_only(),
+            "name": live.settings.name,
+            "color": live.settings.color,
+            "version": __version__,
+            "mode": live.feed.mode,
+        }
+    )
+
+
+async def error_page(call: Call) -> Answer:
+    """Tell what an error code means."""
+    code = call.part("code")
+    if code not in TITLES:
+        raise Problem(404, "HF404", f"there is no error {code}")
+    return Answer({"code": code, "title": TITLES[code]})

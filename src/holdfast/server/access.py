@@ -1,0 +1,292 @@
+"""Who calls, and what that allows: users, their scopes, roles and queues, and the ways in."""
+
+import base64
+import binascii
+import hmac
+import inspect
+import ipaddress
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from holdfast.errors import Misuse
+from holdfast.model import Caller, Scope
+from holdfast.server.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.client import AsyncClient
+    from holdfast.server.settings import Settings
+
+__all__ = ["COOKIE", "ROLES", "Auth", "Gate", "User"]
+
+ROLES: Mapping[str, frozenset[Scope]] = {
+    "viewer": frozenset({"read"}),
+    "operator": frozenset({"read", "produce", "operate"}),
+    "admin": frozenset({"read", "produce", "consume", "operate", "admin"}),
+}
+COOKIE = "holdfast_session"
+
+# How long an answer about a secret is believed: a revoked one gets in so much longer.
+BELIEVED = 2.0
+REMEMBERED = 10_000
+# Wrong secrets that one address may show in a minute.
+WRONG = 10
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whoever calls: a name for the record, what they may do, and in which queues (None: all)."""
+
+    name: str
+    scopes: frozenset[Scope]
+    queues: tuple[str, ...] | None = None
+    via: str = ""
+    token: str | None = None
+
+    @classmethod
+    def of(cls, name: str, role: str, *, queues: Sequence[str] | None = None) -> "User":
+        """Make a user by role: viewer, operator or admin."""
+        if role not in ROLES:
+            raise Misuse(f"role {role!r} is unknown", fix=f"Roles are: {', '.join(ROLES)}.")
+        return cls(name, ROLES[role], None if queues is None else tuple(queues))
+
+    def may(self, scope: str) -> bool:
+        """Whether a scope is among the user's; admin includes all."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def sees(self, queue: str) -> bool:
+        """Whether the user has to do with a queue."""
+        return self.queues is None or queue in self.queues
+
+    def check_queues(self, queues: Iterable[str]) -> None:
+        """Refuse queues that are not the user's."""
+        for queue in queues:
+            if not self.sees(queue):
+                raise Problem(
+                    403,
+                    "HF401",
+                    f"{self.name} has nothing to do with queue {queue!r}",
+                    fix=f"Its queues are: {', '.join(self.queues or ())}.",
+                )
+
+    def check_everywhere(self) -> None:
+        """Refuse a user of some queues what concerns all."""
+        if self.queues is not None:
+            raise Problem(
+                403,
+                "HF401",
+                f"this concerns all queues, {self.name} has only {', '.join(self.queues)}",
+                fix="Use a token without a list of queues.",
+            )
+
+    @property
+    def filter(self) -> str:
+        """The term of the filter language that leaves the user's jobs."""
+        return "" if self.queues is None else f"queue:{','.join(self.queues)}"
+
+
+Auth = Callable[[Request], User | Awaitable[User | None] | None]
+"""Finds out who calls, for a server inside another application; None if nobody is signed in."""
+
+
+class Gate:
+    """The ways into a server, tried in turn.
+
+    A secret that is shown and wrong is refused, whatever other way there would have been.
+    """
+
+    def __init__(self, settings: "Settings", auth: Auth | None) -> None:
+        self._settings = settings
+        self._auth = auth
+        self._open = "open" in settings.ways and auth is None
+        self._proxies = [ipaddress.ip_network(one) for one in settings.proxies]
+        self._known: OrderedDict[bytes, tuple[float, User | None]] = OrderedDict()
+        self._wrong = Attempts(WRONG)
+
+    def hosts(self) -> Sequence[str]:
+        """Return the names the server answers to; where nobody signs in, only this machine's."""
+        if self._settings.hosts:
+            return self._settings.hosts
+        return LOOPBACK if self._open and not self._settings.insecure else ("*",)
+
+    async def user(self, request: Request, client: "AsyncClient") -> User | None:
+        """Return who calls; None if nobody says."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return await self._bearer(request, client, given.strip())
+        if key := request.headers.get("x-api-key"):
+            return await self._bearer(request, client, key)
+        if scheme.lower() == "basic":
+            return self._basic(request, given)
+        if secret := request.cookies.get(COOKIE):
+            user = await self._secret(client, secret, "session")
+            if user is not None:
+                return user
+        if user := self._proxied(request):
+            return user
+        if self._auth is not None:
+            found = self._auth(request)
+            user = await found if inspect.isawaitable(found) else found
+            return user and (user if user.via else replace(user, via="application"))
+        if self._open and (self._settings.insecure or is_loopback(peer(request))):
+            return _LOCAL
+        return None
+
+    async def check_secret(
+        self, request: Request, client: "AsyncClient", secret: str
+    ) -> User | None:
+        """Return whom a token stands for, for signing in; wrong ones are counted."""
+        self._wrong.check(self.address(request))
+        user = await self._secret(client, secret, "token")
+        if user is None:
+            self._wrong.note(self.address(request))
+        return user
+
+    def note_wrong(self, request: Request) -> None:
+        """Count a wrong secret against its address."""
+        self._wrong.note(self.address(request))
+
+    def check_address(self, request: Request) -> None:
+        """Refuse an address that has shown too many wrong secrets."""
+        self._wrong.check(self.address(request))
+
+    def address(self, request: Request) -> str:
+        """Return the client's address, as the proxies that are trusted tell it."""
+        address = peer(request)
+        forwarded = request.headers.get("x-forwarded-for", "")
+        for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
+            if not self._trusts(address):
+                break
+            address = hop
+        return address
+
+    def forget(self) -> None:
+        """Ask anew about every secret."""
+        self._known.clear()
+
+    async def _bearer(self, request: Request, client: "AsyncClient", secret: str) -> User:
+        user = await self._secret(client, secret, "token")
+        if user is None:
+            self._wrong.check(self.address(request))
+            self._wrong.note(self.address(request))
+            raise not_signed_in("the token is wrong, has expired or was revoked")
+        return user
+
+    async def _secret(self, client: "AsyncClient", secret: str, sort: str) -> User | None:
+        known = sha256(f"{sort} {secret}".encode()).digest()
+        until, user = self._known.get(known, (0.0, None))
+        if until < monotonic():
+            user = _user(await client.token_check(secret), sort)
+            self._known[known] = monotonic() + BELIEVED, user
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return user
+
+    def _basic(self, request: Request, given: str) -> User:
+        self._wrong.check(self.address(request))
+        try:
+            name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            name, password = "", ""
+        known, role = self._settings.basic.get(name, ("", ""))
+        # Compared even for an unknown name, so that both take the same time.
+        fits = hmac.compare_digest(_hashed(password), _hashed(known))
+        if not (fits and role and "basic" in self._settings.ways):
+            self._wrong.note(self.address(request))
+            raise not_signed_in("the name or the password is wrong")
+        return User(name, ROLES[role], via="basic")
+
+    def _proxied(self, request: Request) -> User | None:
+        if "proxy" not in self._settings.ways or not self._trusts(peer(request)):
+            return None
+        name = request.headers.get(self._settings.proxy_header, "")
+        roles = self._settings.proxy_roles
+        role = roles.get(name) or roles.get("*")
+        return User(name, ROLES[role], via="proxy") if name and role else None
+
+    def _trusts(self, address: str) -> bool:
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._proxies)
+
+
+class Attempts:
+    """What an address did too often in a minute."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def note(self, address: str) -> None:
+        """Count one."""
+        times = self._times.setdefault(address, deque(maxlen=self._most))
+        times.append(monotonic())
+        self._times.move_to_end(address)
+        while len(self._times) > REMEMBERED:
+            self._times.popitem(last=False)
+
+    def check(self, address: str) -> None:
+        """Refuse the address if there were too many."""
+        times = self._times.get(address) or deque()
+        if len(times) == self._most and (left := times[0] + 60 - monotonic()) > 0:
+            raise Problem(
+                429,
+                "HF429",
+                "too many wrong secrets from this address",
+                headers={"Retry-After": str(int(left) + 1)},
+            )
+
+
+def not_signed_in(what: str) -> Problem:
+    """Make the refusal of somebody unknown."""
+    return Problem(
+        401,
+        "HF402",
+        what,
+        headers={"WWW-Authenticate": 'Bearer realm="holdfast"'},
+        fix="Send  Authorization: Bearer hf_…     Make one:  holdfast token create",
+    )
+
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@lru_cache(1000)
+def is_loopback(address: str) -> bool:
+    """Whether an address is of this machine."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def peer(request: Request) -> str:
+    """Return the address at the other end of the connection."""
+    return request.client.host if request.client else ""
+
+
+_LOCAL = User("local", ROLES["admin"], via="open")
+
+
+def _user(caller: Caller | None, sort: str) -> User | None:
+    if caller is None or caller.sort != sort:
+        return None
+    return of_caller(caller)
+
+
+def of_caller(caller: Caller) -> User:
+    """Return the user that a secret stands for."""
+    queues = None if caller.queues is None else tuple(caller.queues)
+    return User(caller.name, frozenset(caller.scopes), queues, via=caller.sort, token=caller.id)
+
+
+def _hashed(text: str) -> bytes:
+    return sha256(text.encode()).digest()

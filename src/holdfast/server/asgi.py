@@ -1,0 +1,360 @@
+"""The server as an ASGI application: what every request passes on its way to a handler and back."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from holdfast import conninfo
+from holdfast.app import App
+from holdfast.client import AsyncClient
+from holdfast.errors import HoldfastError
+from holdfast.server import answers, problems
+from holdfast.server.access import Auth, Gate, User, not_signed_in
+from holdfast.server.call import (
+    JSON,
+    MANY,
+    NDJSON,
+    Answer,
+    Call,
+    converted,
+    decoded,
+    media_type,
+    read_body,
+)
+from holdfast.server.live import Live
+from holdfast.server.problems import SOON, Problem
+from holdfast.server.redaction import Redaction
+from holdfast.server.routes import ROUTES, Entry
+from holdfast.server.settings import Settings
+
+log = logging.getLogger("holdfast.server")
+
+_NOBODY = User("", frozenset())
+_KEPT = tuple[int, dict[str, str], msgspec.Raw]
+
+
+class Server:
+    """The HTTP API as an ASGI application: `uvicorn module:server`, or mounted in another one.
+
+    The database is a url, an App, or HOLDFAST_URL. `auth` finds out who calls; without one, and
+    without other settings, everybody may do everything, but only from this machine. It starts with
+    the first request and needs no lifespan.
+    """
+
+    def __init__(
+        self,
+        database: str | App | None = None,
+        *,
+        auth: Auth | None = None,
+        settings: Settings | None = None,
+        source: str = "",
+    ) -> None:
+        self.settings = settings or Settings()
+        url = database.url if isinstance(database, App) else database
+        self._url, self._source = conninfo.locate(url, source)
+        self._gate = Gate(self.settings, auth)
+        self._redaction = Redaction(self.settings.redact)
+        self._live: dict[asyncio.AbstractEventLoop, Live] = {}
+        self._busy = 0
+        self.routes = list(_routes(ROUTES))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        request = _Request(scope, receive)
+        request_id = _request_id(request)
+        self._busy += 1
+        try:
+            response = await self._respond(request)
+        except Exception as error:
+            if not isinstance(error, HoldfastError):
+                log.exception("request failed", extra={"path": scope["path"], "id": request_id})
+            root = scope.get("root_path", "")
+            response = problems.answer(error, root=root, request_id=request_id)
+        try:
+            await response(scope, receive, _Reply(send, request_id))
+        finally:
+            self._busy -= 1
+
+    async def stop(self) -> None:
+        """Close what the running event loop has open; the next request opens it again."""
+        if live := self._live.pop(asyncio.get_running_loop(), None):
+            await live.stop()
+
+    def hang_up(self) -> None:
+        """End streams and waiting claims, so that a shutdown need not wait for them."""
+        for live in self._live.values():
+            live.hang_up()
+
+    async def _respond(self, request: Request) -> Response:
+        settings = self.settings
+        if self._busy > settings.requests + settings.waits + settings.streams:
+            raise Problem(503, "HF429", "the server has too much to do", headers=SOON)
+        _check_host(request, self._gate.hosts())
+        entry, request.scope["path_params"] = self._find(request)
+        if entry.changes:
+            _check_origin(request, settings)
+        live = self._running()
+        user = await self._user(request, entry, live)
+        call = Call(request, live, user or _NOBODY, live.client)
+        if entry.changes and entry.scope is not None and await live.read_only():
+            raise Problem(403, "HF401", "this server is read-only", scope=entry.scope)
+        call.asked = _query(request, entry)
+        body = await self._body(request, entry)
+        if entry.body is not None:
+            call.said = body if entry.body is MANY else decoded(body, entry.body)
+        response = await _handled(entry, call, body)
+        if entry.changes and log.isEnabledFor(logging.INFO):
+            told = f"{entry.method} {request.url.path}"
+            facts = {"actor": call.user.name, "request": told, "status": response.status_code}
+            log.info("changed", extra=facts)
+        return response
+
+    async def _user(self, request: Request, entry: Entry, live: Live) -> User | None:
+        if entry.scope is None and entry.path != "/v1/me":
+            return None
+        user = await self._gate.user(request, live.client)
+        if entry.scope is None:
+            return user
+        if user is None:
+            raise not_signed_in("nobody is signed in")
+        if not user.may(entry.scope):
+            raise Problem(
+                403,
+                "HF401",
+                f"{user.name} lacks the scope {entry.scope!r}",
+                fix=f"It has: {', '.join(sorted(user.scopes)) or 'none'}.",
+                scope=entry.scope,
+            )
+        return user
+
+    def _find(self, request: Request) -> tuple[Entry, dict[str, Any]]:
+        allowed: set[str] = set()
+        method = "GET" if request.method == "HEAD" else request.method
+        for route, entries in self.routes:
+            match, child = route.matches(request.scope)
+            if match is Match.NONE:
+                continue
+            if entry := entries.get(method):
+                return entry, child["path_params"]
+            allowed |= entries.keys()
+        path = request.url.path
+        if allowed:
+            raise Problem(
+                405,
+                "HF404",
+                f"{request.method} is not for {path}",
+                headers={"Allow": ", ".join(sorted(allowed))},
+            )
+        raise Problem(404, "HF404", f"there is nothing at {path}")
+
+    async def _body(self, request: Request, entry: Entry) -> bytes:
+        if entry.method in ("GET", "DELETE"):
+            return b""
+        body = await read_body(request, self.settings.body_limit)
+        sort = media_type(request)
+        if body and sort != JSON and not (entry.body is MANY and sort == NDJSON):
+            raise Problem(
+                415,
+                "HF406",
+                f"the body is {sort or 'of no type'}, not {JSON}",
+                fix=f"Say so:  -H 'Content-Type: {JSON}'",
+            )
+        return body
+
+    def _running(self) -> Live:
+        loop = asyncio.get_running_loop()
+        if (live := self._live.get(loop)) is None:
+            for other in [other for other in self._live if other.is_closed()]:
+                self._live.pop(other).abandon()
+            live = Live(self._url, self.settings, self._gate, self._redaction, source=self._source)
+            self._live[loop] = live
+        return live
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._running()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _routes(table: Iterable[Entry]) -> Iterable[tuple[Route, dict[str, Entry]]]:
+    by_path: dict[str, dict[str, Entry]] = {}
+    for entry in table:
+        by_path.setdefault(entry.path, {})[entry.method] = entry
+    for path, entries in by_path.items():
+        yield Route(path, _nothing), entries
+
+
+async def _nothing(request: Request) -> Response:
+    raise AssertionError("routes are only matched")
+
+
+def _query(request: Request, entry: Entry) -> Any:
+    if entry.query is None:
+        return None
+    values: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in values:
+            raise Problem(422, "HF406", f"query: {name} is there twice")
+        values[name] = value
+    return converted(values, entry.query, where="query")
+
+
+async def _handled(entry: Entry, call: Call, body: bytes) -> Response:
+    key = call.request.headers.get("idempotency-key")
+    if key and entry.once:
+        return await _once(entry, call, body, key)
+    answer = await entry.handler(call)
+    if isinstance(answer, Response):
+        return answer
+    if not entry.changes and entry.scope is not None:
+        return _tagged(call.request, answer)
+    return _response(answer)
+
+
+async def _once(entry: Entry, call: Call, body: bytes, key: str) -> Response:
+    """Do what is asked in one transaction with the note that it was done."""
+    asked = f"{entry.method} {call.request.url.path}?{call.request.url.query}\n".encode() + body
+    digest = blake2b(asked, digest_size=16).hexdigest()
+
+    async def work(bound: AsyncClient) -> str:
+        call.client = bound
+        answer = await entry.handler(call)
+        assert isinstance(answer, Answer)
+        kept = [answer.status, dict(answer.headers), answer.document]
+        return answers.encode(kept).decode()
+
+    caller = f"{call.user.via} {call.user.name}"
+    kept, again = await call.live.client.once(key, work, caller=caller, digest=digest)
+    if kept is None:
+        raise Problem(
+            422,
+            "HF411",
+            f"the Idempotency-Key {key!r} was used for another request",
+            fix="Make a new key for each thing to be done; repeat the request with the same body.",
+        )
+    status, headers, document = msgspec.json.decode(kept, type=_KEPT)
+    if again:
+        headers["Idempotent-Replayed"] = "true"
+    return Response(bytes(document), status, headers=headers, media_type=JSON)
+
+
+def _response(answer: Answer) -> Response:
+    return Response(
+        answers.encode(answer.document),
+        answer.status,
+        headers=dict(answer.headers),
+        media_type=JSON,
+    )
+
+
+def _tagged(request: Request, answer: Answer) -> Response:
+    response = _response(answer)
+    tag = f'"{blake2b(bytes(response.body), digest_size=12).hexdigest()}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    response.headers.update(headers)
+    return response
+
+
+def _check_host(request: Request, hosts: Iterable[str]) -> None:
+    """Refuse names that are not this server's: a foreign page may have pointed its own at it."""
+    given = request.headers.get("host", "")
+    name = urlsplit(f"//{given}").hostname or ""
+    if "*" not in hosts and name.lower() not in hosts:
+        raise Problem(
+            421,
+            "HF403",
+            f"this server is not {given!r}",
+            fix="Add the name:  holdfast serve --allow-host NAME",
+        )
+
+
+def _check_origin(request: Request, settings: Settings) -> None:
+    """Refuse changes that a page of another site makes a browser ask for."""
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    foreign = site not in (None, "same-origin", "none")
+    if site is None and origin is not None:
+        at = urlsplit(origin)
+        foreign = at.netloc != request.headers.get("host", "") and at.hostname not in settings.hosts
+    if foreign:
+        raise Problem(403, "HF403", f"a page of another site asks for this: {origin or site}")
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    usable = given.isascii() and given.isprintable() and 0 < len(given) <= 200
+    return given if usable else secrets.token_hex(8)
+
+
+class _Request(Request):
+    """A request whose headers are looked up, not looked for: they are asked for a dozen times."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        super().__init__(scope, receive)
+        self._headers = _Headers(raw=scope["headers"])
+
+
+class _Headers(Headers):
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(raw=raw)
+        # Of a header that is there twice the first counts.
+        self._first = {name: value.decode("latin-1") for name, value in reversed(raw)}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._first.get(key.lower().encode("latin-1"), default)
+
+
+class _Reply:
+    """Sends a response, with what every one of them says."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message["headers"], *_EVERY]
+            headers.append((b"x-request-id", self._request_id.encode()))
+            if not any(name == b"cache-control" for name, _ in message["headers"]):
+                headers.append((b"cache-control", b"no-store"))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+
+_EVERY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (
+        b"content-security-policy",
+        (
+            b"default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+            b"connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
+            b"frame-ancestors 'none'"
+        ),
+    ),
+]

@@ -1,0 +1,289 @@
+"""What requests may say, field by field; anything else is refused by name."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+
+from holdfast.model import Missed, OnConflict, Overlap, Scope
+
+_PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
+QueueName = Annotated[str, Meta(min_length=1, max_length=120, pattern=_PRINTABLE)]
+Priority = Annotated[int, Meta(ge=0, le=9)]
+Attempts = Annotated[int, Meta(ge=1, le=32767)]
+Seconds = Annotated[float, Meta(ge=0, le=3155760000)]
+LeaseSeconds = Annotated[float, Meta(gt=0, le=31536000)]
+Moment = Annotated[datetime, Meta(tz=True)]
+Text = Annotated[str, Meta(max_length=2000)]
+Verb = Literal["retry", "cancel", "archive", "purge", "move"]
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A JSON object whose fields are all known."""
+
+
+class NewJob(Body):
+    """A job to enqueue."""
+
+    kind: Name
+    payload: msgspec.Raw | UnsetType = UNSET
+    queue: QueueName = "default"
+    priority: Priority = 0
+    run_at: Moment | None = None
+    delay: Seconds | None = None
+    max_attempts: Attempts | None = None
+    lease: LeaseSeconds | None = None
+    key: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    on_conflict: OnConflict = "skip"
+    lane: Name | None = None
+    tenant: Name | None = None
+    subject: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    headers: dict[str, Any] | None = None
+    id: str | None = None
+
+
+class NewClaim(Body):
+    """Up to `limit` leases for a worker; `wait` holds the request until there is one."""
+
+    worker: Name
+    queues: Annotated[list[QueueName], Meta(min_length=1, max_length=100)] = field(
+        default_factory=lambda: ["default"]
+    )
+    kinds: Annotated[list[Name], Meta(min_length=1, max_length=1000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 1
+    lease: LeaseSeconds | None = None
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0
+
+
+class Failure(Body):
+    """What went wrong in an attempt."""
+
+    kind: Annotated[str, Meta(max_length=200)] | None = None
+    message: str | None = None
+    traceback: str | None = None
+
+
+class Acked(Body):
+    """The end of a lease with success."""
+
+    token: str
+    result: msgspec.Raw | UnsetType = UNSET
+    keep: bool = False
+
+
+class Nacked(Body):
+    """The end of a lease with failure."""
+
+    token: str
+    error: Failure | str | None = None
+    retry_in: Seconds | None = None
+    final: bool = False
+
+
+class Released(Body):
+    """A lease given back unused."""
+
+    token: str
+    delay: Seconds | None = None
+
+
+class Progress(Body):
+    """How far a job has come."""
+
+    done: float | None = None
+    total: float | None = None
+    note: str | None = None
+
+
+class Touched(Body):
+    """A lease held for longer."""
+
+    token: str
+    lease: LeaseSeconds | None = None
+    progress: Progress | None = None
+
+
+class SettleItem(Body):
+    """One of many leases to end."""
+
+    id: str
+    token: str
+    verb: Literal["ack", "nack", "release", "cancel"]
+    result: msgspec.Raw | UnsetType = UNSET
+    keep: bool = False
+    error: Failure | str | None = None
+    retry_in: Seconds | None = None
+    delay: Seconds | None = None
+    final: bool = False
+    reason: Text | None = None
+
+
+class Settlements(Body):
+    """Many leases to end, each in its own way."""
+
+    items: Annotated[list[msgspec.Raw], Meta(max_length=1000)]
+
+
+class Page(Body):
+    """What a list is asked for."""
+
+    q: Annotated[str, Meta(max_length=2000)] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    cursor: Annotated[str, Meta(max_length=200)] = ""
+
+
+class OneJob(Body):
+    """What else to tell of a job."""
+
+    include: str = ""
+
+
+class Edited(Body):
+    """Changes of a waiting or dead job."""
+
+    payload: msgspec.Raw | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    run_at: Moment | UnsetType = UNSET
+    max_attempts: Attempts | UnsetType = UNSET
+    lease: LeaseSeconds | UnsetType | None = UNSET
+    headers: dict[str, Any] | UnsetType | None = UNSET
+    queue: QueueName | UnsetType = UNSET
+    reason: Text | None = None
+
+
+class Reason(Body):
+    """Why something is done, for the record."""
+
+    reason: Text | None = None
+
+
+class Retried(Body):
+    """Another life for an ended job."""
+
+    reason: Text | None = None
+    delay: Seconds | None = None
+
+
+class Paused(Body):
+    """A pause, for good or for a while."""
+
+    reason: Text | None = None
+    until: Moment | None = None
+    seconds: LeaseSeconds | None = None
+
+
+class Nothing(Body):
+    """No field at all."""
+
+
+class Watch(Body):
+    """Which jobs to tell of, by their ids."""
+
+    job: str = ""
+    watch: Annotated[str, Meta(max_length=4000)] = ""
+
+
+class NewSchedule(Body):
+    """A schedule, whole."""
+
+    kind: Name
+    cron: Annotated[str, Meta(max_length=200)] | None = None
+    every: LeaseSeconds | None = None
+    anchor: Moment | None = None
+    tz: Annotated[str, Meta(max_length=100)] = "UTC"
+    missed: Missed = "once"
+    overlap: Overlap = "queue"
+    queue: QueueName = "default"
+    payload: msgspec.Raw | UnsetType = UNSET
+    options: dict[str, Any] | UnsetType = UNSET
+
+
+class ChangedSchedule(Body):
+    """What to change of a schedule, and whether it is paused."""
+
+    kind: Name | UnsetType = UNSET
+    cron: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    every: LeaseSeconds | UnsetType = UNSET
+    anchor: Moment | UnsetType = UNSET
+    tz: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    missed: Missed | UnsetType = UNSET
+    overlap: Overlap | UnsetType = UNSET
+    queue: QueueName | UnsetType = UNSET
+    payload: msgspec.Raw | UnsetType = UNSET
+    options: dict[str, Any] | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+    reason: Text | None = None
+
+
+class LaneOf(Body):
+    """The queue that a lane is of."""
+
+    queue: QueueName = "default"
+
+
+class Previewed(Body):
+    """One verb for all jobs that match a filter."""
+
+    op: Verb
+    q: Annotated[str, Meta(min_length=1, max_length=2000)]
+    limit: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    delay: Seconds | None = None
+    queue: QueueName | None = None
+    reason: Text | None = None
+
+
+class Started(Body):
+    """A preview to be carried out, at a rate such as `200/s` or 200."""
+
+    preview_token: str
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | str | None = None
+
+
+class Drained(Body):
+    """All that waits in a queue, cancelled."""
+
+    reason: Text | None = None
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | str | None = None
+
+
+class NewToken(Body):
+    """A token for a program."""
+
+    name: Name
+    scopes: Annotated[list[Scope], Meta(min_length=1, max_length=5)] | None = None
+    role: Literal["viewer", "operator", "admin"] | None = None
+    queues: Annotated[list[QueueName], Meta(min_length=1, max_length=100)] | None = None
+    expires: LeaseSeconds | None = None
+
+
+class SignIn(Body):
+    """A token that a browser shows once, for a session."""
+
+    token: Annotated[str, Meta(max_length=200)]
+
+
+class Link(Body):
+    """The link that signs in once."""
+
+    link: Annotated[str, Meta(max_length=200)] = ""
+
+
+class Series(Body):
+    """Which numbers over time."""
+
+    metric: Literal["queued", "leased", "dead", "oldest", "done", "enqueued"] = "done"
+    queue: Annotated[str, Meta(max_length=120)] = ""
+    start: Annotated[float, Meta(ge=0)] | Moment | None = field(default=None, name="from")
+    step: Annotated[int, Meta(ge=1, le=86400)] = 10
+
+
+class Limit(Body):
+    """How many at most."""
+
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class Empty(Body):
+    """No parameter at all."""

@@ -1,0 +1,229 @@
+"""Leasing jobs and ending leases: what a worker in any language does."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast import jsonb
+from holdfast.errors import HoldfastError, InvalidJob, UnknownJob, UnknownQueue
+from holdfast.model import Ack, Cancel, Nack, Release, Settled, Settlement
+from holdfast.server import answers, bodies
+from holdfast.server.call import Answer, Call, decoded
+from holdfast.server.problems import Problem
+
+# What a token that is no UUID is taken for: it proves nothing.
+_NO_TOKEN = UUID(int=0)
+_CLAIMS = UUID("4f1c6f0e-6f0b-4d4e-9c59-0f8f5e0f7c11")
+
+
+async def claim(call: Call) -> Answer:
+    """Lease jobs, at once or as soon as there is one within `wait` seconds.
+
+    What was leased for a client that has gone is given back.
+    """
+    wanted: bodies.NewClaim = call.said
+    call.user.check_queues(wanted.queues)
+    if wanted.worker in call.live.consumers.stopped:
+        call.live.consumers.claimed(call, wanted, [])
+        return Answer({"leases": [], "stop": True})
+    token = _claim_token(call)
+    leases = await call.client.held([token]) if token else []
+    if not leases:
+        leases = await call.live.waits.claim(call.request, call.client, wanted, token)
+        call.live.consumers.claimed(call, wanted, leases)
+    told: dict[str, Any] = {"leases": [answers.lease(lease) for lease in leases]}
+    if not leases:
+        told |= await _why_nothing(call, wanted.queues)
+    for lease in leases:
+        about = {"id": lease.id, "type": lease.kind, "consumer_id": lease.worker}
+        call.live.note(lease.queue, "dequeue", about)
+    call.live.note_change()
+    return Answer(told)
+
+
+async def ack(call: Call) -> Answer:
+    """End a lease with success."""
+    said: bodies.Acked = call.said
+    done = Ack(_held(call, said.token), _result(said.result), said.keep)
+    results = None if done.result is None else [done.result]
+    [settled] = await call.client.ack([done.lease], results, keep=said.keep)
+    return await _ended(call, done, settled)
+
+
+async def nack(call: Call) -> Answer:
+    """End a lease with failure: the job waits for its next attempt, or is dead."""
+    said: bodies.Nacked = call.said
+    error = _failure(said.error)
+    failed = Nack(
+        _held(call, said.token),
+        error.kind,
+        error.message,
+        error.traceback,
+        said.retry_in,
+        said.final,
+    )
+    [settled] = await call.client.settle([failed])
+    return await _ended(call, failed, settled)
+
+
+async def release(call: Call) -> Answer:
+    """Give a lease back unused."""
+    said: bodies.Released = call.said
+    unused = Release(_held(call, said.token), said.delay)
+    [settled] = await call.client.settle([unused])
+    return await _ended(call, unused, settled)
+
+
+async def touch(call: Call) -> Answer:
+    """Hold on to a lease."""
+    said: bodies.Touched = call.said
+    held = _held(call, said.token)
+    progress = None
+    if said.progress is not None:
+        told = msgspec.structs.asdict(said.progress)
+        progress = [{name: value for name, value in told.items() if value is not None}]
+    [touched] = await call.client.touch([held], said.lease, progress=progress)
+    call.live.consumers.touched(held[1])
+    await _raise_if_lost(call, touched)
+    return Answer({"id": touched.id, "lease_until": answers.moment(touched.lease_until)})
+
+
+async def settle(call: Call) -> Answer:
+    """End many leases, each in its own way; what is wrong with one does not keep the others."""
+    said: bodies.Settlements = call.said
+    results: list[dict[str, Any]] = [{} for _ in said.items]
+    wanted: list[tuple[int, Settlement]] = []
+    for nth, item in enumerate(said.items):
+        try:
+            wanted.append((nth, _settlement(bytes(item))))
+        except HoldfastError as error:
+            results[nth] = _failed(item, error)
+    settled = await call.client.settle([one for _, one in wanted])
+    for (nth, one), answer in zip(wanted, settled, strict=True):
+        results[nth] = _outcome(answer)
+        call.live.consumers.settled(one, answer)
+    call.live.note_change()
+    return Answer({"results": results})
+
+
+def _claim_token(call: Call) -> UUID | None:
+    """Make the token of a claim that may come twice: the second finds what the first was given."""
+    key = call.request.headers.get("idempotency-key")
+    return uuid5(_CLAIMS, f"{call.user.via} {call.user.name} {key}") if key else None
+
+
+async def _why_nothing(call: Call, queues: Sequence[str]) -> dict[str, Any]:
+    """Say of an empty claim that its queue is paused; refuse a queue that nobody ever used."""
+    known = {queue.queue: queue for queue in await call.live.queues()}
+    missing = [queue for queue in queues if queue not in known and queue != "default"]
+    if missing:
+        # Not from what is remembered: it may have been made a moment ago.
+        for queue in missing:
+            if await call.reads.queue(queue) is None:
+                raise UnknownQueue(queue)
+    paused = [queue for queue in queues if queue in known and known[queue].paused_at]
+    return {"paused": True} if len(paused) == len(queues) else {}
+
+
+def _held(call: Call, token: str) -> tuple[UUID, UUID]:
+    text = call.part("id")
+    try:
+        id = UUID(text)
+    except ValueError:
+        raise UnknownJob(text) from None
+    return id, _token(token)
+
+
+def _token(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        return _NO_TOKEN
+
+
+def _failure(error: bodies.Failure | str | None) -> bodies.Failure:
+    if isinstance(error, str):
+        return bodies.Failure(message=error)
+    return error or bodies.Failure()
+
+
+async def _ended(call: Call, settlement: Settlement, settled: Settled) -> Answer:
+    call.live.consumers.settled(settlement, settled)
+    await _raise_if_lost(call, settled)
+    call.live.note_change()
+    event = type(settlement).__name__.lower()
+    call.live.note(None, event, {"id": settled.id, "outcome": settled.outcome})
+    if settled.outcome in ("done", "already") and isinstance(settlement, Ack):
+        told: dict[str, Any] = {"id": settled.id, "state": "done"}
+    else:
+        job = await call.client.get(settled.id)
+        told = {"id": settled.id, "state": job.state if job else settled.outcome}
+        if job is not None and job.state == "queued":
+            told |= {"attempt": job.attempt, "run_at": answers.moment(job.run_at)}
+        if job is not None and job.fingerprint:
+            told["group"] = job.fingerprint
+    if settled.outcome == "already":
+        told["already"] = True
+    return Answer(told)
+
+
+async def _raise_if_lost(call: Call, settled: Settled) -> None:
+    if settled.outcome != "lost":
+        settled.raise_if_lost()
+        return
+    job = await call.client.get(settled.id)
+    facts: dict[str, Any] = {"state": job.state, "attempt": job.attempt} if job else {}
+    raise Problem(
+        409,
+        "HF300",
+        f"lease lost: {settled.detail or settled.id}",
+        fix="Whatever was done under this lease must count as not done: stop, and claim again.",
+        job=settled.id,
+        **facts,
+    )
+
+
+def _settlement(item: bytes) -> Settlement:
+    said: bodies.SettleItem = decoded(item, bodies.SettleItem, where="item")
+    try:
+        held = UUID(said.id), _token(said.token)
+    except ValueError:
+        raise UnknownJob(said.id) from None
+    if said.verb == "ack":
+        return Ack(held, _result(said.result), said.keep)
+    if said.verb == "release":
+        return Release(held, said.delay)
+    if said.verb == "cancel":
+        return Cancel(held, said.reason)
+    error = _failure(said.error)
+    delay = said.delay if said.retry_in is None else said.retry_in
+    return Nack(held, error.kind, error.message, error.traceback, delay, said.final)
+
+
+def _result(value: msgspec.Raw | UnsetType) -> Any:
+    if value is UNSET:
+        return None
+    try:
+        jsonb.encode(value)
+    except jsonb.Unfit as unfit:
+        raise InvalidJob(f"result {unfit}", code="HF204", fix=unfit.fix) from None
+    return value
+
+
+def _outcome(settled: Settled) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": settled.id}
+    if settled.outcome == "already":
+        return told | {"ok": True, "already": True}
+    if settled.held:
+        return told | {"ok": True, "state": settled.outcome}
+    code, status = ("HF300", 409) if settled.outcome == "lost" else ("HF310", 404)
+    return told | {"ok": False, "status": status, "code": code, "detail": settled.detail}
+
+
+def _failed(item: msgspec.Raw, error: HoldfastError) -> dict[str, Any]:
+    status = getattr(error, "status", 404 if isinstance(error, UnknownJob) else 422)
+    told: dict[str, Any] = {"ok": False, "status": status, "code": error.code}
+    return told | {"detail": error.what}

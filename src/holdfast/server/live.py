@@ -1,0 +1,200 @@
+"""What a running server has: its clients, its listener, its upkeep, and who waits in it."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+from typing import Any, TypeVar
+
+from holdfast import schema
+from holdfast.client import AsyncClient, Client
+from holdfast.events import Listener
+from holdfast.model import DeadGroup, Depth, Enqueued, Kind, Lane, Queue, Schedule, WorkerRow
+from holdfast.server.access import Gate
+from holdfast.server.bodies import NewJob
+from holdfast.server.consumers import Consumers
+from holdfast.server.feed import Feed
+from holdfast.server.operations import Operations
+from holdfast.server.redaction import Redaction
+from holdfast.server.series import Series
+from holdfast.server.settings import Settings
+from holdfast.server.waits import Waits
+from holdfast.upkeep import Upkeep
+
+T = TypeVar("T")
+
+
+class Live:
+    """The running parts of a server, in the event loop that first called it.
+
+    Nothing needs to be started or stopped from outside: a server that is mounted in another
+    application may never hear of its start and end.
+    """
+
+    def __init__(
+        self, url: str, settings: Settings, gate: Gate, redaction: Redaction, *, source: str = ""
+    ) -> None:
+        self.settings = settings
+        self.gate = gate
+        self.redaction = redaction
+        self.id = f"server {socket.gethostname()} {os.getpid()} {secrets.token_hex(3)}"
+        self.client = AsyncClient(
+            url,
+            pool_size=settings.pool_size,
+            listen_url=settings.listen_url,
+            application_name="holdfast server",
+            source=source,
+        )
+        self.reads = AsyncClient(
+            settings.read_url or url,
+            pool_size=settings.read_pool_size,
+            timeout=settings.look,
+            application_name="holdfast server reads",
+            source=source,
+        )
+        self.waits = Waits(self.client, server=self.id, most=settings.waits)
+        self.consumers = Consumers(self.client)
+        self.operations = Operations(self.client)
+        self.series = Series(self)
+        self.feed = Feed(self, most=settings.streams, most_per_address=settings.streams_per_address)
+        self._shared = _Shared(settings.fresh)
+        self._standby = _Shared(5.0)
+        self._url = url
+        self._stop = threading.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._threads: list[threading.Thread] = []
+        self._loop = asyncio.get_running_loop()
+        self._start()
+
+    async def stop(self) -> None:
+        """Let everybody go and close what is open."""
+        self._stop.set()
+        self.hang_up()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            await self.consumers.write()
+        await self.client.close()
+        await self.reads.close()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, 5.0)
+
+    def abandon(self) -> None:
+        """Hang up: the event loop is gone."""
+        self._stop.set()
+        self.client.abandon()
+        self.reads.abandon()
+
+    def hang_up(self) -> None:
+        """End streams and claims that wait."""
+        self.waits.close()
+        self.feed.close()
+
+    def note_change(self, *queues: str) -> None:
+        """Say that something was changed through this server."""
+        self.feed.hint()
+
+    def note_enqueued(self, stored: Iterable[tuple[Enqueued, NewJob]]) -> None:
+        """Say which jobs were stored through this server."""
+        self.feed.hint()
+        for one, said in stored:
+            if one.created:
+                self.note(said.queue, "enqueue", {"id": one.id, "type": said.kind})
+
+    def note(self, queue: str | None, event: str, about: dict[str, Any]) -> None:
+        """Say what became of one job through this server."""
+        self.feed.say({"type": event, "payload": about}, *(() if queue is None else (queue,)))
+
+    async def read_only(self) -> bool:
+        """Whether nothing can be changed: by setting, or since the database is a standby."""
+        return self.settings.read_only or await self._standby.get("standby", self.client.read_only)
+
+    async def ready(self) -> None:
+        """Raise what is wrong with the database or its schema, as it was within a second."""
+        await self._shared.get("schema", lambda: asyncio.to_thread(schema.check, self._url))
+
+    async def queues(self) -> list[Queue]:
+        """Return all queues, as they were within a second."""
+        return await self._shared.get("queues", self.reads.queues)
+
+    async def depth(self) -> list[Depth]:
+        """Return the counters, as they were within a second."""
+        return await self._shared.get("depth", self.reads.depth)
+
+    async def dead_groups(self) -> list[DeadGroup]:
+        """Return the groups of dead jobs, as they were within a second."""
+        return await self._shared.get("dead_groups", self.reads.dead_groups)
+
+    async def workers(self) -> list[WorkerRow]:
+        """Return the workers, as they were within a second."""
+        return await self._shared.get("workers", self.reads.workers)
+
+    async def schedules(self) -> list[Schedule]:
+        """Return the schedules, as they were within a second."""
+        return await self._shared.get("schedules", self.reads.schedules)
+
+    async def kinds(self) -> list[Kind]:
+        """Return the kinds, as they were within a second."""
+        return await self._shared.get("kinds", self.reads.kinds)
+
+    async def lanes(self) -> list[Lane]:
+        """Return the lanes, as they were within a second."""
+        return await self._shared.get("lanes", self.reads.lanes)
+
+    def _start(self) -> None:
+        loops = [self.waits.poll(), self.feed.run(), self.series.run()]
+        if not self.settings.read_only:
+            loops += [self.consumers.run(), self.operations.run()]
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        self._threads = [threading.Thread(target=self._listen, daemon=True)]
+        if self.settings.upkeep and not self.settings.read_only:
+            self._threads.append(threading.Thread(target=self._tend, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def _listen(self) -> None:
+        with Client(
+            self._url,
+            pool_size=1,
+            listen_url=self.settings.listen_url,
+            application_name="holdfast server",
+        ) as client:
+            listener = Listener(client, worker=self.id, heard=self._heard)
+            self.waits.hears = self.feed.hears = lambda: listener.up
+            listener.run(self._stop)
+
+    def _heard(self, queue: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._ring, queue)
+
+    def _ring(self, queue: str) -> None:
+        self.feed.hint()
+        if queue:
+            self.waits.ring(queue)
+
+    def _tend(self) -> None:
+        with Client(self._url, pool_size=1, application_name="holdfast server upkeep") as client:
+            Upkeep(client, holder=self.id).run(self._stop)
+
+
+class _Shared:
+    """Answers that everybody who asks within a moment shares, so that fifty tabs cost one query."""
+
+    def __init__(self, fresh: float) -> None:
+        self._fresh = fresh
+        self._known: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
+
+    async def get(self, key: Any, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what `ask` answered a moment ago, or ask."""
+        at, asked = self._known.get(key, (0.0, None))
+        if asked is None or monotonic() - at > self._fresh or (asked.done() and asked.exception()):
+            asked = asyncio.ensure_future(ask())
+            self._known[key] = monotonic(), asked
+        # Whoever goes away must not take the answer from the others.
+        result: T = await asyncio.shield(asked)
+        return result

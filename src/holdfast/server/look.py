@@ -1,0 +1,251 @@
+"""Looking: jobs, dead ones by how they failed, queues, workers, schedules, kinds."""
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from holdfast.errors import UnknownJob, UnknownQueue, UnknownSchedule
+from holdfast.model import Job, Operation
+from holdfast.server import answers, bodies
+from holdfast.server.call import Answer, Call
+from holdfast.server.feed import operation
+from holdfast.server.problems import Problem
+
+# A list shows payloads up to this many characters; of larger ones only the beginning.
+PREVIEW = 2000
+
+
+async def jobs(call: Call) -> Answer:
+    """List jobs that match a filter, newest first."""
+    asked: bodies.Page = call.asked
+    return await _page(call, asked, asked.q)
+
+
+async def dead(call: Call) -> Answer:
+    """List dead jobs."""
+    asked: bodies.Page = call.asked
+    return await _page(call, asked, f"state:dead {asked.q}".strip())
+
+
+async def job(call: Call) -> Answer:
+    """Tell everything that is known of a job."""
+    id = await call.job_id()
+    found = await call.reads.get(id)
+    if found is None:
+        await _raise_if_remembered(call, id)
+    if found is None or not call.user.sees(found.queue):
+        raise UnknownJob(id)
+    told = call.live.redaction.record(found)
+    told["explain"] = await call.reads.explain(found.id)
+    include = set(call.asked.include.split(","))
+    if "attempts" in include:
+        told["attempts"] = [answers.record(one) for one in await call.reads.attempts(found.id)]
+    return Answer(told)
+
+
+async def queues(call: Call) -> Answer:
+    """List queues with their settings and what waits in them."""
+    found = [queue for queue in await call.live.queues() if call.user.sees(queue.queue)]
+    return Answer({"queues": [answers.record(queue) for queue in found]})
+
+
+async def queue(call: Call) -> Answer:
+    """Tell of one queue, and what kinds of jobs it holds."""
+    name = call.part("queue")
+    found = await call.reads.queue(name) if call.user.sees(name) else None
+    if found is None:
+        raise UnknownQueue(name)
+    depth = [one for one in await call.live.depth() if one.queue == name and one.jobs]
+    kinds = [{"kind": one.kind, "state": one.state, "jobs": one.jobs} for one in depth]
+    return Answer(answers.record(found) | {"kinds": kinds})
+
+
+async def dead_groups(call: Call) -> Answer:
+    """List dead jobs by how they failed, the largest group first."""
+    groups = [one for one in await call.live.dead_groups() if call.user.sees(one.queue)]
+    told = [answers.record(one) | {"group": one.fingerprint} for one in groups]
+    return Answer({"groups": told})
+
+
+async def workers(call: Call) -> Answer:
+    """List the workers of the last day, HTTP consumers among them."""
+    return Answer({"workers": [answers.record(one) for one in await call.live.workers()]})
+
+
+async def schedules(call: Call) -> Answer:
+    """List schedules."""
+    found = [one for one in await call.live.schedules() if call.user.sees(one.queue)]
+    return Answer({"schedules": [answers.record(one) for one in found]})
+
+
+async def schedule(call: Call) -> Answer:
+    """Tell of one schedule and its last slots."""
+    name = call.part("name")
+    found = await call.reads.schedule(name)
+    if found is None or not call.user.sees(found.queue):
+        raise UnknownSchedule(f"no schedule is named {name!r}")
+    slots = await call.reads.schedule_slots(name, limit=20)
+    return Answer(answers.record(found) | {"slots": [answers.record(one) for one in slots]})
+
+
+async def kinds(call: Call) -> Answer:
+    """List kinds: what workers declared of them, who handles them, and how many jobs there are."""
+    declared = {kind.kind: kind for kind in await call.live.kinds()}
+    jobs: dict[str, dict[str, int]] = {}
+    for depth in await call.live.depth():
+        if depth.jobs and call.user.sees(depth.queue):
+            states = jobs.setdefault(depth.kind, {})
+            states[depth.state] = states.get(depth.state, 0) + depth.jobs
+    handled: dict[str, list[str]] = {}
+    for worker in await call.live.workers():
+        for kind in worker.kinds if worker.alive else ():
+            handled.setdefault(kind, []).append(worker.worker)
+    names = sorted(jobs.keys() | (declared.keys() if call.user.queues is None else set()))
+    return Answer(
+        {
+            "kinds": [
+                {
+                    "kind": name,
+                    "declared": name in declared,
+                    **(declared[name].about if name in declared else {}),
+                    "workers": handled.get(name, []),
+                    "jobs": jobs.get(name, {}),
+                }
+                for name in names
+            ]
+        }
+    )
+
+
+async def lanes(call: Call) -> Answer:
+    """List lanes, the longest waiting first."""
+    found = [one for one in await call.live.lanes() if call.user.sees(one.queue)]
+    return Answer({"lanes": [answers.record(one) for one in found]})
+
+
+async def operations(call: Call) -> Answer:
+    """List operations, the newest first; of a user of some queues, their own."""
+    found = await call.reads.operations(limit=call.asked.limit)
+    return Answer({"operations": [operation(one) for one in found if _is_mine(call, one)]})
+
+
+async def one_operation(call: Call) -> Answer:
+    """Tell how far an operation has come."""
+    return Answer(operation(await find_operation(call)))
+
+
+async def find_operation(call: Call) -> Operation:
+    """Return the operation in the path; refuse one there is not."""
+    text = call.part("id")
+    known = text.isdecimal() and len(text) < 18
+    found = await call.reads.operation(int(text)) if known else None
+    if found is None or not _is_mine(call, found):
+        raise Problem(404, "HF314", f"there is no operation {text}")
+    return found
+
+
+async def series(call: Call) -> Answer:
+    """Tell a metric over time, as this server saw it."""
+    asked: bodies.Series = call.asked
+    queues = [asked.queue] if asked.queue else None
+    if call.user.queues is not None:
+        call.user.check_queues(queues or ())
+        queues = queues or list(call.user.queues)
+    start = asked.start.timestamp() if isinstance(asked.start, datetime) else asked.start or 0.0
+    points = call.live.series.points(asked.metric, queues, start, asked.step)
+    return Answer(
+        {
+            "metric": asked.metric,
+            "queue": asked.queue or None,
+            "step": asked.step,
+            "points": points,
+        }
+    )
+
+
+async def anomalies(call: Call) -> Answer:
+    """List what looks wrong."""
+    return Answer({"anomalies": []})
+
+
+async def events(call: Call) -> Answer:
+    """List what was done to many jobs, and by whom, the newest first."""
+    found = await call.reads.operations(limit=call.asked.limit)
+    return Answer(
+        {
+            "events": [
+                {
+                    "at": answers.moment(one.started_at),
+                    "event": f"operation {one.state}",
+                    "actor": one.actor,
+                    "operation": operation(one),
+                }
+                for one in found
+                if _is_mine(call, one)
+            ]
+        }
+    )
+
+
+def _is_mine(call: Call, one: Operation) -> bool:
+    return call.user.queues is None or one.actor == call.user.name
+
+
+async def _raise_if_remembered(call: Call, id: UUID) -> None:
+    known = await call.reads.receipt(id)
+    if known is None or known.outcome != "acked" or not call.user.sees(known.queue):
+        return
+    raise Problem(
+        410,
+        "HF410",
+        f"job {id} was done by {known.worker} and deleted",
+        fix="Set keep_done of its queue to keep done jobs for a while.",
+        job=id,
+        queue=known.queue,
+        worker=known.worker,
+        claimed_at=answers.moment(known.claimed_at),
+        state="done",
+    )
+
+
+async def _page(call: Call, asked: bodies.Page, filter: str) -> Answer:
+    call.live.redaction.check_filter(filter)
+    before = _behind(asked.cursor) if asked.cursor else None
+    found = await call.reads.search(
+        f"{filter} {call.user.filter}".strip(), limit=asked.limit + 1, before=before
+    )
+    shown = found.jobs[: asked.limit]
+    told: dict[str, Any] = {"jobs": [_short(call, one) for one in shown], "cursor": None}
+    if len(found.jobs) > asked.limit:
+        told["cursor"] = _cursor(shown[-1].id)
+    elif found.searched_to is not None:
+        at = datetime.fromtimestamp((found.searched_to.int >> 80) / 1000, UTC)
+        told |= {"cursor": _cursor(found.searched_to), "searched_to": at}
+    return Answer(told)
+
+
+def _short(call: Call, job: Job) -> dict[str, Any]:
+    told: dict[str, Any] = call.live.redaction.record(job)
+    size = len(job.payload_json)
+    if size > PREVIEW:
+        shown = str(bytes(told["payload"]), "utf-8") if told["payload"] is not None else ""
+        told |= {"payload": None, "payload_preview": shown[:PREVIEW], "payload_size": size}
+    return told
+
+
+def _cursor(id: UUID) -> str:
+    return base64.urlsafe_b64encode(id.bytes).decode().rstrip("=")
+
+
+def _behind(cursor: str) -> UUID:
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, binascii.Error):
+        raise Problem(
+            422,
+            "HF406",
+            f"cursor {cursor!r} is none of this server's",
+            fix="Pass the cursor of the page before, or none.",
+        ) from None

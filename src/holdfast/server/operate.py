@@ -1,0 +1,305 @@
+"""What operators do: to jobs, queues, schedules and workers. All of it is put on record."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from holdfast.errors import UnknownJob, UnknownQueue, UnknownSchedule, UnknownWorker
+from holdfast.model import Change, Schedule
+from holdfast.server import answers, bodies, look
+from holdfast.server.call import Answer, Call
+from holdfast.server.feed import operation
+from holdfast.server.problems import Problem
+
+
+async def retry(call: Call) -> Answer:
+    """Give an ended job another life."""
+    said: bodies.Retried = call.said
+    id = await _mine(call)
+    [change] = await call.client.retry([id], reason=said.reason, actor=call.actor, delay=said.delay)
+    return _changed(call, change)
+
+
+async def cancel(call: Call) -> Answer:
+    """Stop a job that waits or runs; a running handler is told."""
+    said: bodies.Reason = call.said
+    id = await _mine(call)
+    [change] = await call.client.cancel([id], reason=said.reason, actor=call.actor)
+    return _changed(call, change)
+
+
+async def purge(call: Call) -> Answer:
+    """Delete a job for good."""
+    id = await _mine(call)
+    [change] = await call.client.purge([id], actor=call.actor)
+    return _changed(call, change)
+
+
+async def edit(call: Call) -> Answer:
+    """Change a job that waits or is dead; another queue makes another id of it."""
+    said: bodies.Edited = call.said
+    id = await _mine(call)
+    changes = {
+        name: value
+        for name in ("payload", "priority", "run_at", "max_attempts", "lease", "headers")
+        if (value := getattr(said, name)) is not UNSET
+    }
+    if not changes and said.queue is UNSET:
+        raise Problem(422, "HF222", "nothing to change", fix=_EDITABLE)
+    if said.payload is not UNSET and call.live.settings.redact:
+        found = await call.client.get(id)
+        if found is not None:
+            changes["payload"] = call.live.redaction.restored(
+                found.kind, said.payload, found.payload_json
+            )
+    answer = Answer({})
+    if changes:
+        [change] = await call.client.edit([id], reason=said.reason, actor=call.actor, **changes)
+        answer = _changed(call, change)
+    if said.queue is not UNSET:
+        call.user.check_queues([said.queue])
+        [change] = await call.client.move([id], said.queue, reason=said.reason, actor=call.actor)
+        answer = _changed(call, change)
+    return answer
+
+
+async def pause(call: Call) -> Answer:
+    """Hand out nothing more of a queue."""
+    said: bodies.Paused = call.said
+    queue = call.part("queue")
+    call.user.check_queues([queue])
+    until = said.until
+    if said.seconds is not None:
+        until = datetime.now(UTC) + timedelta(seconds=said.seconds)
+    found = await call.client.pause(queue, reason=said.reason, until=until, actor=call.actor)
+    return Answer(answers.record(found))
+
+
+async def resume(call: Call) -> Answer:
+    """Hand out jobs of a queue again."""
+    queue = call.part("queue")
+    call.user.check_queues([queue])
+    return Answer(answers.record(await call.client.resume(queue, actor=call.actor)))
+
+
+async def queue_set(call: Call) -> Answer:
+    """Change settings of a queue."""
+    settings: dict[str, Any] = call.said
+    queue = call.part("queue")
+    call.user.check_queues([queue])
+    found = await call.client.queue_set(queue, actor=call.actor, **settings)
+    return Answer(answers.record(found))
+
+
+async def drain(call: Call) -> Answer:
+    """Cancel all that waits in a queue, as an operation."""
+    said: bodies.Drained = call.said
+    queue = call.part("queue")
+    call.user.check_queues([queue])
+    if await call.client.queue(queue) is None:
+        raise UnknownQueue(queue)
+    preview = await call.client.operation_preview(
+        "cancel",
+        f"state:queued queue:{_quoted(queue)}",
+        reason=said.reason or f"queue {queue} drained",
+        actor=call.actor,
+    )
+    return await _begin(call, preview.token, said.rate)
+
+
+async def put_schedule(call: Call) -> Answer:
+    """Make a schedule, or make another one of it."""
+    said: bodies.NewSchedule = call.said
+    name = call.part("name")
+    call.user.check_queues([said.queue])
+    before = await _schedule(call, name)
+    settings = {key: value for key, value in asdict(said).items() if value is not UNSET}
+    if before is None:
+        settings = {key: value for key, value in settings.items() if value is not None}
+    found = await call.client.schedule_set(name, actor=call.actor, **settings)
+    return Answer(answers.record(found), 201 if before is None else 200)
+
+
+async def change_schedule(call: Call) -> Answer:
+    """Change a schedule, pause it or resume it."""
+    said: bodies.ChangedSchedule = call.said
+    name = call.part("name")
+    found = await _known_schedule(call, name)
+    settings = {
+        key: value
+        for key, value in asdict(said).items()
+        if value is not UNSET and key not in ("paused", "reason")
+    }
+    if "queue" in settings:
+        call.user.check_queues([settings["queue"]])
+    if settings:
+        found = await call.client.schedule_set(name, actor=call.actor, **settings)
+    if said.paused is True:
+        found = await call.client.schedule_pause(name, reason=said.reason, actor=call.actor)
+    elif said.paused is False:
+        found = await call.client.schedule_resume(name, actor=call.actor)
+    elif not settings:
+        raise Problem(422, "HF222", "nothing to change")
+    return Answer(answers.record(found))
+
+
+async def delete_schedule(call: Call) -> Answer:
+    """Delete a schedule; its jobs stay."""
+    name = call.part("name")
+    await _known_schedule(call, name)
+    await call.client.schedule_delete(name, actor=call.actor)
+    return Answer({"name": name, "deleted": True})
+
+
+async def run_schedule(call: Call) -> Answer:
+    """Enqueue one job of a schedule now."""
+    name = call.part("name")
+    await _known_schedule(call, name)
+    slot = await call.client.schedule_run(name, actor=call.actor)
+    call.live.note_change()
+    return Answer({"name": name, **answers.record(slot)}, 201)
+
+
+async def stop_worker(call: Call) -> Answer:
+    """Ask a worker to finish what it runs and end."""
+    call.user.check_everywhere()
+    name = call.part("worker")
+    if not await call.client.stop_worker(name, actor=call.actor):
+        raise UnknownWorker(f"no worker of the last day is named {name!r}")
+    return Answer({"worker": name, "stopping": True}, 202)
+
+
+async def release_lane(call: Call) -> Answer:
+    """Let a lane go on that is halted, or whose holder is gone."""
+    said: bodies.LaneOf = call.said
+    lane = call.part("lane")
+    call.user.check_queues([said.queue])
+    done = await call.client.lane_release(said.queue, lane, actor=call.actor)
+    if done.outcome == "unknown":
+        raise Problem(404, "HF316", f"queue {said.queue!r} has no lane {lane!r}")
+    if done.outcome == "alive":
+        raise Problem(
+            409,
+            "HF409",
+            f"lane {lane!r} is held by job {done.job} on {done.worker}, which is alive",
+            fix="Cancel that job, or stop its worker.",
+            job=done.job,
+            worker=done.worker,
+            state="leased",
+        )
+    call.live.note_change(said.queue)
+    return Answer({"queue": said.queue, "lane": lane, **answers.record(done)})
+
+
+async def preview(call: Call) -> Answer:
+    """Count the jobs that an operation would be done to."""
+    said: bodies.Previewed = call.said
+    call.live.redaction.check_filter(said.q)
+    if said.queue is not None:
+        call.user.check_queues([said.queue])
+    found = await call.client.operation_preview(
+        said.op,
+        f"{said.q} {call.user.filter}".strip(),
+        most=said.limit,
+        reason=said.reason,
+        actor=call.actor,
+        delay=said.delay,
+        queue=said.queue,
+    )
+    return Answer(
+        {
+            "op": said.op,
+            "q": found.selects,
+            "count": found.total,
+            "capped": found.capped,
+            "as_of": answers.moment(found.as_of),
+            "sample": found.sample,
+            "preview_token": f"pv_{found.token}",
+        }
+    )
+
+
+async def start(call: Call) -> Answer:
+    """Carry out what was previewed."""
+    said: bodies.Started = call.said
+    try:
+        token = UUID(said.preview_token.removeprefix("pv_"))
+    except ValueError:
+        token = UUID(int=0)
+    return await _begin(call, token, said.rate)
+
+
+async def stop_operation(call: Call) -> Answer:
+    """Stop an operation behind its last chunk; what it did stays done."""
+    found = await look.find_operation(call)
+    stopped = await call.client.operation_cancel(found.id, actor=call.actor)
+    assert stopped is not None
+    if stopped.state != "cancelled":
+        raise Problem(409, "HF409", f"operation {found.id} is {stopped.state}", state=stopped.state)
+    call.live.note_change()
+    return Answer(operation(stopped))
+
+
+async def _begin(call: Call, token: UUID, rate: float | str | None) -> Answer:
+    started = await call.client.operation_start(token, rate=_rate(rate), actor=call.actor)
+    if started is None:
+        raise Problem(404, "HF314", "there is no such preview", fix="Preview it again.")
+    call.live.operations.ring()
+    place = f"{call.request.scope.get('root_path', '')}/v1/operations/{started.id}"
+    return Answer(operation(started), 202, {"Location": place})
+
+
+def _rate(rate: float | str | None) -> float | None:
+    if not isinstance(rate, str):
+        return rate
+    found = re.fullmatch(r"(\d{1,7}(?:\.\d+)?)\s*(?:/\s*([smh]))?", rate.strip())
+    value = float(found[1]) / {"s": 1, "m": 60, "h": 3600}[found[2] or "s"] if found else 0.0
+    if not value:
+        raise Problem(422, "HF406", f"rate {rate!r} is not one such as 200/s or 60/m")
+    return value
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+async def _schedule(call: Call, name: str) -> Schedule | None:
+    found = await call.client.schedule(name)
+    if found is not None:
+        call.user.check_queues([found.queue])
+    return found
+
+
+async def _known_schedule(call: Call, name: str) -> Schedule:
+    found = await _schedule(call, name)
+    if found is None:
+        raise UnknownSchedule(f"no schedule is named {name!r}")
+    return found
+
+
+_EDITABLE = "Fields are: payload, priority, run_at, max_attempts, lease, headers, queue."
+
+
+async def _mine(call: Call) -> UUID:
+    id = await call.job_id()
+    if call.user.queues is not None:
+        found = await call.reads.get(id)
+        if found is None or not call.user.sees(found.queue):
+            raise UnknownJob(id)
+    return id
+
+
+def _changed(call: Call, change: Change) -> Answer:
+    if not change.changed:
+        if change.state is None:
+            raise UnknownJob(change.id)
+        raise Problem(
+            409, "HF409", change.detail or "nothing was changed", job=change.id, state=change.state
+        )
+    call.live.note_change()
+    told: dict[str, Any] = {"id": change.new_id or change.id, "state": change.state}
+    return Answer(told)

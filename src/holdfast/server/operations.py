@@ -1,0 +1,38 @@
+"""Carries out operations: one chunk after the other, for as long as there is one."""
+
+import asyncio
+import contextlib
+
+from holdfast.client import AsyncClient
+from holdfast.errors import HoldfastError
+
+EVERY = 1.0
+
+
+class Operations:
+    """The part of a server that works on operations, whoever started them.
+
+    Any number of servers may: each chunk is taken by one of them, and is done or not done whole.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._bell = asyncio.Event()
+
+    def ring(self) -> None:
+        """Say that there is something to do."""
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Do what is due, for ever."""
+        while True:
+            self._bell.clear()
+            busy = False
+            with contextlib.suppress(HoldfastError):
+                busy = await self._client.operation_step() is not None
+            if busy:
+                # Whoever else needs the database gets its turn.
+                await asyncio.sleep(0.005)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._bell.wait(), EVERY)

@@ -1,0 +1,158 @@
+# ruff: noqa: N818 - a problem is what RFC 9457 calls it
+"""What goes wrong, as RFC 9457 problems: one place that turns errors into statuses.
+
+Every answer that is no success has a code of the error catalogue; its `type` is the address of a
+page about that code.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import psycopg
+from starlette.responses import Response
+
+from holdfast.errors import (
+    HoldfastError,
+    LeaseLost,
+    Misuse,
+    PayloadTooLarge,
+    Refused,
+    SchemaError,
+    Unavailable,
+    UnknownJob,
+    UnknownOutcome,
+    UnknownQueue,
+    UnknownSchedule,
+    UnknownWorker,
+)
+
+MEDIA_TYPE = "application/problem+json"
+
+# How long a client should wait before it asks again.
+SOON = {"Retry-After": "2"}
+
+
+class Problem(HoldfastError):
+    """A refusal of the server's own: a status, a code, and whatever facts help the client."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        what: str,
+        *,
+        fix: str = "",
+        headers: Mapping[str, str] | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(what, fix=fix, code=code)
+        self.status = status
+        self.headers = headers or {}
+        self.facts: dict[str, Any] = facts
+
+
+def answer(error: Exception, *, root: str = "", request_id: str = "") -> Response:
+    """Return the response that tells of an error; of one nobody expected it tells only its name."""
+    problem = _problem(error)
+    document = {
+        "type": f"{root}/errors/{problem.code}",
+        "title": TITLES.get(problem.code, "Not possible"),
+        "status": problem.status,
+        "code": problem.code,
+        "detail": problem.what,
+        "why": problem.why or None,
+        "fix": problem.fix or None,
+        "request_id": request_id or None,
+        **problem.facts,
+    }
+    told = {name: value for name, value in document.items() if value is not None}
+    return Response(
+        msgspec.json.encode(told),
+        problem.status,
+        headers=dict(problem.headers),
+        media_type=MEDIA_TYPE,
+    )
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, LeaseLost | UnknownJob):
+        status = 409 if isinstance(error, LeaseLost) else 404
+        return _as(error, status, job=str(error.id))
+    if isinstance(error, HoldfastError):
+        statuses = (status for kind, status in _STATUSES.items() if isinstance(error, kind))
+        status = _CODES.get(error.code) or next(statuses, 500)
+        return _as(error, status, headers=SOON if status == 503 else {})
+    if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("54"):
+        return Problem(422, "HF204", "a value is nested too deeply, or too long")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return Problem(503, "HF102", "the database cannot be used now", headers=SOON)
+    return Problem(500, "HF000", f"the server failed: {type(error).__name__}")
+
+
+def _as(error: HoldfastError, status: int, **facts: Any) -> Problem:
+    problem = Problem(status, error.code, error.what, fix=error.fix, **facts)
+    problem.why = error.why
+    return problem
+
+
+_CODES = {"HF412": 409}
+# The first that fits, so the narrower one stands before the wider.
+_STATUSES: dict[type[HoldfastError], int] = {
+    Unavailable: 503,
+    SchemaError: 503,
+    UnknownOutcome: 503,
+    PayloadTooLarge: 413,
+    UnknownQueue: 404,
+    UnknownSchedule: 404,
+    UnknownWorker: 404,
+    Misuse: 422,
+    Refused: 403,
+}
+
+TITLES = {
+    "HF000": "The server failed",
+    "HF100": "Database unreachable",
+    "HF102": "Database unavailable",
+    "HF110": "Not migrated",
+    "HF111": "Schema too new",
+    "HF112": "Schema of another version",
+    "HF120": "Outcome unknown",
+    "HF200": "Bad value",
+    "HF201": "Not a job",
+    "HF202": "Bad name",
+    "HF203": "Bad priority",
+    "HF204": "Bad value",
+    "HF207": "Token missing",
+    "HF210": "Payload too large",
+    "HF220": "Bad filter",
+    "HF221": "Bad setting",
+    "HF222": "Cannot be edited",
+    "HF223": "Bad schedule",
+    "HF224": "Bad token",
+    "HF225": "Bad operation",
+    "HF300": "Lease lost",
+    "HF310": "No such job",
+    "HF311": "No such queue",
+    "HF312": "No such schedule",
+    "HF313": "No such worker",
+    "HF314": "No such operation",
+    "HF315": "No such token",
+    "HF316": "No such lane",
+    "HF317": "No message",
+    "HF400": "Refusing to listen",
+    "HF401": "Not allowed",
+    "HF402": "Not signed in",
+    "HF403": "Not from here",
+    "HF404": "No such address",
+    "HF405": "Cannot listen",
+    "HF406": "Cannot be read",
+    "HF409": "Wrong state",
+    "HF410": "Deleted when done",
+    "HF411": "Idempotency key in use",
+    "HF412": "Preview too old",
+    "HF413": "Request too large",
+    "HF429": "Too many",
+}

@@ -1,0 +1,147 @@
+"""Storing jobs."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.client import AsyncClient
+from holdfast.errors import HoldfastError, InvalidJob, Misuse
+from holdfast.model import Enqueued
+from holdfast.model import NewJob as ModelJob
+from holdfast.server import answers, bodies
+from holdfast.server.call import NDJSON, Answer, Call, decoded, media_type
+from holdfast.server.problems import Problem
+
+# Jobs in one request.
+MOST = 10_000
+
+
+async def enqueue(call: Call) -> Answer:
+    """Store one job: 201 for a new one, 200 if a live one has its key."""
+    wanted: bodies.NewJob = call.said
+    call.user.check_queues([wanted.queue])
+    [stored] = await call.client.enqueue_many([_job(wanted)])
+    call.live.note_enqueued([(stored, wanted)])
+    return Answer(_told(stored, wanted), 201 if stored.created else 200)
+
+
+async def bulk(call: Call) -> Answer:
+    """Store many jobs, a JSON array or one per line; those that cannot be are told by index.
+
+    What can be stored is stored: repeat the rest, or send an `Idempotency-Key` to repeat all.
+    """
+    return await store(call, _items(call), _read)
+
+
+async def store(
+    call: Call, items: Iterable[bytes], read: Callable[[bytes], bodies.NewJob]
+) -> Answer:
+    """Store the jobs that `read` makes of items."""
+    wanted: list[tuple[int, bodies.NewJob, ModelJob]] = []
+    errors: list[dict[str, Any]] = []
+    for index, item in enumerate(items):
+        try:
+            said = read(item)
+            call.user.check_queues([said.queue])
+            wanted.append((index, said, _job(said)))
+        except HoldfastError as error:
+            errors.append(_refused(index, error))
+    stored, refused = await _store(call.client, [(index, job) for index, _, job in wanted])
+    errors = sorted(errors + refused, key=lambda error: error["index"])
+    said_at = {index: said for index, said, _ in wanted}
+    call.live.note_enqueued([(one, said_at[index]) for index, one in stored])
+    results = [
+        {"index": index, "id": one.id, "created": one.created}
+        | ({"duplicate_of": one.duplicate_of} if one.duplicate_of else {})
+        for index, one in stored
+    ]
+    created = sum(one.created for _, one in stored)
+    return Answer(
+        {
+            "created": created,
+            "skipped": len(stored) - created,
+            "jobs": results,
+            "errors": errors,
+        }
+    )
+
+
+def _read(item: bytes) -> bodies.NewJob:
+    job: bodies.NewJob = decoded(item, bodies.NewJob, where="job")
+    return job
+
+
+def _items(call: Call) -> list[bytes]:
+    body: bytes = call.said
+    if media_type(call.request) == NDJSON:
+        lines = [line for line in body.split(b"\n") if line.strip()]
+    else:
+        lines = [bytes(item) for item in decoded(body or b"[]", list[msgspec.Raw])]
+    if len(lines) > MOST:
+        raise Problem(413, "HF413", f"{len(lines)} jobs in one request, {MOST} are allowed")
+    return lines
+
+
+async def _store(
+    client: AsyncClient, jobs: list[tuple[int, ModelJob]]
+) -> tuple[list[tuple[int, Enqueued]], list[dict[str, Any]]]:
+    """Store jobs; where one is refused, the halves of what came with it are tried by themselves."""
+    if not jobs:
+        return [], []
+    try:
+        async with client.attempt():
+            stored = await client.enqueue_many(job for _, job in jobs)
+    except Misuse as error:
+        if len(jobs) == 1:
+            return [], [_refused(jobs[0][0], error)]
+        half = len(jobs) // 2
+        first, first_errors = await _store(client, jobs[:half])
+        second, second_errors = await _store(client, jobs[half:])
+        return first + second, first_errors + second_errors
+    return [(index, one) for (index, _), one in zip(jobs, stored, strict=True)], []
+
+
+def _refused(index: int, error: HoldfastError) -> dict[str, Any]:
+    told = {"index": index, "code": error.code, "detail": error.what}
+    return told | ({"fix": error.fix} if error.fix else {})
+
+
+def _job(wanted: bodies.NewJob) -> ModelJob:
+    return ModelJob(
+        kind=wanted.kind,
+        payload=None if wanted.payload is UNSET else wanted.payload,
+        queue=wanted.queue,
+        priority=wanted.priority,
+        run_at=wanted.run_at,
+        delay=wanted.delay,
+        max_attempts=wanted.max_attempts,
+        lease=wanted.lease,
+        key=wanted.key,
+        on_conflict=wanted.on_conflict,
+        lane=wanted.lane,
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        headers=wanted.headers,
+        id=None if wanted.id is None else _id(wanted.id),
+    )
+
+
+def _id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidJob(f"id {text!r} is not a UUID", code="HF205") from None
+
+
+def _told(stored: Enqueued, wanted: bodies.NewJob) -> dict[str, object]:
+    told: dict[str, object] = {"id": stored.id, "state": "queued", "created": stored.created}
+    if stored.created and wanted.run_at is not None:
+        told["run_at"] = answers.moment(wanted.run_at)
+    if stored.duplicate_of is not None:
+        told["duplicate_of"] = stored.duplicate_of
+    if stored.behind is not None:
+        told["behind"] = stored.behind
+    return told

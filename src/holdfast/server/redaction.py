@@ -1,0 +1,98 @@
+"""What nobody who looks gets to see: values at chosen paths of payloads, results and headers."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Misuse
+from holdfast.model import Job
+from holdfast.server import answers
+from holdfast.server.problems import Problem
+
+MASK = "•••"
+_ROOTS = ("payload", "result", "headers")
+
+
+class Redaction:
+    """Rules such as `payload.password`, or `send_sms:payload.to` for one kind alone."""
+
+    def __init__(self, rules: Sequence[str]) -> None:
+        self._rules = [_rule(text) for text in rules]
+
+    def record(self, job: Job) -> dict[str, Any]:
+        """Return a job as JSON can say it, without what is redacted."""
+        told = answers.record(job)
+        for kind, root, path in self._rules:
+            if kind in ("", job.kind) and told[root] is not None:
+                told[root] = _masked(told[root], path)
+        return told
+
+    def check_filter(self, filter: str) -> None:
+        """Refuse a filter that would find out a redacted value by asking for it."""
+        for found in re.finditer(r"payload\.([^:\s\"]+):", filter):
+            asked = _names(found[1].split("."))
+            for _, root, path in self._rules:
+                hidden = _names(path)
+                shared = min(len(asked), len(hidden))
+                if root == "payload" and asked[:shared] == hidden[:shared]:
+                    raise Problem(
+                        403, "HF401", f"payload.{found[1]} is redacted and cannot be searched"
+                    )
+
+    def restored(self, kind: str, new: msgspec.Raw, stored: str) -> msgspec.Raw:
+        """Return an edited payload with what is redacted in it as it was."""
+        paths = [
+            path for only, root, path in self._rules if root == "payload" and only in ("", kind)
+        ]
+        if not paths:
+            return new
+        value, old = msgspec.json.decode(new), msgspec.json.decode(stored)
+        for path in paths:
+            value = _restore(value, old, path)
+        return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _rule(text: str) -> tuple[str, str, list[str]]:
+    kind, _, path = text.rpartition(":")
+    root, *rest = path.split(".")
+    if root not in _ROOTS or not all(rest):
+        raise Misuse(
+            f"{text!r} is no path to redact",
+            fix="Write it as payload.password, or send_sms:payload.to for one kind.",
+        )
+    return kind, root, rest
+
+
+def _masked(raw: msgspec.Raw, path: Sequence[str]) -> msgspec.Raw:
+    value = msgspec.json.decode(raw)
+    return msgspec.Raw(msgspec.json.encode(_mask(value, path)))
+
+
+def _mask(value: Any, path: Sequence[str]) -> Any:
+    if not path:
+        return MASK
+    if isinstance(value, dict) and path[0] in value:
+        return {**value, path[0]: _mask(value[path[0]], path[1:])}
+    if isinstance(value, list):
+        return [_mask(part, path[1:] if path[0] == "*" else path) for part in value]
+    return value
+
+
+def _restore(value: Any, old: Any, path: Sequence[str]) -> Any:
+    if value == MASK and not path:
+        return old
+    if isinstance(value, dict) and isinstance(old, dict) and path and path[0] in value:
+        name = path[0]
+        return {**value, name: _restore(value[name], old.get(name), path[1:])}
+    if isinstance(value, list) and isinstance(old, list) and path:
+        rest = path[1:] if path[0] == "*" else path
+        pairs = zip(value, [*old, *[None] * len(value)], strict=False)
+        return [_restore(new, was, rest) for new, was in pairs]
+    return value
+
+
+def _names(path: Sequence[str]) -> list[str]:
+    """Leave out places in lists: a rule holds for all of them."""
+    return [name for name in path if name != "*" and not name.isdecimal()]

@@ -1,0 +1,146 @@
+"""Every address of the server, with what it needs: one table."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.server import (
+    about,
+    bodies,
+    consume,
+    contract,
+    dashboard,
+    look,
+    operate,
+    people,
+    produce,
+    prometheus,
+    relay,
+    stream,
+)
+from holdfast.server.call import MANY, Handler
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One method of one address: who may call it, what it takes, and what answers.
+
+    `scope` None is for everybody, even unknown callers. `once`: an `Idempotency-Key` makes a repeat
+    answer the same and do nothing again.
+    """
+
+    method: str
+    path: str
+    scope: str | None
+    handler: Handler
+    body: Any = None
+    query: Any = None
+    once: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something; the other dialect even leases by GET."""
+        return self.method != "GET" or self.scope == "consume"
+
+
+def get(path: str, scope: str | None, handler: Handler, query: Any = bodies.Empty) -> Entry:
+    """Make an entry that only looks."""
+    return Entry("GET", path, scope, handler, query=query)
+
+
+def post(path: str, scope: str, handler: Handler, body: Any = bodies.Nothing) -> Entry:
+    """Make an entry that changes something, once."""
+    return Entry("POST", path, scope, handler, body=body, once=True)
+
+
+# The busiest stand first: they are looked for in this order.
+OURS: list[Entry] = [
+    Entry("POST", "/v1/claims", "consume", consume.claim, body=bodies.NewClaim),
+    post("/v1/jobs/{id}/ack", "consume", consume.ack, bodies.Acked),
+    post("/v1/jobs", "produce", produce.enqueue, bodies.NewJob),
+    post("/v1/settle", "consume", consume.settle, bodies.Settlements),
+    Entry("PUT", "/v1/jobs/{id}/touch", "consume", consume.touch, body=bodies.Touched),
+    post("/v1/jobs/{id}/nack", "consume", consume.nack, bodies.Nacked),
+    post("/v1/jobs/{id}/release", "consume", consume.release, bodies.Released),
+    post("/v1/jobs/bulk", "produce", produce.bulk, MANY),
+    get("/v1/jobs", "read", look.jobs, bodies.Page),
+    post("/v1/jobs/{id}/retry", "operate", operate.retry, bodies.Retried),
+    post("/v1/jobs/{id}/cancel", "operate", operate.cancel, bodies.Reason),
+    get("/v1/jobs/{id}", "read", look.job, bodies.OneJob),
+    Entry("PATCH", "/v1/jobs/{id}", "operate", operate.edit, body=bodies.Edited),
+    Entry("DELETE", "/v1/jobs/{id}", "operate", operate.purge),
+    get("/v1/dead/groups", "read", look.dead_groups),
+    get("/v1/dead", "read", look.dead, bodies.Page),
+    post("/v1/operations:preview", "operate", operate.preview, bodies.Previewed),
+    get("/v1/operations", "read", look.operations, bodies.Limit),
+    post("/v1/operations", "operate", operate.start, bodies.Started),
+    get("/v1/operations/{id}", "read", look.one_operation),
+    Entry("DELETE", "/v1/operations/{id}", "operate", operate.stop_operation),
+    get("/v1/queues", "read", look.queues),
+    post("/v1/queues/{queue:path}/pause", "operate", operate.pause, bodies.Paused),
+    post("/v1/queues/{queue:path}/resume", "operate", operate.resume),
+    post("/v1/queues/{queue:path}/drain", "operate", operate.drain, bodies.Drained),
+    get("/v1/queues/{queue:path}", "read", look.queue),
+    Entry("PATCH", "/v1/queues/{queue:path}", "operate", operate.queue_set, body=dict[str, Any]),
+    get("/v1/kinds", "read", look.kinds),
+    get("/v1/schedules", "read", look.schedules),
+    post("/v1/schedules/{name:path}/run", "operate", operate.run_schedule),
+    get("/v1/schedules/{name:path}", "read", look.schedule),
+    Entry(
+        "PUT", "/v1/schedules/{name:path}", "operate", operate.put_schedule, body=bodies.NewSchedule
+    ),
+    Entry(
+        "PATCH",
+        "/v1/schedules/{name:path}",
+        "operate",
+        operate.change_schedule,
+        body=bodies.ChangedSchedule,
+    ),
+    Entry("DELETE", "/v1/schedules/{name:path}", "operate", operate.delete_schedule),
+    get("/v1/workers", "read", look.workers),
+    post("/v1/workers/{worker:path}/stop", "operate", operate.stop_worker),
+    get("/v1/lanes", "read", look.lanes),
+    post("/v1/lanes/{lane:path}/release", "admin", operate.release_lane, bodies.LaneOf),
+    get("/v1/anomalies", "read", look.anomalies),
+    get("/v1/events/stream", "read", stream.events, bodies.Watch),
+    get("/v1/events", "read", look.events, bodies.Limit),
+    get("/v1/metrics/series", "read", look.series, bodies.Series),
+    get("/metrics", "read", prometheus.metrics),
+    get("/v1/tokens", "admin", people.tokens),
+    Entry("POST", "/v1/tokens", "admin", people.create_token, body=bodies.NewToken),
+    Entry("DELETE", "/v1/tokens/{id}", "admin", people.revoke_token),
+    Entry("POST", "/v1/session", None, people.sign_in, body=bodies.SignIn),
+    Entry("DELETE", "/v1/session", None, people.sign_out),
+    get("/sign-in", None, people.sign_in_by_link, bodies.Link),
+    get("/v1/me", None, about.me),
+    get("/healthz", None, about.healthz),
+    get("/readyz", None, about.readyz),
+    get("/errors/{code}", None, about.error_page),
+    get("/openapi.json", None, contract.openapi),
+    get("/docs", None, contract.page),
+    get("/docs.css", None, contract.style),
+]
+
+# The other dialect: names for the same handlers.
+THEIRS: list[Entry] = [
+    post("/queue/message", "produce", relay.enqueue, relay.Message),
+    Entry("GET", "/queue/message", "consume", relay.dequeue, query=relay.Dequeue),
+    post("/queue/batch", "produce", relay.batch, relay.Batch),
+    post("/queue/ack", "consume", relay.ack, relay.AcknowledgedById),
+    post("/queue/message/{id}/ack", "consume", relay.ack, relay.Acknowledged),
+    post("/queue/message/{id}/nack", "consume", relay.nack, relay.NotAcknowledged),
+    Entry("PUT", "/queue/message/{id}/touch", "consume", relay.touch, body=relay.TouchedMessage),
+    get("/queue/status", "read", relay.status),
+    get("/queue/metrics", "read", relay.metrics),
+    get("/queue/events", "read", stream.plain_events),
+    get("/health", None, about.readyz),
+]
+
+# The dashboard's documents and files. What they show they ask for under /v1, as everybody does.
+PAGES: list[Entry] = [
+    get("/", None, dashboard.page, None),
+    get("/assets/{file}", None, dashboard.asset, None),
+    *(get(f"/{name}", None, dashboard.page, None) for name in dashboard.PAGES),
+    *(get(f"/{name}/{{rest:path}}", None, dashboard.page, None) for name in dashboard.PAGES),
+]
+
+ROUTES = [*OURS, *THEIRS, *(replace(entry, path=f"/api{entry.path}") for entry in THEIRS), *PAGES]

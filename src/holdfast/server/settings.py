@@ -1,0 +1,45 @@
+"""What can be said about a server; everything has a default that is safe on one machine."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a server behaves, whoever calls it.
+
+    `ways` are the ways in: `open` (this machine may do everything), `token`, `basic`, `proxy`;
+    tokens work always. `basic` maps names to (password, role), `proxy_roles` names to roles, with
+    `*` for anybody else, for requests from `proxies`. `insecure` opens `open` to everyone.
+    `hosts` are the names it answers to, `("*",)` to any. `read_url` is a standby for looking.
+    `redact` are paths whose values nobody sees: `payload.password`, `send_sms:payload.to`.
+    """
+
+    name: str = ""
+    color: str = ""
+    read_only: bool = False
+    read_url: str | None = None
+    listen_url: str | None = None
+    pool_size: int = 10
+    read_pool_size: int = 4
+    ways: Sequence[str] = ("open",)
+    basic: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    proxies: Sequence[str] = ()
+    proxy_header: str = "X-Forwarded-User"
+    proxy_roles: Mapping[str, str] = field(default_factory=lambda: {"*": "viewer"})
+    insecure: bool = False
+    hosts: Sequence[str] = ()
+    redact: Sequence[str] = ()
+    upkeep: bool = True
+    body_limit: int = 16 * 1024 * 1024
+    requests: int = 1000
+    waits: int = 1000
+    streams: int = 500
+    streams_per_address: int = 100
+    # Seconds: how long a look may take, how old an answer may be that several share, and how long a
+    # browser stays signed in.
+    look: float = 2.0
+    fresh: float = 1.0
+    session: float = 12 * 3600.0

@@ -1,0 +1,89 @@
+"""The feed over HTTP: server-sent events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from holdfast.server import bodies
+from holdfast.server.call import Call
+from holdfast.server.feed import PLAIN, STALLED, WATCHED, Stream
+from holdfast.server.problems import Problem
+
+EVERYTHING = frozenset({"tick", "job", "op", "anomaly"})
+
+
+async def events(call: Call) -> Response:
+    """Send ticks of all queues, and events of the jobs that are watched."""
+    asked: bodies.Watch = call.asked
+    return await open_stream(call, EVERYTHING, _ids(asked))
+
+
+async def plain_events(call: Call) -> Response:
+    """Send events without names: of jobs that pass through this server, and of all queues."""
+    return await open_stream(call, frozenset({PLAIN}))
+
+
+async def open_stream(
+    call: Call, names: frozenset[str], watch: frozenset[UUID] = frozenset()
+) -> Response:
+    """Begin a stream of events; refuse it if there are too many."""
+    address = call.live.gate.address(call.request)
+    stream = Stream(call.user, address, names, watch)
+    frames = call.live.feed.frames(stream, call.request.headers.get("last-event-id"))
+    # Up to the first frame, so that a refusal can still be a status.
+    return EventStream(await anext(frames), frames)
+
+
+class EventStream(Response):
+    """A response that goes on until the client leaves, or stops reading."""
+
+    def __init__(self, first: bytes, frames: AsyncIterator[bytes]) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+        del self.headers["content-length"]
+        self._first = first
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send frames until the client has gone."""
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(_leave(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+            await self._frames.aclose()  # type: ignore[attr-defined]
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await _chunk(send, self._first)
+        async for frame in self._frames:
+            await _chunk(send, frame)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _chunk(send: Send, frame: bytes) -> None:
+    message = {"type": "http.response.body", "body": frame, "more_body": True}
+    await asyncio.wait_for(send(message), STALLED)
+
+
+async def _leave(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _ids(asked: bodies.Watch) -> frozenset[UUID]:
+    texts = [text for text in f"{asked.job},{asked.watch}".split(",") if text]
+    if len(texts) > WATCHED:
+        raise Problem(422, "HF406", f"{len(texts)} jobs to watch, {WATCHED} are allowed")
+    try:
+        return frozenset(map(UUID, texts))
+    except ValueError:
+        raise Problem(422, "HF406", "watch: a job is named by its whole id") from None

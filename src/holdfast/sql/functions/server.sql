@@ -1,0 +1,72 @@
+-- What the server needs beyond the verbs: requests that may come twice, consumers that speak through it, and
+-- what is still known of a job that is gone.
+
+-- once: whether a request was answered before; if not, the caller does what was asked and says the answer
+-- by `answered`, in the same transaction. A repeat that comes meanwhile waits for it. known is false for a
+-- new request; same is false if the key was used for another one.
+create or replace function holdfast.once(caller text, key text, digest text)
+returns table (known boolean, same boolean, answer text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if not coalesce(length(key) between 1 and 200, false) then
+    perform holdfast.refuse('HF202', format('key %L is not one of 1 to 200 characters', left(key, 40)));
+  end if;
+  insert into holdfast.request (caller, key, digest, at)
+  values (once.caller, once.key, once.digest, holdfast.now())
+  on conflict do nothing;
+  if found then
+    return query select false, true, null::text;
+    return;
+  end if;
+  return query
+    select true, r.digest = once.digest, r.answer
+    from holdfast.request r
+    where r.caller = once.caller and r.key = once.key;
+end
+$$;
+
+-- answered: what a request that may come again was answered.
+create or replace function holdfast.answered(caller text, key text, answer text)
+returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  update holdfast.request r
+  set answer = answered.answer
+  where r.caller = answered.caller and r.key = answered.key
+$$;
+
+-- receipt: what the ledger still knows of the last lease of a job that is no more; it forgets after minutes.
+create or replace function holdfast.receipt(id uuid)
+returns table (queue text, worker text, claimed_at timestamptz, outcome text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select l.queue, l.worker, l.claimed_at, coalesce(l.taken ->> receipt.id::text, 'acked')
+  from holdfast.lease l
+  where l.part = holdfast.part_of(receipt.id) and receipt.id = any(l.ids)
+  order by l.claimed_at desc
+  limit 1
+$$;
+
+-- tell: a consumer that speaks through a server was seen, and did so much since it was told last. facts are
+-- those of beat; counts are claimed, acked, failed and lost, and add up over all servers.
+create or replace function holdfast.tell(worker text, facts jsonb default '{}', counts jsonb default '{}')
+returns table (stop boolean)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return query select b.stop from holdfast.beat(tell.worker, facts) b;
+  update holdfast.worker w
+  set claimed = w.claimed + coalesce((counts ->> 'claimed')::bigint, 0),
+      acked   = w.acked + coalesce((counts ->> 'acked')::bigint, 0),
+      failed  = w.failed + coalesce((counts ->> 'failed')::bigint, 0),
+      lost    = w.lost + coalesce((counts ->> 'lost')::bigint, 0)
+  where w.name = tell.worker and counts <> '{}';
+end
+$$;

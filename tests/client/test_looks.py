@@ -1,0 +1,35 @@
+"""A look that takes too long is ended, here and in the server."""
+
+import inspect
+import time
+from typing import Any
+
+import pytest
+
+from holdfast.client._call import Call
+from holdfast.errors import Unavailable
+from tests.client.conftest import MakeClient
+
+BUSY = "select count(*) from pg_stat_activity where query ~ '^select pg_sleep' and state = 'active'"
+
+
+def look_for_long(client: Any) -> None:
+    looking = client._door.run(Call("look", "select pg_sleep(30)", reads=True))
+    if inspect.iscoroutine(looking):
+        client._runner.run(looking)
+
+
+def test_a_look_past_its_deadline_keeps_the_server_busy_no_longer(
+    make_client: MakeClient, connect: Any
+) -> None:
+    client = make_client(timeout=0.5)
+    client.queues()
+
+    with pytest.raises(Unavailable):
+        look_for_long(client)
+
+    watcher, end = connect(), time.monotonic() + 5
+    while (busy := watcher.execute(BUSY).fetchone()) != (0,) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert busy == (0,)
+    assert client.queues() == []

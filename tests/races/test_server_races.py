@@ -1,0 +1,106 @@
+"""The same request, link or chunk, by several at once."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from tests.protocol import Protocol
+from tests.races.conftest import Running
+
+HASH = sha256(b"secret").digest()
+
+
+def once(session: Protocol) -> tuple[Any, ...]:
+    [row] = session.call(
+        "once", columns=("known", "same", "answer"), caller="a", key="k", digest="d"
+    )
+    return tuple(row)
+
+
+def test_a_repeat_waits_for_the_first_and_gets_its_answer(
+    db: Protocol, held_open: Protocol, start: Callable[..., Running[Any]]
+) -> None:
+    once(held_open)
+    repeat = start(once)
+    assert repeat.waits()
+
+    held_open.value("answered", caller="a", key="k", answer="done")
+    held_open.connection.commit()
+
+    assert repeat.answer() == (True, True, "done")
+
+
+def test_a_repeat_of_what_was_rolled_back_is_the_first(
+    db: Protocol, held_open: Protocol, start: Callable[..., Running[Any]]
+) -> None:
+    once(held_open)
+    repeat = start(once)
+    assert repeat.waits()
+
+    held_open.connection.rollback()
+
+    assert repeat.answer() == (False, True, None)
+
+
+def test_of_many_who_follow_a_link_one_gets_in(
+    db: Protocol, at_once: Callable[..., list[Any]]
+) -> None:
+    db.call(
+        "token_create", columns=("id",), id="l", hash=HASH, name="l", scopes=["read"], sort="link"
+    )
+
+    spent = at_once(8, lambda session, _: session.call(
+        "link_spend", columns=("name",), id="l", hash=HASH
+    ))  # fmt: skip
+
+    assert sum(len(rows) for rows in spent) == 1
+
+
+def test_a_chunk_under_way_is_passed_over(db: Protocol, held_open: Protocol) -> None:
+    token = _operation(db, 10)
+
+    held_open.call("operation_step", columns=("seen",), max_jobs=5)
+    meanwhile = db.call("operation_step", columns=("seen",), max_jobs=5)
+    held_open.connection.commit()
+    [after] = db.call("operation_step", columns=("seen", "changed"), max_jobs=5)
+
+    assert meanwhile == []
+    assert tuple(after) == (10, 10)
+    assert token is not None
+
+
+def test_a_chunk_that_was_rolled_back_is_done_by_the_next(
+    db: Protocol, held_open: Protocol
+) -> None:
+    _operation(db, 4)
+    held_open.call("operation_step", columns=("seen",))
+    held_open.connection.rollback()
+
+    [row] = db.call("operation_step", columns=("seen", "changed"))
+
+    assert tuple(row) == (4, 4)
+
+
+def test_many_who_step_at_once_do_each_job_once(
+    db: Protocol, at_once: Callable[..., list[Any]]
+) -> None:
+    _operation(db, 200)
+
+    def steps(session: Protocol, _: int) -> None:
+        for _turn in range(60):
+            session.call("operation_step", columns=("seen",), max_jobs=7)
+
+    at_once(6, steps)
+    while db.call("operation_step", columns=("seen",)):
+        pass
+
+    [row] = db.table("select state, seen, changed from holdfast.operations")
+    assert tuple(row) == ("done", 200, 200)
+    assert db.depth() == {"cancelled": 200}
+
+
+def _operation(db: Protocol, jobs: int) -> Any:
+    db.enqueue(*[{"kind": "a"}] * jobs)
+    [row] = db.call("operation_preview", columns=("token",), verb="cancel", filter="kind:a")
+    db.call("operation_start", columns=("id",), token=row.token)
+    return row.token

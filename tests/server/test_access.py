@@ -1,0 +1,492 @@
+"""Who gets in, what they may do, and what a foreign page cannot make a browser do."""
+
+import base64
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast import Client
+from holdfast.server import User, access
+from holdfast.server.routes import PAGES, ROUTES, Entry
+from tests.server.conftest import Api, Serve
+from tests.server.serving import Serving
+
+NEEDED = [entry for entry in ROUTES if entry.scope is not None]
+
+
+def name_of(entry: Entry) -> str:
+    return f"{entry.method} {entry.path}"
+
+
+@pytest.fixture(scope="module")
+def closed_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One database for the many tests that are refused before they reach it."""
+    from uuid import uuid4
+
+    from psycopg.conninfo import make_conninfo
+
+    from tests.conftest import _create, _drop
+
+    postgres = request.getfixturevalue("postgres")
+    name = f"holdfast_test_{uuid4().hex}"
+    _create(postgres, name, request.getfixturevalue("template"))
+    yield make_conninfo(postgres.url, dbname=name)
+    _drop(postgres, name)
+
+
+@pytest.fixture(scope="module")
+def closed(closed_database: str) -> Iterator[Serving]:
+    """A server that lets nobody in without a token."""
+    from holdfast.server import Server, Settings
+    from tests.server.serving import serving
+
+    with serving(Server(closed_database, settings=Settings(ways=["token"]))) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def secrets(closed_database: str) -> dict[str, str]:
+    """A token for each single scope."""
+    with Client(closed_database) as client:
+        return {
+            scope: client.token_create(scope, [scope]).secret
+            for scope in ("read", "produce", "consume", "operate", "admin")
+        }
+
+
+def ask(server: Serving, entry: Entry, headers: dict[str, str] | None = None) -> httpx.Response:
+    path = re.sub(r"\{[^}]+\}", "01990f3a-0000-8013-8000-00000000000a", entry.path)
+    body = {} if entry.method in ("POST", "PUT", "PATCH") else None
+    with server.client() as api:
+        return api.request(entry.method, path, json=body, headers=headers)
+
+
+@pytest.mark.parametrize("entry", NEEDED, ids=name_of)
+def test_every_address_is_closed_to_strangers(closed: Serving, entry: Entry) -> None:
+    answer = ask(closed, entry)
+
+    assert (answer.status_code, answer.json()["code"]) == (401, "HF402")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("entry", NEEDED, ids=name_of)
+def test_every_address_is_closed_to_every_other_scope(
+    closed: Serving, secrets: dict[str, str], entry: Entry
+) -> None:
+    others = [scope for scope in secrets if scope not in (entry.scope, "admin")]
+
+    answers = [
+        ask(closed, entry, {"Authorization": f"Bearer {secrets[scope]}"}) for scope in others
+    ]
+
+    assert {answer.status_code for answer in answers} == {403}
+    assert {answer.json()["scope"] for answer in answers} == {entry.scope}
+
+
+@pytest.mark.parametrize(
+    "entry", [one for one in NEEDED if not one.path.endswith(("/stream", "/events"))], ids=name_of
+)
+def test_every_address_is_open_to_its_scope_and_to_admin(
+    closed: Serving, secrets: dict[str, str], entry: Entry
+) -> None:
+    assert entry.scope is not None
+    answers = [
+        ask(closed, entry, {"Authorization": f"Bearer {secrets[scope]}"})
+        for scope in (entry.scope, "admin")
+    ]
+
+    assert not {answer.status_code for answer in answers} & {401, 403, 500}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [one for one in NEEDED if one.scope != "read" and one.path != "/v1/tokens"],
+    ids=name_of,
+)
+def test_a_read_only_server_changes_nothing_for_anybody(read_only: Serving, entry: Entry) -> None:
+    answer = ask(read_only, entry)
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "HF401")
+    assert answer.json()["detail"] == "this server is read-only"
+
+
+@pytest.fixture(scope="module")
+def read_only(closed_database: str) -> Iterator[Serving]:
+    from holdfast.server import Server, Settings
+    from tests.server.serving import serving
+
+    with serving(Server(closed_database, settings=Settings(read_only=True))) as started:
+        yield started
+
+
+def test_a_database_that_takes_no_changes_makes_the_server_read_only(
+    serve: Serve, database: str, client: Client
+) -> None:
+    from psycopg.conninfo import make_conninfo
+
+    client.enqueue("a")
+    standby = make_conninfo(database, options="-c default_transaction_read_only=on")
+    with serve(standby, upkeep=False).client() as api:
+        refused = api.post("/v1/jobs", json={"kind": "a"})
+        seen = api.get("/v1/jobs")
+        me = api.get("/v1/me").json()
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "HF401")
+    assert len(seen.json()["jobs"]) == 1
+    assert me["read_only"] is True
+
+
+def test_addresses_that_need_nothing_are_few_and_known() -> None:
+    open_to_all = {name_of(entry) for entry in ROUTES if entry.scope is None}
+    pages = {f"GET {entry.path}" for entry in PAGES}
+
+    assert open_to_all - pages == {
+        "GET /healthz",
+        "GET /health",
+        "GET /docs",
+        "POST /v1/session",
+        "DELETE /v1/session",
+        "GET /sign-in",
+        "GET /v1/me",
+        "GET /readyz",
+        "GET /errors/{code}",
+        "GET /openapi.json",
+        "GET /docs.css",
+        "GET /api/health",
+    }
+
+
+def test_a_token_is_shown_once_and_kept_as_a_hash(api: Api, client: Client, connect: Any) -> None:
+    made = api.post("/v1/tokens", json={"name": "php", "scopes": ["consume"], "expires": 3600})
+    listed = api.get("/v1/tokens").json()["tokens"]
+    rows = connect().execute("select t::text from holdfast.api_token t").fetchall()
+
+    secret = made.json()["secret"]
+    assert made.status_code == 201
+    assert re.fullmatch(r"hf_[0-9a-f]{12}_[\w-]{43}", secret)
+    assert "secret" not in listed[0]
+    assert not any(secret in row for (row,) in rows)
+    assert not any(secret.split("_")[2] in row for (row,) in rows)
+
+
+def test_a_wrong_an_expired_and_a_revoked_token_are_refused(
+    serve: Serve, client: Client, clock: Any
+) -> None:
+    good = client.token_create("good", ["read"])
+    short = client.token_create("short", ["read"], expires=timedelta(hours=1))
+    gone = client.token_create("gone", ["read"])
+    client.token_revoke(gone.token.id)
+    clock.advance(hours=2)
+    wrong = good.secret[:-1] + ("A" if good.secret[-1] != "A" else "B")
+    with serve(ways=["token"]).client() as api:
+        answers = [
+            api.get("/v1/queues", headers={"Authorization": f"Bearer {secret}"}).status_code
+            for secret in (good.secret, short.secret, gone.secret, wrong, "nonsense")
+        ]
+        by_key = api.get("/v1/queues", headers={"X-API-Key": good.secret}).status_code
+
+    assert answers == [200, 401, 401, 401, 401]
+    assert by_key == 200
+
+
+def test_a_revoked_token_is_let_in_for_seconds_at_most(
+    serve: Serve, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "BELIEVED", 0.0)
+    token = client.token_create("php", ["read"])
+    with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
+        before = api.get("/v1/queues").status_code
+        client.token_revoke(token.token.id)
+        after = api.get("/v1/queues").status_code
+
+    assert (before, after) == (200, 401)
+
+
+def test_a_token_of_some_queues_has_nothing_to_do_with_others(serve: Serve, client: Client) -> None:
+    token = client.token_create("php", ["admin"], queues=["mail"])
+    mine = client.enqueue("a", queue="mail", max_attempts=1)
+    other = client.enqueue("a", queue="secret", max_attempts=1)
+    client.schedule_set("nightly", kind="a", cron="0 3 * * *", queue="secret")
+    for queue in ("mail", "secret"):
+        client.nack(client.claim(queue, worker="w"))
+    with serve(fresh=0.0, ways=["token"]).client(
+        headers={"Authorization": f"Bearer {token.secret}"}
+    ) as api:
+        seen = {
+            "jobs": [job["id"] for job in api.get("/v1/jobs").json()["jobs"]],
+            "filtered": api.get("/v1/jobs", params={"q": "queue:secret"}).json()["jobs"],
+            "queues": [one["queue"] for one in api.get("/v1/queues").json()["queues"]],
+            "groups": [one["queue"] for one in api.get("/v1/dead/groups").json()["groups"]],
+            "schedules": api.get("/v1/schedules").json()["schedules"],
+        }
+        preview = api.post("/v1/operations:preview", json={"op": "retry", "q": "state:dead"})
+        statuses = {
+            "mine": api.get(f"/v1/jobs/{mine.id}").status_code,
+            "get": api.get(f"/v1/jobs/{other.id}").status_code,
+            "retry": api.post(f"/v1/jobs/{other.id}/retry", json={}).status_code,
+            "delete": api.delete(f"/v1/jobs/{other.id}").status_code,
+            "queue": api.get("/v1/queues/secret").status_code,
+            "pause": api.post("/v1/queues/secret/pause", json={}).status_code,
+            "set": api.patch("/v1/queues/secret", json={"limit": 1}).status_code,
+            "drain": api.post("/v1/queues/secret/drain", json={}).status_code,
+            "enqueue": api.post("/v1/jobs", json={"kind": "a", "queue": "secret"}).status_code,
+            "claim": api.post("/v1/claims", json={"worker": "w", "queues": ["secret"]}).status_code,
+            "move": api.patch(f"/v1/jobs/{mine.id}", json={"queue": "secret"}).status_code,
+            "schedule": api.delete("/v1/schedules/nightly").status_code,
+            "stop": api.post("/v1/workers/w/stop", json={}).status_code,
+        }
+
+    assert seen == {
+        "jobs": [str(mine.id)],
+        "filtered": [],
+        "queues": ["mail"],
+        "groups": ["mail"],
+        "schedules": [],
+    }
+    assert preview.json()["count"] == 1
+    assert statuses == {
+        "mine": 200,
+        "get": 404,
+        "retry": 404,
+        "delete": 404,
+        "queue": 404,
+        "pause": 403,
+        "set": 403,
+        "drain": 403,
+        "enqueue": 403,
+        "claim": 403,
+        "move": 403,
+        "schedule": 403,
+        "stop": 403,
+    }
+    assert client.get(other.id).state == "dead"
+
+
+def test_names_and_passwords_get_in_by_role(serve: Serve) -> None:
+    basic = {"ada": ("secret", "admin"), "bob": ("hunter2", "viewer")}
+    with serve(ways=["basic"], basic=basic).client() as api:
+
+        def as_user(name: str, password: str, method: str = "GET") -> int:
+            return api.request(
+                method,
+                "/v1/queues" if method == "GET" else "/v1/jobs",
+                json=None if method == "GET" else {"kind": "a"},
+                auth=(name, password),
+            ).status_code
+
+        answers = [
+            as_user("ada", "secret"),
+            as_user("ada", "secret", "POST"),
+            as_user("bob", "hunter2"),
+            as_user("bob", "hunter2", "POST"),
+            as_user("ada", "wrong"),
+            as_user("nobody", ""),
+        ]
+        odd = api.get("/v1/queues", headers={"Authorization": "Basic %%%"})
+
+    assert answers == [200, 201, 200, 403, 401, 401]
+    assert odd.status_code == 401
+
+
+def test_a_password_is_refused_where_passwords_are_no_way_in(serve: Serve) -> None:
+    basic = {"ada": ("secret", "admin")}
+    with serve(ways=["token"], basic=basic).client() as api:
+        answer = api.get("/v1/queues", auth=("ada", "secret"))
+
+    assert answer.status_code == 401
+
+
+def test_wrong_secrets_are_counted_and_then_refused_for_a_while(serve: Serve) -> None:
+    basic = {"ada": ("secret", "admin")}
+    with serve(ways=["basic"], basic=basic).client() as api:
+        tries = [api.get("/v1/queues", auth=("ada", f"guess {n}")).status_code for n in range(11)]
+        right = api.get("/v1/queues", auth=("ada", "secret"))
+
+    assert tries == [401] * 10 + [429]
+    assert right.status_code == 429
+    assert int(right.headers["retry-after"]) <= 61
+
+
+def test_a_proxy_that_is_trusted_names_the_user(serve: Serve) -> None:
+    roles = {"ada": "admin", "*": "viewer"}
+    trusted = serve(ways=["proxy"], proxies=["127.0.0.0/8"], proxy_roles=roles)
+    foreign = serve(ways=["proxy"], proxies=["10.0.0.0/8"], proxy_roles=roles)
+    with trusted.client() as near, foreign.client() as far:
+        ada, bob = ({"X-Forwarded-User": name} for name in ("ada", "bob"))
+        answers = [
+            near.post("/v1/jobs", json={"kind": "a"}, headers=ada).status_code,
+            near.post("/v1/jobs", json={"kind": "a"}, headers=bob).status_code,
+            near.get("/v1/queues", headers=bob).status_code,
+            near.get("/v1/queues").status_code,
+            far.get("/v1/queues", headers=ada).status_code,
+        ]
+
+    assert answers == [201, 403, 200, 401, 401]
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_an_application_says_who_calls(serve: Serve, awaited: bool) -> None:
+    def found(request: Any) -> User | None:
+        name = request.headers.get("x-user")
+        return User.of(name, "operator", queues=["mail"]) if name else None
+
+    async def found_later(request: Any) -> User | None:
+        return found(request)
+
+    with serve(auth=found_later if awaited else found).client() as api:
+        nobody = api.get("/v1/queues")
+        me = api.get("/v1/me", headers={"X-User": "ada"}).json()
+        other = api.post("/v1/jobs", json={"kind": "a"}, headers={"X-User": "ada"})
+
+    assert nobody.status_code == 401
+    assert (me["user"], me["via"], me["queues"]) == ("ada", "application", ["mail"])
+    assert me["scopes"] == ["operate", "produce", "read"]
+    assert other.status_code == 403
+
+
+def test_a_link_signs_in_once(serve: Serve, client: Client) -> None:
+    link = client.token_create("link", ["admin"], sort="link", expires=600).secret
+    server = serve(ways=["token"])
+    with server.client() as browser, server.client() as other:
+        first = browser.get("/sign-in", params={"link": link})
+        inside = browser.get("/v1/me").json()
+        second = other.get("/sign-in", params={"link": link})
+        as_token = other.get("/v1/queues", headers={"Authorization": f"Bearer {link}"})
+
+    assert (first.status_code, first.headers["location"]) == (303, "/")
+    cookie = first.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=lax", "Path=/"} <= set(re.split(r"; ", cookie))
+    assert (inside["user"], inside["via"]) == ("link", "session")
+    assert second.status_code == 401
+    assert as_token.status_code == 401
+
+
+def test_a_browser_signs_in_with_a_token_and_out_again(serve: Serve, client: Client) -> None:
+    token = client.token_create("ada", ["read", "operate"])
+    with serve(ways=["token"]).client() as browser:
+        wrong = browser.post("/v1/session", json={"token": "hf_wrong"})
+        signed_in = browser.post("/v1/session", json={"token": token.secret})
+        inside = browser.get("/v1/queues").status_code
+        cookie = browser.cookies["holdfast_session"]
+        out = browser.delete("/v1/session")
+        outside = browser.get("/v1/queues").status_code
+        replayed = browser.get(
+            "/v1/queues", headers={"Cookie": f"holdfast_session={cookie}"}
+        ).status_code
+
+    assert (wrong.status_code, signed_in.status_code, out.status_code) == (401, 200, 204)
+    assert (inside, outside, replayed) == (200, 401, 401)
+
+
+def test_a_session_ends_with_the_token_it_was_got_by(
+    serve: Serve, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "BELIEVED", 0.0)
+    token = client.token_create("ada", ["read"])
+    with serve(ways=["token"]).client() as browser:
+        browser.post("/v1/session", json={"token": token.secret})
+        before = browser.get("/v1/queues").status_code
+        client.token_revoke(token.token.id)
+        after = browser.get("/v1/queues").status_code
+
+    assert (before, after) == (200, 401)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+)
+def test_a_page_of_another_site_can_change_nothing(
+    api: Api, client: Client, headers: dict[str, str]
+) -> None:
+    client.enqueue("a")
+
+    answers = [
+        api.post("/v1/jobs", json={"kind": "a"}, headers=headers),
+        api.post("/v1/queues/default/pause", headers=headers),
+        api.get("/queue/message", headers=headers),
+        api.delete("/v1/session", headers=headers),
+    ]
+
+    assert [(one.status_code, one.json()["code"]) for one in answers] == [(403, "HF403")] * 4
+    assert client.queue("default").queued == 1
+
+
+def test_a_page_of_its_own_can(server: Serving, api: Api) -> None:
+    own = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
+    old = {"Origin": server.url}
+
+    assert api.post("/v1/jobs", json={"kind": "a"}, headers=own).status_code == 201
+    assert api.post("/v1/jobs", json={"kind": "a"}, headers=old).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7717", "localhost.evil.example", ""]
+)
+def test_a_foreign_host_is_refused(api: Api, host: str) -> None:
+    answer = api.get("/v1/jobs", headers={"Host": host})
+
+    assert (answer.status_code, answer.json()["code"]) == (421, "HF403")
+
+
+def test_hosts_can_be_named(serve: Serve) -> None:
+    with serve(hosts=["queue.example"]).client() as api:
+        answers = [
+            api.get("/healthz", headers={"Host": host}).status_code
+            for host in ("queue.example", "QUEUE.example:443", "127.0.0.1")
+        ]
+
+    assert answers == [200, 200, 421]
+
+
+def test_only_this_machine_is_let_in_where_nobody_signs_in(serve: Serve) -> None:
+    from starlette.requests import Request
+
+    from holdfast.server import Settings
+    from holdfast.server.access import Gate
+
+    def user_from(address: str | None, **settings: Any) -> User | None:
+        import asyncio
+
+        client = None if address is None else (address, 1)
+        scope = {"type": "http", "headers": [], "client": client}
+        gate = Gate(Settings(**settings), None)
+        found: User | None = asyncio.run(gate.user(Request(scope), None))  # type: ignore[arg-type]
+        return found
+
+    assert user_from("127.0.0.1") is not None
+    assert user_from("::1") is not None
+    assert user_from("10.0.0.7") is None
+    assert user_from(None) is None
+    assert user_from("10.0.0.7", insecure=True) is not None
+
+
+def test_every_answer_tells_browsers_to_be_careful(api: Api) -> None:
+    for answer in (api.get("/healthz"), api.get("/nosuch"), api.get("/docs"), api.get("/v1/jobs")):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "unsafe-inline" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_basic_header_of_odd_bytes_is_only_wrong(serve: Serve) -> None:
+    basic = {"ada": ("secret", "admin")}
+    with serve(ways=["basic"], basic=basic).client() as api:
+        header = "Basic " + base64.b64encode(b"\xff\xfe:x").decode()
+        answer = api.get("/v1/queues", headers={"Authorization": header})
+
+    assert answer.status_code == 401

@@ -1,0 +1,196 @@
+"""The contract and the server say the same: addresses, scopes, fields, statuses."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import FlakyStrategyDefinition
+from psycopg.conninfo import make_conninfo
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from holdfast import Client
+from holdfast.server import Server, Settings
+from holdfast.server.contract import document_of
+from holdfast.server.routes import OURS, THEIRS, Entry
+from tests.conftest import _create, _drop
+from tests.server.conftest import Api
+from tests.server.serving import Serving, serving
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+SPECIFIED = [*OURS, *THEIRS]
+# They do not end.
+STREAMS = ("streamEvents", "streamMessages")
+
+schema = schemathesis.openapi.from_dict(document_of())
+
+
+def operation_of(entry: Entry) -> dict[str, Any]:
+    path = document_of()["paths"][entry.path.replace(":path}", "}")]
+    found: dict[str, Any] = path[entry.method.lower()]
+    return found
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    found: Any = node
+    while "$ref" in found:
+        names = found["$ref"].removeprefix("#/").split("/")
+        found = document_of()
+        for name in names:
+            found = found[name]
+    return dict(found)
+
+
+def name_of(entry: Entry) -> str:
+    return f"{entry.method} {entry.path}"
+
+
+@pytest.mark.proves("S4x.1")
+def test_every_address_is_in_the_contract_and_no_other() -> None:
+    served = {(entry.method, entry.path.replace(":path}", "}")) for entry in SPECIFIED}
+    specified = {
+        (method.upper(), path)
+        for path, item in document_of()["paths"].items()
+        for method in item
+        if method != "parameters"
+    }
+
+    assert served == specified
+
+
+@pytest.mark.parametrize("entry", SPECIFIED, ids=name_of)
+def test_the_contract_names_the_scope_and_the_key(entry: Entry) -> None:
+    operation = operation_of(entry)
+    names = [resolved(one)["name"] for one in operation.get("parameters", [])]
+
+    assert operation.get("x-scope") == entry.scope
+    assert (operation.get("security") == []) == (entry.scope is None)
+    assert ("Idempotency-Key" in names) == (entry.once or entry.path == "/v1/claims")
+
+
+@pytest.mark.parametrize(
+    "entry", [one for one in SPECIFIED if isinstance(one.body, type(msgspec.Struct))], ids=name_of
+)
+def test_the_contract_has_the_fields_of_a_body(entry: Entry) -> None:
+    content = operation_of(entry)["requestBody"]["content"]["application/json"]
+    specified = resolved(content["schema"])
+    fields = msgspec.structs.fields(entry.body)
+
+    assert set(specified.get("properties", {})) == {field.encode_name for field in fields}
+    assert set(specified.get("required", [])) == {
+        field.encode_name for field in fields if field.required
+    }
+    assert specified["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("entry", [one for one in SPECIFIED if one.query], ids=name_of)
+def test_the_contract_has_the_parameters_of_a_query(entry: Entry) -> None:
+    parameters = [resolved(one) for one in operation_of(entry).get("parameters", [])]
+
+    assert {one["name"] for one in parameters if one["in"] == "query"} == {
+        field.encode_name for field in msgspec.structs.fields(entry.query)
+    }
+
+
+def test_the_contract_and_its_page_are_served_without_anything_from_elsewhere(api: Api) -> None:
+    served = api.get("/openapi.json").json()
+    page = api.get("/docs")
+
+    assert served["paths"].keys() == document_of()["paths"].keys()
+    assert served["servers"] == [{"url": "/"}]
+    assert "<script" not in page.text
+    assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page.text)
+    assert all(entry.path.replace(":path}", "}") in page.text for entry in SPECIFIED)
+    assert api.get("/docs.css").headers["content-type"].startswith("text/css")
+
+
+@pytest.fixture(scope="module")
+def fuzzed(postgres: Any, template: str) -> Iterator[Serving]:
+    """A server on a database with something of everything in it."""
+    name = f"holdfast_test_{uuid4().hex}"
+    _create(postgres, name, template)
+    url = make_conninfo(postgres.url, dbname=name)
+    with Client(url) as client:
+        for n in range(20):
+            client.enqueue("a", {"n": n}, max_attempts=1)
+            client.enqueue("a", queue="axiom", lane="l")
+        client.nack(client.claim(worker="w", limit=5), message="boom")
+        client.schedule_set("nightly", kind="a", cron="0 3 * * *")
+        client.beat("ada", kinds=["a"])
+    with serving(Server(url, settings=Settings(hosts=("*",)))) as started:
+        yield started
+    _drop(postgres, name)
+
+
+@schemathesis.serializer("application/x-ndjson")
+def ndjson(context: Any, value: Any) -> Any:
+    return str(value).encode("utf-8", "surrogatepass")
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    # Nobody waits for a job that will not come.
+    if case.operation.path == "/v1/claims" and isinstance(case.body, dict) and "wait" in case.body:
+        case.body["wait"] = 0.01
+    if case.query and "timeout" in case.query:
+        case.query["timeout"] = 0.01
+
+
+@pytest.mark.proves("S4x.1", "S4x.2")
+@schema.exclude(operation_id=list(STREAMS)).parametrize()
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_request_makes_the_server_fail_or_answer_what_is_not_in_the_contract(
+    case: Any, fuzzed: Serving
+) -> None:
+    case.call_and_validate(base_url=fuzzed.url, checks=CHECKS)
+
+
+def test_no_sequence_of_requests_does(fuzzed: Serving) -> None:
+    machine = schema.exclude(operation_id=list(STREAMS)).as_state_machine()
+    failures: list[str] = []
+    seen: set[tuple[str, int]] = set()
+
+    class Walk(machine):  # type: ignore[valid-type, misc]
+        def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+            return {"base_url": fuzzed.url}
+
+        def validate_response(self, response: Any, case: Any, *rest: Any, **more: Any) -> None:
+            seen.add((case.operation.label, response.status_code))
+            try:
+                case.validate_response(response, checks=CHECKS)
+            except Exception as failure:
+                failures.append(str(failure))
+
+    once = settings(
+        max_examples=6,
+        stateful_step_count=15,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    # Several short walks: the same steps do not find the same database twice, and Hypothesis ends
+    # a walk when it notices.
+    for _ in range(5):
+        with suppress(FlakyStrategyDefinition):
+            Walk.run(settings=once)
+
+    assert failures == []
+    assert len(seen) > 40

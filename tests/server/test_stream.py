@@ -1,0 +1,359 @@
+"""Server-sent events: what is seen, resumed, bounded."""
+
+import json
+import queue
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from holdfast import Client
+from holdfast.server import feed
+from tests.server.conftest import Api, Serve
+from tests.server.serving import Serving
+
+
+class Watcher:
+    """Reads a stream in a thread of its own."""
+
+    def __init__(self, server: Serving, path: str, headers: dict[str, str]) -> None:
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
+        self._file = self._socket.makefile("rb")
+        self.status = int(self._file.readline().split()[1])
+        Thread(target=self._read, daemon=True).start()
+
+    def next(self, name: str, within: float = 10.0) -> dict[str, Any]:
+        """Return the next event of a name; others are passed over."""
+        end = time.monotonic() + within
+        while True:
+            event = self._events.get(timeout=max(end - time.monotonic(), 0.01))
+            if event["event"] == name:
+                return event
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._file.close()
+        self._socket.close()
+
+    def _read(self) -> None:
+        event: dict[str, Any] = {"event": "message"}
+        try:
+            for raw in self._file:
+                name, _, value = raw.decode().rstrip("\r\n").partition(": ")
+                if name == "data":
+                    event["data"] = json.loads(value)
+                elif name in ("event", "id"):
+                    event[name] = value
+                elif raw.strip() == b"" and "data" in event:
+                    self._events.put(event)
+                    event = {"event": "message"}
+        except (OSError, ValueError):
+            pass
+
+
+@contextmanager
+def watching(server: Serving, path: str = "/v1/events/stream", **headers: str) -> Iterator[Watcher]:
+    watcher = Watcher(server, path, {k.replace("_", "-"): v for k, v in headers.items()})
+    try:
+        yield watcher
+    finally:
+        watcher.close()
+
+
+def test_a_tick_tells_what_changed_in_which_queue(server: Serving, client: Client) -> None:
+    client.queue_set("mail")
+    with watching(server) as watcher:
+        hello = watcher.next("hello")
+        client.enqueue("a", queue="mail")
+        tick = watcher.next("tick")
+
+    [row] = tick["data"]["queues"]
+    assert hello["data"]["mode"] in ("live", "polling")
+    assert (row["queue"], row["queued"], row["change"]) == ("mail", 1, {"queued": 1})
+
+
+def test_ticks_come_four_times_a_second_at_most_and_stay_small(
+    server: Serving, client: Client
+) -> None:
+    for n in range(60):
+        client.queue_set(f"queue-{n}")
+    with watching(server) as watcher:
+        watcher.next("hello")
+        end, ticks = time.monotonic() + 2, []
+        while time.monotonic() < end:
+            for n in range(60):
+                client.enqueue("a", queue=f"queue-{n}")
+            try:
+                while True:
+                    ticks.append(watcher.next("tick", within=0.01))
+            except queue.Empty:
+                pass
+
+    assert 1 <= len(ticks) <= 10
+    assert any(tick["data"].get("more") for tick in ticks)
+    assert max(len(json.dumps(tick["data"], separators=(",", ":"))) for tick in ticks) <= 2000
+
+
+def test_nobody_asks_the_database_while_nobody_watches(server: Serving, connect: Any) -> None:
+    sql = (
+        "select max(query_start) from pg_stat_activity "
+        "where application_name = 'holdfast server reads'"
+    )
+    with watching(server) as watcher:
+        watcher.next("hello")
+    time.sleep(1.5)
+    [(before,)] = connect().execute(sql).fetchall()
+    time.sleep(2.5)
+    [(after,)] = connect().execute(sql).fetchall()
+
+    assert before is not None
+    assert (after - before).total_seconds() == 0 or (after - before).total_seconds() > 5
+
+
+def test_a_watched_job_is_told_of_and_no_other(server: Serving, client: Client) -> None:
+    job, other = client.enqueue("a"), client.enqueue("a")
+    with watching(server, f"/v1/events/stream?watch={job.id}") as watcher:
+        watcher.next("hello")
+        queued = watcher.next("job")
+        client.cancel([other.id])
+        [lease] = client.claim(worker="w")
+        leased = watcher.next("job")
+        client.touch([lease], progress=[{"done": 3, "total": 20}])
+        moved = watcher.next("job")
+        client.ack([lease])
+        gone = watcher.next("job")
+
+    told = [event["data"] for event in (leased, moved, gone)]
+    assert queued["data"]["state"] == "queued"
+    assert {event["id"] for event in told} == {str(job.id)}
+    assert (told[0]["state"], told[0]["worker"]) == ("leased", "w")
+    assert told[1]["progress"]["done"] == 3
+    assert told[2]["state"] == "gone"
+
+
+def test_a_stream_resumes_where_it_was_cut(server: Serving, client: Client) -> None:
+    client.queue_set("mail")
+    with watching(server) as first, watching(server) as keeps_the_feed_going:
+        keeps_the_feed_going.next("hello")
+        first.next("hello")
+        client.enqueue("a", queue="mail")
+        seen = first.next("tick")
+        first.close()
+        client.enqueue("a", queue="mail")
+        missed = keeps_the_feed_going.next("tick")
+        missed = keeps_the_feed_going.next("tick")
+        with watching(server, Last_Event_ID=seen["id"]) as second:
+            again = second.next("tick")
+
+    assert again == missed
+
+
+@pytest.mark.parametrize("last", ["00000000-5", "nonsense", "-", "x" * 100])
+def test_a_stream_that_cannot_resume_is_told_to_start_afresh(server: Serving, last: str) -> None:
+    with watching(server, Last_Event_ID=last) as watcher:
+        assert watcher.next("resync")["event"] == "resync"
+
+
+def test_a_stream_the_ring_has_passed_is_told_to_start_afresh(
+    server: Serving, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with watching(server) as watcher, watching(server) as keeps_the_feed_going:
+        keeps_the_feed_going.next("hello")
+        first = watcher.next("hello")
+        [live] = server.server._live.values()
+        for n in range(feed.REMEMBERED + 10):
+            live._loop.call_soon_threadsafe(live.feed._publish, "op", {"n": n}, None)
+        while live.feed._seq < feed.REMEMBERED + 10:
+            time.sleep(0.01)
+        watcher.close()
+        with watching(server, Last_Event_ID=first["id"]) as late:
+            assert late.next("resync")["event"] == "resync"
+
+
+def test_a_token_of_some_queues_is_told_of_those(serve: Serve, client: Client) -> None:
+    token = client.token_create("php", ["read"], queues=["mail"])
+    for name in ("mail", "secret"):
+        client.queue_set(name)
+    server = serve(ways=["token"])
+    with watching(server, Authorization=f"Bearer {token.secret}") as watcher:
+        watcher.next("hello")
+        for name in ("secret", "mail"):
+            client.enqueue("a", queue=name)
+        tick = watcher.next("tick")
+
+    assert [row["queue"] for row in tick["data"]["queues"]] == ["mail"]
+
+
+def test_a_ping_comes_when_nothing_happens(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "PING", 0.2)
+    asked = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    asked.sendall(b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    seen = b""
+    while b": ping" not in seen:
+        seen += asked.recv(4096)
+    asked.close()
+
+    assert b"retry: 3000" in seen
+
+
+def test_streams_end_when_the_server_does(serve: Serve) -> None:
+    server = serve()
+    with watching(server) as watcher:
+        watcher.next("hello")
+        server.server.hang_up()
+        started = time.monotonic()
+        while watcher._file.closed is False and time.monotonic() - started < 5:
+            if (
+                not server.server._live
+                or not next(iter(server.server._live.values())).feed._streams
+            ):
+                break
+            time.sleep(0.02)
+
+    assert time.monotonic() - started < 5
+
+
+def test_too_many_streams_are_refused(serve: Serve) -> None:
+    server = serve(streams=3, streams_per_address=2)
+    with watching(server) as one, watching(server) as two:
+        one.next("hello")
+        two.next("hello")
+        with server.client() as api:
+            refused = api.get("/v1/events/stream")
+            other = api.get("/queue/events")
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "HF429")
+    assert other.status_code == 429
+
+
+def test_without_notifications_the_stream_says_that_it_polls(
+    serve: Serve, database: str, client: Client
+) -> None:
+    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
+    client.queue_set("mail")
+    server = serve(listen_url=nowhere)
+    with watching(server) as watcher:
+        hello = watcher.next("hello")
+        client.enqueue("a", queue="mail")
+        tick = watcher.next("tick")
+
+    assert hello["data"]["mode"] == "polling"
+    assert tick["data"]["mode"] == "polling"
+
+
+def test_one_connection_listens_for_everybody(serve: Serve, connect: Any) -> None:
+    server = serve()
+    sql = "select count(*) from pg_stat_activity where application_name = 'holdfast listener'"
+    streams = [watching(server) for _ in range(10)]
+    opened = [stream.__enter__() for stream in streams]
+    for watcher in opened:
+        watcher.next("hello")
+    [(listeners,)] = connect().execute(sql).fetchall()
+    for stream in streams:
+        stream.__exit__(None, None, None)
+
+    assert listeners == 1
+
+
+def test_a_killed_listener_comes_back_and_no_change_is_missed(
+    server: Serving, client: Client, connect: Any
+) -> None:
+    client.queue_set("mail")
+    with watching(server) as watcher:
+        watcher.next("hello")
+        connect().execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where application_name = 'holdfast listener'"
+        )
+        client.enqueue("a", queue="mail")
+        tick = watcher.next("tick")
+
+    assert tick["data"]["queues"][0]["change"] == {"queued": 1}
+
+
+def test_500_sockets_that_never_read_cost_little_and_harm_nobody(
+    serve: Serve, client: Client
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    server = serve(streams=500, streams_per_address=500)
+    before = _resident()
+    sockets = [_silent(server) for _ in range(500)]
+    [live] = server.server._live.values()
+    while len(live.feed._streams) < 500:
+        time.sleep(0.05)
+
+    with server.client() as api:
+        refused = api.get("/v1/events/stream")
+        _flood(server, live)
+        took = _claims(api, client)
+    after = _resident()
+    for one in sockets:
+        one.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert (refused.status_code, refused.json()["code"]) == (503, "HF429")
+    assert sorted(took)[len(took) // 2] < 0.25
+    assert after - before < 200 * 1024 * 1024
+
+
+def test_a_socket_that_does_not_read_is_dropped_in_the_end(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.server.stream.STALLED", 0.5)
+    server = serve()
+    asked = _silent(server)
+    [live] = server.server._live.values()
+    while not live.feed._streams:
+        time.sleep(0.02)
+    end = time.monotonic() + 20
+    while live.feed._streams and time.monotonic() < end:
+        _flood(server, live)
+    asked.close()
+
+    assert not live.feed._streams
+
+
+def _silent(server: Serving) -> socket.socket:
+    asked = socket.socket()
+    asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    asked.connect(("127.0.0.1", server.port))
+    asked.sendall(b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return asked
+
+
+def _flood(server: Serving, live: Any) -> None:
+    """Make a megabyte of events for everybody who reads."""
+    for _ in range(500):
+        live._loop.call_soon_threadsafe(live.feed._publish, "op", {"x": "x" * 2000}, None)
+    time.sleep(0.3)
+
+
+def _claims(api: Api, client: Client) -> list[float]:
+    took = []
+    for _ in range(30):
+        client.enqueue("a", queue=f"q{uuid4().hex[:8]}")
+        [name] = [one.queue for one in client.queues() if one.queued][:1]
+        started = time.monotonic()
+        [lease] = api.post("/v1/claims", json={"worker": "w", "queues": [name]}).json()["leases"]
+        api.post(f"/v1/jobs/{lease['id']}/ack", json={"token": lease["token"]})
+        took.append(time.monotonic() - started)
+    return took
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -1,0 +1,98 @@
+"""A search gives what a list gives, in pages, however little time it has."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from psycopg import errors
+
+from tests.protocol import Protocol
+
+FILTERS = [
+    "",
+    "state:dead",
+    "state:queued,dead kind:k1",
+    "state:dead state:queued",
+    "state:done",
+    "-state:dead",
+    "queue:q3",
+    "queue:q3,q4",
+    "queue:q3 payload.n:7",
+    "-queue:q3",
+    "queue:nosuch",
+    'queue:"q3"',
+    "payload.n:29",
+    "kind:k* priority:>8",
+    "boom",
+    "nothing at all",
+]
+
+
+@pytest.fixture
+def filled(db: Protocol) -> Protocol:
+    for queue in range(6):
+        items = [
+            {"kind": f"k{n % 3}", "queue": f"q{queue}", "payload": {"n": n}, "priority": n % 10}
+            for n in range(30)
+        ]
+        db.enqueue(*[item | {"max_attempts": 1} for item in items])
+        db.nack(*db.claim(f"q{queue}", max_jobs=12), message="boom")
+    return db
+
+
+def search(db: Protocol, filter: str, **more: Any) -> tuple[list[UUID], UUID | None]:
+    rows = db.call("search", columns=("job", "searched_to"), filter=filter, **more)
+    bound = rows[0].searched_to if rows else None
+    ids = [row.job for row in rows if row.job is not None]
+    return [UUID(text.strip("()").split(",")[0]) for text in ids], bound
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("page", [1, 7, 1000])
+def test_pages_of_a_search_without_time_add_up_to_the_list(
+    filled: Protocol, filter: str, page: int
+) -> None:
+    found: list[UUID] = []
+    before: UUID | None = None
+
+    while True:
+        ids, bound = search(
+            filled, filter, max_jobs=page, before=before, patience=timedelta(microseconds=0)
+        )
+        found += ids
+        if bound is None and len(ids) < page:
+            break
+        before = ids[-1] if bound is None else bound
+
+    assert found == [job.id for job in filled.list(filter, max_jobs=1000)]
+
+
+def test_with_time_a_search_finds_the_one_job_among_all(filled: Protocol) -> None:
+    ids, bound = search(filled, "payload.n:29 queue:q2", patience=timedelta(seconds=10))
+
+    assert (len(ids), bound) == (1, None)
+
+
+def test_a_search_in_vain_without_time_says_how_far_it_came(filled: Protocol) -> None:
+    ids, bound = search(filled, "nothing", max_jobs=1, patience=timedelta(0))
+
+    assert ids == []
+    assert bound is not None
+
+
+def test_a_search_for_dead_jobs_reads_no_live_ones(filled: Protocol) -> None:
+    with filled.connection.transaction():
+        before = filled.rows_read()
+        search(filled, "state:dead", max_jobs=50)
+        read = filled.rows_read() - before
+
+    assert read == 0
+
+
+@pytest.mark.parametrize("max_jobs", [0, 100_001])
+def test_a_page_has_1_to_100000_jobs(db: Protocol, max_jobs: int) -> None:
+    with pytest.raises(errors.Error) as refused:
+        search(db, "", max_jobs=max_jobs)
+
+    assert refused.value.sqlstate == "HF204"

@@ -1,0 +1,125 @@
+"""Takes the pictures of docs/images: `python tools/screenshots.py [SECONDS]`.
+
+A shop works on a database of its own for a while (90 seconds), so that there is something to see.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
+
+from holdfast import embedded, schema  # noqa: E402
+from holdfast.client import Client  # noqa: E402
+from holdfast.server import Settings  # noqa: E402
+from tests.browser import chromium  # noqa: E402
+from tests.browser.conftest import serving  # noqa: E402
+from tests.browser.stage import live_on, set_stage  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+PAGES = {
+    "overview": "",
+    "queues": "queues",
+    "queue": "queues/mail",
+    "jobs": "jobs?q=state:dead,leased",
+    "dead": "dead",
+    "schedules": "schedules",
+    "schedule": "schedules/price_runs",
+    "workers": "workers",
+    "lanes": "lanes",
+    "anomalies": "anomalies",
+    "activity": "activity",
+    "settings": "settings",
+}
+
+
+def main(seconds: float) -> None:
+    """Take all pictures, in both themes, and some as on a telephone."""
+    IMAGES.mkdir(exist_ok=True)
+    program, environment = chromium.find()
+    with embedded.start(temporary=True, settings={"fsync": "off"}) as database:
+        schema.migrate(database.url)
+        set_stage(database.url, scale=8)
+        done = threading.Event()
+        shop = threading.Thread(target=live_on, args=(database.url, done.is_set))
+        with (
+            serving(database.url, Settings(name="prod")) as address,
+            Client(database.url) as client,
+        ):
+            shop.start()
+            time.sleep(seconds)
+            job = client.find("state:dead error:Timeout*", limit=1)[0]
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(
+                    executable_path=program,
+                    env={**os.environ, **environment},
+                    args=["--no-sandbox"],
+                )
+                act(browser, address)
+                take_all(browser, address, PAGES | {"job": f"jobs/{job}"})
+                browser.close()
+            done.set()
+            shop.join()
+
+
+def act(browser: Browser, address: str) -> None:
+    """Do what an operator does first, so that there is a record of it."""
+    page = browser.new_page()
+    page.goto(f"{address}/dead")
+    page.get_by_role("button", name="Retry 10 first").first.click()
+    page.get_by_role("dialog").get_by_label("Reason").fill("relay is back")
+    page.get_by_role("dialog").get_by_role("button", name="Retry 10", exact=True).click()
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("10/10")
+    page.close()
+
+
+def take_all(browser: Browser, address: str, pages: dict[str, str]) -> None:
+    """Take a picture of every page in every look."""
+    for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+        context = browser.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme=theme,  # type: ignore[arg-type]
+            reduced_motion="reduce",
+            locale="en-GB",
+            timezone_id="Europe/Paris",
+        )
+        page = context.new_page()
+        look = "small" if width < 600 else theme
+        for name, path in pages.items():
+            page.goto(f"{address}/{path}")
+            settle(page)
+            page.screenshot(path=IMAGES / f"{name}-{look}.png")
+        if look == "light":
+            windows(page, address)
+        context.close()
+
+
+def windows(page: Page, address: str) -> None:
+    """Take pictures of what opens above pages."""
+    page.goto(f"{address}/dead")
+    settle(page)
+    page.get_by_role("button", name="Retry all").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("as of")
+    page.screenshot(path=IMAGES / "retry-light.png")
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    page.get_by_role("dialog").get_by_label("Kind").fill("send_email")
+    page.get_by_role("dialog").get_by_label("to string (email)").fill("ada@example.org")
+    page.screenshot(path=IMAGES / "enqueue-light.png")
+
+
+def settle(page: Page) -> None:
+    """Wait until the page has its data."""
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.locator(".bones, .bone")).to_have_count(0)
+    # Rates are known after two samples.
+    page.wait_for_timeout(2500)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 90)
