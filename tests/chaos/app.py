@@ -62,6 +62,27 @@ def book_in_thread(n: int, seconds: float = 0.0) -> None:
     note("finish", "book_in_thread", n, job)
 
 
+@app.task
+async def book_slowly(n: int, seconds: float) -> None:
+    """Works inside its transaction."""
+    job = current()
+    note("start", "book_slowly", n, job)
+    async with job.transaction() as connection:
+        await connection.execute(EFFECT, effect(n))
+        await asyncio.sleep(seconds)
+    note("finish", "book_slowly", n, job)
+
+
+@app.task
+def book_slowly_in_thread(n: int, seconds: float) -> None:
+    job = current()
+    note("start", "book_slowly_in_thread", n, job)
+    with job.transaction() as connection:
+        connection.execute(EFFECT, effect(n))
+        time.sleep(seconds)
+    note("finish", "book_slowly_in_thread", n, job)
+
+
 @app.task(queue="lanes", lane="one")
 async def step(n: int, seconds: float = 0.0) -> None:
     """One of a lane: what it does is fenced, and so is the order."""

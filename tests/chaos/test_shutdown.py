@@ -11,7 +11,7 @@ ROUGH = "tests.chaos.rough:app"
 
 
 def test_a_worker_told_to_end_loses_nothing_and_charges_nobody(stage: Stage, scale: Scale) -> None:
-    rounds = scale(4, 200)
+    rounds = scale(3, 200)
     waits: list[float] = []
     slowest = 0.0
     worker = stage.start(20, "--grace", f"{GRACE}s")
