@@ -18,10 +18,10 @@ app = App()
 
 
 @app.task
-async def nap(n: int, seconds: float = 0.0) -> None:
+async def nap(n: int, seconds: float = 0.0, again: float | None = None) -> None:
     job = current()
     note("start", "nap", n, job)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds if again is None or job.attempt == 1 else again)
     note("finish", "nap", n, job)
 
 
@@ -34,11 +34,11 @@ def doze(n: int, seconds: float = 0.0) -> None:
 
 
 @app.task
-async def book(n: int, seconds: float = 0.0) -> None:
+async def book(n: int, seconds: float = 0.0, again: float | None = None) -> None:
     """Writes its effect and its ack in one transaction, after a while."""
     job = current()
     note("start", "book", n, job)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds if again is None or job.attempt == 1 else again)
     try:
         async with job.transaction() as connection:
             await connection.execute(EFFECT, effect(n))
@@ -60,6 +60,27 @@ def book_in_thread(n: int, seconds: float = 0.0) -> None:
         note("refused", "book_in_thread", n, job)
         raise
     note("finish", "book_in_thread", n, job)
+
+
+@app.task
+async def book_slowly(n: int, seconds: float) -> None:
+    """Works inside its transaction."""
+    job = current()
+    note("start", "book_slowly", n, job)
+    async with job.transaction() as connection:
+        await connection.execute(EFFECT, effect(n))
+        await asyncio.sleep(seconds)
+    note("finish", "book_slowly", n, job)
+
+
+@app.task
+def book_slowly_in_thread(n: int, seconds: float) -> None:
+    job = current()
+    note("start", "book_slowly_in_thread", n, job)
+    with job.transaction() as connection:
+        connection.execute(EFFECT, effect(n))
+        time.sleep(seconds)
+    note("finish", "book_slowly_in_thread", n, job)
 
 
 @app.task(queue="lanes", lane="one")

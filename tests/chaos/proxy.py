@@ -14,14 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-HURTS = ("refuse", "swallow", "cut", "tear", "delay")
-
 
 @dataclass
 class Fault:
     """What to do to the nth exchange whose name has `verb` in it.
 
-    refuse: hang up before the server hears it. swallow: the server does it, the client hears
+    refuse: hang up before the server hears it. hold: the server hears it `seconds` later, even
+    if the client is gone by then. swallow: the server does it, the client hears
     nothing and nothing ends. cut: the server does it, then the line goes. tear: half of the reply
     arrives, then the line goes. delay: the reply comes `seconds` later.
     """
@@ -175,6 +174,7 @@ class _Line:
             server.write(struct.pack("!i", length) + body)
             if struct.unpack("!i", body[:4])[0] >> 16 == 3:  # not a question for encryption
                 break
+        held = False
         while True:
             head = await reader.readexactly(5)
             body = await reader.readexactly(struct.unpack("!i", head[1:])[0] - 4)
@@ -193,6 +193,10 @@ class _Line:
             fault = self._current.fault
             if fault and fault.do == "refuse":
                 return
+            if fault and fault.do == "hold" and not held:
+                # With the first word of it: a server that has the statement has the locks.
+                held = True
+                await asyncio.sleep(fault.seconds)
             if kind in (b"S", b"Q"):
                 self._proxy.exchanges.append(self._current.name)
                 self._waiting.append(self._current)
@@ -264,6 +268,8 @@ class _Line:
                         return False
                     case "delay":
                         await asyncio.sleep(fault.seconds)
+                        client.write(held)
+                    case "hold":
                         client.write(held)
         if ready and self._waiting:
             self._waiting.popleft()

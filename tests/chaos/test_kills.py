@@ -14,7 +14,7 @@ LEASE = 3.0
 def test_jobs_of_a_killed_worker_run_again_within_a_lease_and_five_seconds(
     stage: Stage, scale: Scale
 ) -> None:
-    kills = scale(2, 20)
+    kills = scale(1, 20)
     stage.start(4)
     delays: list[float] = []
 

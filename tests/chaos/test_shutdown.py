@@ -11,7 +11,7 @@ ROUGH = "tests.chaos.rough:app"
 
 
 def test_a_worker_told_to_end_loses_nothing_and_charges_nobody(stage: Stage, scale: Scale) -> None:
-    rounds = scale(4, 200)
+    rounds = scale(3, 200)
     waits: list[float] = []
     slowest = 0.0
     worker = stage.start(20, "--grace", f"{GRACE}s")
@@ -20,8 +20,10 @@ def test_a_worker_told_to_end_loses_nothing_and_charges_nobody(stage: Stage, sca
     for _ in range(rounds):
         first = len(stage.ids)
         stage.enqueue("nap", 3, first=first, seconds=0.3)
-        stage.enqueue("nap", 4, first=first + 3, seconds=5.0)
-        stage.enqueue("doze", 1, first=first + 7, seconds=0.5)
+        stage.enqueue("doze", 1, first=first + 3, seconds=0.5)
+        # Too long for any of them: they are handed on from worker to worker.
+        if stage.live() < 10:
+            stage.enqueue("nap", 4, first=first + 4, seconds=5.0)
         heir = stage.start(20, "--grace", f"{GRACE}s")
         stage.until(lambda: heir.ready)  # noqa: B023
         time.sleep(stage.rng.uniform(0, 1.0))

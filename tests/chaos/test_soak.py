@@ -13,7 +13,7 @@ LEASE = 5.0
 
 
 def test_whatever_comes_nothing_is_lost_and_effects_happen_once(stage: Stage, scale: Scale) -> None:
-    plan = plans.draw(stage.rng, scale(12, 240), every=1.0)
+    plan = plans.draw(stage.rng, scale(8, 240), every=1.0)
     if named := os.environ.get("CHAOS_PLAN"):
         plan = plans.read(Path(named).read_text())
     print(plans.written(plan))

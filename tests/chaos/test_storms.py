@@ -9,7 +9,7 @@ from tests.chaos.stage import Stage
 
 def test_retries_do_not_come_back_all_at_once(stage: Stage, scale: Scale) -> None:
     jobs, down = scale(200, 5000), scale(4, 60)
-    stage.client.queue_set("default", backoff=1, backoff_cap=10)
+    stage.client.queue_set("default", backoff=1, backoff_cap=scale(4, 10))
     for _ in range(scale(1, 2)):
         stage.start(50)
     stage.enqueue("depend", jobs, seconds=0.01)
@@ -65,6 +65,17 @@ def test_workers_do_not_come_back_all_at_once_after_a_restart(stage: Stage, scal
     assert recovered <= 10
     assert len(tries) / down / sessions <= 3
     assert max(comes.values()) <= sessions / 2
+
+
+def test_handlers_that_work_inside_their_transactions_all_find_a_connection(stage: Stage) -> None:
+    stage.start(32)
+    stage.enqueue("book_slowly", 16, seconds=4.0)
+    stage.enqueue("book_slowly_in_thread", 16, first=16, seconds=4.0)
+    stage.facts["drained after s"] = round(stage.drained(60), 1)
+
+    stage.judge()
+    assert stage.effects() == [(n, 1) for n in range(32)]
+    assert stage.runs_twice() == []
 
 
 def test_a_rush_of_short_async_and_def_handlers_leaves_none_behind(

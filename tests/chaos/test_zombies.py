@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.chaos.conftest import Scale
+from tests.chaos.proxy import Fault
 from tests.chaos.stage import Stage
 
 LEASE = 2.0
@@ -42,6 +43,33 @@ def test_a_worker_that_slept_over_its_leases_writes_and_acks_nothing(
     assert len(twice) >= rounds * jobs
     assert all(run.token not in written for runs in twice for run in runs[:-1])
     stage.facts |= {"stops": rounds, "taken over": len(twice), "effects": len(effects)}
+
+
+@pytest.mark.parametrize("kind", ["nap", "book"])
+def test_an_ack_that_arrives_when_another_has_the_job_is_refused(stage: Stage, kind: str) -> None:
+    with stage.proxy() as (proxy, url):
+        late = Fault("ack", "hold", seconds=3 * LEASE)
+        proxy.faults.append(late)
+        zombie = stage.start(1, url=url)
+        # At its second attempt it runs for longer than the ack of the first is under way.
+        stage.enqueue(kind, 1, lease=LEASE, seconds=0.1, again=3 * LEASE)
+        stage.until(lambda: late.done_at)
+        zombie.stop()
+        heir = stage.start(1)
+
+        def taken_over() -> bool:
+            stage.client.reap()
+            return bool(stage.runs_of(heir))
+
+        stage.until(taken_over, 15, "nobody took over")
+        assert late.done_at
+        assert time.time() < late.done_at + late.seconds, "the ack was not late enough"
+        stage.drained()
+        zombie.cont()
+        time.sleep(1)
+
+    stage.judge()
+    assert len(stage.effects()) == (kind == "book")
 
 
 def test_a_worker_that_slept_works_on(stage: Stage) -> None:
