@@ -313,7 +313,9 @@ def test_a_model_says_what_it_does_not_like() -> None:
         (float("nan"), "holds a number that JSON has no word for at `$.value`"),
         (Point(float("inf"), 0), "holds a number that JSON has no word for at `$.value.x`"),
         ({"a": "\ud83d"}, "is not JSON at `$.value.a`: 'utf-8' codec can't encode"),
-        pytest.param([object()], "is not JSON at `$.value[0]`: `object` cannot travel", id="[object()]"),
+        pytest.param(
+            [object()], "is not JSON at `$.value[0]`: `object` cannot travel", id="object"
+        ),
         ({(1, 2): 3}, "is not JSON: `tuple` cannot be a key"),
     ],
     ids=repr,
