@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile
 
 .PHONY: setup dashboard run test chaos lint fmt bench lock clean
 
@@ -46,16 +47,18 @@ lint: setup
 	$(BIN)/python dashboard/build.py check
 
 # The protocol's tests run once more on every older PostgreSQL that Debian's packages brought.
+# Each process of a parallel run has a server of its own; what measures time under faults runs alone.
 test: lint dashboard
 	@for bin in /usr/lib/postgresql/1[4-7]/bin; do \
 	  if [ -x "$$bin/postgres" ]; then \
 	    echo "tests/sql on $$("$$bin/postgres" --version)"; \
-	    HOLDFAST_TEST_PG_BIN="$$bin" $(BIN)/pytest --quiet tests/sql || exit 1; \
+	    HOLDFAST_TEST_PG_BIN="$$bin" $(PYTEST) --quiet tests/sql || exit 1; \
 	  else \
 	    echo "tests/sql on PostgreSQL 14 to 17: skipped, none in /usr/lib/postgresql"; \
 	  fi; \
 	done
-	$(BIN)/pytest
+	$(PYTEST) --ignore tests/chaos
+	$(BIN)/pytest tests/chaos
 
 chaos: setup
 	$(BIN)/python -m tests.chaos --long

@@ -135,7 +135,7 @@ def taking(hint: Any) -> Callable[..., Any]:
         (tuple[int, str], (1, "a")),
         (tuple[int, ...], (1, 2, 3)),
         (set[int], {1, 2}),
-        (frozenset[str], frozenset("ab")),
+        pytest.param(frozenset[str], frozenset("ab"), id="frozenset"),
         (dict[str, list[int]], {"a": [1]}),
         (dict[int, str], {1: "a"}),
         (Mapping[str, int], {"a": 1}),
@@ -313,7 +313,9 @@ def test_a_model_says_what_it_does_not_like() -> None:
         (float("nan"), "holds a number that JSON has no word for at `$.value`"),
         (Point(float("inf"), 0), "holds a number that JSON has no word for at `$.value.x`"),
         ({"a": "\ud83d"}, "is not JSON at `$.value.a`: 'utf-8' codec can't encode"),
-        ([object()], "is not JSON at `$.value[0]`: `object` cannot travel"),
+        pytest.param(
+            [object()], "is not JSON at `$.value[0]`: `object` cannot travel", id="object"
+        ),
         ({(1, 2): 3}, "is not JSON: `tuple` cannot be a key"),
     ],
     ids=repr,

@@ -34,6 +34,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 AnyTask = TypeVar("AnyTask", bound=Task[..., Any, Any])
 AnyClient = TypeVar("AnyClient", Client, AsyncClient)
+
+# Connections that the callers of an app share, and how many more the handlers of a worker may have.
+_ROOM = 4
+_MOST_ROOM = 32
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("holdfast")
@@ -43,14 +47,20 @@ class App:
     """Collects tasks and names the database they are enqueued in.
 
     The database is `url`, else HOLDFAST_URL, else an embedded PostgreSQL in ./.holdfast, which is
-    for development and is migrated by itself. Safe to share between threads and over a fork.
+    for development and is migrated by itself. `pool_size` is how many connections handlers and
+    callers share; by default 4, and in a worker one for each slot, up to 32, besides. Safe to share
+    between threads and over a fork.
     """
 
-    def __init__(self, url: str | None = None, *, name: str | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, *, name: str | None = None, pool_size: int | None = None
+    ) -> None:
         self.name = name
+        self.pool_size = pool_size
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.schedules: list[NewSchedule] = []
         self._given = url
+        self._room = _ROOM
         self._lifespan: Callable[..., Any] | None = None
         self._lock: RLock
         self._database: embedded.Database | None
@@ -195,6 +205,16 @@ class App:
                 client = self._aclients[loop] = self._made(AsyncClient)
         return client
 
+    def make_room(self, slots: int) -> None:
+        """Have connections for handlers that work inside their transactions all at once."""
+        self._room = _ROOM + min(slots, _MOST_ROOM)
+        if self.pool_size is None:
+            with self._lock:
+                if self._client:
+                    self._client.widen(self._room)
+                for client in self._aclients.values():
+                    client.widen(self._room)
+
     def close(self) -> None:
         """Close the client and leave the embedded database; the next use opens them again."""
         with self._lock:
@@ -289,6 +309,7 @@ class App:
         database = self.database
         return kind(
             database.url,
+            pool_size=self.pool_size or self._room,
             application_name=f"holdfast {self.name}" if self.name else "holdfast",
             source=_SOURCES[database.origin],
         )

@@ -41,7 +41,7 @@ def test_a_duplicate_is_told_and_answered_with_the_job_that_stands(holdfast: Run
 
     id = first.out.strip()
     assert second.code == 0
-    assert second.json == {"id": id, "created": False, "duplicate_of": id}
+    assert second.json == {"id": id, "created": False, "duplicate_of": id, "behind": None}
     assert f"job {id[-8:]} is live and has the same key" in second.err
 
 

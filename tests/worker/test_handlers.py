@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -277,6 +278,19 @@ def test_a_worker_that_drains_leaves_when_nothing_is_left(app: App, drain: Drain
     queue = app.client.queue("default")
     assert queue
     assert (queue.queued, queue.leased) == (0, 0)
+
+
+def test_a_worker_that_drains_looks_again_after_the_last_handler(app: App, drain: Drain) -> None:
+    @app.task
+    def work(n: int) -> None:
+        if n:
+            time.sleep(0.5)  # the idle slots find nothing, and more often than is enough
+            work.enqueue(n - 1)
+
+    work.enqueue(2)
+    worker = drain()
+
+    assert worker.counts.acked == 3
 
 
 @pytest.mark.proves("S1.7")

@@ -43,6 +43,8 @@ log = logging.getLogger("holdfast")
 _FAR = 0.0005
 # The first connection is given up this soon: a wrong address should not look like a slow one.
 _FIRST = 3.0
+# Work inside a transaction keeps its connection; who waits behind such work waits this long.
+_BEHIND_WORK = 60.0
 
 
 class AsyncPool:
@@ -118,7 +120,7 @@ class AsyncPool:
         """
         committing = False
         try:
-            deadline = monotonic() + self._timeout
+            deadline = monotonic() + (_BEHIND_WORK if plain else self._timeout)
             async with self._connection(deadline, proven=True) as connection:
                 connection.deadline = None
                 connection.patience = self._timeout
@@ -137,6 +139,12 @@ class AsyncPool:
             if committing:
                 raise UnknownOutcome(name, _first_line(error)) from error
             raise Unavailable(f"{name}: nothing was changed, {_first_line(error)}") from error
+
+    def widen(self, size: int) -> None:
+        """Have room for this many connections at least."""
+        for _ in range(self._size, size):
+            self._slots.put(None)
+        self._size = max(self._size, size)
 
     async def close(self) -> None:
         """Close the connections, those in use when they come back."""
@@ -165,13 +173,15 @@ class AsyncPool:
     @asynccontextmanager
     async def _connection(self, deadline: float, *, proven: bool) -> AsyncIterator["_Connection"]:
         self._refuse_if_closed()
+        started = monotonic()
         try:
-            connection = await self._slots.take(deadline - monotonic())
+            connection = await self._slots.take(deadline - started)
         except TimeoutError:
             raise Unavailable(
-                f"all {self._size} connections were in use for {self._timeout:g} s",
+                f"all {self._size} connections were in use for {monotonic() - started:.3g} s",
                 fix="Raise pool_size.",
             ) from None
+        deadline = min(deadline, monotonic() + self._timeout)
         try:
             if connection is not None:
                 connection.deadline = deadline
@@ -283,6 +293,9 @@ class AsyncBound:
                 await copy.write(rows)
         except psycopg.Error as error:
             raise self._translated(error) from error
+
+    def widen(self, size: int) -> None:
+        """Change nothing: there is one connection, the caller's."""
 
     async def close(self) -> None:
         """Leave the connection open: it is the caller's."""

@@ -131,6 +131,10 @@ class Client:
         """Close the client's connections. A bound client leaves the caller's open."""
         self._door.close()
 
+    def widen(self, pool_size: int) -> None:
+        """Have room for this many connections at least."""
+        self._door.widen(pool_size)
+
     def abandon(self) -> None:
         """Hang up without a word, for a client whose event loop is gone."""
         self._door.abandon()

@@ -39,6 +39,8 @@ log = logging.getLogger("holdfast")
 _FAR = 0.0005
 # The first connection is given up this soon: a wrong address should not look like a slow one.
 _FIRST = 3.0
+# Work inside a transaction keeps its connection; who waits behind such work waits this long.
+_BEHIND_WORK = 60.0
 
 
 class Pool:
@@ -114,7 +116,7 @@ class Pool:
         """
         committing = False
         try:
-            deadline = monotonic() + self._timeout
+            deadline = monotonic() + (_BEHIND_WORK if plain else self._timeout)
             with self._connection(deadline, proven=True) as connection:
                 connection.deadline = None
                 connection.patience = self._timeout
@@ -133,6 +135,12 @@ class Pool:
             if committing:
                 raise UnknownOutcome(name, _first_line(error)) from error
             raise Unavailable(f"{name}: nothing was changed, {_first_line(error)}") from error
+
+    def widen(self, size: int) -> None:
+        """Have room for this many connections at least."""
+        for _ in range(self._size, size):
+            self._slots.put(None)
+        self._size = max(self._size, size)
 
     def close(self) -> None:
         """Close the connections, those in use when they come back."""
@@ -161,13 +169,15 @@ class Pool:
     @contextmanager
     def _connection(self, deadline: float, *, proven: bool) -> Iterator["_Connection"]:
         self._refuse_if_closed()
+        started = monotonic()
         try:
-            connection = self._slots.take(deadline - monotonic())
+            connection = self._slots.take(deadline - started)
         except TimeoutError:
             raise Unavailable(
-                f"all {self._size} connections were in use for {self._timeout:g} s",
+                f"all {self._size} connections were in use for {monotonic() - started:.3g} s",
                 fix="Raise pool_size.",
             ) from None
+        deadline = min(deadline, monotonic() + self._timeout)
         try:
             if connection is not None:
                 connection.deadline = deadline
@@ -279,6 +289,9 @@ class Bound:
                 copy.write(rows)
         except psycopg.Error as error:
             raise self._translated(error) from error
+
+    def widen(self, size: int) -> None:
+        """Change nothing: there is one connection, the caller's."""
 
     def close(self) -> None:
         """Leave the connection open: it is the caller's."""

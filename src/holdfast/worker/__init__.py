@@ -112,6 +112,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         url = self.app.url
+        self.app.make_room(sum(self.queues.values()))
         name = f"holdfast {self.id}"
         listen_url = os.environ.get(conninfo.LISTEN_VARIABLE)
         # Renewals have a connection of their own, and no more patience than their leases allow.

@@ -343,6 +343,10 @@ class Life:
     def _take_ended(self) -> list[tuple[CurrentJob, Settlement]]:
         with self._lock:
             ended, self._ended = self._ended, []
+        if ended and self._until_idle:
+            # What a handler enqueued before it ended is looked for after its end.
+            for line in self._lines.values():
+                line.look_at, line.looks = 0.0, 0
         settlements = []
         for job, settlement in ended:
             if settlement is None:
