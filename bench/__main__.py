@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import backlog, cycle, drain, enqueue, lanes, notify, pinned, report
+from bench import backlog, cycle, drain, enqueue, lanes, notify, pinned, report, server
 from bench.harness import SETTINGS, Options, Server
 
 PARTS = {
@@ -21,6 +21,7 @@ PARTS = {
     "enqueue": enqueue,
     "lanes": lanes,
     "drain": drain,
+    "server": server,
 }
 QUICK = Options(
     seconds=1,
@@ -32,6 +33,9 @@ QUICK = Options(
     drain=5_000,
     pickups=50,
     idle=3,
+    rows=50_000,
+    requests=6,
+    dead=5_000,
 )
 
 
@@ -47,13 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = replace(QUICK if asked.quick else Options(), **given)
 
     figures: list[report.Figure] = []
-    with Server() as server:
-        with psycopg.connect(server.url) as connection:
+    with Server() as database_server:
+        with psycopg.connect(database_server.url) as connection:
             about = report.conditions(connection, list(SETTINGS))
         _say(report.described(about))
         for part in asked.parts or PARTS:
             _say(f"measuring {part} …")
-            figures += PARTS[part].run(server, options)
+            figures += PARTS[part].run(database_server, options)
     about["load average after"] = report.load_average()
 
     print(report.table(figures))
@@ -76,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--drain", type=int, help="jobs that one worker process drains (50000)")
     add("--pickups", type=int, help="jobs enqueued one by one for an idle worker (200)")
     add("--idle", type=int, help="seconds an idle worker is watched (20)")
+    add("--rows", type=int, help="server: rows spread over the tables (10000000)")
+    add("--requests", type=int, help="server: requests for each page (60)")
+    add("--dead", type=int, help="server: dead jobs that are retried (1000000)")
     add("--peers", action="store_true", default=None, help="drain: install and run pgqueuer too")
     results = Path(__file__).parent / "results"
     add("--output", type=Path, default=results, help="where results are kept (bench/results)")

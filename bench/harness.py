@@ -53,6 +53,9 @@ class Options:
     drain: int = 50_000
     pickups: int = 200
     idle: int = 20
+    rows: int = 10_000_000
+    requests: int = 60
+    dead: int = 1_000_000
     peers: bool = False
 
 

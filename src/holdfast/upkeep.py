@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +42,8 @@ ASKED = 3
 # How long a check may keep the database busy.
 CHECK = 10.0
 _BATCH = 100
+# The next chunk of an operation is due after such a pause.
+_DUE_SOON = 0.02
 
 _Held = tuple[UUID, UUID]
 
@@ -181,8 +183,11 @@ class Upkeep:
         """Do steps of operations for a while; returns how many jobs they looked at."""
         seen = 0
         end = monotonic() + self._every
-        while monotonic() < end and (step := self._client.operation_step()) is not None:
-            seen += step.seen
+        while (now := monotonic()) < end:
+            if (step := self._client.operation_step()) is not None:
+                seen += step.seen
+            else:  # not due yet, or done
+                sleep(min(_DUE_SOON, end - now))
         return seen
 
     def _look(self) -> dict[str, int]:

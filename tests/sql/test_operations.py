@@ -30,6 +30,8 @@ def start(db: Protocol, token: UUID, **more: Any) -> Any:
 
 
 def step(db: Protocol, max_jobs: int | None = None) -> Any:
+    # Without a rate, the next chunk is due when others had their turn.
+    db.connection.execute("update holdfast.operation set next_at = created_at where rate is null")
     columns = ("id", "state", "seen", "changed", "total", "problem")
     rows = db.call("operation_step", columns=columns, max_jobs=max_jobs)
     return rows[0] if rows else None
@@ -85,6 +87,28 @@ def test_only_the_newest_are_taken_of_all_parts(db: Protocol) -> None:
     assert retried == set(sorted(ids)[-6:])
 
 
+def test_a_step_looks_at_a_bounded_number_of_jobs(db: Protocol) -> None:
+    [wanted] = die(db, 1, kind="rare")
+    db.connection.execute(
+        "insert into holdfast.dead (part, id, state, queue, kind, priority, attempt, max_attempts, "
+        "run_at, created_at, ended_at, payload) "
+        "select d.part, holdfast.id_in(d.part), d.state, d.queue, 'common', 0, 1, 1, "
+        "d.run_at, d.created_at, d.ended_at, '{}' from holdfast.dead d, generate_series(1, 60000)"
+    )
+    db.connection.execute("select holdfast.recount()")
+
+    found = preview(db, "retry", "kind:rare")
+    start(db, found.token)
+    steps = []
+    while (now := step(db)) is not None:
+        steps.append(now)
+
+    assert (found.total, found.sample) == (1, [wanted])
+    assert len(steps) >= 3
+    assert [one.seen for one in steps[:2]] == [0, 0]
+    assert (steps[-1].state, steps[-1].changed) == ("done", 1)
+
+
 def test_jobs_that_die_again_meanwhile_are_left_alone(db: Protocol, later: Later) -> None:
     die(db, 3)
     found = preview(db, "retry", "state:dead")
@@ -113,6 +137,16 @@ def test_an_operation_is_started_once_and_within_ten_minutes(db: Protocol, later
     with pytest.raises(errors.Error) as refused:
         start(db, late.token)
     assert refused.value.sqlstate == "HF412"
+
+
+def test_an_operation_without_a_rate_leaves_most_of_the_time_to_others(db: Protocol) -> None:
+    die(db, 200)
+    start(db, preview(db, "retry", "state:dead").token)
+
+    step(db, 100)
+
+    query = "select next_at > holdfast.now() from holdfast.operation where state = 'running'"
+    assert db.connection.execute(query).fetchall() == [(True,)]
 
 
 def test_a_rate_is_kept(db: Protocol, later: Later) -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+from time import monotonic
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
 
 EVERY = 1.0
+# The next chunk of one that is under way is due after such a pause.
+SOON = 0.02
 
 
 class Operations:
@@ -25,14 +28,14 @@ class Operations:
 
     async def run(self) -> None:
         """Do what is due, for ever."""
+        busy_at = -EVERY
         while True:
             self._bell.clear()
-            busy = False
             with contextlib.suppress(HoldfastError):
-                busy = await self._client.operation_step() is not None
-            if busy:
-                # Whoever else needs the database gets its turn.
-                await asyncio.sleep(0.005)
+                if await self._client.operation_step() is not None:
+                    busy_at = monotonic()
+            if monotonic() - busy_at < EVERY:
+                await asyncio.sleep(SOON)
             else:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._bell.wait(), EVERY)

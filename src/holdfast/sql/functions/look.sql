@@ -51,6 +51,8 @@ declare
   v_parts  smallint[] := holdfast.parts_in(filter);
   v_from   uuid[] := array_fill(before, array[cardinality(v_parts)]);
   v_step   integer := max_jobs;
+  v_began  timestamptz := clock_timestamp();
+  v_more   double precision;
   v_hits   uuid[] := '{}';
   v_found  uuid[];
   v_bound  uuid;
@@ -60,7 +62,7 @@ begin
   if not coalesce(max_jobs between 1 and 100000, false) then
     perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
   end if;
-  -- Of every part so many rows are looked at, newest first, and four times as many in the next round. What
+  -- Of every part so many rows are looked at, newest first, and up to four times as many in the next round. What
   -- is newer than all that is left to look at is known for sure.
   v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where r.seen = $3) as oldest,'
     || ' (select array_agg(h) from unnest(array_agg(r.hits)) h) as hits from ('
@@ -76,8 +78,11 @@ begin
     v_from := v_some.oldest;
     v_bound := (select max(i::text)::uuid from unnest(v_from) i);
     v_found := array(select i from unnest(v_hits) i where v_bound is null or i >= v_bound order by i desc limit max_jobs);
-    exit when v_bound is null or cardinality(v_found) >= max_jobs or clock_timestamp() > v_until;
-    v_step := least(4 * v_step, 100000);
+    -- The next round is as long as there is time for, going by the last one.
+    v_more := extract(epoch from v_until - clock_timestamp()) / greatest(extract(epoch from clock_timestamp() - v_began), 0.000001);
+    exit when v_bound is null or cardinality(v_found) >= max_jobs or v_more < 0.5;
+    v_step := least(v_step * least(v_more, 4), 100000);
+    v_began := clock_timestamp();
   end loop;
   if cardinality(v_found) >= max_jobs then
     v_bound := null;
@@ -131,10 +136,11 @@ as $$
   select concat_ws(' union all ',
     case when states is null or states && '{queued,leased}' then
       'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, x.priority, x.attempt,'
-      || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload from holdfast.job x' end,
+      || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload,'
+      || ' null::timestamptz as ended_at from holdfast.job x' end,
     case when states is null or not states <@ '{queued,leased}' or states = '{}' then
       'select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, e.created_at, e.worker, e.key, e.lane, e.tenant,'
-      || ' e.subject, e.error, e.fingerprint, e.payload from holdfast.ended e'
+      || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.ended e'
       || case when states is null then '' else format(' where e.state = any(%L)', states) end end)
 $$;
 

@@ -15,9 +15,11 @@ as $$
 #variable_conflict use_column
 declare
   c_cap    constant bigint := 1000000;
+  v_until  constant timestamptz := clock_timestamp() + interval '2 seconds';
   v_filter text := trim(coalesce(filter, ''));
-  v_total  bigint;
-  v_sample uuid[];
+  v_total  bigint := 0;
+  o        holdfast.operation;
+  n        record;
 begin
   if not coalesce(verb in ('retry', 'cancel', 'archive', 'purge', 'move'), false) then
     perform holdfast.refuse('HF225', format('verb %L is not one for many jobs', verb), null,
@@ -44,16 +46,24 @@ begin
       when 'retry' then 'dead,cancelled' when 'cancel' then 'queued,leased' when 'archive' then 'dead,cancelled,done'
       when 'move' then 'queued,dead' else 'queued,done,dead,cancelled,archived' end;
   end if;
-  execute format('select count(*) from (select from %s j where %s limit $1) x', holdfast.operation_source(verb),
-    holdfast.filter_sql(v_filter)) into v_total using least(most, c_cap + 1);
-  execute format('select array(select x.id from generate_series(0, 63) p cross join lateral ('
-    || 'select j.id from %s j where j.part = p::smallint and %s order by j.id desc limit 5) x order by x.id desc limit least(5, $1))',
-    holdfast.operation_source(verb), holdfast.filter_sql(v_filter)) into v_sample using most;
+  -- Counted as far as that goes in a moment.
+  o.filter := v_filter;
+  o.as_of := holdfast.now();
+  o.at_part := 0;
+  loop
+    select x.* into n from holdfast.operation_next(o, 10000) x;
+    v_total := v_total + cardinality(n.ids);
+    exit when n.ended or v_total >= least(most, c_cap) or clock_timestamp() > v_until;
+    o.at_part := n.at_part;
+    o.at_id := n.at_id;
+  end loop;
   return query
-    insert into holdfast.operation as o (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
-    values (operation_preview.verb, v_filter, operation_preview.arguments, operation_preview.most, holdfast.now(),
-      least(v_total, c_cap), v_total > c_cap, operation_preview.reason, operation_preview.actor, holdfast.now())
-    returning o.id, o.token, o.filter, o.as_of, o.total, o.capped, v_sample;
+    insert into holdfast.operation as x (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
+    values (operation_preview.verb, v_filter, operation_preview.arguments, operation_preview.most, o.as_of,
+      least(v_total, most, c_cap), not n.ended and v_total < coalesce(most, v_total + 1), operation_preview.reason,
+      operation_preview.actor, o.as_of)
+    returning x.id, x.token, x.filter, x.as_of, x.total, x.capped,
+      array(select (s.job).id from holdfast.search(v_filter, least(5, most)::integer, patience => '1 second') s where (s.job).id is not null);
 end
 $$;
 
@@ -69,7 +79,7 @@ declare
   o holdfast.operation;
 begin
   if rate <= 0 or rate > 1000000 then
-    perform holdfast.refuse('HF225', format('rate %s is not a number of jobs per second', rate), null, 'Leave it out for as fast as it goes.');
+    perform holdfast.refuse('HF225', format('rate %s is not a number of jobs per second', rate), null, 'Leave it out for as fast as others allow.');
   end if;
   select x.* into o from holdfast.operation x where x.token = operation_start.token for update;
   if o.state = 'previewed' then
@@ -113,6 +123,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now     constant timestamptz := holdfast.now();
+  v_began   constant timestamptz := clock_timestamp();
   v_want    integer;
   v_ids     uuid[];
   v_changed bigint;
@@ -149,7 +160,8 @@ begin
   update holdfast.operation x
   set seen = x.seen + cardinality(v_ids), changed = x.changed + v_changed, at_part = o.at_part, at_id = o.at_id,
       total = greatest(x.total, x.seen + cardinality(v_ids)),
-      next_at = case when x.rate is null then v_now else greatest(x.next_at, v_now - interval '1 second') + make_interval(secs => cardinality(v_ids) / x.rate) end,
+      -- without a rate it takes a quarter of the time, so that whoever works meanwhile hardly feels it
+      next_at = case when x.rate is null then v_now + 4 * (clock_timestamp() - v_began) else greatest(x.next_at, v_now - interval '1 second') + make_interval(secs => cardinality(v_ids) / x.rate) end,
       state = case when v_ended then 'done' else x.state end,
       ended_at = case when v_ended then v_now end
   where x.id = o.id;
@@ -157,40 +169,60 @@ begin
 end
 $$;
 
--- operation_next: the next ids of an operation, and where it goes on behind them. All jobs: part by part,
--- so that each chunk reads one index where it stopped. Only some: the newest of all parts.
+-- operation_next: the next ids of an operation, and where it goes on behind them. All jobs: part by part, in
+-- windows of the order of ids, so that a chunk reads what it takes, or gives up for now. Only some: the newest
+-- of all parts.
 create or replace function holdfast.operation_next(o holdfast.operation, want integer)
 returns table (ids uuid[], ended boolean, at_part smallint, at_id uuid)
 language plpgsql
 as $$
+#variable_conflict use_variable
 declare
-  v_some   uuid[];
-  v_from   constant text := format('select j.id from %s j where j.part =', holdfast.operation_source(o.verb));
-  v_behind constant text := format('and ($2 is null or j.id < $2) and coalesce(j.ended_at, j.created_at) <= $3 and %s order by j.id desc limit $4',
-    holdfast.filter_sql(o.filter));
+  v_sql    constant text := format('select count(*), min(x.id::text)::uuid, array_agg(x.id order by x.id desc) filter (where x.hit) from ('
+    || 'select j.id, (%s) and coalesce(j.ended_at, j.created_at) <= $3 as hit from (%s) j'
+    || ' where j.part = $1 and ($2 is null or j.id < $2) order by j.id desc limit $4) x',
+    holdfast.filter_sql(o.filter), holdfast.search_source(holdfast.states_in(o.filter)));
+  v_parts  constant smallint[] := holdfast.parts_in(o.filter);
+  v_window integer := want;
+  v_left   integer := 20000;
+  v_seen   integer;
+  v_oldest uuid;
+  v_hits   uuid[];
 begin
   ids := '{}';
-  ended := false;
   at_part := o.at_part;
   at_id := o.at_id;
   if o.most is not null then
-    execute 'select array(select x.id from generate_series($1, 63) p cross join lateral (' || v_from || ' p::smallint ' || v_behind
-      || ') x order by x.id desc limit $4)'
-      into ids using 0, at_id, o.as_of, want;
-    ended := cardinality(ids) < want;
-    at_id := coalesce(ids[cardinality(ids)], at_id);
+    select coalesce(array_agg((s.job).id order by (s.job).id desc)
+             filter (where coalesce((s.job).ended_at, (s.job).created_at) <= o.as_of), '{}'),
+           count((s.job).id) < want and max(s.searched_to::text) is null,
+           coalesce(max(s.searched_to::text), min((s.job).id::text))::uuid
+    into ids, ended, at_id
+    from holdfast.search(o.filter, want, o.at_id, '1 second') s;
     return next;
     return;
   end if;
   loop
-    execute 'select array(' || v_from || ' $1 ' || v_behind || ')' into v_some using at_part, at_id, o.as_of, want - cardinality(ids);
-    ids := ids || v_some;
-    at_id := coalesce(v_some[cardinality(v_some)], at_id);
-    exit when cardinality(ids) >= want;
-    at_part := at_part + 1;
-    at_id := null;
-    ended := at_part > 63;
-    exit when ended;
+    select p into at_part from unnest(v_parts) p where p >= at_part order by p limit 1;
+    ended := not found;
+    if ended then
+      at_part := 64;
+      exit;
+    end if;
+    execute v_sql into v_seen, v_oldest, v_hits using at_part, at_id, o.as_of, v_window;
+    ids := ids || v_hits[:want - cardinality(ids)];
+    if cardinality(ids) >= want then
+      at_id := ids[cardinality(ids)];
+      exit;
+    elsif v_seen < v_window then
+      at_part := at_part + 1;
+      at_id := null;
+    else
+      at_id := v_oldest;
+    end if;
+    v_left := v_left - v_seen - 1;
+    exit when v_left <= 0;
+    v_window := least(4 * v_window, 5000);
   end loop;
   return next;
 end
@@ -220,18 +252,4 @@ begin
   end case;
   return v_changed;
 end
-$$;
-
--- operation_source: where the jobs of a verb can be. Looking among live jobs for dead ones would read them all.
-create or replace function holdfast.operation_source(verb text)
-returns text
-language sql immutable parallel safe
-as $$
-  select case verb
-    when 'retry' then 'holdfast.ended'
-    when 'archive' then 'holdfast.ended'
-    when 'cancel' then '(select x.*, case when x.token is null then ''queued'' else ''leased'' end as state,'
-      || ' null::text as fingerprint, null::timestamptz as ended_at from holdfast.job x)'
-    else 'holdfast.jobs'
-  end
 $$;
