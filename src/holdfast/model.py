@@ -340,10 +340,50 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of jobs. `searched_to`: nothing older than this id was looked at, for want of time."""
+    """A page of jobs.
+
+    `searched_to`: nothing older than this id was looked at, for want of time; `searched` were.
+    """
 
     jobs: list[Job]
     searched_to: UUID | None
+    searched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many jobs match a filter; `capped`: there may be more."""
+
+    jobs: int
+    capped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table of the schema with its indexes, or all tables of one sort together.
+
+    `rows` and `dead` are PostgreSQL's estimates: live rows, and rows that vacuum has yet to remove.
+    """
+
+    name: str
+    size: int
+    rows: int
+    dead: int
+    vacuumed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The database: its schema, its server, how large it is, and its oldest open transaction."""
+
+    schema: int
+    release: str
+    postgresql: str
+    size: int
+    connections: int
+    max_connections: int
+    oldest_transaction: timedelta | None
+    relations: list[Relation]
 
 
 @dataclass(frozen=True, slots=True)

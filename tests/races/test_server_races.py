@@ -1,10 +1,13 @@
 """The same request, link or chunk, by several at once."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-from tests.protocol import Protocol
+import pytest
+
+from tests.protocol import Leased, Protocol
 from tests.races.conftest import Running
 
 HASH = sha256(b"secret").digest()
@@ -97,6 +100,61 @@ def test_many_who_step_at_once_do_each_job_once(
     [row] = db.table("select state, seen, changed from holdfast.operations")
     assert tuple(row) == ("done", 200, 200)
     assert db.depth() == {"cancelled": 200}
+
+
+def release_lane(session: Protocol) -> str:
+    [row] = session.call("lane_release", columns=("outcome",), queue="default", lane="l")
+    return str(row.outcome)
+
+
+def abandoned(db: Protocol, **options: Any) -> Leased:
+    """A job in a lane whose worker was not seen since it claimed, two minutes ago."""
+    db.put(lane="l", **options)
+    leased = db.take(worker="gone", lease=timedelta(hours=1))
+    db.table("update holdfast.lease set claimed_at = claimed_at - interval '2 minutes' returning 1")
+    return leased
+
+
+@pytest.mark.parametrize(("end", "outcome"), [("commit", "alive"), ("rollback", "released")])
+def test_who_releases_a_lane_waits_for_a_hand_over_and_then_knows(
+    db: Protocol, held_open: Protocol, start: Callable[..., Running[Any]], end: str, outcome: str
+) -> None:
+    leased = abandoned(db)
+    held_open.hand_over(leased, timeout=timedelta(hours=1))
+    released = start(release_lane)
+    assert released.waits()
+
+    getattr(held_open.connection, end)()
+
+    assert released.answer() == outcome
+
+
+def test_who_releases_a_lane_holds_no_lane_while_a_failure_halts_it(
+    db: Protocol, held_open: Protocol, start: Callable[..., Running[Any]]
+) -> None:
+    db.queue_set("default", lane_on_failure="halt")
+    leased = abandoned(db, max_attempts=1)
+    held_open.table("select id from holdfast.job for update")
+    released = start(release_lane)
+    assert released.waits()
+
+    held_open.nack(leased)
+    held_open.connection.commit()
+
+    assert released.answer() == "resumed"
+
+
+def test_of_two_who_release_a_lane_one_does(
+    db: Protocol, held_open: Protocol, start: Callable[..., Running[Any]]
+) -> None:
+    abandoned(db)
+    first = release_lane(held_open)
+    second = start(release_lane)
+    assert second.waits()
+
+    held_open.connection.commit()
+
+    assert (first, second.answer()) == ("released", "free")
 
 
 def _operation(db: Protocol, jobs: int) -> Any:

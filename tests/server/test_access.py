@@ -2,6 +2,7 @@
 
 import base64
 import re
+import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from holdfast import Client
+from holdfast.errors import Misuse
 from holdfast.server import User, access
 from holdfast.server.routes import PAGES, ROUTES, Entry
 from tests.server.conftest import Api, Serve
@@ -490,3 +492,137 @@ def test_a_basic_header_of_odd_bytes_is_only_wrong(serve: Serve) -> None:
         answer = api.get("/v1/queues", headers={"Authorization": header})
 
     assert answer.status_code == 401
+
+
+def test_the_id_of_a_token_alone_ends_nothing(serve: Serve, client: Client) -> None:
+    token = client.token_create("ada", ["read"])
+    with serve(ways=["token"]).client() as browser, serve(ways=["token"]).client() as stranger:
+        browser.post("/v1/session", json={"token": token.secret})
+        session = browser.cookies["holdfast_session"]
+        for id in (token.token.id, session.split("_")[1]):
+            wrong = f"hf_{id}_{'x' * 43}"
+            stranger.delete("/v1/session", headers={"Cookie": f"holdfast_session={wrong}"})
+        inside = browser.get("/v1/queues").status_code
+
+    assert inside == 200
+    assert client.token_check(token.secret) is not None
+    assert client.token_check(session) is not None
+
+
+def test_an_admin_of_some_queues_makes_nobody_admin_of_all(serve: Serve, client: Client) -> None:
+    token = client.token_create("mail admin", ["admin"], queues=["mail"])
+    other = client.token_create("other", ["read"])
+    with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
+        answers = [
+            api.post("/v1/tokens", json={"name": "all", "scopes": ["admin"]}),
+            api.get("/v1/tokens"),
+            api.delete(f"/v1/tokens/{other.token.id}"),
+            api.get("/v1/system"),
+        ]
+
+    assert [(one.status_code, one.json()["code"]) for one in answers] == [(403, "HF401")] * 4
+    assert client.token_check(other.secret) is not None
+
+
+def test_callers_of_one_name_do_not_share_keys(serve: Serve, client: Client) -> None:
+    one, other = (client.token_create("php", ["consume", "produce"]) for _ in range(2))
+    for _ in range(2):
+        client.enqueue("a")
+    ids, leases = [], []
+    with serve(ways=["token"]).client() as api:
+        for token in (one, other, one):
+            headers = {"Authorization": f"Bearer {token.secret}", "Idempotency-Key": "k"}
+            claimed = api.post("/v1/claims", json={"worker": "w"}, headers=headers)
+            leases.append(claimed.json()["leases"][0]["id"])
+            stored = api.post("/v1/jobs", json={"kind": "b", "queue": "b"}, headers=headers)
+            ids.append(stored.json()["id"])
+
+    assert ids[0] == ids[2] != ids[1]
+    assert leases[0] == leases[2] != leases[1]
+
+
+def test_a_token_of_some_queues_learns_nothing_of_others_by_trying(
+    serve: Serve, client: Client
+) -> None:
+    token = client.token_create("php", ["admin"], queues=["mail"])
+    for name, queue in (("near", "mail"), ("far", "secret")):
+        client.beat(name, queues=[queue], kinds=["a"])
+    client.enqueue("a", queue="secret")
+    [lease] = client.claim("secret", worker="far")
+    mine, theirs = (
+        client.operation_start(
+            client.operation_preview("cancel", f"kind:nothing {own}", actor="php").token
+        )
+        for own in ("queue:mail", "queue:secret")
+    )
+    assert mine is not None
+    assert theirs is not None
+    with serve(ways=["token"], fresh=0.0).client(
+        headers={"Authorization": f"Bearer {token.secret}"}
+    ) as api:
+        wrong = {"token": "wrong"}
+        acked = api.post(f"/v1/jobs/{lease.id}/ack", json=wrong)
+        touched = api.put(f"/v1/jobs/{lease.id}/touch", json=wrong)
+        items = [{"id": str(lease.id), "verb": "ack", **wrong}]
+        [settled] = api.post("/v1/settle", json={"items": items}).json()["results"]
+        found = api.get(f"/v1/jobs/{str(lease.id)[-8:]}")
+        workers = [one["worker"] for one in api.get("/v1/workers").json()["workers"]]
+        operations = [one["id"] for one in api.get("/v1/operations").json()["operations"]]
+        stopped = api.delete(f"/v1/operations/{theirs.id}")
+
+    assert [one.status_code for one in (acked, touched, found, stopped)] == [404] * 4
+    assert settled["detail"] is None
+    assert workers == ["near"]
+    assert operations == [str(mine.id)]
+
+
+def test_a_head_leases_nothing(api: Api, client: Client) -> None:
+    client.enqueue("a")
+
+    answers = [api.head("/queue/message"), api.head("/v1/jobs")]
+
+    assert [one.status_code for one in answers] == [405, 200]
+    assert client.queue("default").leased == 0
+
+
+@pytest.mark.parametrize("odd", ["[", "]:1", "[::1", "a b", "http://["])
+def test_hosts_and_origins_that_are_none_are_refused(api: Api, odd: str) -> None:
+    host = api.get("/v1/jobs", headers={"Host": odd})
+    origin = api.post("/v1/jobs", json={"kind": "a"}, headers={"Origin": odd})
+
+    assert (host.status_code, origin.status_code) == (421, 403)
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
+def test_what_a_proxy_forwards_is_not_this_machine_asking(
+    serve: Serve, api: Api, header: str
+) -> None:
+    with serve(insecure=True).client() as open_to_all:
+        answers = [
+            asked.get("/v1/jobs", headers={header: "10.0.0.7"}).status_code
+            for asked in (api, open_to_all)
+        ]
+
+    assert answers == [401, 200]
+
+
+def test_nobody_is_told_where_the_database_is(serve: Serve) -> None:
+    with serve("postgresql://holdfast:secret@127.0.0.1:1/production").client() as api:
+        answers = [api.get("/readyz"), api.get("/v1/queues")]
+
+    for answer in answers:
+        assert (answer.status_code, answer.json()["code"]) == (503, "HF100")
+        assert not re.search("127.0.0.1|secret|production", answer.text)
+
+
+@pytest.mark.parametrize("queues", [["*"], ["a,b"], ['a"'], ["mail x"], []])
+def test_a_user_has_no_queues_that_would_be_more_in_a_filter(queues: list[str]) -> None:
+    with pytest.raises(Misuse):
+        User.of("ada", "viewer", queues=queues)
+
+
+def test_a_head_without_end_is_cut_off(server: Serving) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as flood:
+        flood.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            flood.sendall(b"x" * 50_000_000)

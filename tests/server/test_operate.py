@@ -1,14 +1,17 @@
 """What operators do over HTTP: to jobs, queues, schedules, lanes; one by one and many at once."""
 
 import time
+from functools import partialmethod
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from holdfast import Client, NewJob
+from holdfast import AsyncClient, Client, NewJob
+from holdfast.server import series
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
+from tests.server.serving import Serving
 
 
 def dead(client: Client, count: int, kind: str = "send", queue: str = "mail") -> None:
@@ -455,6 +458,153 @@ def test_values_are_redacted_for_whoever_looks_and_whole_for_whoever_works(
         "to": [{"email": "a@x.io", "name": "Ada"}],
         "note": "edited",
     }
+
+
+def test_values_are_redacted_in_schedules_and_kept_when_edited(
+    serve: Serve, client: Client
+) -> None:
+    client.schedule_set(
+        "nightly",
+        kind="send",
+        every=3600,
+        payload={"password": "hunter2", "n": 1},
+        options={"headers": {"authorization": "secret"}},
+    )
+    rules = ["payload.password", "headers.authorization"]
+    with serve(redact=rules, fresh=0.0).client() as api:
+        [listed] = api.get("/v1/schedules").json()["schedules"]
+        shown = api.get("/v1/schedules/nightly").json()
+        change = {"payload": shown["payload"] | {"n": 2}, "options": shown["options"]}
+        patched = api.patch("/v1/schedules/nightly", json=change)
+        put = api.put("/v1/schedules/nightly", json={"kind": "send", "every": 60, **change})
+
+    stored = client.schedule("nightly")
+    for answer in (listed, shown, patched.json(), put.json()):
+        assert "hunter2" not in str(answer)
+        assert "secret" not in str(answer)
+    assert stored.payload == {"password": "hunter2", "n": 2}
+    assert stored.options == {"headers": {"authorization": "secret"}}
+
+
+def test_redaction_leaves_digits_and_masked_headers_as_they_were(
+    serve: Serve, client: Client
+) -> None:
+    job = client.enqueue("a", headers={"authorization": "secret"})
+    with serve(redact=["payload.password", "headers.authorization"]).client() as api:
+        path = f"/v1/jobs/{job.id}"
+        text = '{"payload": {"sum": 1.000000000000000000001, "password": "x"}}'
+        api.patch(path, content=text, headers={"Content-Type": "application/json"})
+        shown = api.get(path)
+        edited = text.replace('"x"', '"•••"')
+        api.patch(path, content=edited, headers={"Content-Type": "application/json"})
+        api.patch(path, json={"headers": shown.json()["headers"] | {"a": "b"}})
+
+    stored = client.get(job.id)
+    assert "1.000000000000000000001" in shown.text
+    assert "1.000000000000000000001" in stored.payload_json
+    assert stored.payload["password"] == "x"
+    assert stored.headers == {"authorization": "secret", "a": "b"}
+
+
+@pytest.mark.parametrize("place", ["0", "-1", "+0"])
+def test_a_redacted_value_in_a_list_is_not_found_out_by_its_place(
+    serve: Serve, client: Client, place: str
+) -> None:
+    client.enqueue("a", {"cards": [{"number": "4111"}]})
+    with serve(redact=["payload.cards.number"]).client() as api:
+        answer = api.get("/v1/jobs", params={"q": f"payload.cards.{place}.number:4*"})
+
+    assert answer.status_code == 403
+
+
+def test_an_ended_job_is_put_away(api: Api, client: Client) -> None:
+    dead(client, 1)
+    waiting = client.enqueue("a")
+    [job] = client.list("state:dead")
+
+    archived = api.post(f"/v1/jobs/{job.id}/archive", json={"reason": "known"})
+    refused = api.post(f"/v1/jobs/{waiting.id}/archive", json={})
+
+    now = client.get(job.id)
+    assert (archived.json()["state"], now.state, now.reason) == ("archived", "archived", "known")
+    assert (refused.status_code, refused.json()["state"]) == (409, "queued")
+
+
+def test_a_schedule_says_its_rule_in_english_and_its_next_slots(api: Api, client: Client) -> None:
+    client.schedule_set("nightly", kind="a", cron="0 3 * * *", tz="Europe/Berlin")
+
+    [listed] = api.get("/v1/schedules").json()["schedules"]
+    one = api.get("/v1/schedules/nightly").json()
+    paused = api.patch("/v1/schedules/nightly", json={"paused": True}).json()
+    without = api.get("/v1/schedules/nightly").json()
+
+    assert listed["explain"] == one["explain"] == paused["explain"]
+    assert "03:00" in one["explain"]
+    assert "Europe/Berlin" in one["explain"]
+    assert len(one["next"]) == 10
+    assert one["next"] == sorted(set(one["next"]))
+    assert one["next"][0].endswith("Z")
+    assert "next" not in without
+
+
+def test_a_list_counts_what_matches_and_says_when_it_could_not_look_at_all(
+    api: Api, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.enqueue_many(NewJob(kind="a", payload={"n": n}) for n in range(300))
+
+    plain = api.get("/v1/jobs", params={"limit": 1}).json()
+    counted = api.get("/v1/jobs", params={"q": "kind:a", "limit": 1, "count": "true"}).json()
+    none = api.get("/v1/jobs", params={"q": "kind:b", "count": "true"}).json()
+    dead = api.get("/v1/dead", params={"count": "true"}).json()
+    search = AsyncClient.search
+    monkeypatch.setattr(AsyncClient, "search", partialmethod(search, patience=0))
+    bounded = api.get("/v1/jobs", params={"q": "payload.n:0", "limit": 1}).json()
+
+    assert "count" not in plain
+    assert (counted["count"], counted["capped"], len(counted["jobs"])) == (300, False, 1)
+    assert (none["count"], none["jobs"]) == (0, [])
+    assert dead["count"] == 0
+    assert "searched" not in counted
+    assert 0 < bounded["searched"] < 300
+    assert bounded["searched_to"] is not None
+    assert bounded["cursor"] is not None
+
+
+def test_the_system_tells_versions_and_sizes_and_no_secret(serve: Serve, client: Client) -> None:
+    basic = {"ada": ("hunter2", "admin")}
+    with serve(basic=basic).client() as api:
+        answer = api.get("/v1/system")
+
+    told = answer.json()
+    names = [one["name"] for one in told["database"]["relations"]]
+    assert told["database"]["schema"] == 4
+    assert told["database"]["size"] > 1_000_000
+    assert {"job", "ended", "lease", "queue"} <= set(names)
+    assert len(names) == len(set(names))
+    assert told["settings"]["upkeep"] is True
+    assert "hunter2" not in answer.text
+    assert "dbname" not in answer.text
+
+
+def test_series_keep_the_busiest_queues_and_the_sum_of_all(
+    api: Api, server: Serving, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "MOST", 2)
+    client.enqueue("a", queue="small")
+    for name in ("one", "two"):
+        client.enqueue_many(NewJob(kind="a", queue=name) for _ in range(3))
+    [live] = server.server._live.values()
+    live.series._samples.clear()
+    for _ in range(2):
+        live.series._take(client.queues())
+
+    first, again = (sample for _, sample in live.series._samples)
+    totals = live.series.points("queued", None, 0, 86400)
+    assert first.keys() == {series.ALL, "one", "two"}
+    assert first["one"].queued == 3
+    assert again.keys() == first.keys()
+    assert totals[0][1] == 7
+    assert live.series.points("queued", ["small"], 0, 86400)[0][1] == 0
 
 
 def test_series_and_metrics_answer_from_kept_counters(

@@ -26,6 +26,8 @@ FILTERS = [
     "kind:k* priority:>8",
     "boom",
     "nothing at all",
+    '"boom state:done queue:q9 again"',
+    'error:"boom state:done queue:q9 again" queue:q3',
 ]
 
 
@@ -37,7 +39,7 @@ def filled(db: Protocol) -> Protocol:
             for n in range(30)
         ]
         db.enqueue(*[item | {"max_attempts": 1} for item in items])
-        db.nack(*db.claim(f"q{queue}", max_jobs=12), message="boom")
+        db.nack(*db.claim(f"q{queue}", max_jobs=12), message="boom state:done queue:q9 again")
     return db
 
 
@@ -94,5 +96,35 @@ def test_a_search_for_dead_jobs_reads_no_live_ones(filled: Protocol) -> None:
 def test_a_page_has_1_to_100000_jobs(db: Protocol, max_jobs: int) -> None:
     with pytest.raises(errors.Error) as refused:
         search(db, "", max_jobs=max_jobs)
+
+    assert refused.value.sqlstate == "HF204"
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+def test_a_count_is_the_length_of_the_list(filled: Protocol, filter: str) -> None:
+    [row] = filled.call(
+        "count_jobs", columns=("jobs", "capped"), filter=filter, patience=timedelta(seconds=10)
+    )
+
+    assert tuple(row) == (len(filled.list(filter, max_jobs=1000)), False)
+
+
+def test_a_count_ends_at_its_cap_and_when_its_time_is_up(filled: Protocol) -> None:
+    filled.enqueue(*[{"kind": "many", "queue": "many"}] * 3000)
+
+    def count(**asked: Any) -> tuple[int, bool]:
+        [row] = filled.call("count_jobs", columns=("jobs", "capped"), **asked)
+        return row.jobs, row.capped
+
+    assert count(filter="kind:k*", most=7) == (7, True)
+    assert count(filter="kind:many", most=2999, patience=timedelta(seconds=10)) == (2999, True)
+    assert count(filter="kind:many", most=3000, patience=timedelta(seconds=10)) == (3000, False)
+    assert count(filter="kind:many", patience=timedelta(0)) == (1000, True)
+
+
+@pytest.mark.parametrize("most", [0, 1_000_001])
+def test_a_count_has_a_cap(db: Protocol, most: int) -> None:
+    with pytest.raises(errors.Error) as refused:
+        db.call("count_jobs", columns=("jobs",), filter="", most=most)
 
     assert refused.value.sqlstate == "HF204"

@@ -178,6 +178,32 @@ def test_a_lane_is_released_when_its_worker_is_gone_and_not_before(
     assert len(db.claim(max_jobs=5)) == 1
 
 
+def test_a_lane_of_a_worker_nobody_saw_yet_is_not_released_within_a_minute(
+    db: Protocol, later: Later
+) -> None:
+    db.put(lane="l")
+    db.take(worker="never seen", lease=timedelta(hours=1))
+
+    outcomes = [_lane_released(db)]
+    later(minutes=2)
+    outcomes.append(_lane_released(db))
+
+    assert outcomes == ["alive", "released"]
+
+
+def test_a_lane_is_not_released_while_somebody_outside_may_answer(
+    db: Protocol, later: Later
+) -> None:
+    db.put(lane="l")
+    db.hand_over(db.take(worker="ada"), timeout=timedelta(hours=1))
+
+    later(minutes=30)
+    waiting = _lane_released(db)
+    later(minutes=31)
+
+    assert (waiting, _lane_released(db)) == ("alive", "released")
+
+
 def test_a_halted_lane_is_resumed(db: Protocol) -> None:
     db.queue_set("default", lane_on_failure="halt")
     for _ in range(2):
@@ -190,3 +216,8 @@ def test_a_halted_lane_is_resumed(db: Protocol) -> None:
     assert len(db.claim(max_jobs=5)) == 1
     [none] = db.call("lane_release", columns=("outcome",), queue="default", lane="nosuch")
     assert none.outcome == "unknown"
+
+
+def _lane_released(db: Protocol) -> str:
+    [row] = db.call("lane_release", columns=("outcome",), queue="default", lane="l")
+    return str(row.outcome)

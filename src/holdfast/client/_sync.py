@@ -24,6 +24,7 @@ from holdfast.model import (
     Caller,
     Change,
     Claim,
+    Count,
     DeadGroup,
     Declared,
     Depth,
@@ -47,11 +48,13 @@ from holdfast.model import (
     Queue,
     Reaped,
     Receipt,
+    Relation,
     Schedule,
     Scope,
     Settled,
     Settlement,
     Slot,
+    System,
     Tended,
     Ticket,
     WorkerRow,
@@ -88,6 +91,25 @@ _COPY: LiteralString = (
 _COPIED: LiteralString = (
     "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"
 )
+_SYSTEM: LiteralString = """
+select (select max(m.version) from holdfast.migration m),
+  (select m.release from holdfast.migration m order by m.applied_at desc limit 1),
+  current_setting('server_version'), pg_database_size(current_database()),
+  (select count(*) from pg_stat_activity a where a.datname = current_database()),
+  current_setting('max_connections')::int,
+  (select max(clock_timestamp() - a.xact_start) from pg_stat_activity a
+   where a.datname = current_database() and a.pid <> pg_backend_pid())
+"""
+# Pages of one log are shown as one.
+_RELATIONS: LiteralString = """
+select regexp_replace(t.relname, '_[0-9]{8}.*$', '') as name,
+  sum(pg_total_relation_size(t.relid))::bigint as size, sum(t.n_live_tup)::bigint,
+  sum(t.n_dead_tup)::bigint, max(greatest(t.last_vacuum, t.last_autovacuum))
+from pg_stat_all_tables t
+where t.schemaname = 'holdfast'
+group by 1
+order by 2 desc, 1
+"""
 
 
 class Client:
@@ -440,6 +462,12 @@ class Client:
         [(answer,)] = self._door.run(Call("read_only", sql, reads=True))
         return bool(answer)
 
+    def system(self) -> System:
+        """Return the versions and sizes of the database, the largest tables first."""
+        [about] = self._door.run(Call("system", _SYSTEM, reads=True))
+        rows = self._door.run(Call("relations", _RELATIONS, reads=True))
+        return System(*(*about, [Relation(*row) for row in rows]))
+
     def now(self) -> datetime:
         """Return the time of the database, by which everything is decided."""
         [(at,)] = self._door.run(Call("now", "select holdfast.now()", reads=True))
@@ -628,14 +656,25 @@ class Client:
         Where `searched_to` of the answer is an id, a search `before` it goes on.
         """
         sql = (
-            f"select {_JOB}, searched_to from (select (s.job).*, s.searched_to "
+            f"select {_JOB}, searched_to, searched "
+            "from (select (s.job).*, s.searched_to, s.searched "
             "from holdfast.search(filter => %s::text, max_jobs => %s::int, before => %s::uuid, "
             "patience => %s::interval) s) j"
         )
         parameters = [filter, limit, before, wire.interval(patience)]
         rows = self._door.run(Call("search", sql, parameters, reads=True))
-        jobs = [Job(*row[:-1]) for row in rows if row[0] is not None]
-        return Found(jobs, rows[0][-1] if rows else None)
+        jobs = [Job(*row[:-2]) for row in rows if row[0] is not None]
+        return Found(jobs, *(rows[0][-2:] if rows else (None, 0)))
+
+    def count(self, filter: str = "", *, most: int = 10_000, patience: Duration = 0.05) -> Count:
+        """Count the jobs that match a filter, up to `most` and not for much longer."""
+        sql = (
+            "select jobs, capped from holdfast.count_jobs("
+            "filter => %s::text, most => %s::int, patience => %s::interval)"
+        )
+        call = Call("count", sql, [filter, most, wire.interval(patience)], reads=True)
+        [row] = self._door.run(call)
+        return Count(*row)
 
     def get(self, id: UUID) -> Job | None:
         """Return everything known of a job; None if there is none, or it was deleted when done."""

@@ -1,6 +1,7 @@
 """What the server says of itself: that it lives, whether it can work, who is calling."""
 
 from holdfast import __version__
+from holdfast.server import answers
 from holdfast.server.call import Answer, Call
 from holdfast.server.problems import TITLES, Problem
 
@@ -30,6 +31,33 @@ async def me(call: Call) -> Answer:
             "color": live.settings.color,
             "version": __version__,
             "mode": live.feed.mode,
+        }
+    )
+
+
+async def system(call: Call) -> Answer:
+    """Tell the versions and sizes of the database, and how this server was set."""
+    call.user.check_everywhere()
+    settings, found = call.live.settings, await call.live.system()
+    relations = [answers.record(one) for one in found.relations]
+    return Answer(
+        {
+            "version": __version__,
+            "database": answers.record(found) | {"relations": relations},
+            "settings": {
+                "ways": list(settings.ways),
+                "read_only": settings.read_only,
+                "standby": settings.read_url is not None,
+                "upkeep": settings.upkeep,
+                "redact": list(settings.redact),
+                "hosts": list(settings.hosts),
+                "pool_size": settings.pool_size,
+                "read_pool_size": settings.read_pool_size,
+                "body_limit": settings.body_limit,
+                "waits": settings.waits,
+                "streams": settings.streams,
+                "session": settings.session,
+            },
         }
     )
 

@@ -5,6 +5,7 @@ import binascii
 import hmac
 import inspect
 import ipaddress
+import re
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ ROLES: Mapping[str, frozenset[Scope]] = {
     "admin": frozenset({"read", "produce", "consume", "operate", "admin"}),
 }
 COOKIE = "holdfast_session"
+# As it can stand in a filter, by which the user's jobs are found.
+_QUEUE = re.compile(r'[^\s,"*]{1,120}')
 
 # How long an answer about a secret is believed: a revoked one gets in so much longer.
 BELIEVED = 2.0
@@ -48,6 +51,16 @@ class User:
     queues: tuple[str, ...] | None = None
     via: str = ""
     token: str | None = None
+
+    def __post_init__(self) -> None:
+        for queue in self.queues or ():
+            if not _QUEUE.fullmatch(queue):
+                raise Misuse(
+                    f"queue {queue!r} cannot be one of a user",
+                    fix="Names without spaces, commas, quotes and stars can; None means all.",
+                )
+        if self.queues is not None and not self.queues:
+            raise Misuse(f"{self.name} has no queue", fix="None means all.")
 
     @classmethod
     def of(cls, name: str, role: str, *, queues: Sequence[str] | None = None) -> "User":
@@ -84,6 +97,11 @@ class User:
                 f"this concerns all queues, {self.name} has only {', '.join(self.queues)}",
                 fix="Use a token without a list of queues.",
             )
+
+    @property
+    def caller(self) -> str:
+        """Who this is and nobody else: names of tokens need not differ, their ids do."""
+        return f"{self.via} {self.token or self.name}"
 
     @property
     def filter(self) -> str:
@@ -134,9 +152,14 @@ class Gate:
             found = self._auth(request)
             user = await found if inspect.isawaitable(found) else found
             return user and (user if user.via else replace(user, via="application"))
-        if self._open and (self._settings.insecure or is_loopback(peer(request))):
+        if self._open and (self._settings.insecure or self._is_local(request)):
             return _LOCAL
         return None
+
+    def _is_local(self, request: Request) -> bool:
+        """Whether it comes from this machine, and not through a proxy on it."""
+        forwarded = any(name in request.headers for name in _FORWARDED)
+        return is_loopback(peer(request)) and not forwarded
 
     async def check_secret(
         self, request: Request, client: "AsyncClient", secret: str
@@ -256,6 +279,7 @@ def not_signed_in(what: str) -> Problem:
     )
 
 
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

@@ -151,7 +151,9 @@ class Server:
             match, child = route.matches(request.scope)
             if match is Match.NONE:
                 continue
-            if entry := entries.get(method):
+            entry = entries.get(method)
+            # A HEAD must not lease, as a GET of the other dialect does.
+            if entry and not (request.method == "HEAD" and entry.changes):
                 return entry, child["path_params"]
             allowed |= entries.keys()
         path = request.url.path
@@ -243,8 +245,7 @@ async def _once(entry: Entry, call: Call, body: bytes, key: str) -> Response:
         kept = [answer.status, dict(answer.headers), answer.document]
         return answers.encode(kept).decode()
 
-    caller = f"{call.user.via} {call.user.name}"
-    kept, again = await call.live.client.once(key, work, caller=caller, digest=digest)
+    kept, again = await call.live.client.once(key, work, caller=call.user.caller, digest=digest)
     if kept is None:
         raise Problem(
             422,
@@ -280,8 +281,7 @@ def _tagged(request: Request, answer: Answer) -> Response:
 def _check_host(request: Request, hosts: Iterable[str]) -> None:
     """Refuse names that are not this server's: a foreign page may have pointed its own at it."""
     given = request.headers.get("host", "")
-    name = urlsplit(f"//{given}").hostname or ""
-    if "*" not in hosts and name.lower() not in hosts:
+    if "*" not in hosts and _host_of(f"//{given}") not in map(str.lower, hosts):
         raise Problem(
             421,
             "HF403",
@@ -296,10 +296,17 @@ def _check_origin(request: Request, settings: Settings) -> None:
     origin = request.headers.get("origin")
     foreign = site not in (None, "same-origin", "none")
     if site is None and origin is not None:
-        at = urlsplit(origin)
-        foreign = at.netloc != request.headers.get("host", "") and at.hostname not in settings.hosts
+        own = origin.partition("://")[2] == request.headers.get("host")
+        foreign = not own and _host_of(origin) not in map(str.lower, settings.hosts)
     if foreign:
         raise Problem(403, "HF403", f"a page of another site asks for this: {origin or site}")
+
+
+def _host_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _request_id(request: Request) -> str:

@@ -132,6 +132,7 @@ class Page(Body):
     q: Annotated[str, Meta(max_length=2000)] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
     cursor: Annotated[str, Meta(max_length=200)] = ""
+    count: bool = False
 
 
 class OneJob(Body):

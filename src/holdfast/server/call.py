@@ -76,7 +76,7 @@ class Call:
             raise UnknownJob(text)
         if len(digits) == 32:
             return UUID(digits)
-        found = await self.reads.find(f"id:{text}", limit=2)
+        found = await self.reads.find(f"id:{text} {self.user.filter}".strip(), limit=2)
         if len(found) == 1:
             return found[0]
         if found:

@@ -11,6 +11,7 @@ from holdfast import jsonb
 from holdfast.errors import HoldfastError, InvalidJob, UnknownJob, UnknownQueue
 from holdfast.model import Ack, Cancel, Nack, Release, Settled, Settlement
 from holdfast.server import answers, bodies
+from holdfast.server.access import COOKIE
 from holdfast.server.call import Answer, Call, decoded
 from holdfast.server.problems import Problem
 
@@ -100,19 +101,27 @@ async def settle(call: Call) -> Answer:
         try:
             wanted.append((nth, _settlement(bytes(item))))
         except HoldfastError as error:
-            results[nth] = _failed(item, error)
+            results[nth] = _failed(error)
     settled = await call.client.settle([one for _, one in wanted])
     for (nth, one), answer in zip(wanted, settled, strict=True):
-        results[nth] = _outcome(answer)
+        results[nth] = _outcome(answer, tell=call.user.queues is None)
         call.live.consumers.settled(one, answer)
     call.live.note_change()
     return Answer({"results": results})
 
 
 def _claim_token(call: Call) -> UUID | None:
-    """Make the token of a claim that may come twice: the second finds what the first was given."""
-    key = call.request.headers.get("idempotency-key")
-    return uuid5(_CLAIMS, f"{call.user.via} {call.user.name} {key}") if key else None
+    """Make the token of a claim that may come twice: the second finds what the first was given.
+
+    The caller's own secret is part of it, so that nobody else can make it of a key that is guessed.
+    """
+    headers = call.request.headers
+    key = headers.get("idempotency-key")
+    if not key:
+        return None
+    secrets = [headers.get("authorization", ""), headers.get("x-api-key", "")]
+    secrets.append(call.request.cookies.get(COOKIE, ""))
+    return uuid5(_CLAIMS, "\n".join([call.user.caller, key, *secrets]))
 
 
 async def _why_nothing(call: Call, queues: Sequence[str]) -> dict[str, Any]:
@@ -175,6 +184,8 @@ async def _raise_if_lost(call: Call, settled: Settled) -> None:
         settled.raise_if_lost()
         return
     job = await call.client.get(settled.id)
+    if job is not None and not call.user.sees(job.queue):
+        raise UnknownJob(settled.id)
     facts: dict[str, Any] = {"state": job.state, "attempt": job.attempt} if job else {}
     raise Problem(
         409,
@@ -213,17 +224,18 @@ def _result(value: msgspec.Raw | UnsetType) -> Any:
     return value
 
 
-def _outcome(settled: Settled) -> dict[str, Any]:
+def _outcome(settled: Settled, *, tell: bool) -> dict[str, Any]:
     told: dict[str, Any] = {"id": settled.id}
     if settled.outcome == "already":
         return told | {"ok": True, "already": True}
     if settled.held:
         return told | {"ok": True, "state": settled.outcome}
     code, status = ("HF300", 409) if settled.outcome == "lost" else ("HF310", 404)
-    return told | {"ok": False, "status": status, "code": code, "detail": settled.detail}
+    # Who holds a job is not for somebody of other queues.
+    detail = settled.detail if tell else None
+    return told | {"ok": False, "status": status, "code": code, "detail": detail}
 
 
-def _failed(item: msgspec.Raw, error: HoldfastError) -> dict[str, Any]:
+def _failed(error: HoldfastError) -> dict[str, Any]:
     status = getattr(error, "status", 404 if isinstance(error, UnknownJob) else 422)
-    told: dict[str, Any] = {"ok": False, "status": status, "code": error.code}
-    return told | {"detail": error.what}
+    return {"ok": False, "status": status, "code": error.code, "detail": error.what}

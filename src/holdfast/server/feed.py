@@ -91,7 +91,7 @@ class Feed:
         self._streams: set[Stream] = set()
         self._hint = asyncio.Event()
         self._someone = asyncio.Event()
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, Queue] | None = None
         self._jobs: dict[UUID, tuple[Any, ...]] = {}
         self._operations: dict[int, tuple[Any, ...]] = {}
         self._looked_at = 0.0
@@ -147,7 +147,8 @@ class Feed:
                 yield self._framed("resync", {}, self._seq)
             # What is known before the greeting is compared with: nothing falls in between.
             with contextlib.suppress(HoldfastError):
-                self._queues = self._queues or _named(await self._live.reads.queues())
+                if self._queues is None:
+                    self._queues = _named(await self._live.reads.queues())
             about = {"mode": self.mode, "at": datetime.now(UTC)}
             yield self._framed("hello", about, stream.seq)
             for job in await self._jobs_of(sorted(stream.watch)):
@@ -167,7 +168,7 @@ class Feed:
             self._plain -= PLAIN in stream.names
             if not self._streams:
                 self._someone.clear()
-                self._queues, self._jobs, self._operations = {}, {}, {}
+                self._queues, self._jobs, self._operations = None, {}, {}
 
     def _admit(self, stream: Stream) -> None:
         if len(self._streams) >= self._most:
@@ -256,15 +257,16 @@ class Feed:
         return changed
 
     def _compare_queues(self, found: Sequence[Queue]) -> bool:
-        known, self._queues = self._queues, _named(found)
-        if not known:
+        known, now = self._queues, _named(found)
+        self._queues = now
+        if known is None:
             return False
         rows = [
             row
             for queue in found
             if (row := _difference(known.get(queue.queue), queue)) is not None
         ]
-        rows += [{"queue": name, "gone": True} for name in known.keys() - self._queues.keys()]
+        rows += [{"queue": name, "gone": True} for name in known.keys() - now.keys()]
         if not rows:
             return False
         rows.sort(key=lambda row: -sum(map(abs, row.get("change", {}).values())))

@@ -13,6 +13,8 @@ from holdfast.server.asgi import Server
 
 # A connection that has not said what it wants by then is closed.
 HEADERS_WITHIN = 15.0
+# More than this of an address and headers, beyond the packet they began in, is nobody's request.
+HEADERS = 64 * 1024
 # How long a shutdown waits for requests that are under way.
 GRACE = 5
 BACKLOG = 2048
@@ -115,13 +117,23 @@ class _Protocol(HttpToolsProtocol):
             transport.abort()
             return
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
+        self._in_head, self._head = False, 0
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head += len(data)
+        super().data_received(data)
+        if self._in_head and self._head > HEADERS:
+            self._give_up()
 
     def on_headers_complete(self) -> None:
         self._slow.cancel()
+        self._in_head = False
         super().on_headers_complete()
 
     def on_message_begin(self) -> None:
         self._slow.cancel()
+        self._in_head, self._head = True, 0
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
         super().on_message_begin()
 

@@ -13,7 +13,17 @@ from typing import Any, TypeVar
 from holdfast import schema
 from holdfast.client import AsyncClient, Client
 from holdfast.events import Listener
-from holdfast.model import DeadGroup, Depth, Enqueued, Kind, Lane, Queue, Schedule, WorkerRow
+from holdfast.model import (
+    DeadGroup,
+    Depth,
+    Enqueued,
+    Kind,
+    Lane,
+    Queue,
+    Schedule,
+    System,
+    WorkerRow,
+)
 from holdfast.server.access import Gate
 from holdfast.server.bodies import NewJob
 from holdfast.server.consumers import Consumers
@@ -62,7 +72,7 @@ class Live:
         self.series = Series(self)
         self.feed = Feed(self, most=settings.streams, most_per_address=settings.streams_per_address)
         self._shared = _Shared(settings.fresh)
-        self._standby = _Shared(5.0)
+        self._slow = _Shared(5.0)
         self._url = url
         self._stop = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -112,7 +122,7 @@ class Live:
 
     async def read_only(self) -> bool:
         """Whether nothing can be changed: by setting, or since the database is a standby."""
-        return self.settings.read_only or await self._standby.get("standby", self.client.read_only)
+        return self.settings.read_only or await self._slow.get("standby", self.client.read_only)
 
     async def ready(self) -> None:
         """Raise what is wrong with the database or its schema, as it was within a second."""
@@ -145,6 +155,10 @@ class Live:
     async def lanes(self) -> list[Lane]:
         """Return the lanes, as they were within a second."""
         return await self._shared.get("lanes", self.reads.lanes)
+
+    async def system(self) -> System:
+        """Return what the database is, as it was within seconds: sizes are dear to find out."""
+        return await self._slow.get("system", self.reads.system)
 
     def _start(self) -> None:
         loops = [self.waits.poll(), self.feed.run(), self.series.run()]

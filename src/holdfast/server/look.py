@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from holdfast.errors import UnknownJob, UnknownQueue, UnknownSchedule
-from holdfast.model import Job, Operation
+from holdfast import cron
+from holdfast.errors import InvalidSchedule, UnknownJob, UnknownQueue, UnknownSchedule
+from holdfast.model import Job, Operation, Schedule, WorkerRow
 from holdfast.server import answers, bodies
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
@@ -15,6 +16,8 @@ from holdfast.server.problems import Problem
 
 # A list shows payloads up to this many characters; of larger ones only the beginning.
 PREVIEW = 2000
+# Slots to come that are told of a schedule.
+NEXT = 10
 
 
 async def jobs(call: Call) -> Answer:
@@ -71,23 +74,33 @@ async def dead_groups(call: Call) -> Answer:
 
 async def workers(call: Call) -> Answer:
     """List the workers of the last day, HTTP consumers among them."""
-    return Answer({"workers": [answers.record(one) for one in await call.live.workers()]})
+    return Answer({"workers": [answers.record(one) for one in await _workers(call)]})
 
 
 async def schedules(call: Call) -> Answer:
     """List schedules."""
     found = [one for one in await call.live.schedules() if call.user.sees(one.queue)]
-    return Answer({"schedules": [answers.record(one) for one in found]})
+    return Answer({"schedules": [schedule_record(call, one) for one in found]})
 
 
 async def schedule(call: Call) -> Answer:
-    """Tell of one schedule and its last slots."""
+    """Tell of one schedule, its last slots and its next ones."""
     name = call.part("name")
     found = await call.reads.schedule(name)
     if found is None or not call.user.sees(found.queue):
         raise UnknownSchedule(f"no schedule is named {name!r}")
     slots = await call.reads.schedule_slots(name, limit=20)
-    return Answer(answers.record(found) | {"slots": [answers.record(one) for one in slots]})
+    told = schedule_record(call, found) | {"slots": [answers.record(one) for one in slots]}
+    rule = _rule(found)
+    if rule is not None and found.state == "active":
+        told["next"] = cron.next_slots(rule, await call.reads.now(), NEXT)
+    return Answer(told)
+
+
+def schedule_record(call: Call, one: Schedule) -> dict[str, Any]:
+    """Return a schedule as JSON can say it, its rule in English too."""
+    rule = _rule(one)
+    return call.live.redaction.schedule(one) | {"explain": rule.explain() if rule else None}
 
 
 async def kinds(call: Call) -> Answer:
@@ -99,7 +112,7 @@ async def kinds(call: Call) -> Answer:
             states = jobs.setdefault(depth.kind, {})
             states[depth.state] = states.get(depth.state, 0) + depth.jobs
     handled: dict[str, list[str]] = {}
-    for worker in await call.live.workers():
+    for worker in await _workers(call):
         for kind in worker.kinds if worker.alive else ():
             handled.setdefault(kind, []).append(worker.worker)
     names = sorted(jobs.keys() | (declared.keys() if call.user.queues is None else set()))
@@ -190,7 +203,25 @@ async def events(call: Call) -> Answer:
 
 
 def _is_mine(call: Call, one: Operation) -> bool:
-    return call.user.queues is None or one.actor == call.user.name
+    """Whether a user may know of an operation; of some queues, those of their own queues only."""
+    if call.user.queues is None:
+        return True
+    return one.actor == call.user.name and call.user.filter in one.filter.split()
+
+
+async def _workers(call: Call) -> list[WorkerRow]:
+    return [
+        one
+        for one in await call.live.workers()
+        if call.user.queues is None or any(map(call.user.sees, one.queues))
+    ]
+
+
+def _rule(one: Schedule) -> cron.Rule | None:
+    try:
+        return cron.rule(cron=one.cron, every=one.every, anchor=one.anchor, tz=one.tz)
+    except InvalidSchedule:
+        return None  # made by a machine with other time zones; `problem` says so
 
 
 async def _raise_if_remembered(call: Call, id: UUID) -> None:
@@ -212,10 +243,9 @@ async def _raise_if_remembered(call: Call, id: UUID) -> None:
 
 async def _page(call: Call, asked: bodies.Page, filter: str) -> Answer:
     call.live.redaction.check_filter(filter)
+    filter = f"{filter} {call.user.filter}".strip()
     before = _behind(asked.cursor) if asked.cursor else None
-    found = await call.reads.search(
-        f"{filter} {call.user.filter}".strip(), limit=asked.limit + 1, before=before
-    )
+    found = await call.reads.search(filter, limit=asked.limit + 1, before=before)
     shown = found.jobs[: asked.limit]
     told: dict[str, Any] = {"jobs": [_short(call, one) for one in shown], "cursor": None}
     if len(found.jobs) > asked.limit:
@@ -223,6 +253,10 @@ async def _page(call: Call, asked: bodies.Page, filter: str) -> Answer:
     elif found.searched_to is not None:
         at = datetime.fromtimestamp((found.searched_to.int >> 80) / 1000, UTC)
         told |= {"cursor": _cursor(found.searched_to), "searched_to": at}
+        told["searched"] = found.searched
+    if asked.count:
+        counted = await call.reads.count(filter)
+        told |= {"count": counted.jobs, "capped": counted.capped}
     return Answer(told)
 
 

@@ -32,6 +32,14 @@ async def cancel(call: Call) -> Answer:
     return _changed(call, change)
 
 
+async def archive(call: Call) -> Answer:
+    """Put an ended job away, where nobody counts or groups it."""
+    said: bodies.Reason = call.said
+    id = await _mine(call)
+    [change] = await call.client.archive([id], reason=said.reason, actor=call.actor)
+    return _changed(call, change)
+
+
 async def purge(call: Call) -> Answer:
     """Delete a job for good."""
     id = await _mine(call)
@@ -42,6 +50,8 @@ async def purge(call: Call) -> Answer:
 async def edit(call: Call) -> Answer:
     """Change a job that waits or is dead; another queue makes another id of it."""
     said: bodies.Edited = call.said
+    if said.queue is not UNSET:
+        call.user.check_queues([said.queue])
     id = await _mine(call)
     changes = {
         name: value
@@ -50,18 +60,15 @@ async def edit(call: Call) -> Answer:
     }
     if not changes and said.queue is UNSET:
         raise Problem(422, "HF222", "nothing to change", fix=_EDITABLE)
-    if said.payload is not UNSET and call.live.settings.redact:
-        found = await call.client.get(id)
-        if found is not None:
-            changes["payload"] = call.live.redaction.restored(
-                found.kind, said.payload, found.payload_json
-            )
+    if call.live.settings.redact and (found := await call.client.get(id)):
+        changes |= call.live.redaction.restored(
+            found.kind, changes, {"payload": found.payload_json, "headers": found.headers_json}
+        )
     answer = Answer({})
     if changes:
         [change] = await call.client.edit([id], reason=said.reason, actor=call.actor, **changes)
         answer = _changed(call, change)
     if said.queue is not UNSET:
-        call.user.check_queues([said.queue])
         [change] = await call.client.move([id], said.queue, reason=said.reason, actor=call.actor)
         answer = _changed(call, change)
     return answer
@@ -104,7 +111,7 @@ async def drain(call: Call) -> Answer:
         raise UnknownQueue(queue)
     preview = await call.client.operation_preview(
         "cancel",
-        f"state:queued queue:{_quoted(queue)}",
+        f"state:queued queue:{_quoted(queue)} {call.user.filter}".strip(),
         reason=said.reason or f"queue {queue} drained",
         actor=call.actor,
     )
@@ -120,8 +127,10 @@ async def put_schedule(call: Call) -> Answer:
     settings = {key: value for key, value in asdict(said).items() if value is not UNSET}
     if before is None:
         settings = {key: value for key, value in settings.items() if value is not None}
+    else:
+        settings |= _restored(call, before, settings)
     found = await call.client.schedule_set(name, actor=call.actor, **settings)
-    return Answer(answers.record(found), 201 if before is None else 200)
+    return Answer(look.schedule_record(call, found), 201 if before is None else 200)
 
 
 async def change_schedule(call: Call) -> Answer:
@@ -136,6 +145,7 @@ async def change_schedule(call: Call) -> Answer:
     }
     if "queue" in settings:
         call.user.check_queues([settings["queue"]])
+    settings |= _restored(call, found, settings)
     if settings:
         found = await call.client.schedule_set(name, actor=call.actor, **settings)
     if said.paused is True:
@@ -144,7 +154,7 @@ async def change_schedule(call: Call) -> Answer:
         found = await call.client.schedule_resume(name, actor=call.actor)
     elif not settings:
         raise Problem(422, "HF222", "nothing to change")
-    return Answer(answers.record(found))
+    return Answer(look.schedule_record(call, found))
 
 
 async def delete_schedule(call: Call) -> Answer:
@@ -251,6 +261,21 @@ async def _begin(call: Call, token: UUID, rate: float | str | None) -> Answer:
     call.live.operations.ring()
     place = f"{call.request.scope.get('root_path', '')}/v1/operations/{started.id}"
     return Answer(operation(started), 202, {"Location": place})
+
+
+def _restored(call: Call, before: Schedule, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that hold a mask, with what is behind it as it was."""
+    options = settings.get("options") or {}
+    stored = {
+        "payload": before.payload_json,
+        "headers": answers.encode(before.options.get("headers")).decode(),
+    }
+    found = call.live.redaction.restored(
+        before.kind, {"payload": settings.get("payload"), **options}, stored
+    )
+    if "headers" in found:
+        found["options"] = options | {"headers": found.pop("headers")}
+    return found
 
 
 def _rate(rate: float | str | None) -> float | None:

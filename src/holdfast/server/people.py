@@ -12,12 +12,14 @@ from holdfast.server.problems import Problem
 
 async def tokens(call: Call) -> Answer:
     """List the tokens of programs, without their secrets."""
+    call.user.check_everywhere()
     return Answer({"tokens": [answers.record(one) for one in await call.reads.tokens()]})
 
 
 async def create_token(call: Call) -> Answer:
     """Make a token; its secret is told this once."""
     said: bodies.NewToken = call.said
+    call.user.check_everywhere()
     scopes = said.scopes or (sorted(ROLES[said.role]) if said.role else None)
     if scopes is None or (said.scopes and said.role):
         raise Problem(422, "HF406", "a token has either scopes or a role")
@@ -29,6 +31,7 @@ async def create_token(call: Call) -> Answer:
 
 async def revoke_token(call: Call) -> Answer:
     """Let a token in no more."""
+    call.user.check_everywhere()
     id = call.part("id")
     if not await call.client.token_revoke(id, actor=call.actor):
         raise Problem(404, "HF315", f"there is no token {id!r}")
@@ -64,8 +67,11 @@ async def sign_in_by_link(call: Call) -> Response:
 
 async def sign_out(call: Call) -> Response:
     """End the session of a browser."""
-    if secret := call.request.cookies.get(COOKIE):
-        await call.client.token_revoke(secret.split("_")[1] if "_" in secret else secret)
+    secret = call.request.cookies.get(COOKIE, "")
+    caller = await call.client.token_check(secret)
+    # The id alone is no secret: whoever has only that ends nobody's session.
+    if caller is not None and caller.sort == "session":
+        await call.client.token_revoke(caller.id, actor=caller.name)
         call.live.gate.forget()
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path=_path(call))

@@ -13,6 +13,7 @@ import psycopg
 from starlette.responses import Response
 
 from holdfast.errors import (
+    CannotConnect,
     HoldfastError,
     LeaseLost,
     Misuse,
@@ -81,6 +82,9 @@ def _problem(error: Exception) -> Problem:
     if isinstance(error, LeaseLost | UnknownJob):
         status = 409 if isinstance(error, LeaseLost) else 404
         return _as(error, status, job=str(error.id))
+    if isinstance(error, CannotConnect):
+        # Where it is and why it refuses is not for whoever calls; the log has it.
+        return Problem(503, error.code, "the database cannot be reached", headers=SOON)
     if isinstance(error, HoldfastError):
         statuses = (status for kind, status in _STATUSES.items() if isinstance(error, kind))
         status = _CODES.get(error.code) or next(statuses, 500)

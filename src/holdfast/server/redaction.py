@@ -1,18 +1,22 @@
 """What nobody who looks gets to see: values at chosen paths of payloads, results and headers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import Misuse
-from holdfast.model import Job
+from holdfast.model import Job, Schedule
 from holdfast.server import answers
 from holdfast.server.problems import Problem
 
 MASK = "•••"
 _ROOTS = ("payload", "result", "headers")
+# Numbers stay as they were, digit for digit.
+_decode = msgspec.json.Decoder(float_hook=Decimal).decode
+_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class Redaction:
@@ -24,9 +28,22 @@ class Redaction:
     def record(self, job: Job) -> dict[str, Any]:
         """Return a job as JSON can say it, without what is redacted."""
         told = answers.record(job)
-        for kind, root, path in self._rules:
-            if kind in ("", job.kind) and told[root] is not None:
+        for root, path in self._paths(job.kind):
+            if told[root] is not None:
                 told[root] = _masked(told[root], path)
+        return told
+
+    def schedule(self, one: Schedule) -> dict[str, Any]:
+        """Return a schedule as JSON can say it, without what is redacted in its jobs."""
+        told = answers.record(one)
+        for root, path in self._paths(one.kind):
+            if root == "payload":
+                told["payload"] = _masked(told["payload"], path)
+            else:
+                told["options"] = _masked(told["options"], [root, *path])
+            if told["declared"] is not None:
+                told["declared"] = _masked(told["declared"], [root, *path])
+                told["declared"] = _masked(told["declared"], ["options", root, *path])
         return told
 
     def check_filter(self, filter: str) -> None:
@@ -41,17 +58,20 @@ class Redaction:
                         403, "HF401", f"payload.{found[1]} is redacted and cannot be searched"
                     )
 
-    def restored(self, kind: str, new: msgspec.Raw, stored: str) -> msgspec.Raw:
-        """Return an edited payload with what is redacted in it as it was."""
-        paths = [
-            path for only, root, path in self._rules if root == "payload" and only in ("", kind)
-        ]
-        if not paths:
-            return new
-        value, old = msgspec.json.decode(new), msgspec.json.decode(stored)
-        for path in paths:
-            value = _restore(value, old, path)
-        return msgspec.Raw(msgspec.json.encode(value))
+    def restored(
+        self, kind: str, changes: Mapping[str, Any], stored: Mapping[str, str | None]
+    ) -> dict[str, Any]:
+        """Return those of the changes that hold a mask, with what is behind it as it was."""
+        found: dict[str, Any] = {}
+        for root, path in self._paths(kind):
+            old, new = stored.get(root), found.get(root, changes.get(root))
+            if old is not None and new is not None:
+                value = _restore(_decode(_encode(new)), _decode(old), path)
+                found[root] = msgspec.Raw(_encode(value)) if root == "payload" else value
+        return found
+
+    def _paths(self, kind: str) -> list[tuple[str, list[str]]]:
+        return [(root, path) for only, root, path in self._rules if only in ("", kind)]
 
 
 def _rule(text: str) -> tuple[str, str, list[str]]:
@@ -66,8 +86,7 @@ def _rule(text: str) -> tuple[str, str, list[str]]:
 
 
 def _masked(raw: msgspec.Raw, path: Sequence[str]) -> msgspec.Raw:
-    value = msgspec.json.decode(raw)
-    return msgspec.Raw(msgspec.json.encode(_mask(value, path)))
+    return msgspec.Raw(_encode(_mask(_decode(raw), path)))
 
 
 def _mask(value: Any, path: Sequence[str]) -> Any:
@@ -94,5 +113,5 @@ def _restore(value: Any, old: Any, path: Sequence[str]) -> Any:
 
 
 def _names(path: Sequence[str]) -> list[str]:
-    """Leave out places in lists: a rule holds for all of them."""
-    return [name for name in path if name != "*" and not name.isdecimal()]
+    """Leave out places in lists, counted from either end: a rule holds for all of them."""
+    return [name for name in path if name != "*" and not re.fullmatch(r"[+-]?\d+", name)]

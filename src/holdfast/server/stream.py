@@ -1,18 +1,21 @@
 """The feed over HTTP: server-sent events."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from uuid import UUID
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from holdfast.errors import HoldfastError
 from holdfast.server import bodies
 from holdfast.server.call import Call
 from holdfast.server.feed import PLAIN, STALLED, WATCHED, Stream
 from holdfast.server.problems import Problem
 
-EVERYTHING = frozenset({"tick", "job", "op", "anomaly"})
+EVERYTHING = frozenset({"tick", "job", "op"})
+# How often it is asked whether whoever watches still may.
+ALLOWED_EVERY = 15.0
 
 
 async def events(call: Call) -> Response:
@@ -33,14 +36,25 @@ async def open_stream(
     address = call.live.gate.address(call.request)
     stream = Stream(call.user, address, names, watch)
     frames = call.live.feed.frames(stream, call.request.headers.get("last-event-id"))
+
+    async def allowed() -> bool:
+        try:
+            return await call.live.gate.user(call.request, call.live.client) == call.user
+        except Problem:
+            return False
+        except HoldfastError:
+            return True  # nobody knows, while the database is away
+
     # Up to the first frame, so that a refusal can still be a status.
-    return EventStream(await anext(frames), frames)
+    return EventStream(await anext(frames), frames, allowed)
 
 
 class EventStream(Response):
-    """A response that goes on until the client leaves, or stops reading."""
+    """A response that goes on until the client leaves, stops reading, or may no longer read."""
 
-    def __init__(self, first: bytes, frames: AsyncIterator[bytes]) -> None:
+    def __init__(
+        self, first: bytes, frames: AsyncIterator[bytes], allowed: Callable[[], Awaitable[bool]]
+    ) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -48,17 +62,20 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._first = first
         self._frames = frames
+        self._allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send frames until the client has gone."""
-        sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_leave(receive))
+        tasks = [
+            asyncio.create_task(one)
+            for one in (self._send(send), _leave(receive), self._be_refused())
+        ]
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, leaving):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._frames.aclose()  # type: ignore[attr-defined]
 
     async def _send(self, send: Send) -> None:
@@ -67,6 +84,12 @@ class EventStream(Response):
         async for frame in self._frames:
             await _chunk(send, frame)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _be_refused(self) -> None:
+        while True:
+            await asyncio.sleep(ALLOWED_EVERY)
+            if not await self._allowed():
+                return
 
 
 async def _chunk(send: Send, frame: bytes) -> None:

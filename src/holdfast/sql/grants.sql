@@ -31,7 +31,7 @@ begin
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
-        holdfast.search(text, integer, uuid, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+        holdfast.search(text, integer, uuid, interval), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], bigint[]) to %I', v_role);

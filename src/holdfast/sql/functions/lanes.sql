@@ -284,8 +284,9 @@ end
 $$;
 
 -- lane_release: let a lane go on that nobody works in. A halted lane is resumed; a job that holds the lane
--- and whose worker was not seen for a minute counts as expired. outcome: released, resumed, alive (nothing
--- was done: the worker lives), free (nobody holds it), unknown (there is no such lane).
+-- counts as expired if it was claimed more than a minute ago by a worker that was not seen for a minute, and
+-- nobody outside has time left to answer for it. outcome: released, resumed, alive (nothing was done), free
+-- (nobody holds it), unknown (there is no such lane).
 create or replace function holdfast.lane_release(queue text, lane text, actor text default null)
 returns table (outcome text, job uuid, worker text)
 language plpgsql security definer
@@ -293,30 +294,47 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
-  v_row holdfast.lane;
-  held  record;
+  v_now  constant timestamptz := holdfast.now();
+  v_part smallint;
+  v_halt uuid;
+  held   record;
 begin
-  select l.* into v_row from holdfast.lane l where l.queue = lane_release.queue and l.name = lane_release.lane for update;
+  select l.part into v_part from holdfast.lane l where l.queue = lane_release.queue and l.name = lane_release.lane;
   if not found then
     return query select 'unknown', null::uuid, null::text;
     return;
   end if;
-  select j.id, j.token, j.worker, w.name is not null as alive into held
-  from holdfast.job j
-  left join holdfast.worker w on w.name = j.worker and w.seen_at > v_now - interval '1 minute'
-  where j.part = v_row.part and j.queue = v_row.queue and j.lane = v_row.name and j.held
-  order by w.name is not null, j.lane_seq
-  limit 1
-  for update of j;
-  if found then
-    if not held.alive then
-      perform holdfast.expire(v_row.part, array[held.id], array[held.token], v_now);
+  loop
+    select j.id, j.token, j.worker, life.alive into held
+    from holdfast.job j
+    cross join lateral (
+      select exists (select from holdfast.worker w where w.name = j.worker and w.seen_at > v_now - interval '1 minute')
+        or exists (
+          select from holdfast.lease l
+          where l.part = j.part and l.token = j.token
+            and (l.claimed_at > v_now - interval '1 minute' or l.outside and j.lease_until > v_now)) as alive
+    ) life
+    where j.part = v_part and j.queue = lane_release.queue and j.lane = lane_release.lane and j.held
+    order by life.alive, j.lane_seq
+    limit 1;
+    exit when not found;
+    if held.alive then
+      return query select 'alive', held.id, held.worker;
+      return;
     end if;
-    return query select case when held.alive then 'alive' else 'released' end, held.id, held.worker;
-  elsif v_row.halted_by is not null then
+    -- The job before the lane, as everybody does; who held it meanwhile may be somebody else.
+    perform from holdfast.job j where j.part = v_part and j.id = held.id and j.token = held.token for update;
+    if found then
+      perform holdfast.expire(v_part, array[held.id], array[held.token], v_now);
+      return query select 'released', held.id, held.worker;
+      return;
+    end if;
+  end loop;
+  select l.halted_by into v_halt from holdfast.lane l
+  where l.part = v_part and l.queue = lane_release.queue and l.name = lane_release.lane;
+  if v_halt is not null then
     perform holdfast.lane_set(queue, lane, '{"halted": false}', actor);
-    return query select 'resumed', v_row.halted_by, null::text;
+    return query select 'resumed', v_halt, null::text;
   else
     return query select 'free', null::uuid, null::text;
   end if;

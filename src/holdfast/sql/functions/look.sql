@@ -36,10 +36,11 @@ $$;
 
 -- search: jobs that match a filter, newest first, looked for no longer than patience. In every row searched_to
 -- is null if the page is whole or there is nothing older; else nothing that is older than this id was looked
--- at, and a search before it goes on. A search that found nothing in time is one row without a job.
+-- at, and a search before it goes on. searched is how many jobs were looked at. A search that found nothing in
+-- time is one row without a job.
 create or replace function holdfast.search(
   filter text default '', max_jobs integer default 50, before uuid default null, patience interval default '50 milliseconds')
-returns table (job holdfast.jobs, searched_to uuid)
+returns table (job holdfast.jobs, searched_to uuid, searched bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
@@ -56,6 +57,7 @@ declare
   v_hits   uuid[] := '{}';
   v_found  uuid[];
   v_bound  uuid;
+  v_seen   bigint := 0;
   v_sql    text;
   v_some   record;
 begin
@@ -65,7 +67,7 @@ begin
   -- Of every part so many rows are looked at, newest first, and up to four times as many in the next round. What
   -- is newer than all that is left to look at is known for sure.
   v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where r.seen = $3) as oldest,'
-    || ' (select array_agg(h) from unnest(array_agg(r.hits)) h) as hits from ('
+    || ' coalesce(sum(r.seen), 0) as seen, (select array_agg(h) from unnest(array_agg(r.hits)) h) as hits from ('
     || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest,'
     || ' array_to_string(array_agg(x.id) filter (where x.hit), '','') as hits'
     || ' from unnest($1, $2) p(part, start) cross join lateral ('
@@ -74,6 +76,7 @@ begin
   loop
     execute v_sql into v_some using v_parts, v_from, v_step;
     v_hits := v_hits || array(select i::uuid from unnest(v_some.hits) h cross join lateral unnest(string_to_array(h, ',')) i);
+    v_seen := v_seen + v_some.seen;
     v_parts := v_some.parts;
     v_from := v_some.oldest;
     v_bound := (select max(i::text)::uuid from unnest(v_from) i);
@@ -88,14 +91,63 @@ begin
     v_bound := null;
   end if;
   return query
-    select j, v_bound
+    select j, v_bound, v_seen
     from unnest(v_found) with ordinality f(id, nth)
     cross join lateral holdfast.get(f.id) j
     order by f.nth;
   if not found and v_bound is not null then
-    return query select null::holdfast.jobs, v_bound;
+    return query select null::holdfast.jobs, v_bound, v_seen;
   end if;
 end
+$$;
+
+-- count_jobs: how many jobs match a filter, counted up to most and no longer than about patience. capped: there
+-- may be more, for one reason or the other.
+create or replace function holdfast.count_jobs(
+  filter text default '', most integer default 10000, patience interval default '50 milliseconds')
+returns table (jobs bigint, capped boolean)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+  v_until constant timestamptz := clock_timestamp() + patience;
+  v_parts smallint[] := holdfast.parts_in(filter);
+  v_from  uuid[] := array_fill(null::uuid, array[cardinality(v_parts)]);
+  v_step  integer := 1000;
+  v_sql   text;
+  v_some  record;
+begin
+  if not coalesce(most between 1 and 1000000, false) then
+    perform holdfast.refuse('HF204', format('most is %s, 1 to 1000000 are allowed', coalesce(most::text, 'null')));
+  end if;
+  v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where r.seen = $3) as oldest,'
+    || ' coalesce(sum(r.hits), 0) as hits from ('
+    || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest, count(*) filter (where x.hit) as hits'
+    || ' from unnest($1, $2) p(part, start) cross join lateral ('
+    || ' select j.id, coalesce((%s), false) as hit from (%s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3) x'
+    || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(holdfast.states_in(filter)));
+  jobs := 0;
+  loop
+    execute v_sql into v_some using v_parts, v_from, v_step;
+    jobs := jobs + v_some.hits;
+    v_parts := v_some.parts;
+    v_from := v_some.oldest;
+    exit when v_parts is null or jobs > most or clock_timestamp() > v_until;
+    v_step := least(4 * v_step, 100000);
+  end loop;
+  capped := v_parts is not null or jobs > most;
+  jobs := least(jobs, most);
+  return next;
+end
+$$;
+
+-- unquoted: a filter without what is in quotes, where a term is not a term.
+create or replace function holdfast.unquoted(filter text)
+returns text
+language sql immutable
+as $$
+  select regexp_replace(filter, '"(?:[^"\\]|\\.)*"', '""', 'g')
 $$;
 
 -- states_in: the states that a filter leaves; null for all.
@@ -106,7 +158,7 @@ as $$
   select array_agg(s.state)
   from unnest('{queued,leased,done,dead,cancelled,archived}'::text[]) s(state)
   where not exists (
-    select from regexp_matches(' ' || filter, '\sstate:([a-z,]+)(?=\s|$)', 'g') m where not s.state = any(string_to_array(m[1], ',')))
+    select from regexp_matches(' ' || holdfast.unquoted(filter), '\sstate:([a-z,]+)(?=\s|$)', 'g') m where not s.state = any(string_to_array(m[1], ',')))
   having count(*) < 6
 $$;
 
@@ -117,7 +169,7 @@ language sql stable
 as $$
   with named as (
     select q.name
-    from regexp_matches(' ' || filter, '\squeue:([^\s"*,]+)(?=\s|$)', 'g') m
+    from regexp_matches(' ' || holdfast.unquoted(filter), '\squeue:([^\s"*,]+)(?=\s|$)', 'g') m
     cross join lateral (select m[1] as name) q
     limit 1
   )
