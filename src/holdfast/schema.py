@@ -6,7 +6,10 @@ it is one transaction under one transaction-level lock, so any number of process
 once, through a pooler too, and callers see either the old behaviour or the new.
 """
 
+import os
 import random
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,10 +33,12 @@ from holdfast.errors import (
     SchemaDrift,
     SchemaError,
     SchemaTooNew,
+    Unavailable,
 )
 
 BEHAVIOUR = "functions, views and grants"
-_PATIENCE = timedelta(seconds=60)
+# A server that takes longer than this to read a few rows will not answer at all.
+_ANSWERS_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def plan(url: str, *, source: str = "") -> list[str]:
 
 def status(url: str, *, source: str = "") -> Status:
     """Say what is installed, what is pending and what is wrong, without raising it."""
-    with _connection(url, source) as connection:
+    with _connection(url, source) as connection, _answered_soon(connection):
         return _status(connection)
 
 
@@ -193,6 +198,24 @@ def _connection(url: str, source: str) -> Iterator[psycopg.Connection]:
                 fix="Run holdfast migrate as the owner of the database, "
                 "or give its owner the script:  holdfast migrate --sql",
             ) from error
+
+
+@contextmanager
+def _answered_soon(connection: psycopg.Connection) -> Iterator[None]:
+    """Hang up on a server that says nothing: whoever starts would wait for it in silence."""
+    line = socket.socket(fileno=os.dup(connection.fileno()))
+    with line:
+        timer = threading.Timer(_ANSWERS_WITHIN, line.shutdown, [socket.SHUT_RDWR])
+        timer.start()
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise Unavailable(
+                f"no answer from {conninfo.server(connection.info.dsn)}", why=str(error)
+            ) from error
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 def _status(connection: psycopg.Connection) -> Status:

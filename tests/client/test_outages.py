@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import AsyncClient, Client, HoldfastError, NewJob
+from holdfast import AsyncClient, Client, HoldfastError, NewJob, schema
 from holdfast.client._call import may_retry, was_cut
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
 from holdfast.model import new_id
@@ -386,3 +386,19 @@ def test_the_sqlstate_decides_what_is_repeated(state: str, retried: bool, unknow
 
     assert (may_retry(error, turn=1), was_cut(error)) == (retried, unknown)
     assert may_retry(error, turn=2) == (retried and state != "0A000")
+
+
+def test_a_server_that_says_nothing_about_its_schema_is_hung_up_on(
+    proxy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = schema._applied
+
+    def ask_in_vain(connection: psycopg.Connection) -> list[schema.Applied]:
+        proxy.go_silent()
+        return ask(connection)
+
+    monkeypatch.setattr(schema, "_applied", ask_in_vain)
+    monkeypatch.setattr(schema, "_ANSWERS_WITHIN", 0.3)
+
+    with pytest.raises(Unavailable, match="no answer from 127"):
+        schema.check(proxy.url)
