@@ -89,7 +89,7 @@ class CurrentJob:
         self.stopped: Stop | None = None
         self.finished = False
         self.settled = False
-        self.cut_by: Unavailable | None = None
+        self.cut_by: Exception | None = None
         self.noted: dict[str, Any] | None = None
         self.ticket: Ticket | None = None
         self.resources: Any = None
@@ -263,8 +263,10 @@ class JobTransaction:
     def _outages_noted(self) -> Iterator[None]:
         try:
             yield
-        except Unavailable as error:
-            self._job.cut_by = error
+        except Exception as error:
+            # A database that is read-only for a while is one that is not there.
+            if isinstance(error, Unavailable) or getattr(error, "sqlstate", None) == "25006":
+                self._job.cut_by = error
             raise
 
 

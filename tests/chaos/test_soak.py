@@ -29,6 +29,7 @@ def test_whatever_comes_nothing_is_lost_and_effects_happen_once(stage: Stage, sc
 
     stage.judge()
     assert stage.effects() == [(n, 1) for n in range(len(books.confirmed))]
-    codes = {worker.code for worker in stage.fleet.workers} - {None, 0, -9, -15}
+    # 143: told to end before it had started.
+    codes = {worker.code for worker in stage.fleet.workers} - {None, 0, -9, -15, 143}
     assert not codes, f"workers ended by themselves: {codes}\n{stage.fleet.said()}"
     stage.facts |= {"faults": len(plan), "ran twice": len(stage.runs_twice())}

@@ -123,7 +123,10 @@ def test_a_reader_that_stops_reading_is_no_error(client: Client, database: str) 
     assert said == b""
 
 
-def test_an_interrupted_command_leaves_no_traceback(database: str, connect: Connect) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_no_traceback(
+    database: str, connect: Connect, number: signal.Signals
+) -> None:
     observer, blocker = connect(), connect(autocommit=False)
     blocker.execute("lock table holdfast.job in access exclusive mode")
 
@@ -132,11 +135,11 @@ def test_an_interrupted_command_leaves_no_traceback(database: str, connect: Conn
     ) as process:
         assert process.stderr is not None
         _wait_for_a_waiter(observer)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.wait(10)
         said = process.stderr.read()
 
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert said.strip() == b""
 
 

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -350,12 +350,19 @@ def test_a_handler_past_its_deadline_is_refused_effects_and_goes_on_until_somebo
 
 
 @pytest.mark.parametrize("sort", ["async", "thread"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "select pg_terminate_backend(pg_backend_pid())",
+        "set local transaction read only; insert into effect values (2)",
+    ],
+    ids=["ended", "read-only"],
+)
 def test_a_transaction_cut_by_an_outage_costs_no_attempt(
-    app: App, drain: Callable[..., Worker], database: str, sort: str
+    app: App, drain: Callable[..., Worker], database: str, sort: str, cut: LiteralString
 ) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("create table effect (id int)")
-    cut = "select pg_terminate_backend(pg_backend_pid())"
 
     if sort == "async":
 

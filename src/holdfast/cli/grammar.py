@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -24,7 +25,6 @@ from holdfast.errors import (
 )
 
 FAILED = 1
-INTERRUPTED = 130
 
 _EXIT_CODES: dict[type[HoldfastError], int] = {
     Misuse: 2,
@@ -157,9 +157,10 @@ def _common_options() -> list[click.Parameter]:
 
 
 def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
+    stops = [signal.SIGINT]
     try:
         _refuse_undecodable(arguments)
-        with _outages_told(), _terminable():
+        with _outages_told(), _terminable(stops):
             code = run()
     except HoldfastError as error:
         _report(str(error), error)
@@ -169,7 +170,7 @@ def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        return 128 + stops[-1]
     except Exception as error:
         told = str(error).strip().partition("\n")[0]
         advice = "\n      HOLDFAST_DEBUG=1 shows where it happened."
@@ -206,9 +207,13 @@ def _outages_told() -> Iterator[None]:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def _terminable(stops: list[signal.Signals]) -> Iterator[None]:
     # A supervisor's stop should leave as little behind as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    def stop(number: int, frame: FrameType | None) -> None:
+        stops.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
