@@ -9,10 +9,18 @@ import pytest
 
 from holdfast import Client
 from holdfast.server import Auth, Server, Settings
+from tests.protocol import shared_database
 from tests.server.serving import Serving, serving
 
 Serve = Callable[..., Serving]
 Api = httpx.Client
+
+
+@pytest.fixture(scope="module")
+def shared(postgres: Any, template: str) -> Iterator[str]:
+    """One database for tests that do not get into each other's way."""
+    with shared_database(postgres.url, template) as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Who gets in, what they may do, and what a foreign page cannot make a browser do."""
 
+import asyncio
 import base64
 import re
 import socket
@@ -9,13 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
+from psycopg.conninfo import make_conninfo
+from starlette.requests import Request
 
 from holdfast import Client
 from holdfast.errors import Misuse
-from holdfast.server import User, access
+from holdfast.server import Server, Settings, User, access
 from holdfast.server.routes import PAGES, ROUTES, Entry
 from tests.server.conftest import Api, Serve
-from tests.server.serving import Serving
+from tests.server.serving import Serving, serving
 
 NEEDED = [entry for entry in ROUTES if entry.scope is not None]
 
@@ -25,35 +28,16 @@ def name_of(entry: Entry) -> str:
 
 
 @pytest.fixture(scope="module")
-def closed_database(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One database for the many tests that are refused before they reach it."""
-    from uuid import uuid4
-
-    from psycopg.conninfo import make_conninfo
-
-    from tests.conftest import _create, _drop
-
-    postgres = request.getfixturevalue("postgres")
-    name = f"holdfast_test_{uuid4().hex}"
-    _create(postgres, name, request.getfixturevalue("template"))
-    yield make_conninfo(postgres.url, dbname=name)
-    _drop(postgres, name)
-
-
-@pytest.fixture(scope="module")
-def closed(closed_database: str) -> Iterator[Serving]:
+def closed(shared: str) -> Iterator[Serving]:
     """A server that lets nobody in without a token."""
-    from holdfast.server import Server, Settings
-    from tests.server.serving import serving
-
-    with serving(Server(closed_database, settings=Settings(ways=["token"]))) as started:
+    with serving(Server(shared, settings=Settings(ways=["token"]))) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def secrets(closed_database: str) -> dict[str, str]:
+def secrets(shared: str) -> dict[str, str]:
     """A token for each single scope."""
-    with Client(closed_database) as client:
+    with Client(shared) as client:
         return {
             scope: client.token_create(scope, [scope]).secret
             for scope in ("read", "produce", "consume", "operate", "admin")
@@ -117,19 +101,14 @@ def test_a_read_only_server_changes_nothing_for_anybody(read_only: Serving, entr
 
 
 @pytest.fixture(scope="module")
-def read_only(closed_database: str) -> Iterator[Serving]:
-    from holdfast.server import Server, Settings
-    from tests.server.serving import serving
-
-    with serving(Server(closed_database, settings=Settings(read_only=True))) as started:
+def read_only(shared: str) -> Iterator[Serving]:
+    with serving(Server(shared, settings=Settings(read_only=True))) as started:
         yield started
 
 
 def test_a_database_that_takes_no_changes_makes_the_server_read_only(
     serve: Serve, database: str, client: Client
 ) -> None:
-    from psycopg.conninfo import make_conninfo
-
     client.enqueue("a")
     standby = make_conninfo(database, options="-c default_transaction_read_only=on")
     with serve(standby, upkeep=False).client() as api:
@@ -451,18 +430,11 @@ def test_hosts_can_be_named(serve: Serve) -> None:
     assert answers == [200, 200, 421]
 
 
-def test_only_this_machine_is_let_in_where_nobody_signs_in(serve: Serve) -> None:
-    from starlette.requests import Request
-
-    from holdfast.server import Settings
-    from holdfast.server.access import Gate
-
+def test_only_this_machine_is_let_in_where_nobody_signs_in() -> None:
     def user_from(address: str | None, **settings: Any) -> User | None:
-        import asyncio
-
         client = None if address is None else (address, 1)
         scope = {"type": "http", "headers": [], "client": client}
-        gate = Gate(Settings(**settings), None)
+        gate = access.Gate(Settings(**settings), None)
         found: User | None = asyncio.run(gate.user(Request(scope), None))  # type: ignore[arg-type]
         return found
 

@@ -4,14 +4,12 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import FlakyStrategyDefinition
-from psycopg.conninfo import make_conninfo
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -24,7 +22,6 @@ from holdfast import Client
 from holdfast.server import Server, Settings
 from holdfast.server.contract import document_of
 from holdfast.server.routes import OURS, THEIRS, Entry
-from tests.conftest import _create, _drop
 from tests.server.conftest import Api
 from tests.server.serving import Serving, serving
 
@@ -122,21 +119,17 @@ def test_the_contract_and_its_page_are_served_without_anything_from_elsewhere(ap
 
 
 @pytest.fixture(scope="module")
-def fuzzed(postgres: Any, template: str) -> Iterator[Serving]:
+def fuzzed(shared: str) -> Iterator[Serving]:
     """A server on a database with something of everything in it."""
-    name = f"holdfast_test_{uuid4().hex}"
-    _create(postgres, name, template)
-    url = make_conninfo(postgres.url, dbname=name)
-    with Client(url) as client:
+    with Client(shared) as client:
         for n in range(20):
             client.enqueue("a", {"n": n}, max_attempts=1)
             client.enqueue("a", queue="axiom", lane="l")
         client.nack(client.claim(worker="w", limit=5), message="boom")
         client.schedule_set("nightly", kind="a", cron="0 3 * * *")
         client.beat("ada", kinds=["a"])
-    with serving(Server(url, settings=Settings(hosts=("*",)))) as started:
+    with serving(Server(shared, settings=Settings(hosts=("*",)))) as started:
         yield started
-    _drop(postgres, name)
 
 
 @schemathesis.serializer("application/x-ndjson")

@@ -1,12 +1,15 @@
 """Names and texts that mean something elsewhere mean nothing here: they come back as they went."""
 
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from holdfast import Client
+from holdfast.server import Server, Settings
 from tests.server.conftest import Api
+from tests.server.serving import serving
 
 CORPUS = [
     "<img src=x onerror=alert(1)>",
@@ -29,6 +32,23 @@ CORPUS = [
     "\u202egnp.exe",
 ]
 TEXTS = pytest.mark.parametrize("text", CORPUS, ids=range(len(CORPUS)))
+
+
+@pytest.fixture(scope="module")
+def api(shared: str) -> Iterator[Api]:
+    """A client of one server for all these tests."""
+    with (
+        serving(Server(shared, settings=Settings(fresh=0.0))) as server,
+        server.client() as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(shared: str) -> Iterator[Client]:
+    """Its database without the server in between."""
+    with Client(shared) as opened:
+        yield opened
 
 
 @TEXTS
