@@ -1,5 +1,5 @@
 # make setup   prepare .venv (Python >= 3.11 is all it needs)
-# make run     start the demo on the embedded database
+# make run     start a database, a busy worker and the dashboard
 # make test    everything CI runs
 # make chaos   the scenarios of tests/chaos at full length
 
@@ -36,7 +36,7 @@ dashboard: setup
 	@$(BIN)/python dashboard/build.py
 
 run: setup dashboard
-	@$(BIN)/holdfast demo
+	@$(BIN)/holdfast dev examples/shop/app.py
 
 lint: setup
 	$(BIN)/ruff check

@@ -1,8 +1,10 @@
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.conftest import PROGRAM, Run
@@ -19,14 +21,14 @@ def greet(name: str) -> None:
 """
 
 
-def test_one_command_gives_a_database_and_a_worker(
+def test_one_command_gives_a_database_the_dashboard_and_a_worker(
     program: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.py").write_text(APP)
 
     with subprocess.Popen(
-        [*PROGRAM, "dev"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*PROGRAM, "dev", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
         assert process.stderr
@@ -35,12 +37,16 @@ def test_one_command_gives_a_database_and_a_worker(
             said.append(process.stderr.readline())
         program("job", "enqueue", "greet", '{"name": "Ada"}')
         greeted = process.stdout.readline()
+        address = said[1].removeprefix("dashboard").strip()
+        page, health = httpx.get(f"{address}/"), httpx.get(f"{address}/readyz")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
 
     assert greeted == "hello Ada\n"
     assert said[0].startswith("using PostgreSQL ")
     assert "kinds: greet" in said[-1]
+    assert page.headers["content-type"].startswith("text/html")
+    assert (page.status_code, health.status_code) == (200, 200)
     assert process.returncode == 0
 
 
@@ -66,3 +72,26 @@ def test_a_database_of_ones_own_is_not_migrated_unasked(
 
     assert ended.code == 4
     assert ended.err.startswith("HF110 ")
+
+
+def test_the_shop_of_the_examples_is_busy_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Path(__file__).parents[2] / "examples" / "shop" / "app.py"
+    monkeypatch.chdir(tmp_path)
+
+    with subprocess.Popen(
+        [*PROGRAM, "dev", str(shop), "--port", "0"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr
+        while not (line := process.stderr.readline()).startswith("dashboard"):
+            assert process.poll() is None
+        address = line.removeprefix("dashboard").strip()
+        deadline = time.monotonic() + 20
+        while not any(row["done"] for row in httpx.get(f"{address}/v1/queues").json()["queues"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+
+    assert process.returncode == 0

@@ -1,24 +1,29 @@
-"""`holdfast dev`: a database and a worker that reloads, in one terminal."""
+"""`holdfast dev`: a database, the dashboard and a worker that reloads, in one terminal."""
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import click
 
 from holdfast.cli import locate
 from holdfast.cli.grammar import Command
+from holdfast.cli.serve import PORT
 from holdfast.cli.session import SOURCES, Session, pass_session
 from holdfast.cli.worker import work
 
 
 @click.command(
     cls=Command,
-    short_help="A database and a worker that reloads, in one terminal.",
+    short_help="A database, the dashboard and a worker that reloads.",
     examples=["holdfast dev", "holdfast dev shop/jobs.py"],
 )
 @click.argument("app", required=False)
+@click.option("--port", type=int, metavar="N", help=f"of the dashboard  [{PORT}, or a free one]")
 @pass_session
-def dev(session: Session, app: str | None) -> None:
-    """Run a database and a worker that starts anew when a Python file changes.
+def dev(session: Session, app: str | None, port: int | None) -> None:
+    """Run a database, the dashboard and a worker that starts anew when a file changes.
 
     APP is a module (shop.jobs:app) or a file; else app.py, main.py, tasks.py,
     jobs.py or worker.py of this directory. The embedded database is made and
@@ -33,4 +38,23 @@ def dev(session: Session, app: str | None) -> None:
             schema.migrate(database.url)
         else:
             schema.check(database.url, source=SOURCES[database.origin])
-        work(session, named, imports=(), reload=True, grace=timedelta(seconds=5))
+        with _dashboard(session, database.url, port):
+            work(session, named, imports=(), reload=True, grace=timedelta(seconds=5))
+
+
+@contextmanager
+def _dashboard(session: Session, url: str, port: int | None) -> Iterator[None]:
+    try:
+        from holdfast.server import Server, listen
+    except ImportError:
+        session.say("no dashboard: pip install 'holdfast[server]'")
+        yield
+        return
+    with listen.beside(Server(url), port=_free(PORT) if port is None else port) as address:
+        session.say(f"dashboard  {address}")
+        yield
+
+
+def _free(port: int) -> int:
+    with socket.socket() as probe:
+        return 0 if probe.connect_ex(("127.0.0.1", port)) == 0 else port

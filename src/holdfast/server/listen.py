@@ -3,9 +3,14 @@
 import asyncio
 import logging
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import sleep
 from typing import Any
 
 import uvicorn
+import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.errors import HoldfastError
@@ -26,6 +31,23 @@ def run(server: Server, *, host: str, port: int) -> None:
     try:
         _Uvicorn(_config(server), server).run([bound])
     finally:
+        bound.close()
+
+
+@contextmanager
+def beside(server: Server, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve in a thread while the block lasts; gives the address."""
+    bound = _bound(host, port)
+    running = _Uvicorn(_config(server), server)
+    thread = threading.Thread(target=lambda: uvloop.run(running.serve([bound])), daemon=True)
+    thread.start()
+    try:
+        while not running.started and thread.is_alive():
+            sleep(0.01)
+        yield f"http://{host}:{bound.getsockname()[1]}"
+    finally:
+        running.should_exit = True
+        thread.join(2 * GRACE)
         bound.close()
 
 
