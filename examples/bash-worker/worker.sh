@@ -3,7 +3,8 @@
 #
 #   HOLDFAST_API=http://127.0.0.1:7717 HOLDFAST_TOKEN=hf_… ./worker.sh mail
 #
-# Kill it whenever you like: what it held is given to somebody else when the lease ends.
+# SIGTERM lets it finish the job it is at. Kill it whenever you like: what it held is given to somebody else when
+# the lease ends.
 set -u
 
 api=${HOLDFAST_API:-http://127.0.0.1:7717}
@@ -24,13 +25,15 @@ handle() {
 call() {
   curl --silent --show-error --fail-with-body --max-time $((${wait%.*} + 30)) --request "$1" "$api$2" \
     --header 'Content-Type: application/json' ${HOLDFAST_TOKEN:+--header "Authorization: Bearer $HOLDFAST_TOKEN"} \
-    --data "$3"
+    --data "$3" "${@:4}"
 }
+# An answer that was lost is asked for again: ending a lease twice is ending it once.
+again=(--retry 5 --retry-connrefused)
 
 # Touches the lease at a third of its length, until the work is done or the lease is lost: then the work ends.
 hold() {
   while sleep $((lease / 3 > 0 ? lease / 3 : 1)); do
-    call PUT "/v1/jobs/$1/touch" "{\"token\": \"$2\", \"lease\": $lease}" >/dev/null || break
+    call PUT "/v1/jobs/$1/touch" "{\"token\": \"$2\", \"lease\": $lease}" "${again[@]}" >/dev/null || break
   done
   kill "$3" 2>/dev/null
 }
@@ -42,24 +45,25 @@ run() {
   work=$!
   hold "$id" "$token" "$work" &
   keeper=$!
-  wait "$work"
-  status=$?
+  # A signal interrupts the waiting, not the work.
+  while wait "$work"; status=$?; [ "$status" -gt 128 ] && kill -0 "$work" 2>/dev/null; do :; done
   kill "$keeper" 2>/dev/null
   if [ "$status" -eq 0 ]; then
-    call POST "/v1/jobs/$id/ack" "$(jq -nc --arg token "$token" --rawfile out "$result" '{token: $token, result: $out}')"
+    call POST "/v1/jobs/$id/ack" "$(jq -nc --arg token "$token" --rawfile out "$result" '{token: $token, result: $out}')" "${again[@]}"
   else
     call POST "/v1/jobs/$id/nack" \
-      "$(jq -nc --arg token "$token" --arg told "exit status $status" '{token: $token, error: {kind: "Exit", message: $told}}')"
+      "$(jq -nc --arg token "$token" --arg told "exit status $status" '{token: $token, error: {kind: "Exit", message: $told}}')" "${again[@]}"
   fi >/dev/null || echo "job $id: the lease is lost, or the server is away" >&2
   rm -f "$result"
 }
 
-trap 'exit 0' TERM INT
-while true; do
+stopping=
+trap 'stopping=1' TERM INT
+while [ -z "$stopping" ]; do
   wanted=$(jq -nc --arg worker "$worker" --arg queue "$queue" --argjson lease "$lease" --argjson wait "$wait" \
     '{worker: $worker, queues: [$queue], lease: $lease, wait: $wait}')
   if ! answer=$(call POST /v1/claims "$wanted"); then
-    sleep 2 # the server is away, or says why in its answer
+    [ -z "$stopping" ] && sleep 2 # the server is away, or says why in its answer
     continue
   fi
   [ "$(jq -r '.stop // false' <<<"$answer")" = true ] && exit 0

@@ -598,3 +598,16 @@ def test_a_head_without_end_is_cut_off(server: Serving) -> None:
         flood.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             flood.sendall(b"x" * 50_000_000)
+
+
+@pytest.mark.parametrize(("proxies", "secure"), [(["127.0.0.0/8"], True), ([], False)])
+def test_a_cookie_got_by_tls_is_sent_by_tls_only(
+    serve: Serve, client: Client, proxies: list[str], secure: bool
+) -> None:
+    token = client.token_create("ada", ["read"])
+    with serve(ways=["token"], proxies=proxies).client(
+        headers={"X-Forwarded-Proto": "https"}
+    ) as browser:
+        answer = browser.post("/v1/session", json={"token": token.secret})
+
+    assert ("Secure" in answer.headers["set-cookie"]) == secure

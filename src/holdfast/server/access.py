@@ -189,6 +189,11 @@ class Gate:
             address = hop
         return address
 
+    def is_encrypted(self, request: Request) -> bool:
+        """Whether the client speaks TLS, to this server or to a proxy that is trusted."""
+        told = request.headers.get("x-forwarded-proto", "") if self._trusts(peer(request)) else ""
+        return (told or request.url.scheme) == "https"
+
     def forget(self) -> None:
         """Ask anew about every secret."""
         self._known.clear()

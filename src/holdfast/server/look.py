@@ -179,7 +179,7 @@ async def series(call: Call) -> Answer:
 
 
 async def anomalies(call: Call) -> Answer:
-    """List what looks wrong."""
+    """List what looks wrong: nothing, until something looks for it."""
     return Answer({"anomalies": []})
 
 

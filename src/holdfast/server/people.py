@@ -93,7 +93,7 @@ async def _with_session(call: Call, user: User, response: Response) -> Response:
         made.secret,
         max_age=int(call.live.settings.session),
         path=_path(call),
-        secure=call.request.url.scheme == "https",
+        secure=call.live.gate.is_encrypted(call.request),
         httponly=True,
         samesite="lax",
     )
