@@ -32,6 +32,7 @@ WIPE = """
 update holdfast_test.clock set ahead = '0';
 delete from holdfast.job;
 delete from holdfast.ended;
+delete from holdfast.dead_tally;
 delete from holdfast.attempt;
 delete from holdfast.lease;
 delete from holdfast.queue;

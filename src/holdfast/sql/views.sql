@@ -63,10 +63,23 @@ cross join lateral (
 cross join lateral (select holdfast.oldest(n.name, coalesce(q.fanout, 1)) as since) o;
 
 create or replace view holdfast.dead_groups as
-select d.fingerprint, d.kind, d.queue, (array_agg(d.error order by d.ended_at desc))[1] as error,
-       count(*) as jobs, min(d.ended_at) as first_at, max(d.ended_at) as last_at
-from holdfast.dead d
-group by d.fingerprint, d.kind, d.queue;
+select g.fingerprint, g.kind, g.queue, l.error, g.jobs, f.ended_at as first_at, l.ended_at as last_at
+from (
+  select t.fingerprint, t.kind, t.queue, sum(t.jobs)::bigint as jobs
+  from holdfast.dead_tally t
+  group by t.fingerprint, t.kind, t.queue
+  having sum(t.jobs) > 0
+) g
+left join lateral (
+  select d.ended_at from holdfast.dead d
+  where d.fingerprint = g.fingerprint and d.kind = g.kind and d.queue = g.queue
+  order by d.ended_at limit 1
+) f on true
+left join lateral (
+  select d.ended_at, d.error from holdfast.dead d
+  where d.fingerprint = g.fingerprint and d.kind = g.kind and d.queue = g.queue
+  order by d.ended_at desc limit 1
+) l on true;
 
 create or replace view holdfast.workers as
 select

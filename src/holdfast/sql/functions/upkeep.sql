@@ -510,6 +510,7 @@ returns table (queue text, kind text, queued bigint, leased bigint, dead bigint,
 language sql security definer
 set search_path = pg_catalog, pg_temp
 as $$
+  select holdfast.recount_dead();
   with counters as (
     select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c
     union all
@@ -538,7 +539,7 @@ as $$
     from differences d
   )
   select d.queue, d.kind, d.queued::bigint, d.leased::bigint, d.dead::bigint, d.cancelled::bigint, d.archived::bigint
-  from differences d
+  from differences d;
 $$;
 
 -- turn_pages: partitions for the days ahead, and away with those past their keeping. Never one for a day
@@ -645,7 +646,7 @@ begin
     when 'unblocked' then
       return holdfast.sweep(200);
     when 'folded' then
-      return holdfast.fold();
+      return holdfast.fold() + holdfast.fold_dead();
     when 'floors' then
       return holdfast.raise_floors();
     when 'pages' then
