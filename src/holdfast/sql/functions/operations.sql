@@ -2,8 +2,8 @@
 -- as of which jobs match; then, started, it is done chunk by chunk by whoever has time, each chunk and its
 -- progress in one transaction. Nobody needs to be there all the while, and nothing is done twice.
 
--- operation_preview: count the jobs that a verb (retry, cancel, archive, purge, move) would be done to, and
--- note that. arguments: delay in seconds for retry, queue for move. most: only so many, the newest.
+-- operation_preview: count the jobs that a verb (retry, cancel, archive, purge, move) would be done to, for some
+-- seconds at most, and note that. arguments: delay in seconds for retry, queue for move. most: only so many, the newest.
 create or replace function holdfast.operation_preview(
   verb text, filter text, arguments jsonb default '{}', most bigint default null, reason text default null,
   actor text default null)
@@ -16,7 +16,9 @@ as $$
 declare
   c_cap    constant bigint := 1000000;
   v_filter text := trim(coalesce(filter, ''));
+  v_there  text;
   v_total  bigint;
+  v_capped boolean;
   v_sample uuid[];
 begin
   if not coalesce(verb in ('retry', 'cancel', 'archive', 'purge', 'move'), false) then
@@ -44,15 +46,17 @@ begin
       when 'retry' then 'dead,cancelled' when 'cancel' then 'queued,leased' when 'archive' then 'dead,cancelled,done'
       when 'move' then 'queued,dead' else 'queued,done,dead,cancelled,archived' end;
   end if;
-  execute format('select count(*) from (select from %s j where %s limit $1) x', holdfast.operation_source(verb),
-    holdfast.filter_sql(v_filter)) into v_total using least(most, c_cap + 1);
-  execute format('select array(select x.id from generate_series(0, 63) p cross join lateral ('
-    || 'select j.id from %s j where j.part = p::smallint and %s order by j.id desc limit 5) x order by x.id desc limit least(5, $1))',
-    holdfast.operation_source(verb), holdfast.filter_sql(v_filter)) into v_sample using most;
+  -- where operation_source will look, and no longer than somebody waits for it
+  v_there := v_filter || case
+    when verb in ('retry', 'archive') then ' state:done,dead,cancelled,archived' when verb = 'cancel' then ' state:queued,leased' else '' end;
+  select c.jobs, c.capped and c.jobs < coalesce(most, c.jobs + 1) into v_total, v_capped
+  from holdfast.count_jobs(v_there, least(most, c_cap)::integer, '2 seconds') c;
+  v_sample := array(
+    select (s.job).id from holdfast.search(v_there, least(5, most)::integer, null, '1 second') s where (s.job).id is not null);
   return query
     insert into holdfast.operation as o (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
     values (operation_preview.verb, v_filter, operation_preview.arguments, operation_preview.most, holdfast.now(),
-      least(v_total, c_cap), v_total > c_cap, operation_preview.reason, operation_preview.actor, holdfast.now())
+      v_total, v_capped, operation_preview.reason, operation_preview.actor, holdfast.now())
     returning o.id, o.token, o.filter, o.as_of, o.total, o.capped, v_sample;
 end
 $$;
