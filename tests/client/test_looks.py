@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from holdfast import NewJob, __version__
 from holdfast.client._call import Call
 from holdfast.errors import Unavailable
+from holdfast.model import Count
 from tests.client.conftest import MakeClient
 
 BUSY = "select count(*) from pg_stat_activity where query ~ '^select pg_sleep' and state = 'active'"
@@ -33,3 +35,23 @@ def test_a_look_past_its_deadline_keeps_the_server_busy_no_longer(
         time.sleep(0.05)
     assert busy == (0,)
     assert client.queues() == []
+
+
+def test_a_count_says_whether_there_may_be_more(make_client: MakeClient) -> None:
+    client = make_client()
+    client.enqueue_many(NewJob(kind="a") for _ in range(5))
+
+    assert client.count("kind:a") == Count(5, capped=False)
+    assert client.count("kind:a", most=3) == Count(3, capped=True)
+    assert client.count("state:dead") == Count(0, capped=False)
+
+
+def test_the_system_is_told_with_its_tables_the_largest_first(make_client: MakeClient) -> None:
+    found = make_client().system()
+
+    sizes = [one.size for one in found.relations]
+    assert found.schema >= 4
+    assert found.release == __version__
+    assert 0 < found.connections <= found.max_connections
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) < found.size

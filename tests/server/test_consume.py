@@ -329,6 +329,18 @@ def test_consumers_are_workers_with_counts_that_add_up_over_servers(
     assert worker.version is not None
 
 
+def test_what_a_consumer_claimed_of_several_queues_is_counted(serve: Serve, client: Client) -> None:
+    with serve().client() as api:
+        for queue in ("mail", "pay"):
+            client.enqueue("a", queue=queue)
+        leases = claim(api, worker="php-7", queues=["mail", "pay"], limit=5)
+        items = [{"id": one["id"], "token": one["token"], "verb": "ack"} for one in leases]
+        api.post("/v1/settle", json={"items": items})
+
+    [worker] = client.workers()
+    assert (worker.claimed, worker.acked) == (2, 2)
+
+
 def test_a_consumer_that_should_stop_is_told_when_it_claims(
     server: Serving, api: Api, client: Client
 ) -> None:

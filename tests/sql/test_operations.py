@@ -238,3 +238,37 @@ def test_previews_that_nobody_starts_are_forgotten(db: Protocol, later: Later) -
     db.upkeep()
 
     assert db.table("select from holdfast.operation") == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "filter", "count"),
+    [
+        ("retry", "state:queued", 0),
+        ("retry", "-state:done", 3),
+        ("archive", "state:queued,dead", 3),
+        ("cancel", "state:dead", 0),
+        ("cancel", "-state:done", 2),
+        ("purge", "-state:done", 5),
+    ],
+)
+def test_a_preview_counts_only_where_the_verb_will_look(
+    db: Protocol, verb: str, filter: str, count: int
+) -> None:
+    die(db, 3)
+    for _ in range(2):
+        db.put()
+
+    found = preview(db, verb, filter)
+    done = run(db, found.token)
+
+    assert (found.total, found.capped, len(found.sample)) == (count, False, count)
+    assert done.seen == count
+
+
+def test_a_preview_of_the_newest_is_not_capped(db: Protocol) -> None:
+    dead = die(db, 7)
+
+    some, all_of_them = (preview(db, "retry", "state:dead", most=most) for most in (2, 7))
+
+    assert (some.total, some.capped, some.sample) == (2, False, sorted(dead, reverse=True)[:2])
+    assert (all_of_them.total, all_of_them.capped) == (7, False)

@@ -49,7 +49,8 @@ class Consumers:
         }
         if leases:
             self._count(wanted.worker, "claimed", len(leases))
-            self._holders[leases[0].token] = wanted.worker
+            # Those of one queue have one token.
+            self._holders |= dict.fromkeys((lease.token for lease in leases), wanted.worker)
             while len(self._holders) > REMEMBERED:
                 self._holders.popitem(last=False)
 

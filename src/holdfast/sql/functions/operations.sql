@@ -2,8 +2,8 @@
 -- as of which jobs match; then, started, it is done chunk by chunk by whoever has time, each chunk and its
 -- progress in one transaction. Nobody needs to be there all the while, and nothing is done twice.
 
--- operation_preview: count the jobs that a verb (retry, cancel, archive, purge, move) would be done to, and
--- note that. arguments: delay in seconds for retry, queue for move. most: only so many, the newest.
+-- operation_preview: count the jobs that a verb (retry, cancel, archive, purge, move) would be done to, for some
+-- seconds at most, and note that. arguments: delay in seconds for retry, queue for move. most: only so many, the newest.
 create or replace function holdfast.operation_preview(
   verb text, filter text, arguments jsonb default '{}', most bigint default null, reason text default null,
   actor text default null)
@@ -15,11 +15,11 @@ as $$
 #variable_conflict use_column
 declare
   c_cap    constant bigint := 1000000;
-  v_until  constant timestamptz := clock_timestamp() + interval '2 seconds';
   v_filter text := trim(coalesce(filter, ''));
-  v_total  bigint := 0;
-  o        holdfast.operation;
-  n        record;
+  v_there  text;
+  v_total  bigint;
+  v_capped boolean;
+  v_sample uuid[];
 begin
   if not coalesce(verb in ('retry', 'cancel', 'archive', 'purge', 'move'), false) then
     perform holdfast.refuse('HF225', format('verb %L is not one for many jobs', verb), null,
@@ -46,24 +46,17 @@ begin
       when 'retry' then 'dead,cancelled' when 'cancel' then 'queued,leased' when 'archive' then 'dead,cancelled,done'
       when 'move' then 'queued,dead' else 'queued,done,dead,cancelled,archived' end;
   end if;
-  -- Counted as far as that goes in a moment.
-  o.filter := v_filter;
-  o.as_of := holdfast.now();
-  o.at_part := 0;
-  loop
-    select x.* into n from holdfast.operation_next(o, 10000) x;
-    v_total := v_total + cardinality(n.ids);
-    exit when n.ended or v_total >= least(most, c_cap) or clock_timestamp() > v_until;
-    o.at_part := n.at_part;
-    o.at_id := n.at_id;
-  end loop;
+  -- where the verb will look, and no longer than somebody waits for it
+  v_there := holdfast.operation_filter(verb, v_filter);
+  select c.jobs, c.capped and c.jobs < coalesce(most, c.jobs + 1) into v_total, v_capped
+  from holdfast.count_jobs(v_there, least(most, c_cap)::integer, '2 seconds') c;
+  v_sample := array(
+    select (s.job).id from holdfast.search(v_there, least(5, most)::integer, null, '1 second') s where (s.job).id is not null);
   return query
-    insert into holdfast.operation as x (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
-    values (operation_preview.verb, v_filter, operation_preview.arguments, operation_preview.most, o.as_of,
-      least(v_total, most, c_cap), not n.ended and v_total < coalesce(most, v_total + 1), operation_preview.reason,
-      operation_preview.actor, o.as_of)
-    returning x.id, x.token, x.filter, x.as_of, x.total, x.capped,
-      array(select (s.job).id from holdfast.search(v_filter, least(5, most)::integer, patience => '1 second') s where (s.job).id is not null);
+    insert into holdfast.operation as o (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
+    values (operation_preview.verb, v_filter, operation_preview.arguments, operation_preview.most, holdfast.now(),
+      v_total, v_capped, operation_preview.reason, operation_preview.actor, holdfast.now())
+    returning o.id, o.token, o.filter, o.as_of, o.total, o.capped, v_sample;
 end
 $$;
 
@@ -178,11 +171,12 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
+  v_filter constant text := holdfast.operation_filter(o.verb, o.filter);
   v_sql    constant text := format('select count(*), min(x.id::text)::uuid, array_agg(x.id order by x.id desc) filter (where x.hit) from ('
     || 'select j.id, (%s) and coalesce(j.ended_at, j.created_at) <= $3 as hit from (%s) j'
     || ' where j.part = $1 and ($2 is null or j.id < $2) order by j.id desc limit $4) x',
-    holdfast.filter_sql(o.filter), holdfast.search_source(holdfast.states_in(o.filter)));
-  v_parts  constant smallint[] := holdfast.parts_in(o.filter);
+    holdfast.filter_sql(v_filter), holdfast.search_source(holdfast.states_in(v_filter)));
+  v_parts  constant smallint[] := holdfast.parts_in(v_filter);
   v_window integer := want;
   v_left   integer := 20000;
   v_seen   integer;
@@ -198,7 +192,7 @@ begin
            count((s.job).id) < want and max(s.searched_to::text) is null,
            coalesce(max(s.searched_to::text), min((s.job).id::text))::uuid
     into ids, ended, at_id
-    from holdfast.search(o.filter, want, o.at_id, '1 second') s;
+    from holdfast.search(v_filter, want, o.at_id, '1 second') s;
     return next;
     return;
   end if;
@@ -252,4 +246,16 @@ begin
   end case;
   return v_changed;
 end
+$$;
+
+-- operation_filter: a filter that leaves what a verb can change. Looking among live jobs for dead ones would
+-- read them all.
+create or replace function holdfast.operation_filter(verb text, filter text)
+returns text
+language sql immutable
+as $$
+  select filter || case
+    when verb in ('retry', 'archive') then ' state:done,dead,cancelled,archived'
+    when verb = 'cancel' then ' state:queued,leased'
+    else '' end
 $$;
