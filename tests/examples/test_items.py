@@ -165,7 +165,7 @@ def test_success_vanishes_and_failure_stays_beside_the_next_job_of_its_item(
     assert app.client.queue("items").dead == 1
 
 
-@pytest.mark.proves("S3.29", "S3.35")
+@pytest.mark.proves("S3.35")
 def test_the_story_ends_with_two_jobs_for_review(
     use: Use, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
