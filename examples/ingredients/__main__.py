@@ -33,8 +33,8 @@ def report(night: str) -> None:
     for job in done:
         if job.reason:
             print(f"  {job.reason}: line {job.payload['line_id']}, by {job.worker}")
-    for job in app.client.list("kind:match state:dead"):
-        print(f"  failed: {job.error}")
+    for error in sorted(job.error or "" for job in app.client.list("kind:match state:dead")):
+        print(f"  failed: {error}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def match(line_id: int) -> None:
 
 
 def add(conn: psycopg.Connection, lines: Iterable[tuple[str, str]]) -> None:
-    """Store lines of recipes and for each a job in its source's queue, in the caller's transaction."""
+    """Store lines of recipes, and a job for each in its source's queue, in the same transaction."""
     calls = []
     for source, line in lines:
         [(id,)] = conn.execute(

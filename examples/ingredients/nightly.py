@@ -1,4 +1,4 @@
-"""The nightly run: `python -m examples.ingredients.nightly scraper`; without a name, all sources."""
+"""The nightly run: `python -m examples.ingredients.nightly scraper`, or without a name for all."""
 
 import os
 import sys

@@ -1,5 +1,6 @@
 """The examples on the test's database, and a server for those that speak HTTP."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -7,6 +8,7 @@ import pytest
 
 from holdfast import App
 from holdfast.server import Server, Settings
+from tests.docs import pages
 from tests.server.serving import Serving, serving
 
 Use = Callable[[App], App]
@@ -40,3 +42,13 @@ def api(server: Serving) -> Iterator[httpx.Client]:
     """A client of the server."""
     with server.client() as client:
         yield client
+
+
+def shows(example: str, printed: str) -> bool:
+    """Whether the page of an example shows what it printed, up to numbers."""
+    page = pages.ROOT / "examples" / example / "README.md"
+    shown = [block.text for block in pages.blocks(page) if not block.text.startswith("$ ")]
+    return pages.agrees(_NUMBER.sub("…", shown[0]), printed)
+
+
+_NUMBER = re.compile(r"\d[\d.:]*")

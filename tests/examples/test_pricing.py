@@ -12,7 +12,7 @@ from examples.pricing.app import app, price
 from examples.pricing.axiom import CONFUSED, Axiom
 from holdfast.upkeep import Upkeep
 from tests.conftest import Clock
-from tests.examples.conftest import Use
+from tests.examples.conftest import Use, shows
 from tests.server.serving import Serving
 
 STUCK_AFTER = 0.5
@@ -47,7 +47,9 @@ def test_two_hundred_runs_never_overlap_and_nearly_all_of_them_succeed(
     assert axiom.most_at_once == 1
     assert axiom.runs > 250
     assert queue.done / 201 >= 0.95
-    assert f"{queue.done} priced, {queue.done / 201:.1%} of what ended" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{queue.done} priced, {queue.done / 201:.1%} of what ended" in told
+    assert shows("pricing", told)
     assert all(5 < job.result["rate"] < 12 for job in app.client.list("state:done", limit=200))
 
 
