@@ -10,10 +10,11 @@ import pytest
 from examples.pricing.__main__ import HANGS, SCENARIOS, story
 from examples.pricing.app import app, price
 from examples.pricing.axiom import CONFUSED, Axiom
+from holdfast.server import Server, Settings
 from holdfast.upkeep import Upkeep
 from tests.conftest import Clock
 from tests.examples.conftest import Use, shows
-from tests.server.serving import Serving
+from tests.server.serving import Serving, serving
 
 STUCK_AFTER = 0.5
 
@@ -100,16 +101,19 @@ def test_the_runs_of_five_and_half_past_wait_for_each_other(axiom: Axiom, clock:
 
 
 @pytest.mark.proves("S2.6", "S2.23")
-def test_a_program_with_a_token_runs_a_schedule_now(api: httpx.Client) -> None:
+def test_a_program_with_a_token_runs_a_schedule_now(database: str) -> None:
     app.client.schedule_declare(app.schedules)
     secret = app.client.token_create("cron", ["operate"], queues=["pricing"]).secret
+    run_now = "/v1/schedules/rates-30-year/run"
 
-    answer = api.post(
-        "/v1/schedules/rates-30-year/run", headers={"Authorization": f"Bearer {secret}"}, json={}
-    )
+    closed = Server(database, settings=Settings(ways=["token"]))
+    with serving(closed) as serves, serves.client() as api:
+        refused = api.post(run_now, json={})
+        answer = api.post(run_now, json={}, headers={"Authorization": f"Bearer {secret}"})
 
-    assert answer.status_code == 201
-    job = app.client.get(answer.json()["job"])
+    assert (refused.status_code, answer.status_code) == (401, 201)
+    [job] = app.client.list("queue:pricing")
+    assert str(job.id) == answer.json()["job"]
     assert (job.kind, job.lane, job.payload) == ("price", "axiom", {"scenario": "30-year fixed"})
 
 
