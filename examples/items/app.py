@@ -76,7 +76,7 @@ def enqueue(conn: psycopg.Connection, task: Task[[int], None, None], ids: Sequen
     if skipped:
         counts = {"kind": task.kind, "skipped": skipped, "enqueued": enqueued}
         log.debug("skipped duplicate jobs", extra=counts)
-    return enqueued
+    return int(enqueued)
 
 
 @app.task(queue="items", retry={ValueError: NEVER})
