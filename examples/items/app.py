@@ -79,11 +79,16 @@ def enqueue(conn: psycopg.Connection, task: Task[[int], None, None], ids: Sequen
     return int(enqueued)
 
 
-@app.task(queue="items", retry={ValueError: NEVER})
+def item(item_id: int) -> str:
+    """Name an item: the key of its jobs, so that one of a kind waits, and what they are about."""
+    return f"item/{item_id}"
+
+
+@app.task(queue="items", key=item, subject=item, retry={ValueError: NEVER})
 def price_updated(item_id: int) -> None:
     """Note where the price is going, and tell people when it leaps."""
     with current().transaction() as conn:
-        item = find(conn, item_id)
+        name = find(conn, item_id)
         latest, *before = newest_prices(conn, item_id)
         if not before:
             return
@@ -95,16 +100,16 @@ def price_updated(item_id: int) -> None:
             [item_id, move],
         )
         if abs(move) > UNUSUAL:
-            text = f"{item} leapt from {usual:.2f} to {latest:.2f}"
-            notify.options(conn=conn, subject=f"item/{item_id}").enqueue(text)
+            text = f"{name} leapt from {usual:.2f} to {latest:.2f}"
+            notify.options(conn=conn, subject=item(item_id)).enqueue(text)
 
 
-@app.task(queue="items")
+@app.task(queue="items", key=item, subject=item)
 def new_item(item_id: int) -> None:
     """Tell people that there is something new."""
     with current().transaction() as conn:
         text = f"{find(conn, item_id)} is new"
-        notify.options(conn=conn, subject=f"item/{item_id}").enqueue(text)
+        notify.options(conn=conn, subject=item(item_id)).enqueue(text)
 
 
 @app.task(queue="items", priority=5)

@@ -3,10 +3,12 @@
 import argparse
 import asyncio
 import os
+import sys
+import urllib.request
 from collections.abc import Sequence
 from itertools import product
 
-from examples.pricing.app import app, price, set_up
+from examples.pricing.app import api, app, price, set_up
 from examples.pricing.axiom import Axiom
 from holdfast.worker import Worker
 
@@ -26,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.pricing", description=__doc__)
     parser.add_argument("--long", action="store_true", help="2,000 runs, each ten times as long")
     long = parser.parse_args().long
+    check_server()
     os.environ.setdefault("STUCK_AFTER", "2")
     axiom = Axiom(seconds=0.1 if long else 0.01, failures=0.3, hangs=HANGS)
     with axiom.serving() as os.environ["AXIOM_URL"]:
@@ -41,23 +44,31 @@ async def story(axiom: Axiom, scenarios: Sequence[str], *, workers: int = 2) -> 
         print(f"{len(scenarios)} runs are queued: {await app.aclient.explain(first.id)}")
 
         fleet = [Worker(app) for _ in range(workers)]
-        working = asyncio.gather(*(worker.run_async() for worker in fleet))
-        while (queue := await app.aclient.queue("pricing")) and queue.queued + queue.leased:
-            await asyncio.sleep(0.1)
-        for worker in fleet:
-            worker.stop()
-        await working
+        async with asyncio.TaskGroup() as group:
+            for worker in fleet:
+                group.create_task(worker.run_async())
+            while (queue := await app.aclient.queue("pricing")) and queue.queued + queue.leased:
+                await asyncio.sleep(0.1)
+            for worker in fleet:
+                worker.stop()
         axiom.finish()
 
         print(f"{axiom.runs} attempts, at most {axiom.most_at_once} at once")
         if queue:
-            print(
-                f"{queue.done} priced, {queue.done / (queue.done + queue.dead):.1%} of what ended"
-            )
+            rate = queue.done / (queue.done + queue.dead)
+            print(f"{queue.done} priced, {rate:.1%} of what ended")
         for job in await app.aclient.list("queue:pricing state:dead"):
             attempts = f"{job.attempt} of {job.max_attempts} attempts"
             print(f"dead after {attempts}: {job.payload['scenario']}: {job.error}")
         print(f"answers that came too late and changed nothing: {axiom.too_late}")
+
+
+def check_server() -> None:
+    """Leave if there is nobody whom Axiom could tell how a run went."""
+    try:
+        urllib.request.urlopen(f"{api()}/readyz", timeout=5).close()
+    except OSError as error:
+        sys.exit(f"no server at {api()}: run `holdfast serve` in another terminal ({error})")
 
 
 if __name__ == "__main__":

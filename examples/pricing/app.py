@@ -30,7 +30,7 @@ def price(scenario: str) -> None:
     Until then the lane is taken. When Axiom stays silent the attempt fails, and the lane goes on.
     """
     ticket = current().hand_over(timeout=float(os.environ.get("STUCK_AFTER", "180")))
-    job = f"{os.environ.get('HOLDFAST_API', 'http://127.0.0.1:7717')}/v1/jobs/{ticket.id}"
+    job = f"{api()}/v1/jobs/{ticket.id}"
     run = {
         "scenario": scenario,
         "token": str(ticket.token),
@@ -38,6 +38,11 @@ def price(scenario: str) -> None:
         "on_failure": f"{job}/nack",
     }
     post(f"{os.environ['AXIOM_URL']}/runs", run)
+
+
+def api() -> str:
+    """Return the address of `holdfast serve`."""
+    return os.environ.get("HOLDFAST_API", "http://127.0.0.1:7717")
 
 
 async def set_up() -> None:

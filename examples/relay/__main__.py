@@ -4,10 +4,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.error import URLError
 
 from examples.relay.producer import call, look, mend, send
 
@@ -69,4 +71,7 @@ def wait_for(ids: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except URLError as error:
+        sys.exit(f"no server answers: run `holdfast serve` in another terminal ({error.reason})")

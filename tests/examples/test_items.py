@@ -95,6 +95,20 @@ def test_a_sync_whose_jobs_are_refused_stores_no_prices(conn: psycopg.Connection
     assert waiting() == []
 
 
+@pytest.mark.proves("S3.10", "S3.23")
+def test_one_item_is_enqueued_unless_it_waits_or_is_worked_on(conn: psycopg.Connection) -> None:
+    enqueue(conn, price_updated, [1])
+    while_waiting = price_updated.enqueue(1)
+    [lease] = app.client.claim("items", worker="me")
+    while_running = price_updated.enqueue(1)
+    app.client.ack([lease])
+    afterwards = price_updated.enqueue(1)
+
+    assert (while_waiting.created, while_running.created) == (False, False)
+    assert while_running.duplicate_of == lease.id
+    assert afterwards.created
+
+
 @pytest.mark.proves("S3.12")
 def test_nothing_to_enqueue_is_nothing_enqueued(conn: psycopg.Connection) -> None:
     assert enqueue(conn, new_item, []) == 0
