@@ -1,5 +1,6 @@
 """Ingredient matching: runs that overlap, are killed, come too late, and retry when asked to."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def test_runs_that_overlap_match_every_line_once(conn: psycopg.Connection, clien
     with conn.transaction():
         add(conn, LINES * 10)
     runs = [Worker(app, queues={"scraper": 4, "pantry": 4}, until_idle=True) for _ in range(3)]
-    threads = [threading.Thread(target=run.run) for run in runs]
+    threads = [threading.Thread(target=asyncio.run, args=[run.run_async()]) for run in runs]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -16,12 +16,10 @@ from tests.conftest import Clock
 from tests.examples.conftest import Use, shows
 from tests.server.serving import Serving, serving
 
-STUCK_AFTER = 0.5
-
 
 @pytest.fixture(autouse=True)
 def pricing(use: Use, server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUCK_AFTER", str(STUCK_AFTER))
+    monkeypatch.setenv("STUCK_AFTER", "0.5")
     use(app).client.queue_set("pricing", backoff=0.1)
 
 
@@ -36,8 +34,10 @@ def axiom(monkeypatch: pytest.MonkeyPatch) -> Iterator[Axiom]:
 
 @pytest.mark.proves("S2.1", "S2.2", "S2.7", "S2.15", "S2.19", "S2.22", "S2.26", "S2.27")
 def test_two_hundred_runs_never_overlap_and_nearly_all_of_them_succeed(
-    axiom: Axiom, capsys: pytest.CaptureFixture[str]
+    axiom: Axiom, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Whoever gives up a run that is only slow has it overlap with the next.
+    monkeypatch.setenv("STUCK_AFTER", "3")
     axiom.failures = 0.3
 
     asyncio.run(story(axiom, SCENARIOS))
@@ -90,9 +90,9 @@ def test_the_runs_of_five_and_half_past_wait_for_each_other(axiom: Axiom, clock:
     upkeep = Upkeep(app.client, holder="test")
     upkeep.turn()
     clock.advance(days=4)
-    upkeep.turn()
-
-    jobs = app.client.list("queue:pricing")
+    while len(jobs := app.client.list("queue:pricing")) < 2:
+        upkeep.turn()
+        time.sleep(0.02)
     told = [app.client.explain(job.id) for job in jobs]
 
     assert {job.payload["scenario"] for job in jobs} == {"30-year fixed", "15-year fixed"}
