@@ -31,6 +31,7 @@ def pages() -> list[Path]:
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "src" / "holdfast" / "sql" / "README.md",
+        *sorted((ROOT / "examples").rglob("*.md")),
         *sorted((ROOT / "docs").rglob("*.md")),
     ]
 

@@ -72,6 +72,7 @@ def watching(server: Serving, path: str = "/v1/events/stream", **headers: str) -
         watcher.close()
 
 
+@pytest.mark.proves("S0.3")
 def test_a_tick_tells_what_changed_in_which_queue(server: Serving, client: Client) -> None:
     client.queue_set("mail")
     with watching(server) as watcher:
