@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
     from holdfast.model import Ticket
+    from holdfast.tracing import AttemptSpan
 
 
 def current() -> "CurrentJob":
@@ -70,6 +71,7 @@ class CurrentJob:
         "run_until",
         "runner",
         "settled",
+        "span",
         "started",
         "stopped",
         "task",
@@ -94,6 +96,7 @@ class CurrentJob:
         self.ticket: Ticket | None = None
         self.resources: Any = None
         self.runner: Any = None
+        self.span: AttemptSpan | None = None
         # Where a child process reads the deadline.
         self.mirror: Any = None
 

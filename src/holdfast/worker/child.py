@@ -22,6 +22,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from holdfast import tracing
 from holdfast.app import App
 from holdfast.current import CurrentJob, JobTransaction, running
 from holdfast.model import Duration, Lease, Settlement, Ticket
@@ -222,6 +223,7 @@ class Loop:
         """Run the handler of a job and return what it returned."""
         running.set(job)
         job.resources = self._resources
+        job.span = tracing.begin(job.lease)
         args, kwargs = job.task.arguments.decode(job.lease.payload_json)
         returned = job.task.fn(*args, **kwargs)
         if not inspect.iscoroutine(returned):
@@ -251,15 +253,17 @@ class Loop:
 
 def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
     """Return how to end the job, and whether this process is not fit for another one."""
-    spent = False
+    spent, raised = False, None
     try:
         with _limited(job.task.memory):
             returned = copy_context().run(loop.call, job)
     except BaseException as error:
         spent = isinstance(error, MemoryError)
-        settlement = decided(job, raised=error)
+        settlement, raised = decided(job, raised=error), error
     else:
         settlement = decided(job, returned)
+    if job.span:
+        job.span.end(job, settlement, raised)
     if settlement and isinstance(settlement.lease, Lease):
         # The worker has the lease with its payload.
         settlement = replace(settlement, lease=(job.id, job.lease.token))
