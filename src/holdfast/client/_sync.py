@@ -1033,6 +1033,11 @@ class Client:
         sql = f"select {wire.columns(Depth)} from holdfast.depth order by queue, kind, state"
         return [Depth(*row) for row in self._door.run(Call("depth", sql, reads=True))]
 
+    def dead_oldest(self) -> dict[str, timedelta]:
+        """Return how long ago the first of the dead jobs died, for each queue that has some."""
+        sql: LiteralString = "select queue, oldest from holdfast.dead_ages"
+        return dict(self._door.run(Call("dead_oldest", sql, reads=True)))
+
     def dead_groups(self) -> list[DeadGroup]:
         """Return dead jobs grouped by how they failed, the largest group first."""
         sql = (

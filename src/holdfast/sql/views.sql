@@ -68,6 +68,14 @@ select d.fingerprint, d.kind, d.queue, (array_agg(d.error order by d.ended_at de
 from holdfast.dead d
 group by d.fingerprint, d.kind, d.queue;
 
+-- dead_ages: how long ago the first of a queue's dead jobs died; one look at an index for each queue.
+create or replace view holdfast.dead_ages as
+select q.name as queue, greatest(holdfast.now() - d.ended_at, '0') as oldest
+from holdfast.queue q
+cross join lateral (
+  select x.ended_at from holdfast.dead x where x.queue = q.name order by x.ended_at limit 1
+) d;
+
 create or replace view holdfast.workers as
 select
   w.name as worker, w.seen_at > holdfast.now() - interval '1 minute' as alive, w.seen_at, w.started_at,
