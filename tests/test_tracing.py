@@ -134,7 +134,7 @@ def test_copied_jobs_carry_the_context(database: str, spans: Spans) -> None:
         leases = client.claim(worker="w", limit=9)
 
     [copied] = spans()
-    assert {tracing.ids(lease.headers)["span_id"] for lease in leases} == {
+    assert {tracing.ids_in(lease.headers)["span_id"] for lease in leases} == {
         f"{copied.context.span_id:016x}"
     }
     assert len(leases) == 3
@@ -150,7 +150,7 @@ def test_the_asynchronous_client_carries_it_too(database: str, spans: Spans) -> 
     with Client(database) as client:
         [lease] = client.claim(worker="w")
     [enqueued] = spans()
-    assert tracing.ids(lease.headers)["trace_id"] == f"{enqueued.context.trace_id:032x}"
+    assert tracing.ids_in(lease.headers)["trace_id"] == f"{enqueued.context.trace_id:032x}"
 
 
 def test_a_context_given_by_hand_and_other_headers_are_kept(database: str, spans: Spans) -> None:
@@ -162,7 +162,7 @@ def test_a_context_given_by_hand_and_other_headers_are_kept(database: str, spans
 
     assert first.headers == {"traceparent": given, "tenant": "a"}
     assert second.headers["tenant"] == "b"
-    assert tracing.ids(second.headers)["span_id"] == f"{spans()[1].context.span_id:016x}"
+    assert tracing.ids_in(second.headers)["span_id"] == f"{spans()[1].context.span_id:016x}"
 
 
 def test_baggage_reaches_the_handler(app: App, spans: Spans) -> None:

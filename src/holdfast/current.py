@@ -59,6 +59,7 @@ class CurrentJob:
     __slots__ = (
         "_keeps",
         "app",
+        "claimed",
         "cut_by",
         "deadline",
         "finished",
@@ -84,6 +85,7 @@ class CurrentJob:
         self.app: App = task.app
         self._keeps = keeps
         self.lease_seconds = 0.0
+        self.claimed = 0.0
         self.deadline = 0.0
         self.renew_at = 0.0
         self.run_until: float | None = None

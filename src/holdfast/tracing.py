@@ -51,13 +51,16 @@ def begin(lease: Lease) -> "AttemptSpan | None":
     return None if tracer is None else AttemptSpan(tracer, lease)
 
 
-def ids(headers: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return `trace_id` and `span_id` of the span that is current, else those of the headers."""
-    if (trace := sys.modules.get("opentelemetry.trace")) is not None and _tracer() is not None:
-        context = trace.get_current_span().get_span_context()
-        if context.is_valid:
-            return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-    told = (headers or {}).get("traceparent")
+def ids() -> dict[str, str]:
+    """Return `trace_id` and `span_id` of the span that is current, if there is one."""
+    if _tracer() is None:
+        return {}
+    return _ids(sys.modules["opentelemetry.trace"].get_current_span())
+
+
+def ids_in(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Return `trace_id` and `span_id` of the span that enqueued a job, from its headers."""
+    told = headers.get("traceparent")
     if isinstance(told, str) and (found := TRACEPARENT.fullmatch(told)):
         return {"trace_id": found[1], "span_id": found[2]}
     return {}
@@ -89,6 +92,7 @@ class AttemptSpan:
                 "holdfast.job.max_attempts": lease.max_attempts,
             },
         )
+        self.ids = _ids(self._span)
         # Never detached: every handler runs in a copy of the context that ends with it.
         context.attach(trace.set_span_in_context(self._span, fresh))
 
@@ -165,6 +169,13 @@ def _carrying(job: NewJob, carried: Mapping[str, str]) -> NewJob:
     if not carried or (job.headers is not None and "traceparent" in job.headers):
         return job
     return replace(job, headers={**(job.headers or {}), **carried})
+
+
+def _ids(span: Any) -> dict[str, str]:
+    context = span.get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
 def _about(name: str, type: str) -> dict[str, str]:

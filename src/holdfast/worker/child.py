@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from math import inf
@@ -28,16 +28,22 @@ from holdfast.current import CurrentJob, JobTransaction, running
 from holdfast.model import Duration, Lease, Settlement, Ticket
 from holdfast.worker.life import decided
 from holdfast.worker.place import Place
+from holdfast.worker.screen import Screen
 from holdfast.worker.spawned import belong, ignore_stops
 
 # What a handler notes more often than this is sent together, the last word wins.
 QUIET = 0.1
 
 
-def run(parent: int, place: Place, pipe: Any, deadline: Any) -> None:
+def run(parent: int, place: Place, pipe: Any, deadline: Any, screen: Screen | None) -> None:
     """Run what comes through the pipe until it says that there is nothing more."""
     belong(parent)
     ignore_stops()
+    with screen.shown() if screen else nullcontext():
+        _work(place, pipe, deadline)
+
+
+def _work(place: Place, pipe: Any, deadline: Any) -> None:
     # The last words of a process that crashes.
     with suppress(AttributeError, OSError, ValueError):
         faulthandler.enable()
