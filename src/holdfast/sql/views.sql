@@ -73,7 +73,11 @@ create or replace view holdfast.dead_ages as
 select q.name as queue, greatest(holdfast.now() - d.ended_at, '0') as oldest
 from holdfast.queue q
 cross join lateral (
-  select x.ended_at from holdfast.dead x where x.queue = q.name order by x.ended_at limit 1
+  -- Not `=`: the order of all dead jobs by time would then do as well, and be walked past those of other queues.
+  select x.ended_at from holdfast.dead x
+  where x.queue between q.name and q.name
+  order by x.queue, x.ended_at
+  limit 1
 ) d;
 
 create or replace view holdfast.workers as
