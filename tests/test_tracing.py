@@ -1,7 +1,9 @@
 """Spans from whoever enqueues to the handler, over retries, threads and processes."""
 
 import asyncio
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from holdfast import App, AsyncClient, Client, Release, current, tracing
+from holdfast.logs import json_lines
 from holdfast.model import NewJob
 from holdfast.worker import Worker
 
@@ -180,6 +183,27 @@ def test_baggage_reaches_the_handler(app: App, spans: Spans) -> None:
     assert seen == ["acme"]
 
 
+def test_what_a_handler_logs_names_the_span_that_is_current(app: App, spans: Spans) -> None:
+    stream = io.StringIO()
+
+    @app.task(max_attempts=1)
+    def greet() -> None:
+        logging.getLogger("shop").info("outer")
+        with trace.get_tracer_provider().get_tracer("shop").start_as_current_span("step"):
+            logging.getLogger("shop").info("inner")
+        raise ValueError("no")
+
+    greet.enqueue()
+    with json_lines(stream=stream):
+        drain(app)
+
+    told = {line["event"]: line for line in map(json.loads, stream.getvalue().splitlines())}
+    _, ran, step = spans()
+    for event, span in (("outer", ran), ("inner", step), ("job died", ran)):
+        assert told[event]["trace_id"] == f"{ran.context.trace_id:032x}"
+        assert told[event]["span_id"] == f"{span.context.span_id:016x}"
+
+
 def test_giving_a_job_back_is_no_error(app: App, spans: Spans) -> None:
     @app.task
     def greet() -> None:
@@ -193,6 +217,24 @@ def test_giving_a_job_back_is_no_error(app: App, spans: Spans) -> None:
     assert released.attributes["holdfast.job.outcome"] == "released"
     assert released.status.status_code is StatusCode.UNSET
     assert done.attributes["holdfast.job.attempt"] == 1
+
+
+@pytest.mark.parametrize("moment", ["on_start", "on_end"])
+def test_jobs_are_run_whatever_is_wrong_with_the_tracing(
+    app: App, spans: Spans, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    @app.task
+    def greet() -> None: ...
+
+    job = greet.enqueue()
+    monkeypatch.setattr(SimpleSpanProcessor, moment, _broken)
+    drain(app)
+
+    assert job.state() is None
+
+
+def _broken(*_: object, **__: object) -> None:
+    raise RuntimeError("out of order")
 
 
 def test_a_failed_enqueue_is_an_error_of_its_span(database: str, spans: Spans) -> None:

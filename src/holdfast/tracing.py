@@ -5,6 +5,7 @@ conventions for messaging. Until the program has set up where spans go, all of t
 into a dictionary: nothing is imported here that the program has not imported itself.
 """
 
+import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.model import Ack, Cancel, Lease, Nack, NewJob, Release, Settlement, Ticket
+
+log = logging.getLogger("holdfast")
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
@@ -47,8 +50,14 @@ def begin(lease: Lease) -> "AttemptSpan | None":
     It is the first of a trace and linked to where the job was enqueued: an attempt may come days
     later, and it is not the only one. None where nobody traces.
     """
-    tracer = _tracer()
-    return None if tracer is None else AttemptSpan(tracer, lease)
+    if (tracer := _tracer()) is None:
+        return None
+    try:
+        return AttemptSpan(tracer, lease)
+    except Exception:
+        # Whatever is wrong with the program's tracing, its jobs are run.
+        log.exception("a span could not be started", extra={"job": str(lease.id)})
+        return None
 
 
 def ids() -> dict[str, str]:
@@ -98,6 +107,12 @@ class AttemptSpan:
 
     def end(self, job: Ran, settlement: Settlement | None, raised: BaseException | None) -> None:
         """End the span with what was decided: only a failed attempt is an error."""
+        try:
+            self._end(job, settlement, raised)
+        except Exception:
+            log.exception("a span could not be ended")
+
+    def _end(self, job: Ran, settlement: Settlement | None, raised: BaseException | None) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         span = self._span
