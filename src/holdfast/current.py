@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
     from holdfast.model import Ticket
+    from holdfast.tracing import AttemptSpan
 
 
 def current() -> "CurrentJob":
@@ -58,6 +59,7 @@ class CurrentJob:
     __slots__ = (
         "_keeps",
         "app",
+        "claimed",
         "cut_by",
         "deadline",
         "finished",
@@ -70,6 +72,7 @@ class CurrentJob:
         "run_until",
         "runner",
         "settled",
+        "span",
         "started",
         "stopped",
         "task",
@@ -82,6 +85,7 @@ class CurrentJob:
         self.app: App = task.app
         self._keeps = keeps
         self.lease_seconds = 0.0
+        self.claimed = 0.0
         self.deadline = 0.0
         self.renew_at = 0.0
         self.run_until: float | None = None
@@ -94,6 +98,7 @@ class CurrentJob:
         self.ticket: Ticket | None = None
         self.resources: Any = None
         self.runner: Any = None
+        self.span: AttemptSpan | None = None
         # Where a child process reads the deadline.
         self.mirror: Any = None
 

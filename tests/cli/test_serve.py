@@ -1,5 +1,6 @@
 """`holdfast serve`, `holdfast token` and `holdfast op`."""
 
+import json
 import re
 import signal
 import socket
@@ -79,6 +80,17 @@ def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
     assert took < 5
     assert out == ""
     assert err == f"serving {url}   (this machine only)\n"
+
+
+def test_it_logs_as_json_if_asked(database: str) -> None:
+    with serving("--url", database, "--log-format", "json") as (url, process):
+        httpx.post(f"{url}/v1/jobs", json={"kind": "greet"}).raise_for_status()
+        process.terminate()
+        _, said = process.communicate(timeout=20)
+
+    told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    [changed] = (line for line in told if line["event"] == "changed")
+    assert (changed["logger"], changed["request"]) == ("holdfast.server", "POST /v1/jobs")
 
 
 def test_a_public_address_without_authentication_is_refused(holdfast: Run) -> None:

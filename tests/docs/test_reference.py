@@ -31,7 +31,16 @@ def test_every_function_anyone_may_call_is_shown_with_its_signature(connect: Con
 @pytest.mark.parametrize(
     "view",
     [
-        *("jobs", "queues", "depth", "dead_groups", "schedules", "schedule_slots", "workers"),
+        *(
+            "jobs",
+            "queues",
+            "depth",
+            "dead_groups",
+            "dead_ages",
+            "schedules",
+            "schedule_slots",
+            "workers",
+        ),
         *("kinds", "lanes", "operations", "api_tokens"),
     ],
 )

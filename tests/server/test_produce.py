@@ -256,3 +256,41 @@ def test_the_request_id_is_echoed(api: Api) -> None:
 
     assert given.headers["x-request-id"] == given.json()["request_id"] == "abc-1"
     assert len(made.headers["x-request-id"]) == 16
+
+
+TRACE = f"00-{'ab' * 16}-{'cd' * 8}-01"
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ({"traceparent": TRACE}, {"traceparent": TRACE}),
+        (
+            {"traceparent": TRACE, "tracestate": "a=b"},
+            {"traceparent": TRACE, "tracestate": "a=b"},
+        ),
+        ({"traceparent": "nonsense"}, {}),
+        ({"traceparent": TRACE.replace("ab", "00")}, {}),
+        ({"tracestate": "a=b"}, {}),
+    ],
+)
+def test_jobs_belong_to_the_trace_of_their_request(
+    api: Api, client: Client, sent: dict[str, str], stored: dict[str, str]
+) -> None:
+    api.post("/v1/jobs", json={"kind": "a"}, headers=sent)
+    api.post("/v1/jobs/bulk", json=[{"kind": "a", "headers": {"x": 1}}], headers=sent)
+
+    one, another = client.claim(worker="w", limit=2)
+
+    assert one.headers == stored
+    assert another.headers == {"x": 1, **stored}
+
+
+def test_a_job_may_name_a_trace_of_its_own(api: Api, client: Client) -> None:
+    other = TRACE.replace("ab", "ef")
+    job = {"kind": "a", "headers": {"traceparent": other}}
+    api.post("/v1/jobs", json=job, headers={"traceparent": TRACE, "tracestate": "a=b"})
+
+    [lease] = client.claim(worker="w")
+
+    assert lease.headers == {"traceparent": other}

@@ -53,7 +53,12 @@ def test_facts_are_kept_whole_for_programs(capsys: pytest.CaptureFixture[str]) -
     [line] = capsys.readouterr().out.splitlines()
     told = json.loads(line)
     assert told.pop("at").endswith("Z")
-    assert told == {"event": "leased", **FACTS}
+    assert told == {
+        "level": "debug",
+        "logger": "holdfast.worker",
+        "event": "leased",
+        **FACTS,
+    }
 
 
 def test_a_traceback_is_shown_under_what_failed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,7 @@ def show(session: Session) -> None:
         _listening(),
         _from_environment("HOLDFAST_HOME", ".holdfast"),
         _from_environment("HOLDFAST_PG_BIN", ""),
+        _from_environment("HOLDFAST_LOG_FORMAT", "text"),
         _from_environment("HOLDFAST_DEBUG", ""),
         _from_environment("NO_COLOR", ""),
     ]

@@ -48,7 +48,9 @@ class Command(click.Command):
         with formatter.section("Options"):
             if records := [record for option in own if (record := option.get_help_record(ctx))]:
                 formatter.write_dl(records)
-            formatter.write("  also --url URL, --json, --quiet, --help\n")
+            logs = any(param.name == "log_format" for param in self.params)
+            more = "--log-format text|json, " if logs else ""
+            formatter.write(f"  also {more}--url URL, --json, --quiet, --help\n")
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
@@ -119,6 +121,17 @@ class Program(Group):
             )
             if others:
                 formatter.write(f"  also {', '.join(others)}\n")
+
+
+def log_format(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that runs on and logs the option that says how."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        envvar="HOLDFAST_LOG_FORMAT",
+        hidden=True,
+    )(command)
 
 
 def fail() -> NoReturn:

@@ -1,14 +1,15 @@
 """`holdfast serve`: the HTTP API, for any language and for the dashboard."""
 
 import ipaddress
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.grammar import Command
+from holdfast.cli.grammar import Command, log_format
 from holdfast.cli.session import SOURCES, Session, pass_session
 from holdfast.cli.values import size
 from holdfast.errors import Misuse, Refused
@@ -72,6 +73,7 @@ def networks(value: str) -> list[str]:
 @click.option("--no-upkeep", is_flag=True, help="leave housekeeping to others")
 @click.option("--name", default="", metavar="NAME", help="of this instance, for people")
 @click.option("--color", default="", metavar="'#c00'", help="of this instance")
+@log_format
 @pass_session
 def serve(session: Session, /, host: str, port: int, auth: Sequence[str], **options: Any) -> None:
     """Serve the HTTP API until Ctrl-C; open to this machine, closed to all others."""
@@ -106,7 +108,8 @@ def serve(session: Session, /, host: str, port: int, auth: Sequence[str], **opti
             )
             server = Server(database.url, settings=settings, source=source)
             _announce(session, client, settings.ways, host, port)
-        _run(server, host, port)
+        with _logging(session, options["log_format"]):
+            _run(server, host, port)
 
 
 def _ways(client: "Client", host: str, auth: Sequence[str], *, insecure: bool) -> Sequence[str]:
@@ -162,6 +165,13 @@ def _announce(
             "sign-in link", ["admin"], expires=LINK, sort="link", actor="holdfast serve"
         )
         session.say(f"once, within 10 minutes:  {place}/sign-in?link={made.secret}")
+
+
+def _logging(session: Session, format: str) -> AbstractContextManager[None]:
+    from holdfast.logs import json_lines
+
+    quiet = logging.WARNING if session.quiet else logging.INFO
+    return json_lines(quiet) if format == "json" else nullcontext()
 
 
 def _run(server: "Server", host: str, port: int) -> None:

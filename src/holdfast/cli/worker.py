@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import locate, output
-from holdfast.cli.grammar import Group, nearest
+from holdfast.cli.grammar import Group, log_format, nearest
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, whole
 from holdfast.errors import UnknownWorker
@@ -73,8 +73,10 @@ def positive(value: str) -> int:
 @click.option("--max-jobs", type=positive, metavar="N", help="end after that many jobs")
 @click.option("--grace", type=duration, default="25s", metavar="25s", help="to finish when stopped")
 @click.option("--lease", type=duration, default="30s", metavar="30s", help="renewed while jobs run")
+@click.option("--metrics", metavar="[HOST:]PORT", help="serve them to Prometheus")
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="import this as well")
 @click.option("--reload", is_flag=True, help="start anew when a Python file changes")
+@log_format
 @pass_session
 @click.pass_context
 def worker(ctx: click.Context, session: Session, /, **options: Any) -> None:
@@ -112,11 +114,17 @@ def stop(session: Session, id: str) -> None:
 
 
 def work(
-    session: Session, app: str, *, imports: tuple[str, ...], reload: bool, **options: Any
+    session: Session,
+    app: str,
+    *,
+    imports: tuple[str, ...],
+    reload: bool,
+    log_format: str = "text",
+    **options: Any,
 ) -> None:
     """Run the workers of an app until they are told to stop."""
     if reload:
-        _work_reloading(session, app, imports, options)
+        _work_reloading(session, app, imports, {**options, "log_format": log_format})
         return
     found = locate.named(app)
     locate.also_import(imports)
@@ -125,7 +133,7 @@ def work(
     from holdfast.worker import fleet
 
     wanted = {name: value for name, value in options.items() if value is not None}
-    fleet.run(found, screen=_screen(session), **wanted)
+    fleet.run(found, screen=_screen(session, log_format), **wanted)
 
 
 def _work_reloading(
@@ -166,11 +174,13 @@ def _word(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
-def _screen(session: Session) -> "Screen":
+def _screen(session: Session, log_format: str) -> "Screen":
     from holdfast.worker.screen import Screen
 
     if session.json:
         return Screen("json")
+    if log_format == "json":
+        return Screen("records", session.quiet)
     return Screen.on(terminal=sys.stderr.isatty(), quiet=session.quiet)
 
 

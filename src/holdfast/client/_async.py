@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import AsyncConnection
 
-from holdfast import conninfo
+from holdfast import conninfo, tracing
 from holdfast.client import _secrets as secrets
 from holdfast.client import _wire as wire
 from holdfast.client._async_doors import AsyncBound, AsyncPool
@@ -196,12 +196,8 @@ class AsyncClient:
         if not jobs:
             return []
         ids = wire.ids_of(jobs)
-        if len(jobs) > _MANY:
-            return await _enqueue_in_steps(self._door, jobs, ids, repeat)
-        items = wire.items(jobs, ids)
-        again = Call("enqueue", _ENQUEUE, [items, True])
-        first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
-        return [Enqueued(*row) for row in await self._door.run(first)]
+        with tracing.enqueueing(jobs, ids) as traced:
+            return await _enqueue(self._door, traced, ids, repeat)
 
     async def copy(self, jobs: Iterable[NewJob]) -> int:
         """Store very many plain jobs by COPY, in one transaction; returns how many.
@@ -209,20 +205,8 @@ class AsyncClient:
         Plain means without key, lane, delay, run_at and lease. Not repeated after a lost reply:
         UnknownOutcome then says that they may have been stored, all or none.
         """
-        jobs = iter(jobs)
-        queues: dict[str, wire.CopySettings] = {}
-        counts: Counter[tuple[str, str]] = Counter()
-        async with self._door.transaction("copy") as door:
-            [(now,)] = await door.run(Call("copy", "select holdfast.now()::text"))
-            while some := list(islice(jobs, 2000)):
-                unseen = {job.queue for job in some} - queues.keys()
-                queues.update(await _copy_settings(door, unseen))
-                await door.copy(_COPY, wire.copy_rows(some, queues, now))
-                counts.update((job.queue, job.kind) for job in some)
-            for queue in queues:
-                kinds = {kind: jobs for (name, kind), jobs in counts.items() if name == queue}
-                await door.run(Call("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
-        return counts.total()
+        with tracing.copying(jobs) as traced:
+            return await _copy(self._door, traced)
 
     async def claim(
         self,
@@ -1105,6 +1089,11 @@ class AsyncClient:
         sql = f"select {wire.columns(Depth)} from holdfast.depth order by queue, kind, state"
         return [Depth(*row) for row in await self._door.run(Call("depth", sql, reads=True))]
 
+    async def dead_oldest(self) -> dict[str, timedelta]:
+        """Return how long ago the first of the dead jobs died, for each queue that has some."""
+        sql: LiteralString = "select queue, oldest from holdfast.dead_ages"
+        return dict(await self._door.run(Call("dead_oldest", sql, reads=True)))
+
     async def dead_groups(self) -> list[DeadGroup]:
         """Return dead jobs grouped by how they failed, the largest group first."""
         sql = (
@@ -1153,6 +1142,17 @@ def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
     return [Lease(*(*row[:-1], *held, row[-1])) for row in rows]
 
 
+async def _enqueue(
+    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    if len(jobs) > _MANY:
+        return await _enqueue_in_steps(door, jobs, ids, repeat)
+    items = wire.items(jobs, ids)
+    again = Call("enqueue", _ENQUEUE, [items, True])
+    first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
+    return [Enqueued(*row) for row in await door.run(first)]
+
+
 async def _enqueue_in_steps(
     door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
 ) -> list[Enqueued]:
@@ -1182,6 +1182,23 @@ async def _enqueue_in_steps(
     reason = unknown.reason if unknown else ""
     fix = "Repeat it with the same ids and repeat=True."
     raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
+
+
+async def _copy(door: AsyncPool | AsyncBound, jobs: Iterable[NewJob]) -> int:
+    jobs = iter(jobs)
+    queues: dict[str, wire.CopySettings] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    async with door.transaction("copy") as bound:
+        [(now,)] = await bound.run(Call("copy", "select holdfast.now()::text"))
+        while some := list(islice(jobs, 2000)):
+            unseen = {job.queue for job in some} - queues.keys()
+            queues.update(await _copy_settings(bound, unseen))
+            await bound.copy(_COPY, wire.copy_rows(some, queues, now))
+            counts.update((job.queue, job.kind) for job in some)
+        for queue in queues:
+            kinds = {kind: stored for (name, kind), stored in counts.items() if name == queue}
+            await bound.run(Call("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
+    return counts.total()
 
 
 async def _settle(

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import Connection
 
-from holdfast import conninfo
+from holdfast import conninfo, tracing
 from holdfast.client import _secrets as secrets
 from holdfast.client import _wire as wire
 from holdfast.client._call import Call, Row, may_retry
@@ -191,12 +191,8 @@ class Client:
         if not jobs:
             return []
         ids = wire.ids_of(jobs)
-        if len(jobs) > _MANY:
-            return _enqueue_in_steps(self._door, jobs, ids, repeat)
-        items = wire.items(jobs, ids)
-        again = Call("enqueue", _ENQUEUE, [items, True])
-        first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
-        return [Enqueued(*row) for row in self._door.run(first)]
+        with tracing.enqueueing(jobs, ids) as traced:
+            return _enqueue(self._door, traced, ids, repeat)
 
     def copy(self, jobs: Iterable[NewJob]) -> int:
         """Store very many plain jobs by COPY, in one transaction; returns how many.
@@ -204,20 +200,8 @@ class Client:
         Plain means without key, lane, delay, run_at and lease. Not repeated after a lost reply:
         UnknownOutcome then says that they may have been stored, all or none.
         """
-        jobs = iter(jobs)
-        queues: dict[str, wire.CopySettings] = {}
-        counts: Counter[tuple[str, str]] = Counter()
-        with self._door.transaction("copy") as door:
-            [(now,)] = door.run(Call("copy", "select holdfast.now()::text"))
-            while some := list(islice(jobs, 2000)):
-                unseen = {job.queue for job in some} - queues.keys()
-                queues.update(_copy_settings(door, unseen))
-                door.copy(_COPY, wire.copy_rows(some, queues, now))
-                counts.update((job.queue, job.kind) for job in some)
-            for queue in queues:
-                kinds = {kind: jobs for (name, kind), jobs in counts.items() if name == queue}
-                door.run(Call("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
-        return counts.total()
+        with tracing.copying(jobs) as traced:
+            return _copy(self._door, traced)
 
     def claim(
         self,
@@ -1088,6 +1072,11 @@ class Client:
         sql = f"select {wire.columns(Depth)} from holdfast.depth order by queue, kind, state"
         return [Depth(*row) for row in self._door.run(Call("depth", sql, reads=True))]
 
+    def dead_oldest(self) -> dict[str, timedelta]:
+        """Return how long ago the first of the dead jobs died, for each queue that has some."""
+        sql: LiteralString = "select queue, oldest from holdfast.dead_ages"
+        return dict(self._door.run(Call("dead_oldest", sql, reads=True)))
+
     def dead_groups(self) -> list[DeadGroup]:
         """Return dead jobs grouped by how they failed, the largest group first."""
         sql = (
@@ -1136,6 +1125,17 @@ def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
     return [Lease(*(*row[:-1], *held, row[-1])) for row in rows]
 
 
+def _enqueue(
+    door: Pool | Bound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    if len(jobs) > _MANY:
+        return _enqueue_in_steps(door, jobs, ids, repeat)
+    items = wire.items(jobs, ids)
+    again = Call("enqueue", _ENQUEUE, [items, True])
+    first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
+    return [Enqueued(*row) for row in door.run(first)]
+
+
 def _enqueue_in_steps(
     door: Pool | Bound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
 ) -> list[Enqueued]:
@@ -1165,6 +1165,23 @@ def _enqueue_in_steps(
     reason = unknown.reason if unknown else ""
     fix = "Repeat it with the same ids and repeat=True."
     raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
+
+
+def _copy(door: Pool | Bound, jobs: Iterable[NewJob]) -> int:
+    jobs = iter(jobs)
+    queues: dict[str, wire.CopySettings] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    with door.transaction("copy") as bound:
+        [(now,)] = bound.run(Call("copy", "select holdfast.now()::text"))
+        while some := list(islice(jobs, 2000)):
+            unseen = {job.queue for job in some} - queues.keys()
+            queues.update(_copy_settings(bound, unseen))
+            bound.copy(_COPY, wire.copy_rows(some, queues, now))
+            counts.update((job.queue, job.kind) for job in some)
+        for queue in queues:
+            kinds = {kind: stored for (name, kind), stored in counts.items() if name == queue}
+            bound.run(Call("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
+    return counts.total()
 
 
 def _settle(

@@ -84,7 +84,9 @@ class Server:
             response = await self._respond(request)
         except Exception as error:
             if not isinstance(error, HoldfastError):
-                log.exception("request failed", extra={"path": scope["path"], "id": request_id})
+                log.exception(
+                    "request failed", extra={"path": scope["path"], "request_id": request_id}
+                )
             root = scope.get("root_path", "")
             response = problems.answer(error, root=root, request_id=request_id)
         try:

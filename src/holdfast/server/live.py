@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from holdfast.server.bodies import NewJob
 from holdfast.server.consumers import Consumers
 from holdfast.server.feed import Feed
 from holdfast.server.operations import Operations
+from holdfast.server.prometheus import Totals
 from holdfast.server.redaction import Redaction
 from holdfast.server.series import Series
 from holdfast.server.settings import Settings
@@ -70,6 +72,7 @@ class Live:
         self.consumers = Consumers(self.client)
         self.operations = Operations(self.client)
         self.series = Series(self)
+        self.totals = Totals()
         self.feed = Feed(self, most=settings.streams, most_per_address=settings.streams_per_address)
         self._shared = _Shared(settings.fresh)
         self._slow = _Shared(5.0)
@@ -135,6 +138,10 @@ class Live:
     async def depth(self) -> list[Depth]:
         """Return the counters, as they were within a second."""
         return await self._shared.get("depth", self.reads.depth)
+
+    async def dead_oldest(self) -> dict[str, timedelta]:
+        """Return the ages of the oldest dead jobs, as they were within a second."""
+        return await self._shared.get("dead_oldest", self.reads.dead_oldest)
 
     async def dead_groups(self) -> list[DeadGroup]:
         """Return the groups of dead jobs, as they were within a second."""

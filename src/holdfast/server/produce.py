@@ -1,6 +1,6 @@
 """Storing jobs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from holdfast.model import NewJob as ModelJob
 from holdfast.server import answers, bodies
 from holdfast.server.call import NDJSON, Answer, Call, decoded, media_type
 from holdfast.server.problems import Problem
+from holdfast.tracing import TRACEPARENT
 
 # Jobs in one request.
 MOST = 10_000
@@ -23,7 +24,7 @@ async def enqueue(call: Call) -> Answer:
     """Store one job: 201 for a new one, 200 if a live one has its key."""
     wanted: bodies.NewJob = call.said
     call.user.check_queues([wanted.queue])
-    [stored] = await call.client.enqueue_many([_job(wanted)])
+    [stored] = await call.client.enqueue_many([_job(wanted, _trace(call))])
     call.live.note_enqueued([(stored, wanted)])
     return Answer(_told(stored, wanted), 201 if stored.created else 200)
 
@@ -42,11 +43,12 @@ async def store(
     """Store the jobs that `read` makes of items."""
     wanted: list[tuple[int, bodies.NewJob, ModelJob]] = []
     errors: list[dict[str, Any]] = []
+    trace = _trace(call)
     for index, item in enumerate(items):
         try:
             said = read(item)
             call.user.check_queues([said.queue])
-            wanted.append((index, said, _job(said)))
+            wanted.append((index, said, _job(said, trace)))
         except HoldfastError as error:
             errors.append(_refused(index, error))
     stored, refused = await _store(call.client, [(index, job) for index, _, job in wanted])
@@ -109,7 +111,19 @@ def _refused(index: int, error: HoldfastError) -> dict[str, Any]:
     return told | ({"fix": error.fix} if error.fix else {})
 
 
-def _job(wanted: bodies.NewJob) -> ModelJob:
+def _trace(call: Call) -> Mapping[str, str]:
+    """Return the trace that a request belongs to: its jobs do, unless they name another."""
+    headers = call.request.headers
+    if not TRACEPARENT.fullmatch(headers.get("traceparent", "")):
+        return {}
+    found = {name: headers.get(name, "") for name in ("traceparent", "tracestate")}
+    return {name: text for name, text in found.items() if 0 < len(text) <= 512}
+
+
+def _job(wanted: bodies.NewJob, trace: Mapping[str, str]) -> ModelJob:
+    headers = wanted.headers
+    if trace and "traceparent" not in (headers or {}):
+        headers = {**(headers or {}), **trace}
     return ModelJob(
         kind=wanted.kind,
         payload=None if wanted.payload is UNSET else wanted.payload,
@@ -124,7 +138,7 @@ def _job(wanted: bodies.NewJob) -> ModelJob:
         lane=wanted.lane,
         tenant=wanted.tenant,
         subject=wanted.subject,
-        headers=wanted.headers,
+        headers=headers,
         id=None if wanted.id is None else _id(wanted.id),
     )
 

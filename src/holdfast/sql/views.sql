@@ -81,6 +81,18 @@ left join lateral (
   order by d.ended_at desc limit 1
 ) l on true;
 
+-- dead_ages: how long ago the first of a queue's dead jobs died; one look at an index for each queue.
+create or replace view holdfast.dead_ages as
+select q.name as queue, greatest(holdfast.now() - d.ended_at, '0') as oldest
+from holdfast.queue q
+cross join lateral (
+  -- Not `=`: the order of all dead jobs by time would then do as well, and be walked past those of other queues.
+  select x.ended_at from holdfast.dead x
+  where x.queue between q.name and q.name
+  order by x.queue, x.ended_at
+  limit 1
+) d;
+
 create or replace view holdfast.workers as
 select
   w.name as worker, w.seen_at > holdfast.now() - interval '1 minute' as alive, w.seen_at, w.started_at,

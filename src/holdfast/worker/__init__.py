@@ -11,7 +11,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -30,6 +36,7 @@ from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
 from holdfast.worker.keeper import Keeper, LoopWatch
 from holdfast.worker.life import Counts, Life, Line, Runner
+from holdfast.worker.meter import Address, Meter
 from holdfast.worker.place import place_of
 from holdfast.worker.processes import ProcessRunner
 from holdfast.worker.threads import ThreadRunner
@@ -52,7 +59,8 @@ class Worker:
     `queues` says how many handlers of each queue run at once; by default `concurrency` for every
     queue that a task names. It claims only the kinds it has. `poll` is how often it looks at a
     queue that has been empty for a while; by default every 3.5 seconds, and every second if nothing
-    tells it of work.
+    tells it of work. `metrics` is a port, or an address and a port, where Prometheus can read what
+    it measures.
     """
 
     def __init__(
@@ -68,6 +76,7 @@ class Worker:
         max_jobs: int | Allowance | None = None,
         poll: Duration | None = None,
         upkeep: bool = True,
+        metrics: str | int | None = None,
     ) -> None:
         self.app = app
         self.id = f"{socket.gethostname().split('.')[0][:40]}-{uuid4().hex[:8]}"
@@ -76,6 +85,8 @@ class Worker:
         self._lease = seconds(lease)
         self._grace = seconds(grace)
         self._upkeep = upkeep
+        self._metrics = None if metrics is None else Address.read(metrics)
+        self._meter = None if metrics is None else Meter()
         self._looks_every = None if poll is None else seconds(poll)
         self._until_idle = until_idle
         self._allowance = Allowance(max_jobs) if isinstance(max_jobs, int) else max_jobs
@@ -120,6 +131,7 @@ class Worker:
         with (
             Client(url, pool_size=4, application_name=name, listen_url=listen_url) as client,
             Client(url, pool_size=1, timeout=patience, application_name=name) as renewals,
+            ExitStack() as opened,
         ):
             self._listener = listener = Listener(client, worker=self.id, heard=self._heard)
             self._life = life = Life(
@@ -132,8 +144,10 @@ class Worker:
                 poll=self._poll,
                 until_idle=self._until_idle,
                 allowance=self._allowance,
+                meter=self._meter,
             )
             self._watch = LoopWatch(life, loop, threading.get_ident())
+            opened.enter_context(self._measured())
             self._keeper = keeper = Keeper(life, renewals, self._watch)
             asyncs, threads = AsyncRunner(loop, life.finish), ThreadRunner(life.finish)
             runners: dict[str, Runner] = {"async": asyncs, "thread": threads}
@@ -173,6 +187,18 @@ class Worker:
                     renewals.leave(self.id)
         if self._failure:
             raise self._failure
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        if self._meter is None or self._metrics is None:
+            yield
+            return
+        watch = self._meter.watch
+        watch("listen_up", "Whether notifications arrive; else it polls", lambda: self.hears)
+        watch("loop_lag_seconds", "How late the event loop answered last", lambda: self._watch.lag)
+        with self._meter.served(self._metrics):
+            log.info("metrics", extra={"worker": self.id, "address": str(self._metrics)})
+            yield
 
     def _runs(self, *sorts: str) -> bool:
         return any(self.app.tasks[kind].runs in sorts for kind in self.kinds)

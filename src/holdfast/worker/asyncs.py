@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
+from holdfast import tracing
 from holdfast.current import CurrentJob, Stop, running
 from holdfast.model import Settlement
 from holdfast.worker.life import decided, stopped
@@ -59,13 +60,16 @@ class AsyncRunner:
             self._finish(job, stopped(job))
             return
         task = job.task
+        job.span, raised = tracing.begin(job.lease), None
         try:
             args, kwargs = task.arguments.decode(job.lease.payload_json)
             returned = await task.fn(*args, **kwargs)
         except BaseException as error:
-            settlement = decided(job, raised=error)
+            settlement, raised = decided(job, raised=error), error
         else:
             settlement = decided(job, returned)
+        if job.span:
+            job.span.end(job, settlement, raised)
         self._finish(job, settlement)
 
     def _cancel(self, job: CurrentJob) -> None:

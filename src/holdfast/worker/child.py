@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from math import inf
@@ -22,21 +22,28 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from holdfast import tracing
 from holdfast.app import App
 from holdfast.current import CurrentJob, JobTransaction, running
 from holdfast.model import Duration, Lease, Settlement, Ticket
 from holdfast.worker.life import decided
 from holdfast.worker.place import Place
+from holdfast.worker.screen import Screen
 from holdfast.worker.spawned import belong, ignore_stops
 
 # What a handler notes more often than this is sent together, the last word wins.
 QUIET = 0.1
 
 
-def run(parent: int, place: Place, pipe: Any, deadline: Any) -> None:
+def run(parent: int, place: Place, pipe: Any, deadline: Any, screen: Screen | None) -> None:
     """Run what comes through the pipe until it says that there is nothing more."""
     belong(parent)
     ignore_stops()
+    with screen.shown() if screen else nullcontext():
+        _work(place, pipe, deadline)
+
+
+def _work(place: Place, pipe: Any, deadline: Any) -> None:
     # The last words of a process that crashes.
     with suppress(AttributeError, OSError, ValueError):
         faulthandler.enable()
@@ -222,6 +229,7 @@ class Loop:
         """Run the handler of a job and return what it returned."""
         running.set(job)
         job.resources = self._resources
+        job.span = tracing.begin(job.lease)
         args, kwargs = job.task.arguments.decode(job.lease.payload_json)
         returned = job.task.fn(*args, **kwargs)
         if not inspect.iscoroutine(returned):
@@ -251,15 +259,17 @@ class Loop:
 
 def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
     """Return how to end the job, and whether this process is not fit for another one."""
-    spent = False
+    spent, raised = False, None
     try:
         with _limited(job.task.memory):
             returned = copy_context().run(loop.call, job)
     except BaseException as error:
         spent = isinstance(error, MemoryError)
-        settlement = decided(job, raised=error)
+        settlement, raised = decided(job, raised=error), error
     else:
         settlement = decided(job, returned)
+    if job.span:
+        job.span.end(job, settlement, raised)
     if settlement and isinstance(settlement.lease, Lease):
         # The worker has the lease with its payload.
         settlement = replace(settlement, lease=(job.id, job.lease.token))

@@ -11,7 +11,7 @@ import random
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from time import monotonic, sleep
 from typing import Any
@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, Unavailable, Wo
 from holdfast.outcome import seconds
 from holdfast.worker import GRACE, Worker, place
 from holdfast.worker.allowance import Allowance
+from holdfast.worker.meter import Address
 from holdfast.worker.place import Place
 from holdfast.worker.screen import Screen
 from holdfast.worker.spawned import (
@@ -260,6 +261,10 @@ def _work(
     if allowance:
         allowance.join(nth)
         options["max_jobs"] = allowance
+    if (metrics := options.get("metrics")) is not None:
+        # Each process has what only it knows: the ports follow each other.
+        first = Address.read(metrics)
+        options["metrics"] = str(replace(first, port=first.port + nth))
     with (screen or Screen.default()).shown():
         try:
             worker = _Ordered(place.app(), **options)

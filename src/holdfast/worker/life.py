@@ -21,9 +21,11 @@ from holdfast.app import App
 from holdfast.client import Client
 from holdfast.current import CurrentJob, Keeps, Stop
 from holdfast.errors import HoldfastError, LeaseLost, Misuse, Unavailable, UnknownOutcome
+from holdfast.logs import fields_of
 from holdfast.model import Ack, Claim, Lease, Nack, Release, Settled, Settlement
 from holdfast.outcome import RetryBudget, decide, error_kind, error_message
 from holdfast.worker.allowance import Allowance
+from holdfast.worker.meter import Meter
 
 log = logging.getLogger("holdfast.worker")
 
@@ -98,6 +100,7 @@ class Life:
         poll: Callable[[], float],
         until_idle: bool = False,
         allowance: Allowance | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.worker = worker
         self.held: dict[tuple[UUID, UUID], CurrentJob] = {}
@@ -111,7 +114,8 @@ class Life:
         self._poll = poll
         self._until_idle = until_idle
         self._allowance = allowance
-        self._tells = False
+        self._meter = meter
+        self._tells = self._notes = False
         self._budgets = {
             kind: RetryBudget(task.retry_budget)
             for kind, task in app.tasks.items()
@@ -131,6 +135,7 @@ class Life:
         self._keeps = keeps
         # Asked once: at 30,000 jobs a second even a record that nobody reads would be felt.
         self._tells = log.isEnabledFor(logging.DEBUG)
+        self._notes = self._tells or self._meter is not None
         while True:
             self._bell.clear()
             settlements, claims = self._take_ended(), self._next_claims()
@@ -176,6 +181,8 @@ class Life:
             line.ended += 1
             line.running -= 1
             after = self._next_to_start(line)
+        if self._meter:
+            self._meter.ran(job)
         if after:
             self._start(after)
         self._bell.set()
@@ -200,8 +207,9 @@ class Life:
     def lost(self, job: CurrentJob, detail: str) -> None:
         """Note that a lease is somebody else's by now, and stop its handler."""
         self.counts.lost += 1
-        facts = {"job": str(job.id), "kind": job.kind, "attempt": job.attempt, "detail": detail}
-        log.warning("lease lost", extra=facts)
+        log.warning("lease lost", extra={**fields_of(job), "detail": detail})
+        if self._meter:
+            self._meter.lost(job)
         self.held.pop((job.id, job.lease.token), None)
         self.stop(job, Stop.LOST)
 
@@ -314,6 +322,7 @@ class Life:
     def _hold(self, lease: Lease, sent: float) -> CurrentJob:
         job = CurrentJob(lease, self._app.tasks[lease.kind], self._keeps)
         job.lease_seconds = lease.lease.total_seconds() if lease.lease else self._lease
+        job.claimed = sent
         believe(job, sent)
         self.held[lease.id, lease.token] = job
         return job
@@ -337,7 +346,9 @@ class Life:
         if job.task.timeout is not None:
             job.run_until = now + job.task.timeout
         if self._tells:
-            log.debug("leased", extra=_facts(job))
+            log.debug("leased", extra=fields_of(job))
+        if self._meter:
+            self._meter.started(job)
         self._runners[job.task.runs].start(job)
 
     def _take_ended(self) -> list[tuple[CurrentJob, Settlement]]:
@@ -353,8 +364,8 @@ class Life:
                 if job.settled:
                     self.counts.acked += 1
                 self.held.pop((job.id, job.lease.token), None)
-                if self._tells and (job.settled or job.ticket):
-                    self._tell_ended(job, "done" if job.settled else "handed over")
+                if self._notes and (job.settled or job.ticket):
+                    self._note_ended(job, "done" if job.settled else "handed over")
             else:
                 settlements.append((job, settlement))
         return settlements
@@ -369,24 +380,31 @@ class Life:
                     self.lost(job, answer.detail or "")
             elif type(settlement) is Ack:
                 self.counts.acked += 1
-                if self._tells:
-                    self._tell_ended(job, "done")
+                if self._notes:
+                    self._note_ended(job, "done")
             elif isinstance(settlement, Nack):
                 self.counts.failed += 1
-                facts = {**_facts(job), "error": f"{settlement.error_kind}: {settlement.message}"}
-                log.warning(
-                    "job died" if answer.outcome == "dead" else "attempt failed", extra=facts
-                )
+                died = answer.outcome == "dead"
+                facts = {
+                    **fields_of(job),
+                    "error": f"{settlement.error_kind}: {settlement.message}",
+                }
+                log.warning("job died" if died else "attempt failed", extra=facts)
+                if self._meter:
+                    self._meter.ended(job, "dead" if died else "failed")
             elif isinstance(settlement, Release):
                 self.counts.released += 1
-                if self._tells:
-                    self._tell_ended(job, "released")
-            elif self._tells:
-                self._tell_ended(job, "cancelled")
+                if self._notes:
+                    self._note_ended(job, "released")
+            elif self._notes:
+                self._note_ended(job, "cancelled")
 
-    def _tell_ended(self, job: CurrentJob, how: str) -> None:
-        seconds = 0.0 if job.started is None else monotonic() - job.started
-        log.debug(how, extra={**_facts(job), "seconds": round(seconds, 4)})
+    def _note_ended(self, job: CurrentJob, how: str) -> None:
+        if self._meter:
+            self._meter.ended(job, how.replace(" ", "_"))
+        if self._tells:
+            seconds = 0.0 if job.started is None else monotonic() - job.started
+            log.debug(how, extra={**fields_of(job), "seconds": round(seconds, 4)})
 
     def _settle_alone(self, job: CurrentJob, settlement: Settlement) -> None:
         try:
@@ -429,16 +447,6 @@ class Life:
             return True
         # More than one look: what somebody is about to reap or promote is work, too.
         return self._until_idle and all(line.looks >= ENOUGH_LOOKS for line in self._lines.values())
-
-
-def _facts(job: CurrentJob) -> dict[str, Any]:
-    return {
-        "job": str(job.id),
-        "kind": job.kind,
-        "queue": job.queue,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-    }
 
 
 def believe(job: CurrentJob, sent: float) -> None:

@@ -14,7 +14,7 @@ from holdfast.current import CurrentJob
 from holdfast.errors import WorkerDied
 from holdfast.model import Lease, Nack, Release, Settlement
 from holdfast.outcome import decide
-from holdfast.worker import child
+from holdfast.worker import child, screen
 from holdfast.worker.life import stopped
 from holdfast.worker.place import Place
 from holdfast.worker.spawned import SPAWN, Spawned, how_it_ended
@@ -150,7 +150,7 @@ class Child:
         self._deadline = SPAWN.RawValue("d", 0.0)
         self._pipe, theirs = SPAWN.Pipe()
         with closing(theirs):
-            self._process = Spawned(child.run, place, theirs, self._deadline)
+            self._process = Spawned(child.run, place, theirs, self._deadline, screen.for_children())
 
     def greet(self, patience: float) -> None:
         """Wait a while for it to be ready; raises ChildDied if it never will be."""

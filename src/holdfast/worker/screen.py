@@ -1,6 +1,5 @@
 """What a worker shows: one line for each event, for people, for a log, or for a program."""
 
-import json
 import logging
 import os
 import re
@@ -14,7 +13,9 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Literal
 
-Style = Literal["lines", "log", "json", "none"]
+from holdfast import logs
+
+Style = Literal["lines", "log", "json", "records", "none"]
 
 # Nobody reads more lines in a second; the rest is counted.
 MOST_LINES = 40
@@ -22,7 +23,10 @@ MOST_LINES = 40
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """How events are shown: `lines` for a terminal, `log` without those of single jobs, `json`."""
+    """How events are shown: `lines` for a terminal, `log` without those of single jobs, `json`.
+
+    `records` are those of a log as JSON, and with them all that handlers and libraries log.
+    """
 
     style: Style
     quiet: bool = False
@@ -33,6 +37,8 @@ class Screen:
         """Return what suits this process: nothing where the program set up its own logging."""
         if logging.getLogger("holdfast.worker").hasHandlers():
             return cls("none")
+        if os.environ.get(logs.FORMAT_VARIABLE) == "json":
+            return cls("records")
         terminal = sys.stderr is not None and sys.stderr.isatty()
         return cls.on(terminal=terminal)
 
@@ -46,8 +52,17 @@ class Screen:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the events of this process for the time of the block, and only so."""
+        global _shown
         if self.style == "none":
             yield
+            return
+        if self.style == "records":
+            before_this, _shown = _shown, self
+            try:
+                with logs.json_lines(logging.WARNING if self.quiet else logging.INFO):
+                    yield
+            finally:
+                _shown = before_this
             return
         handler = _Json() if self.style == "json" else _Lines(self)
         everything, worker = logging.getLogger("holdfast"), logging.getLogger("holdfast.worker")
@@ -65,15 +80,20 @@ class Screen:
             worker.setLevel(level)
 
 
+def for_children() -> Screen | None:
+    """Return how child processes should show what their handlers log, if they should."""
+    return _shown
+
+
 class _Json(logging.Handler):
     """One JSON object for each event, on stdout."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logs.JsonFormatter())
+
     def emit(self, record: logging.LogRecord) -> None:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        told = {"at": at.replace("+00:00", "Z"), "event": record.getMessage(), **_facts(record)}
-        if record.exc_info:
-            told["traceback"] = logging.Formatter().formatException(record.exc_info)
-        _write(sys.stdout, json.dumps(told, default=str, ensure_ascii=False))
+        _write(sys.stdout, self.format(record))
 
 
 class _Lines(logging.Handler):
@@ -119,7 +139,7 @@ class _Lines(logging.Handler):
             _write(sys.stderr, f"{datetime.now():%H:%M:%S}  … and {told}")
 
     def _text(self, record: logging.LogRecord) -> str:
-        message, facts = record.getMessage(), _facts(record)
+        message, facts = record.getMessage(), logs.facts(record)
         match message:
             case "starting":
                 return "holdfast {version}  {server}  schema {schema}".format(**facts)
@@ -163,10 +183,6 @@ def _introduction(*, worker: str, queues: dict[str, int], kinds: list[str]) -> s
     return f"worker     {worker}  queues: {names}  slots: {slots}  kinds: {some}"
 
 
-def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
-
-
 def _duration(seconds: float) -> str:
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
@@ -189,6 +205,6 @@ def _write(stream: Any, line: str) -> None:
         stream.flush()
 
 
-_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+_shown: Screen | None = None
 _WORDS = {"attempt failed": "failed", "job died": "dead", "lease lost": "lost"}
 _COLOURS = {"leased": 36, "done": 32, "failed": 33, "dead": 31, "lost": 31}

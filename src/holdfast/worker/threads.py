@@ -6,6 +6,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any
 
+from holdfast import tracing
 from holdfast.current import CurrentJob, running
 from holdfast.model import Settlement
 from holdfast.worker.life import decided, stopped
@@ -64,9 +65,14 @@ class ThreadRunner:
         running.set(job)
         if job.stopped:
             return stopped(job)
+        job.span, raised = tracing.begin(job.lease), None
         try:
             args, kwargs = job.task.arguments.decode(job.lease.payload_json)
             returned = job.task.fn(*args, **kwargs)
         except BaseException as error:
-            return decided(job, raised=error)
-        return decided(job, returned)
+            settlement, raised = decided(job, raised=error), error
+        else:
+            settlement = decided(job, returned)
+        if job.span:
+            job.span.end(job, settlement, raised)
+        return settlement

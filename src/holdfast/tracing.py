@@ -1,0 +1,220 @@
+"""Spans of OpenTelemetry: one where jobs are enqueued, and one for each attempt, linked to it.
+
+The context of the first travels in the headers of its jobs, as W3C writes it. Names follow the
+conventions for messaging. Until the program has set up where spans go, all of this costs a look
+into a dictionary: nothing is imported here that the program has not imported itself.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol
+from uuid import UUID
+
+from holdfast.model import Ack, Cancel, Lease, Nack, NewJob, Release, Settlement, Ticket
+
+log = logging.getLogger("holdfast")
+
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+class Ran(Protocol):
+    """What an attempt's span is told about in the end: the job, as its handler has left it."""
+
+    settled: bool
+    ticket: Ticket | None
+
+
+def enqueueing(
+    jobs: Sequence[NewJob], ids: Sequence[UUID]
+) -> AbstractContextManager[Sequence[NewJob]]:
+    """Enqueue jobs inside a span of its own; gives the same jobs, with its context in them."""
+    if (tracer := _tracer()) is None:
+        return nullcontext(jobs)
+    return _enqueueing(tracer, jobs, ids)
+
+
+def copying(jobs: Iterable[NewJob]) -> AbstractContextManager[Iterable[NewJob]]:
+    """Do what `enqueueing` does for jobs that are only seen as they are stored."""
+    if (tracer := _tracer()) is None:
+        return nullcontext(jobs)
+    return _copying(tracer, jobs)
+
+
+def begin(lease: Lease) -> "AttemptSpan | None":
+    """Start the span of an attempt: what the handler does in this context belongs to it.
+
+    It is the first of a trace and linked to where the job was enqueued: an attempt may come days
+    later, and it is not the only one. None where nobody traces.
+    """
+    if (tracer := _tracer()) is None:
+        return None
+    try:
+        return AttemptSpan(tracer, lease)
+    except Exception:
+        # Whatever is wrong with the program's tracing, its jobs are run.
+        log.exception("a span could not be started", extra={"job": str(lease.id)})
+        return None
+
+
+def ids() -> dict[str, str]:
+    """Return `trace_id` and `span_id` of the span that is current, if there is one."""
+    if _tracer() is None:
+        return {}
+    return _ids(sys.modules["opentelemetry.trace"].get_current_span())
+
+
+def ids_in(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Return `trace_id` and `span_id` of the span that enqueued a job, from its headers."""
+    told = headers.get("traceparent")
+    if isinstance(told, str) and (found := TRACEPARENT.fullmatch(told)):
+        return {"trace_id": found[1], "span_id": found[2]}
+    return {}
+
+
+class AttemptSpan:
+    """The span of one attempt, from the start of its handler to what was decided about it."""
+
+    def __init__(self, tracer: Any, lease: Lease) -> None:
+        from opentelemetry import context, propagate, trace
+
+        headers = lease.headers if lease.headers_json else {}
+        told = propagate.extract({k: v for k, v in headers.items() if isinstance(v, str)})
+        enqueued = trace.get_current_span(told).get_span_context()
+        # Baggage goes on to the handler; of the span only the link does.
+        fresh = trace.set_span_in_context(trace.INVALID_SPAN, told)
+        self._span = tracer.start_span(
+            f"process {lease.queue}",
+            context=fresh,
+            kind=trace.SpanKind.CONSUMER,
+            links=[trace.Link(enqueued)] if enqueued.is_valid else None,
+            attributes={
+                **_about("process", "process"),
+                "messaging.destination.name": lease.queue,
+                "messaging.message.id": str(lease.id),
+                "messaging.client.id": lease.worker,
+                "holdfast.job.kind": lease.kind,
+                "holdfast.job.attempt": lease.attempt,
+                "holdfast.job.max_attempts": lease.max_attempts,
+            },
+        )
+        self.ids = _ids(self._span)
+        # Never detached: every handler runs in a copy of the context that ends with it.
+        context.attach(trace.set_span_in_context(self._span, fresh))
+
+    def end(self, job: Ran, settlement: Settlement | None, raised: BaseException | None) -> None:
+        """End the span with what was decided: only a failed attempt is an error."""
+        try:
+            self._end(job, settlement, raised)
+        except Exception:
+            log.exception("a span could not be ended")
+
+    def _end(self, job: Ran, settlement: Settlement | None, raised: BaseException | None) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        span = self._span
+        span.set_attribute("holdfast.job.outcome", outcome(job, settlement))
+        if isinstance(settlement, Nack):
+            span.set_attribute("error.type", settlement.error_kind or "_OTHER")
+            span.set_status(Status(StatusCode.ERROR, settlement.message))
+            if raised is not None:
+                span.record_exception(raised)
+        span.end()
+
+
+def outcome(job: Ran, settlement: Settlement | None) -> str:
+    """Name how an attempt ended, as far as its worker can tell before the database has answered."""
+    match settlement:
+        case Ack():
+            return "done"
+        case Nack():
+            return "failed"
+        case Release():
+            return "released"
+        case Cancel():
+            return "cancelled"
+    if job.settled:
+        return "done"
+    return "handed_over" if job.ticket else "lost"
+
+
+@contextmanager
+def _enqueueing(
+    tracer: Any, jobs: Sequence[NewJob], ids: Sequence[UUID]
+) -> Iterator[Sequence[NewJob]]:
+    about: dict[str, Any] = {}
+    queues, kinds = {job.queue for job in jobs}, {job.kind for job in jobs}
+    if len(queues) == 1:
+        about["messaging.destination.name"] = jobs[0].queue
+    if len(kinds) == 1:
+        about["holdfast.job.kind"] = jobs[0].kind
+    if len(jobs) == 1:
+        about["messaging.message.id"] = str(ids[0])
+    else:
+        about["messaging.batch.message_count"] = len(jobs)
+    with _producing(tracer, jobs[0].queue if len(queues) == 1 else "", about) as carried:
+        yield [_carrying(job, carried) for job in jobs]
+
+
+@contextmanager
+def _copying(tracer: Any, jobs: Iterable[NewJob]) -> Iterator[Iterable[NewJob]]:
+    with _producing(tracer, "", {}) as carried:
+        yield (_carrying(job, carried) for job in jobs)
+
+
+@contextmanager
+def _producing(tracer: Any, queue: str, about: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    from opentelemetry import propagate, trace
+
+    with tracer.start_as_current_span(
+        f"enqueue {queue}".rstrip(),
+        kind=trace.SpanKind.PRODUCER,
+        attributes={**_about("enqueue", "send"), **about},
+    ):
+        carried: dict[str, str] = {}
+        propagate.inject(carried)
+        yield carried
+
+
+def _carrying(job: NewJob, carried: Mapping[str, str]) -> NewJob:
+    # Whoever gives a job a context of its own means it.
+    if not carried or (job.headers is not None and "traceparent" in job.headers):
+        return job
+    return replace(job, headers={**(job.headers or {}), **carried})
+
+
+def _ids(span: Any) -> dict[str, str]:
+    context = span.get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+def _about(name: str, type: str) -> dict[str, str]:
+    return {
+        "messaging.system": "holdfast",
+        "messaging.operation.name": name,
+        "messaging.operation.type": type,
+    }
+
+
+def _tracer() -> Any:
+    trace = sys.modules.get("opentelemetry.trace")
+    # Another thread may be importing it right now.
+    if trace is None or not hasattr(trace, "get_tracer_provider"):
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return None
+    global _known
+    if _known[0] is not provider:
+        from holdfast import __version__
+
+        _known = provider, provider.get_tracer("holdfast", __version__)
+    return _known[1]
+
+
+_known: tuple[Any, Any] = (None, None)
