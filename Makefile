@@ -47,7 +47,8 @@ lint: setup
 	$(BIN)/python dashboard/build.py check
 
 # The protocol's tests run once more on every older PostgreSQL that Debian's packages brought.
-# Each process of a parallel run has a server of its own; what measures time under faults runs alone.
+# Each process of a parallel run has a server of its own. What measures time under faults runs alone, and
+# so does the browser, whose driver keeps an event loop running.
 test: lint dashboard
 	@for bin in /usr/lib/postgresql/1[4-7]/bin; do \
 	  if [ -x "$$bin/postgres" ]; then \
@@ -57,7 +58,8 @@ test: lint dashboard
 	    echo "tests/sql on PostgreSQL 14 to 17: skipped, none in /usr/lib/postgresql"; \
 	  fi; \
 	done
-	$(PYTEST) --ignore tests/chaos
+	$(PYTEST) --ignore tests/browser --ignore tests/chaos
+	$(BIN)/pytest tests/browser
 	$(BIN)/pytest tests/chaos
 
 chaos: setup

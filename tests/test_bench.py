@@ -21,6 +21,9 @@ TINY = Options(
     drain=500,
     pickups=5,
     idle=0,
+    rows=2_000,
+    requests=2,
+    dead=100,
 )
 
 

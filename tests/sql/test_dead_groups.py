@@ -50,8 +50,8 @@ def test_groups_are_counted_whatever_becomes_of_their_jobs(db: Protocol) -> None
 def test_changes_are_summed_up_when_they_are_many(db: Protocol) -> None:
     die(db, 1, "once")
     db.connection.execute(
-        "insert into holdfast.dead_tally select fingerprint, kind, queue, n from holdfast.dead, "
-        "unnest(array[1, -1]) n, generate_series(1, 600)"
+        "insert into holdfast.dead_tally select part, fingerprint, kind, queue, n "
+        "from holdfast.dead, unnest(array[1, -1]) n, generate_series(1, 600)"
     )
 
     db.upkeep()
@@ -64,8 +64,8 @@ def test_changes_are_summed_up_when_they_are_many(db: Protocol) -> None:
 def test_a_recount_mends_wrong_counts(db: Protocol, wrong: int) -> None:
     die(db, 3, "once")
     db.connection.execute(
-        "insert into holdfast.dead_tally select distinct fingerprint, kind, queue, %s::bigint "
-        "from holdfast.dead",
+        "insert into holdfast.dead_tally select distinct part, fingerprint, kind, queue, "
+        "%s::bigint from holdfast.dead",
         [wrong],
     )
 

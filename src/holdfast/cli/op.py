@@ -147,7 +147,7 @@ def _followed(session: Session, client: "Client", followed: "Operation") -> "Ope
     told = time.monotonic()
     while followed.state == "running":
         if client.operation_step() is None:
-            time.sleep(0.2)
+            time.sleep(0.05)
         followed = _get(client, followed.id)
         if time.monotonic() - told > 1:
             told = time.monotonic()

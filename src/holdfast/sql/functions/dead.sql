@@ -1,23 +1,5 @@
 -- Dead jobs by how they failed: counts that are kept, so that millions can be looked at.
 
-create or replace function holdfast.count_dead()
-returns trigger
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if tg_op <> 'INSERT' then
-    insert into holdfast.dead_tally (fingerprint, kind, queue, jobs)
-    select r.fingerprint, r.kind, r.queue, -count(*) from removed r where r.state = 'dead' group by r.fingerprint, r.kind, r.queue;
-  end if;
-  if tg_op <> 'DELETE' then
-    insert into holdfast.dead_tally (fingerprint, kind, queue, jobs)
-    select a.fingerprint, a.kind, a.queue, count(*) from added a group by a.fingerprint, a.kind, a.queue;
-  end if;
-  return null;
-end
-$$;
-
 -- fold_dead: sum the changes up, once there are many; how many there were.
 create or replace function holdfast.fold_dead()
 returns bigint
@@ -27,7 +9,7 @@ declare
   v_changes bigint;
 begin
   if not (
-       select count(*) >= 1000 and count(*) >= 2 * count(distinct (t.fingerprint, t.kind, t.queue))
+       select count(*) >= 1000 and count(*) >= 2 * count(distinct (t.part, t.fingerprint, t.kind, t.queue))
        from (select x.* from holdfast.dead_tally x limit 20000) t)
      or not pg_try_advisory_xact_lock(4915, 4) then
     return 0;
@@ -35,8 +17,11 @@ begin
   with changes as (
     delete from holdfast.dead_tally returning *
   ), sums as (
-    insert into holdfast.dead_tally (fingerprint, kind, queue, jobs)
-    select c.fingerprint, c.kind, c.queue, sum(c.jobs) from changes c group by c.fingerprint, c.kind, c.queue having sum(c.jobs) <> 0
+    insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+    select c.part, c.fingerprint, c.kind, c.queue, sum(c.jobs)
+    from changes c
+    group by c.part, c.fingerprint, c.kind, c.queue
+    having sum(c.jobs) <> 0
   )
   select count(*) into v_changes from changes;
   return v_changes;
@@ -48,13 +33,13 @@ create or replace function holdfast.recount_dead()
 returns void
 language sql
 as $$
-  insert into holdfast.dead_tally (fingerprint, kind, queue, jobs)
-  select x.fingerprint, x.kind, x.queue, sum(x.jobs)
+  insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+  select x.part, x.fingerprint, x.kind, x.queue, sum(x.jobs)
   from (
-    select d.fingerprint, d.kind, d.queue, count(*) as jobs from holdfast.dead d group by d.fingerprint, d.kind, d.queue
+    select d.part, d.fingerprint, d.kind, d.queue, count(*) as jobs from holdfast.dead d group by d.part, d.fingerprint, d.kind, d.queue
     union all
-    select t.fingerprint, t.kind, t.queue, -t.jobs from holdfast.dead_tally t
+    select t.part, t.fingerprint, t.kind, t.queue, -t.jobs from holdfast.dead_tally t
   ) x
-  group by x.fingerprint, x.kind, x.queue
+  group by x.part, x.fingerprint, x.kind, x.queue
   having sum(x.jobs) <> 0
 $$;

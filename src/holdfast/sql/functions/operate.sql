@@ -92,6 +92,13 @@ begin
       from queued q
       join ended e on e.id = q.id
       group by e.queue, e.kind
+    ), grouped as (
+      insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+      select v_part, e.fingerprint, e.kind, e.queue, -count(*)
+      from queued q
+      join ended e on e.id = q.id
+      where e.state = 'dead'
+      group by e.fingerprint, e.kind, e.queue
     )
     select array_agg(q.id) as ids, array_agg(distinct q.queue) as queues into back from queued q;
     continue when back.ids is null;
@@ -253,7 +260,7 @@ begin
       end if;
     else
       v_to := holdfast.queue_part(queue);
-      select d.queue, d.kind into dead from holdfast.dead d
+      select d.queue, d.kind, d.fingerprint into dead from holdfast.dead d
       where d.part = v_part and d.id = these.id and d.queue <> move.queue for update;
       if found then
         update holdfast.dead d
@@ -261,6 +268,8 @@ begin
         where d.part = v_part and d.id = these.id;
         insert into holdfast.tally (part, queue, kind, dead)
         values (v_part, dead.queue, dead.kind, -1), (v_to, move.queue, dead.kind, 1);
+        insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+        values (v_part, dead.fingerprint, dead.kind, dead.queue, -1), (v_to, dead.fingerprint, dead.kind, move.queue, 1);
         perform holdfast.resume_lanes(v_part, array[these.id], v_now);
         v_moved := true;
       end if;
@@ -312,6 +321,12 @@ begin
       select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'dead'), -count(*) filter (where r.state = 'cancelled'), count(*)
       from removed r
       group by r.queue, r.kind
+    ), grouped as (
+      insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+      select v_part, r.fingerprint, r.kind, r.queue, -count(*)
+      from removed r
+      where r.state = 'dead'
+      group by r.fingerprint, r.kind, r.queue
     )
     select array_agg(p.id) into v_some from put_away p;
     v_done := v_done || v_some;
@@ -345,9 +360,15 @@ begin
     ), ended as (
       delete from holdfast.ended e
       where e.part = v_part and e.id = any(v_stored)
-      returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state
+      returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state, e.fingerprint
     ), removed as (
-      select w.* from waiting w union all select e.* from ended e
+      select w.* from waiting w union all select e.id, e.queue, e.kind, e.key, e.lane, e.state from ended e
+    ), grouped as (
+      insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+      select v_part, e.fingerprint, e.kind, e.queue, -count(*)
+      from ended e
+      where e.state = 'dead'
+      group by e.fingerprint, e.kind, e.queue
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
       select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'queued'), -count(*) filter (where r.state = 'dead'),

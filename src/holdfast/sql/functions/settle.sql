@@ -556,6 +556,12 @@ begin
            (f.job).subject, (f.job).lease_for, f.error, f.fingerprint, (f.job).reason, (f.job).headers, (f.job).payload
     from failed f
     where f.dies
+  ), grouped as (
+    insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+    select fail.part, f.fingerprint, (f.job).kind, (f.job).queue, count(*)
+    from failed f
+    where f.dies
+    group by f.fingerprint, (f.job).kind, (f.job).queue
   ), requeued as (
     update holdfast.job j
     set token = null, lease_until = null, worker = null, held = null, error = f.error, run_at = f.next_at,

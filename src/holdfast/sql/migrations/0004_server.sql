@@ -65,23 +65,13 @@ create table holdfast.operation (
 create index operation_running on holdfast.operation (next_at) where state = 'running';
 create index operation_created on holdfast.operation (created_at);
 
--- How many dead jobs failed alike: changes, summed up now and then. Kept by triggers, since nobody is in a
--- hurry where jobs die, and whoever deletes dead jobs by hand is counted as well.
+-- How many dead jobs failed alike: changes, summed up now and then.
 create table holdfast.dead_tally (
+  part        smallint not null,
   fingerprint text,
   kind        text collate "C" not null,
   queue       text collate "C" not null,
   jobs        bigint not null
 );
 insert into holdfast.dead_tally
-select d.fingerprint, d.kind, d.queue, count(*) from holdfast.dead d group by d.fingerprint, d.kind, d.queue;
-
-create function holdfast.count_dead() returns trigger language plpgsql as $$ begin return null; end $$;
-create trigger dead_added after insert on holdfast.dead referencing new table as added
-  for each statement execute function holdfast.count_dead();
-create trigger dead_changed after update on holdfast.dead referencing old table as removed new table as added
-  for each statement execute function holdfast.count_dead();
-create trigger dead_removed after delete on holdfast.dead referencing old table as removed
-  for each statement execute function holdfast.count_dead();
-create trigger ended_removed after delete on holdfast.ended referencing old table as removed
-  for each statement execute function holdfast.count_dead();
+select d.part, d.fingerprint, d.kind, d.queue, count(*) from holdfast.dead d group by d.part, d.fingerprint, d.kind, d.queue;
