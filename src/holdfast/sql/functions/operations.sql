@@ -46,8 +46,8 @@ begin
   end if;
   execute format('select count(*) from (select from %s j where %s limit $1) x', holdfast.operation_source(verb),
     holdfast.filter_sql(v_filter)) into v_total using least(most, c_cap + 1);
-  execute format('select array(select x.id from generate_series(0, 63) p cross join lateral ('
-    || 'select j.id from %s j where j.part = p::smallint and %s order by j.id desc limit 5) x order by x.id desc limit least(5, $1))',
+  execute format('select array(select x.id from unnest(holdfast.parts()) p cross join lateral ('
+    || 'select j.id from %s j where j.part = p and %s order by j.id desc limit 5) x order by x.id desc limit least(5, $1))',
     holdfast.operation_source(verb), holdfast.filter_sql(v_filter)) into v_sample using most;
   return query
     insert into holdfast.operation as o (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
