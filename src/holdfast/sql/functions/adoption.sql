@@ -269,6 +269,18 @@ as $body$
   for update skip locked
 $body$;
 
+create or replace function holdfast_adopted."{part}_hand_over"(
+  hf_id uuid, hf_token uuid, hf_new_token uuid, hf_until timestamptz, hf_holder text)
+returns timestamptz
+language sql
+set search_path = pg_catalog, pg_temp
+as $body$
+  update {table} job
+  set {token_name} = hf_new_token, {worker_name} = hf_holder, {lease_until_name} = hf_until, {at_name} = clock_timestamp()
+  where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
+  returning job.{lease_until_name}
+$body$;
+
 create or replace function holdfast_adopted."{part}_oldest"()
 returns timestamptz
 language sql stable
@@ -544,7 +556,7 @@ declare
   these record;
 begin
   for l in
-    select x.token, x.part, x.ids, x.claimed_at, coalesce(a.live, false) as live
+    select x.token, x.part, x.ids, x.claimed_at, x.outside, x.worker, x.length, coalesce(a.live, false) as live
     from holdfast.lease x
     left join holdfast.adopted a on a.part = x.part
     where x.token = any(reap_adopted.tokens) and x.open and x.part >= 64
@@ -561,13 +573,42 @@ begin
       return query
         select s.id, s.queue, s.kind, s.worker, s.outcome
         from holdfast.settle_adopted(these.ids, array_fill(l.token, array[cardinality(these.ids)]), 'expire', at,
-          array_fill('LeaseExpired'::text, array[cardinality(these.ids)]),
-          array_fill('the lease ran out and nobody renewed it'::text, array[cardinality(these.ids)])) s;
+          array_fill(case when l.outside then 'NoAnswer' else 'LeaseExpired' end, array[cardinality(these.ids)]),
+          array_fill(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
+                          else 'the lease ran out and nobody renewed it' end, array[cardinality(these.ids)])) s;
     end if;
     update holdfast.lease x
     set open = these.until is not null, until = coalesce(greatest(these.until, at + interval '1 second'), at + interval '5 minutes')
     where x.token = l.token and x.part = l.part and x.open;
   end loop;
+end
+$$;
+
+create or replace function holdfast.hand_over_adopted(id uuid, token uuid, new_token uuid, until timestamptz, holder text)
+returns table (queue text, lease_until timestamptz)
+language plpgsql
+as $$
+declare
+  a holdfast.adopted;
+begin
+  select x.* into a from holdfast.adopted x where x.part = holdfast.part_of(hand_over_adopted.id) and x.live;
+  if found then
+    return query execute format('select $6::text, h from holdfast_adopted.%I($1, $2, $3, $4, $5) h where h is not null', a.part || '_hand_over')
+      using id, token, new_token, until, holder, a.queue;
+  end if;
+end
+$$;
+
+-- refuse_adopted: a job of a queue that is a table is a row of it.
+create or replace function holdfast.refuse_adopted(queue text)
+returns void
+language plpgsql
+as $$
+declare
+  v_table constant text := (select a.relation from holdfast.adopted a where a.queue = refuse_adopted.queue);
+begin
+  perform holdfast.refuse('HF226', format('queue %L is table %s', queue, v_table), null,
+    format('Insert a row into %s: it is a job as soon as its status says so.', v_table));
 end
 $$;
 

@@ -221,6 +221,9 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   select q.* into v_target from holdfast.queue q where q.name = move.queue;
+  if v_target.adopted is not null then
+    perform holdfast.refuse_adopted(queue);
+  end if;
   for these in select u.id from unnest(v_stored) u(id) order by u.id loop
     v_part := holdfast.part_of(these.id);
     select j.* into job from holdfast.job j

@@ -1,29 +1,17 @@
-"""Make a table of the application a queue, and give it back.
+"""Read a table's shape, and say how it becomes a queue."""
 
-The plan is a list of statements, each with the one that undoes it. Each is applied by itself, waits
-for locks so briefly that writers do not notice, and is remembered, so that adoption can be taken up
-again where it failed. What the rows are worth is decided by their status, before and after.
-"""
-
-import random
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, LiteralString, cast
 
 import psycopg
-from psycopg import errors as pg
-from psycopg import sql
-from psycopg.rows import dict_row, scalar_row
 from psycopg.types.json import Jsonb
 
-from holdfast import conninfo
-from holdfast.errors import AdoptionBlocked, CannotAdopt
+from holdfast.adopt.catalog import key_of, literal_sql, locate, name_sql
+from holdfast.errors import CannotAdopt
 
 STATES = ("queued", "leased", "done", "dead", "cancelled")
-# How long a statement may stand in the way of writers while it waits for a lock.
-WAITS = timedelta(milliseconds=50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +35,7 @@ class Plan:
     steps: Sequence[Step]
     existing: Mapping[str, int]
     warnings: Sequence[str] = ()
+    unknown: Mapping[str, int] = field(default_factory=dict)
     code: str = ""
     done: Sequence[str] = ()
 
@@ -74,168 +63,25 @@ class Choices:
     stuck_after: timedelta | None = None
 
 
-def plan(url: str, table: str, choices: Choices | None = None, *, source: str = "") -> Plan:
-    """Read the catalog and say what adopting a table would do; nothing is changed.
-
-    A plan that was begun is returned as it was made, with what is done of it.
-    """
-    with _connection(url, source) as connection:
-        return _begun(connection, table) or _Planner(connection, table, choices or Choices()).plan()
-
-
-def adopt(
-    url: str,
-    made: Plan,
-    *,
-    actor: str | None = None,
-    source: str = "",
-    told: Callable[[str], None] = lambda _: None,
-    patience: timedelta = timedelta(seconds=60),
-) -> None:
-    """Apply a plan, step by step; what was done before is not done again."""
-    with _connection(url, source) as connection:
-        connection.execute(
-            "insert into holdfast.adopted (part, queue, relation, spec, steps, adopted_by) "
-            "values (%s, %s, %s, %s, %s, %s) on conflict (part) do nothing",
-            [
-                made.part,
-                made.queue,
-                made.relation,
-                Jsonb(dict(made.spec)),
-                Jsonb([asdict(step) | {"done": False} for step in made.steps]),
-                actor,
-            ],
-        )
-        done = _done(connection, made.part)
-        for number, step in enumerate(made.steps, 1):
-            if step.name in done:
-                continue
-            told(f"{number}/{len(made.steps)} {step.name}")
-            _apply(connection, step.name, step.do, alone=step.alone, patience=patience)
-            _mark(connection, made.part, step.name, True)
-
-
-def unadopt(
-    url: str,
-    table: str,
-    *,
-    force: bool = False,
-    source: str = "",
-    told: Callable[[str], None] = lambda _: None,
-    patience: timedelta = timedelta(seconds=60),
-) -> Plan:
-    """Undo an adoption, in the opposite order; the rows keep what they say.
-
-    Raises CannotAdopt while Holdfast has leases in the table, unless `force` gives them back.
-    """
-    with _connection(url, source) as connection:
-        made = _begun(connection, table)
-        if made is None:
-            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
-        _let_go(connection, made, force)
-        for step in reversed(made.steps):
-            if step.undo and step.name in made.done:
-                told(f"undo {step.name}")
-                _apply(connection, step.name, step.undo, alone=step.alone, patience=patience)
-                _mark(connection, made.part, step.name, False)
-        connection.execute("delete from holdfast.adopted where part = %s", [made.part])
-    return made
-
-
-def adopted(url: str, *, source: str = "") -> list[dict[str, Any]]:
-    """Return what is adopted: table, queue, whether it is finished, and its depths."""
-    with _connection(url, source) as connection:
-        return connection.cursor(row_factory=dict_row).execute(_ADOPTED).fetchall()
-
-
-def report(url: str, table: str, *, source: str = "") -> list[dict[str, Any]]:
-    """Return what other code did to the rows of a table, and what Holdfast found of it."""
-    with _connection(url, source) as connection:
-        made = _begun(connection, table)
-        if made is None:
-            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
-        cursor = connection.cursor(row_factory=dict_row)
-        return cursor.execute(_REPORT, [made.part]).fetchall()
-
-
-def reconcile(
-    url: str, table: str, *, dry_run: bool = True, source: str = ""
-) -> list[dict[str, Any]]:
-    """Say of rows that are taken whether their output exists; settle those nobody holds any more.
-
-    `verdict` is what becomes of a row: done, queued or dead; `held` rows are left alone.
-    """
-    with _connection(url, source) as connection:
-        made = _begun(connection, table)
-        if made is None:
-            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
-        cursor = connection.cursor(row_factory=dict_row)
-        return cursor.execute(
-            "select * from holdfast.reconcile_adopted(%s::smallint, dry_run => %s)",
-            [made.part, dry_run],
-        ).fetchall()
-
-
-def link(
-    url: str,
-    table: str,
-    *,
-    prefix: str | None = None,
-    source: str = "",
-    patience: timedelta = timedelta(seconds=60),
-) -> str:
-    """Have jobs that wait for a row of a table forgotten when it is deleted.
-
-    Jobs name the row by their subject: `prefix` and the key. Returns the form of the subjects.
-    """
-    with _connection(url, source) as connection:
-        relation, _, name = _locate(connection, table)
-        key = _key(connection, relation)
-        prefix = f"{name}:" if prefix is None else prefix
-        words = ", ".join(_literal(word) for word in (prefix, *key))
-        _apply(
-            connection,
-            "link",
-            f"create or replace trigger holdfast_link after delete on {relation} "
-            "referencing old table as gone_rows for each statement "
-            f"execute function holdfast.linked({words})",
-            patience=patience,
-        )
-    return prefix + ",".join(f"{{{column}}}" for column in key)
-
-
-def unlink(
-    url: str, table: str, *, source: str = "", patience: timedelta = timedelta(seconds=60)
-) -> None:
-    """Undo `link`."""
-    with _connection(url, source) as connection:
-        relation, _, _ = _locate(connection, table)
-        _apply(
-            connection,
-            "unlink",
-            f"drop trigger if exists holdfast_link on {relation}",
-            patience=patience,
-        )
-
-
-class _Planner:
+class Planner:
     """Reads a table's shape and proposes what it means."""
 
     def __init__(self, connection: psycopg.Connection, table: str, choices: Choices) -> None:
         self.connection = connection
         self.choices = choices
-        self.relation, self.schema, self.name = _locate(connection, table)
+        self.relation, self.schema, self.name = locate(connection, table)
         rows = connection.execute(_COLUMNS, [self.relation]).fetchall()
         self.types: dict[str, str] = {name: type for name, type, _ in rows}
         self.defaults: dict[str, str | None] = {name: default for name, _, default in rows}
         self.warnings: list[str] = []
+        self.unknown: dict[str, int] = {}
         self.steps: list[Step] = []
 
     def plan(self) -> Plan:
         chosen = self.choices
         queue = chosen.queue or self.name
         part = self._part(queue)
-        key = _key(self.connection, self.relation)
+        key = key_of(self.connection, self.relation)
         if unfit := [name for name in key if self.types[name].split("(")[0] not in _KEY_TYPES]:
             raise CannotAdopt(
                 f"column {unfit[0]} of the key of {self.relation} is {self.types[unfit[0]]}",
@@ -274,7 +120,17 @@ class _Planner:
         self._grants()
         code = self._code(part, queue, spec)
         self._verbs(part, queue)
-        return Plan(queue, self.relation, part, spec, self.steps, existing, self.warnings, code)
+        return Plan(
+            queue,
+            self.relation,
+            part,
+            spec,
+            self.steps,
+            existing,
+            self.warnings,
+            self.unknown,
+            code,
+        )
 
     def _part(self, queue: str) -> int:
         taken = self._one("select relation from holdfast.adopted where queue = %s", queue)
@@ -303,21 +159,21 @@ class _Planner:
                 f"{self.relation} has no column for the status of a row",
                 why="One would be added, and every row that exists needs a state.",
                 fix="Say what they are:  --existing done (or queued, dead, cancelled); "
-                "or name the column:  --status COLUMN",
+                "or name the column:  --column status=COLUMN",
             )
         if existing not in _WORDS:
             raise CannotAdopt(
                 f"--existing {existing} is no state", fix=f"States are: {', '.join(_WORDS)}."
             )
-        quoted = _name(name)
+        quoted = name_sql(name)
         self.steps.append(
             Step(
                 f"column {name}: existing rows are {_WORDS[existing]}",
                 # The first default is that of rows of before, which are not written.
                 f"alter table {self.relation} add column if not exists {quoted} varchar(20) "
-                f"not null default {_literal(_WORDS[existing])};\n"
+                f"not null default {literal_sql(_WORDS[existing])};\n"
                 f"alter table {self.relation} alter column {quoted} "
-                f"set default {_literal(_WORDS['queued'])}",
+                f"set default {literal_sql(_WORDS['queued'])}",
                 f"alter table {self.relation} drop column if exists {quoted}",
             )
         )
@@ -360,8 +216,8 @@ class _Planner:
                 columns[meaning] = f"holdfast_{meaning}"
                 self.types[columns[meaning]] = type.split(" not null")[0].split(" default")[0]
                 added.append((columns[meaning], type))
-        adds = ",\n  ".join(f"add column if not exists {_name(n)} {t}" for n, t in added)
-        drops = ",\n  ".join(f"drop column if exists {_name(name)}" for name, _ in added)
+        adds = ",\n  ".join(f"add column if not exists {name_sql(n)} {t}" for n, t in added)
+        drops = ",\n  ".join(f"drop column if exists {name_sql(name)}" for name, _ in added)
         self.steps.append(
             Step(
                 "columns of the lease",
@@ -376,7 +232,7 @@ class _Planner:
         if not self._status_added:
             counts = dict(
                 self.connection.execute(
-                    f"select {_name(status)}::text, count(*) from {self.relation} "
+                    f"select {name_sql(status)}::text, count(*) from {self.relation} "
                     "group by 1 order by 2 desc limit 50"
                 ).fetchall()
             )
@@ -386,7 +242,7 @@ class _Planner:
         ]
         checks = self._checks(status)
         words = [w for c in checks for w in c.words]
-        known = list(dict.fromkeys([*labels, *words, *(v for v in counts if v is not None)]))
+        known = list(dict.fromkeys([*labels, *words, *filter(None, counts)]))
         states: dict[str, list[str]] = {s: [v for v in known if _means(s, v)] for s in STATES}
         for state, values in self.choices.states.items():
             if state not in STATES:
@@ -404,7 +260,7 @@ class _Planner:
         understood = {value: state for state, values in states.items() for value in values}
         for value in known:
             if value not in understood:
-                rows = counts.get(value, 0)
+                rows = self.unknown[value] = counts.get(value, 0)
                 self.warnings.append(
                     f"status {value!r} ({rows} rows) is no state: such rows are left alone; "
                     f"else say  --map STATE={value}"
@@ -431,7 +287,7 @@ class _Planner:
                         Step(
                             f"value {value} of {self.types[status]}",
                             f"alter type {self.types[status]} add value if not exists "
-                            f"{_literal(value)}",
+                            f"{literal_sql(value)}",
                             alone=True,
                         )
                     )
@@ -442,9 +298,9 @@ class _Planner:
             missing = [value for value in written if value not in check.words]
             if not missing:
                 continue
-            more = ", ".join(map(_literal, missing))
-            new, old = _name(f"{check.name[:50]}_holdfast"), _name(check.name)
-            wider = f"check (({check.condition}) or {_name(status)}::text in ({more}))"
+            more = ", ".join(map(literal_sql, missing))
+            new, old = name_sql(f"{check.name[:50]}_holdfast"), name_sql(check.name)
+            wider = f"check (({check.condition}) or {name_sql(status)}::text in ({more}))"
             table = f"alter table {self.relation}"
             self.steps += [
                 Step(
@@ -490,7 +346,7 @@ class _Planner:
                 f"--output {chosen.output} names no column",
                 fix="For example:  --output reports.job_id",
             )
-        relation, _, name = _locate(self.connection, table)
+        relation, _, name = locate(self.connection, table)
         if len(spec["key"]) != 1:
             raise CannotAdopt(
                 f"the key of {self.relation} has {len(spec['key'])} columns",
@@ -503,11 +359,11 @@ class _Planner:
             )
         spec["done_when"] = (
             f"exists (select from {relation} made "
-            f"where made.{_name(column)} = job.{_name(spec['key'][0])})"
+            f"where made.{name_sql(column)} = job.{name_sql(spec['key'][0])})"
         )
         twice = self._one(
-            f"select {_name(column)}::text from {relation} where {_name(column)} is not null "
-            f"group by {_name(column)} having count(*) > 1 limit 1"
+            f"select {name_sql(column)}::text from {relation} where {name_sql(column)} is not null "
+            f"group by {name_sql(column)} having count(*) > 1 limit 1"
         )
         if twice is not None:
             self.warnings.append(
@@ -521,8 +377,8 @@ class _Planner:
         self._index(
             f"one output per job: {relation}",
             _index_name(relation, index),
-            f"create unique index concurrently if not exists {_name(index)} "
-            f"on {relation} ({_name(column)}) where {_name(column)} is not null",
+            f"create unique index concurrently if not exists {name_sql(index)} "
+            f"on {relation} ({name_sql(column)}) where {name_sql(column)} is not null",
         )
 
     def _indexes(self, spec: Mapping[str, Any], part: int) -> None:
@@ -533,11 +389,11 @@ class _Planner:
         wanted = {
             "id": f"unique|(({words['id']}))",
             "ready": f"|({words['by_priority']}{words['order']}) where {words['is_queued']}",
-            "leased": f"|({_name(lane) + ', ' if lane else ''}{_name(taken)}) "
+            "leased": f"|({name_sql(lane) + ', ' if lane else ''}{name_sql(taken)}) "
             f"where {words['is_leased']}",
         }
         if lane:
-            wanted["lane"] = f"|({_name(lane)}, {words['order']}) where {words['is_queued']}"
+            wanted["lane"] = f"|({name_sql(lane)}, {words['order']}) where {words['is_queued']}"
         purposes = {
             "id": "find a row by the id of its job",
             "ready": "the order of what waits",
@@ -550,7 +406,7 @@ class _Planner:
                 f"index: {purposes[sort]}",
                 _index_name(self.relation, named[sort]),
                 f"create {unique + ' ' if unique else ''}index concurrently if not exists "
-                f"{_name(named[sort])} on {self.relation} {rest}",
+                f"{name_sql(named[sort])} on {self.relation} {rest}",
             )
 
     def _index(self, name: str, index: str, do: str) -> None:
@@ -559,18 +415,12 @@ class _Planner:
 
     def _grants(self) -> None:
         owner = cast(str, self._one(_OWNER))
-        if not self._one(
-            "select has_table_privilege(%s, %s, 'select') and has_table_privilege(%s, %s, 'update')",
-            owner,
-            self.relation,
-            owner,
-            self.relation,
-        ):
+        if not self._one(_MAY_WRITE, owner, self.relation, owner, self.relation):
             self.steps.append(
                 Step(
                     f"grant to {owner}, who owns the verbs",
-                    f"grant select, update on {self.relation} to {_name(owner)}",
-                    f"revoke select, update on {self.relation} from {_name(owner)}",
+                    f"grant select, update on {self.relation} to {name_sql(owner)}",
+                    f"revoke select, update on {self.relation} from {name_sql(owner)}",
                 )
             )
 
@@ -590,7 +440,7 @@ class _Planner:
         return [part, queue or self.name, self.relation, Jsonb(dict(spec))]
 
     def _verbs(self, part: int, queue: str) -> None:
-        name = _literal(queue)
+        name = literal_sql(queue)
         triggers = {
             "inserted": "insert on {t} referencing new table as new_rows",
             "updated": "update on {t} referencing old table as old_rows new table as new_rows",
@@ -652,7 +502,7 @@ class _Planner:
                 )
 
     def _one(self, query: str, *values: Any, found: bool = False) -> Any:
-        cursor = self.connection.execute(cast(LiteralString, query), list(values) or None)
+        cursor = self.connection.execute(query, list(values) or None)
         row = cursor.fetchone()
         return row is not None if found else row and row[0]
 
@@ -665,155 +515,10 @@ class _Check:
     valid: bool
 
 
-def _connection(url: str, source: str) -> psycopg.Connection:
-    parameters = conninfo.parameters(url, application_name="holdfast adopt")
-    try:
-        return psycopg.connect(**parameters)
-    except psycopg.OperationalError as error:
-        raise conninfo.cannot_connect(url, error, source=source) from error
-
-
-def _locate(connection: psycopg.Connection, table: str) -> tuple[str, str, str]:
-    """The table as PostgreSQL names it, quoted, and its schema and name."""
-    try:
-        row = connection.execute(_RELATION, [table]).fetchone()
-    except (pg.InvalidName, pg.SyntaxError, pg.UndefinedTable):
-        row = None
-    if row is None:
-        # Somebody who types a name as it is means it as it is.
-        row = connection.execute(_RELATION, [_name(table)]).fetchone()
-    if row is None:
-        raise CannotAdopt(f"there is no table {table}", fix="Name its schema too:  shop.orders")
-    relation, schema, name, kind = row
-    if kind != "r" or schema in ("holdfast", "pg_catalog"):
-        raise CannotAdopt(f"{relation} is not a plain table", fix="Views and partitions cannot be.")
-    return relation, schema, name
-
-
-def _key(connection: psycopg.Connection, relation: str) -> list[str]:
-    key = [name for (name,) in connection.execute(_KEY, [relation]).fetchall()]
-    if not key:
-        raise CannotAdopt(
-            f"{relation} has no primary key", fix="A row needs one to be found again: add it first."
-        )
-    return key
-
-
-def _begun(connection: psycopg.Connection, table: str) -> Plan | None:
-    relation, _, _ = _locate(connection, table)
-    row = connection.execute(
-        "select queue, part, spec, steps from holdfast.adopted where relation = %s", [relation]
-    ).fetchone()
-    if row is None:
-        return None
-    queue, part, spec, stored = row
-    steps = [Step(s["name"], s["do"], s["undo"], s["alone"]) for s in stored]
-    done = tuple(s["name"] for s in stored if s["done"])
-    return Plan(queue, relation, part, spec, steps, {}, done=done)
-
-
-def _done(connection: psycopg.Connection, part: int) -> set[str]:
-    cursor = connection.cursor(row_factory=scalar_row)
-    return set(
-        cursor.execute(
-            "select s ->> 'name' from holdfast.adopted a, jsonb_array_elements(a.steps) s "
-            "where a.part = %s and (s -> 'done')::boolean",
-            [part],
-        )
-    )
-
-
-def _mark(connection: psycopg.Connection, part: int, name: str, done: bool) -> None:
-    connection.execute(
-        "update holdfast.adopted a set steps = (select jsonb_agg(case when s.step ->> 'name' = %s "
-        "then s.step || jsonb_build_object('done', %s::boolean) else s.step end order by s.nth) "
-        "from jsonb_array_elements(a.steps) with ordinality s(step, nth)) where a.part = %s",
-        [name, done, part],
-    )
-
-
-def _apply(
-    connection: psycopg.Connection,
-    name: str,
-    statement: str,
-    *,
-    alone: bool = False,
-    patience: timedelta,
-) -> None:
-    if alone:
-        _apply_alone(connection, statement)
-        return
-    give_up = time.monotonic() + patience.total_seconds()
-    while True:
-        try:
-            with connection.transaction():
-                connection.execute(f"set local lock_timeout = {WAITS // timedelta(milliseconds=1)}")
-                connection.execute(cast(LiteralString, statement))
-            return
-        except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
-            if time.monotonic() > give_up:
-                raise AdoptionBlocked(
-                    f"step {name!r} could not have its lock for {patience.total_seconds():.0f} s",
-                    why=_blockers(connection),
-                    fix="What was done stays done. End these transactions and run it again.",
-                ) from error
-            # Writers that queued behind it get through first.
-            time.sleep(random.uniform(0.05, 0.25))
-
-
-def _apply_alone(connection: psycopg.Connection, statement: str) -> None:
-    """Run what takes its time but stands in nobody's way; an index that failed is made anew."""
-    index = statement.partition("if not exists ")[2].partition(" on ")[0]
-    if "index concurrently" in statement and index:
-        table = statement.partition(" on ")[2].partition(" (")[0]
-        broken = connection.execute(_BROKEN, [table, index]).fetchone()
-        if broken:
-            connection.execute(
-                cast(LiteralString, f"drop index concurrently if exists {broken[0]}")
-            )
-    connection.execute(cast(LiteralString, statement))
-
-
-def _let_go(connection: psycopg.Connection, made: Plan, force: bool) -> None:
-    if "the verbs" not in made.done:
-        return
-    held = connection.execute(
-        "select array_agg(h.id), array_agg(h.token) from holdfast.held(array("
-        "select token from holdfast.lease where part = %s and open)) h",
-        [made.part],
-    ).fetchone()
-    assert held
-    ids, tokens = held
-    if not ids:
-        return
-    if not force:
-        raise CannotAdopt(
-            f"Holdfast has {len(ids)} rows of {made.relation} leased",
-            fix="Stop its workers and wait for them, or give them back with --force.",
-        )
-    connection.execute("select from holdfast.release(%s, %s)", [ids, tokens])
-
-
-def _blockers(connection: psycopg.Connection) -> str:
-    rows = connection.execute(_BLOCKERS).fetchall()
-    return "\n".join(
-        f"process {pid} ({application or 'no name'}) is in a transaction since {since:%H:%M:%S}"
-        for pid, application, since in rows
-    )
-
-
-def _name(name: str) -> str:
-    return sql.Identifier(name).as_string(None)
-
-
-def _literal(value: str) -> str:
-    return sql.Literal(value).as_string(None)
-
-
 def _index_name(relation: str, index: str) -> str:
     """An index lives in the schema of its table."""
     cut = relation.rindex(".") if not relation.endswith('"') else relation.rindex('."')
-    return f"{relation[:cut]}.{_name(index)}"
+    return f"{relation[:cut]}.{name_sql(index)}"
 
 
 def _means(state: str, value: str) -> bool:
@@ -826,6 +531,25 @@ def _fits(meaning: str, type: str) -> bool:
 
 
 _KEY_TYPES = {"smallint", "integer", "bigint", "uuid", "text", "character varying", "character"}
+_INTEGER = "smallint|integer|bigint"
+_TEXT = "text|character varying"
+_MEANINGS = {
+    "token": "uuid",
+    "lease_until": "timestamp with time zone",
+    "worker": _TEXT,
+    "attempt": _INTEGER,
+    "max_attempts": _INTEGER,
+    "run_at": "timestamp with time zone",
+    "error": _TEXT,
+    "reason": _TEXT,
+    "started_at": "timestamp",
+    "ended_at": "timestamp",
+    "created_at": "timestamp",
+    "priority": _INTEGER,
+    "lane": "any",
+    "tenant": "any",
+    "kind": "any",
+}
 _INTEGER = "smallint|integer|bigint"
 _TEXT = "text|character varying"
 _MEANINGS = {
@@ -883,33 +607,27 @@ _WORDS = {
 }
 _ROW = "row(%s::smallint, %s, %s, %s, '[]', false, now(), null)::holdfast.adopted"
 
-_RELATION: LiteralString = """
-select format('%%I.%%I', n.nspname, c.relname), n.nspname, c.relname, c.relkind::text
-from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.oid = to_regclass(%s)
-"""
 _COLUMNS: LiteralString = """
 select a.attname, format_type(a.atttypid, a.atttypmod), pg_get_expr(d.adbin, d.adrelid)
 from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
 where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """
-_KEY: LiteralString = """
-select a.attname from pg_index i
-cross join unnest(i.indkey::smallint[]) with ordinality k(number, nth)
-join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
-where i.indrelid = %s::regclass and i.indisprimary order by k.nth
-"""
 _LABELS: LiteralString = """
 select e.enumlabel from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid
 where a.attrelid = %s::regclass and a.attname = %s order by e.enumsortorder
 """
 _CHECKS: LiteralString = """
-select c.conname, pg_get_expr(c.conbin, c.conrelid), array(
-  select m[1] from regexp_matches(pg_get_expr(c.conbin, c.conrelid), '''([^'']*)''', 'g') m), c.convalidated
+select c.conname, e.condition,
+  array(select m[1] from regexp_matches(e.condition, '''([^'']*)''', 'g') m), c.convalidated
 from pg_constraint c join pg_attribute a on a.attrelid = c.conrelid
-where c.conrelid = %s::regclass and a.attname = %s and c.contype = 'c' and c.conkey = array[a.attnum]
+cross join lateral (select pg_get_expr(c.conbin, c.conrelid) as condition) e
+where c.conrelid = %s::regclass and a.attname = %s and c.contype = 'c'
+  and c.conkey = array[a.attnum]
 order by c.conname
+"""
+_MAY_WRITE: LiteralString = """
+select has_table_privilege(%s, %s, 'select') and has_table_privilege(%s, %s, 'update')
 """
 _UNIQUE: LiteralString = """
 select from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
@@ -922,22 +640,4 @@ where not exists (select from holdfast.adopted a where a.part = p)
 _OWNER: LiteralString = """
 select r.rolname from pg_proc p join pg_roles r on r.oid = p.proowner
 where p.oid = 'holdfast.readopt()'::regprocedure
-"""
-_BROKEN: LiteralString = """
-select x.indexrelid::regclass::text from pg_index x join pg_class c on c.oid = x.indexrelid
-where x.indrelid = %s::regclass and not x.indisvalid and quote_ident(c.relname) = trim(%s)
-"""
-_BLOCKERS: LiteralString = """
-select a.pid, a.application_name, a.xact_start from pg_stat_activity a
-where a.datname = current_database() and a.pid <> pg_backend_pid() and a.xact_start is not null
-order by a.xact_start limit 5
-"""
-_ADOPTED: LiteralString = """
-select a.relation as "table", a.queue, a.live, coalesce(q.queued, 0) as queued,
-  coalesce(q.leased, 0) as leased, coalesce(q.done, 0) as done, coalesce(q.dead, 0) as dead
-from holdfast.adopted a left join holdfast.queues q on q.queue = a.queue order by a.relation
-"""
-_REPORT: LiteralString = """
-select n.who, n.what, sum(n.jobs)::bigint as jobs, min(n.sample) as sample, max(n.hour) as last_hour
-from holdfast.adopted_note n where n.part = %s group by n.who, n.what order by 3 desc
 """
