@@ -18,7 +18,7 @@ from psycopg.rows import dict_row, scalar_row
 from psycopg.types.json import Jsonb
 
 from holdfast import conninfo
-from holdfast.adopt.catalog import key_of, literal_sql, locate
+from holdfast.adopt.catalog import key_of, literal_sql, locate, name_sql
 from holdfast.adopt.plan import Choices, Plan, Planner, Step
 from holdfast.errors import AdoptionBlocked, CannotAdopt
 
@@ -92,15 +92,17 @@ def unadopt(
 ) -> Plan:
     """Undo an adoption, in the opposite order; the rows keep what they say.
 
-    Raises CannotAdopt while Holdfast has leases in the table, unless `force` gives them back.
+    Raises CannotAdopt while Holdfast has leases in the table, or rows have a status that was not
+    allowed before, unless `force` gives the leases back and lets such a constraint be.
     """
     with _connection(url, source) as connection:
         made = _begun(connection, table)
         if made is None:
             raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
         _let_go(connection, made, force)
+        wider = _wider(connection, made, force)
         for step in reversed(made.steps):
-            if step.undo and step.name in made.done:
+            if step.undo and step.name in made.done and not step.name.startswith(wider):
                 told(f"undo {step.name}")
                 _apply(connection, step.name, step.undo, alone=step.alone, patience=patience)
                 _mark(connection, made.part, step.name, False)
@@ -259,7 +261,8 @@ def _apply_alone(connection: psycopg.Connection, statement: str) -> None:
     index = statement.partition("if not exists ")[2].partition(" on ")[0]
     if "index concurrently" in statement and index:
         table = statement.partition(" on ")[2].partition(" (")[0]
-        broken = connection.execute(_BROKEN, [table, index]).fetchone()
+        named = index.strip().removeprefix('"').removesuffix('"').replace('""', '"')
+        broken = connection.execute(_BROKEN, [table, named]).fetchone()
         if broken:
             connection.execute(f"drop index concurrently if exists {broken[0]}")
     connection.execute(statement)
@@ -285,6 +288,26 @@ def _let_go(connection: psycopg.Connection, made: Plan, force: bool) -> None:
     connection.execute("select from holdfast.release(%s, %s)", [ids, tokens])
 
 
+def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str, ...]:
+    """The beginnings of steps that cannot be undone, since rows have come to need them."""
+    needed = []
+    status = name_sql(made.spec["status"])
+    for constraint, values in made.spec["widened"].items():
+        row = connection.execute(
+            f"select count(*) from {made.relation} where {status}::text = any(%s)", [values]
+        ).fetchone()
+        rows = row[0] if row else 0
+        if rows and not force:
+            raise CannotAdopt(
+                f"{rows} rows of {made.relation} are {' or '.join(values)}",
+                why=f"Constraint {constraint} did not allow that before.",
+                fix="Give them another status first, or let the constraint be with --force.",
+            )
+        if rows:
+            needed.append(f"constraint {constraint}:")
+    return tuple(needed)
+
+
 def _blockers(connection: psycopg.Connection) -> str:
     rows = connection.execute(_BLOCKERS).fetchall()
     return "\n".join(
@@ -295,7 +318,7 @@ def _blockers(connection: psycopg.Connection) -> str:
 
 _BROKEN: LiteralString = """
 select x.indexrelid::regclass::text from pg_index x join pg_class c on c.oid = x.indexrelid
-where x.indrelid = %s::regclass and not x.indisvalid and quote_ident(c.relname) = trim(%s)
+where x.indrelid = %s::regclass and not x.indisvalid and c.relname = %s
 """
 _BLOCKERS: LiteralString = """
 select a.pid, a.application_name, a.xact_start from pg_stat_activity a

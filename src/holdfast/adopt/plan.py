@@ -75,6 +75,7 @@ class Planner:
         self.defaults: dict[str, str | None] = {name: default for name, _, default in rows}
         self.warnings: list[str] = []
         self.unknown: dict[str, int] = {}
+        self.widened: dict[str, list[str]] = {}
         self.steps: list[Step] = []
 
     def plan(self) -> Plan:
@@ -101,6 +102,7 @@ class Planner:
             "columns": columns,
             "types": {meaning: self.types[name] for meaning, name in columns.items()},
             "hidden": self._hidden(status, columns, added),
+            "widened": self.widened,
             "timezone": self._one("select current_setting('TimeZone')"),
             **({"kind": chosen.kind} if chosen.kind else {}),
         }
@@ -298,6 +300,7 @@ class Planner:
             missing = [value for value in written if value not in check.words]
             if not missing:
                 continue
+            self.widened[check.name] = missing
             more = ", ".join(map(literal_sql, missing))
             new, old = name_sql(f"{check.name[:50]}_holdfast"), name_sql(check.name)
             wider = f"check (({check.condition}) or {name_sql(status)}::text in ({more}))"

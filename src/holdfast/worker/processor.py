@@ -51,9 +51,15 @@ class Processor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    async def _work(self) -> None:
+        try:
+            await self.worker.run_async()
+        finally:
+            await self.worker.app.aclient.close()  # that of this thread's loop
+
     def _run(self) -> None:
         try:
-            asyncio.run(self.worker.run_async())
+            asyncio.run(self._work())
         except BaseException as error:
             self.failure = error
             log.critical("processor failed", exc_info=error, extra={"worker": self.worker.id})

@@ -155,7 +155,7 @@ begin
       where job.ctid = any(v_rows)
       returning {id} as id, {kind} as kind, {payload} as payload, {priority} as priority, {attempt} as attempt,
         {max_attempts} as max_attempts, {lease_until} as lease_until, coalesce({run_at}, {created_at}) as run_at,
-        {created_at} as created_at, {lane} as lane, {tenant} as tenant, {key} as subject, job.ctid
+        {created_at} as created_at, {lane} as lane, {tenant} as tenant, {key} as subject, row({order}) as place
     ), noted as (
       insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
       select hf_token, {part}, {queue}, hf_worker, hf_at, hf_lease, min(t.lease_until), array_agg(t.id)
@@ -164,7 +164,8 @@ begin
     )
     select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at, t.created_at, null::text,
            t.lane, t.tenant, t.subject, null::jsonb, null::interval
-    from taken t;
+    from taken t
+    order by t.priority desc, t.place;
 end
 $body$;
 
@@ -488,7 +489,7 @@ as $$
 #variable_conflict use_column
 declare
   v_how constant text := case verb
-    when 'nack' then 'failed' when 'release' then 'released' when 'expire' then 'expired'
+    when 'ack' then 'acked' when 'nack' then 'failed' when 'release' then 'released' when 'expire' then 'expired'
     when 'cancel' then case when tokens is null then 'cancelled' else 'cancelled by its holder' end end;
   a     holdfast.adopted;
   q     holdfast.queue;

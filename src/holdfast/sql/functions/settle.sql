@@ -689,6 +689,9 @@ begin
   where l.token = lost.token and lost.id = any(l.ids)
   order by l.claimed_at desc
   limit 1;
+  if v_mine and v_how is null and holdfast.part_of(id) >= 64 then
+    v_how := 'ended by other code';   -- of an adopted table, an ack is noted as well
+  end if;
   if v_mine and (verb, coalesce(v_how, 'acked')) in (
     ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
     ('reconcile', 'reconciled')) then
