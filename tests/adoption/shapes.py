@@ -19,7 +19,9 @@ class Shape:
     fill: str
     choices: Choices
     insert: str
+    marker: str
     written: tuple[str, ...]
+    key: str
     before: str = ""
     waiting: int = field(default=20)
 
@@ -75,8 +77,10 @@ REPORTS = Shape(
         from generate_series(1, {rows}) g
     """.replace("%%", "%"),
     choices=Choices(queue="reports", output="reports.job_id", stuck_after=timedelta(minutes=10)),
-    insert="insert into report_jobs (title) values ('another')",
+    insert="insert into report_jobs (title) values ('another {n}')",
+    marker="title = 'another {n}'",
     written=("status", "started_at", "completed_at"),
+    key="id",
 )
 
 ORDERS = Shape(
@@ -106,8 +110,10 @@ ORDERS = Shape(
             "dead": ["broken"],
         },
     ),
-    insert='insert into "Shop Floor"."Order" ("select") values (\'one more\')',
+    insert="""insert into "Shop Floor"."Order" ("select") values ('one more {n}')""",
+    marker="\"select\" = 'one more {n}'",
     written=("state", "retry_count"),
+    key='"order"',
 )
 
 PAGES = Shape(
@@ -124,8 +130,10 @@ PAGES = Shape(
         from generate_series(1, {rows}) g
     """.replace("%%", "%"),
     choices=Choices(queue="pages", existing="done", columns={"lane": "site"}),
-    insert="insert into pages values ('site:1', -1, 'https://example.org/new')",
+    insert="insert into pages values ('new {n}', -1, 'https://example.org/new')",
+    marker="site = 'new {n}'",
     written=("status",),
+    key="number",
     before="update pages set status = 'queued' where number % 20 = 0",
 )
 
@@ -147,8 +155,10 @@ IMAGES = Shape(
         from generate_series(1, {rows}) g
     """.replace("%%", "%"),
     choices=Choices(queue="images", payload=["name", "width"], columns={"tenant": "owner"}),
-    insert="insert into images (name) values ('new.png')",
+    insert="insert into images (name) values ('new {n}.png')",
+    marker="name = 'new {n}.png'",
     written=("status", "attempts", "error_message", "started_at", "finished_at"),
+    key="name",
 )
 
 SHAPES = [REPORTS, ORDERS, PAGES, IMAGES]

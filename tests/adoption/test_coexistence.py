@@ -104,7 +104,7 @@ def test_a_new_row_of_other_code_wakes_a_worker_that_waits(
     with start_processor(app, poll=30) as processor:
         while not table.execute("select from holdfast.waiter").fetchall():
             time.sleep(0.01)
-        table.execute(REPORTS.insert)
+        table.execute(REPORTS.insert.format(n=1))
         assert seen.wait(5)
         assert processor.running
 

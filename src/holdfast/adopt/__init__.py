@@ -60,18 +60,7 @@ def adopt(
 ) -> None:
     """Apply a plan, step by step; what was done before is not done again."""
     with _connection(url, source) as connection:
-        connection.execute(
-            "insert into holdfast.adopted (part, queue, relation, spec, steps, adopted_by) "
-            "values (%s, %s, %s, %s, %s, %s) on conflict (part) do nothing",
-            [
-                made.part,
-                made.queue,
-                made.relation,
-                Jsonb(dict(made.spec)),
-                Jsonb([asdict(step) | {"done": False} for step in made.steps]),
-                actor,
-            ],
-        )
+        _begin(connection, made, actor)
         done = _done(connection, made.part)
         for number, step in enumerate(made.steps, 1):
             if step.name in done:
@@ -205,6 +194,30 @@ def _begun(connection: psycopg.Connection, table: str) -> Plan | None:
     steps = [Step(s["name"], s["do"], s["undo"], s["alone"]) for s in stored]
     done = tuple(s["name"] for s in stored if s["done"])
     return Plan(queue, relation, part, spec, steps, {}, done=done)
+
+
+def _begin(connection: psycopg.Connection, made: Plan, actor: str | None) -> None:
+    """Remember the plan before the first step, unless it was begun before."""
+    with connection.transaction():
+        connection.execute("lock table holdfast.adopted in share row exclusive mode")
+        others = connection.execute(
+            "select part, relation, queue from holdfast.adopted "
+            "where part = %s or relation = %s or queue = %s",
+            [made.part, made.relation, made.queue],
+        ).fetchall()
+        if others == [(made.part, made.relation, made.queue)]:
+            return
+        if others:
+            raise CannotAdopt(
+                f"{others[0][1]} was adopted meanwhile, as queue {others[0][2]}",
+                fix="Make the plan again.",
+            )
+        steps = [asdict(step) | {"done": False} for step in made.steps]
+        connection.execute(
+            "insert into holdfast.adopted (part, queue, relation, spec, steps, adopted_by) "
+            "values (%s, %s, %s, %s, %s, %s)",
+            [made.part, made.queue, made.relation, Jsonb(dict(made.spec)), Jsonb(steps), actor],
+        )
 
 
 def _done(connection: psycopg.Connection, part: int) -> set[str]:

@@ -281,7 +281,7 @@ declare
   other   record;
 begin
   select x.* into j from holdfast.job x where x.part = holdfast.part_of(v_id) and x.id = v_id;
-  if holdfast.part_of(id) >= 64 then
+  if exists (select from holdfast.adopted a where a.part = holdfast.part_of(explain.id)) then
     return holdfast.explain_adopted(id, v_now);
   end if;
   if not found then

@@ -60,7 +60,7 @@ begin
         from holdfast.job x
         where x.part = l.part and x.id = i.id and x.token = l.token
         limit 1) j on true
-      where l.token = any(v_tokens) and l.open and l.part < 64
+      where l.token = any(v_tokens) and l.open
     ), closed as (
       -- A claim that holds nothing any more stays a while as the receipt of its acks. One that is left to
       -- others is looked at again soon: they may be gone.

@@ -4,8 +4,8 @@ create schema holdfast_adopted;   -- what is generated for each: a view and the 
 
 create table holdfast.adopted (
   part       smallint    primary key check (part between 64 and 4095),
-  queue      text collate "C" not null unique check (length(queue) between 1 and 120),
-  relation   text        not null unique,             -- schema and table, quoted
+  queue      text collate "C" not null check (length(queue) between 1 and 120),
+  relation   text        not null,                    -- schema and table, quoted
   spec       jsonb       not null,                    -- what its columns and values mean
   steps      jsonb       not null default '[]',       -- what was done to it: name, do, undo, done
   live       boolean     not null default false,      -- speaks the verbs
