@@ -38,26 +38,28 @@ class Writers:
             thread.join()
 
     def _write(self, number: int) -> None:
-        table, marker = self.shape.table, self.shape.marker.format(n=number)
-        column = self.shape.key
+        table, key = self.shape.table, self.shape.key
+        one = f"{key} = %(key)s and {self.shape.marker.format(n=number)}"
         statements = [
-            self.shape.insert.format(n=number),
-            f"update {table} set {column} = {column} where {marker}",
-            f"delete from {table} where {marker}",
+            f"{self.shape.insert.format(n=number)} returning {key}",
+            f"update {table} set {key} = {key} where {one} returning {key}",
+            f"delete from {table} where {one} returning {key}",
         ]
+        known = None
         with psycopg.connect(self.url, autocommit=True, application_name="the app") as connection:
             connection.execute(f"set lock_timeout = '{LONGEST}'")
             while not self._over.wait(0.002):
                 for statement in statements:
                     began, phase = time.perf_counter(), self.phase
                     try:
-                        connection.execute(statement)
+                        row = connection.execute(statement, {"key": known}).fetchone()
+                        known = row[0] if row else known
                     except psycopg.errors.LockNotAvailable as error:
                         self.failures.append(f"{phase}: {error}")
                     took = time.perf_counter() - began
                     self.longest[phase] = max(self.longest.get(phase, 0.0), took)
                     self.statements += 1
-            connection.execute(f"delete from {table} where {marker}")
+            connection.execute(f"delete from {table} where {self.shape.marker.format(n=number)}")
 
 
 def run(url: str, shape: Shape, rows: int) -> dict[str, Any]:

@@ -30,9 +30,6 @@ begin
     'id', format('overlay(md5(%s) placing %L from 13 for 5)::uuid', v_key, '8' || lpad(to_hex(a.part::integer), 3, '0') || '8'),
     'order', (select string_agg(format('%s%I', prefix, o.name), ', ' order by o.nth)
               from jsonb_array_elements_text(a.spec -> 'order') with ordinality o(name, nth)),
-    'before', (select format('(%s) < (%s)', string_agg(format('first.%I', o.name), ', ' order by o.nth),
-                             string_agg(format('%s%I', prefix, o.name), ', ' order by o.nth))
-               from jsonb_array_elements_text(a.spec -> 'order') with ordinality o(name, nth)),
     'since', quote_literal(a.adopted_at::text) || '::timestamptz',
     'schema', quote_ident((parse_ident(a.relation))[1]),
     'done_when', coalesce(a.spec ->> 'done_when', 'false'));
@@ -87,17 +84,14 @@ begin
       when a.spec ? 'payload' then format('jsonb_build_object(%s)', (
         select string_agg(format('%L, %s%I', p.name, prefix, p.name), ', ' order by p.nth) from jsonb_array_elements_text(a.spec -> 'payload') with ordinality p(name, nth)))
       else format('to_jsonb(%s) - %L::text[]', rtrim(prefix, '.'), array(select jsonb_array_elements_text(a.spec -> 'hidden'))) end,
+    'is_free', format('(%1$s%2$I is null or %1$s%2$I <= hf_at) and (%1$s%3$I is null or %1$s%3$I <= hf_at)',
+      prefix, v_columns ->> 'lease_until', v_columns ->> 'run_at'),
     'set_started', case when v_columns ? 'started_at' then format('%I = %s,', v_columns ->> 'started_at', v_words ->> 'started_at_now') else '' end,
     'set_restarted', case when v_columns ? 'started_at' then
       format('%I = case when d.outcome = ''queued'' then null else %s%I end,', v_columns ->> 'started_at', prefix, v_columns ->> 'started_at') else '' end,
     'set_ended', case when v_columns ? 'ended_at' then
       format('%I = case when d.outcome <> ''queued'' then %s end,', v_columns ->> 'ended_at', v_words ->> 'ended_at_now') else '' end,
     'error_type', coalesce(a.spec -> 'types' ->> 'error', 'text'),
-    'lane_free', case when v_columns ? 'lane' then format(
-        'and (%1$s is null or not exists (select from %2$s first where first.%3$I = %1$s and (%4$s) and (first.%5$I is null or first.%5$I <= hf_at) and %6$s)'
-        || ' and (select count(*) from %2$s busy where busy.%3$I = %1$s and (%7$s)) < hf_lane_limit)',
-        prefix || quote_ident(v_columns ->> 'lane'), a.relation, v_columns ->> 'lane', replace(v_words ->> 'is_queued', prefix, 'first.'),
-        v_columns ->> 'run_at', v_words ->> 'before', replace(v_words ->> 'is_leased', prefix, 'busy.')) else '' end,
     'by_priority', case when v_columns ? 'priority' then format('%s%I desc nulls last, ', prefix, v_columns ->> 'priority') else '' end);
 end
 $$;
@@ -137,15 +131,8 @@ as $body$
 #variable_conflict use_column
 declare
   v_rows constant tid[] := array(
-    select job.ctid
-    from {table} job
-    where {is_queued} and (job.{lease_until_name} is null or job.{lease_until_name} <= hf_at)
-      and (job.{run_at_name} is null or job.{run_at_name} <= hf_at)
-      and (hf_kinds is null or {kind} = any(hf_kinds))
-      {lane_free}
-    order by {by_priority}{order}
-    limit hf_max
-    for update skip locked);
+    {pick}
+    for update of job skip locked);
 begin
   return query
     with taken as (
@@ -330,6 +317,7 @@ create or replace function holdfast_adopted."{part}_track"()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = on set enable_sort = on set enable_seqscan = on   -- whatever the writer has set
 as $body$
 declare
   v_ready bigint;
@@ -356,6 +344,44 @@ begin
 end
 $body$;
 $template$;
+  v_first constant text := $pick$select job.ctid
+    from {table} job
+    where {is_queued} and {is_free} and (hf_kinds is null or {kind} = any(hf_kinds))
+    order by {by_priority}{order}
+    limit hf_max$pick$;
+  -- Of each lane the first that is due, if the lane has room; a lane is found by one probe from the one before.
+  v_heads constant text := $pick$select job.ctid
+    from {table} job
+    where job.ctid = any(array(
+      with recursive lanes as (
+        (select job.{lane_name} as name from {table} job where {is_queued} and job.{lane_name} is not null order by job.{lane_name} limit 1)
+        union all
+        select (select job.{lane_name} from {table} job where {is_queued} and job.{lane_name} > l.name order by job.{lane_name} limit 1)
+        from lanes l
+        where l.name is not null
+      ), heads as (
+        select h.*
+        from lanes l
+        cross join lateral (
+          select job.ctid as place, {priority} as priority, row({order}) as nth, {kind} as kind
+          from {table} job
+          where {is_queued} and {is_free} and job.{lane_name} = l.name
+          order by {order}
+          limit 1
+        ) h
+        where (select count(*) from {table} job where {is_leased} and job.{lane_name} = l.name) < hf_lane_limit
+        union all
+        (select job.ctid, {priority}, row({order}), {kind}
+         from {table} job
+         where {is_queued} and {is_free} and job.{lane_name} is null
+         order by {order}
+         limit hf_max)
+      )
+      select h.place
+      from heads h
+      where hf_kinds is null or h.kind = any(hf_kinds)
+      order by h.priority desc, h.nth
+      limit hf_max)) and {is_queued} and {is_free}$pick$;
   v_track  text;
   v_start  integer;
   v_tracks text := '';
@@ -390,7 +416,7 @@ begin
   ) w
   group by w.what;$notes$ else '' end);
   end loop;
-  v_script := v_script || v_tracks;
+  v_script := replace(v_script || v_tracks, '{pick}', case when a.spec -> 'columns' ? 'lane' then v_heads else v_first end);
   for v_one in select w.key, coalesce(w.value, 'null') as value from jsonb_each_text(v_words) w where w.key <> 'done_when' loop
     v_script := replace(v_script, '{' || v_one.key || '}', v_one.value);
   end loop;
