@@ -18,7 +18,8 @@ def render(id: int, store: str, month: date, created_at: str) -> None:
         if not once(connection, job):
             return
         days = connection.execute(
-            "select amount from sale where store = %s and date_trunc('month', sold) = %s order by sold",
+            "select amount from sale "
+            "where store = %s and date_trunc('month', sold) = %s order by sold",
             [store, month],
         ).fetchall()
         connection.execute(
