@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -129,6 +130,49 @@ def test_rows_that_other_code_left_are_taken_back(
     assert table.execute("select status from report_jobs where id = 40").fetchone() == (
         "completed",
     )
+
+
+@pytest.mark.proves("S1.12")
+def test_a_row_that_other_code_leaves_again_and_again_dies(
+    table: psycopg.Connection, clock: Clock, client: Client
+) -> None:
+    for _ in range(3):
+        assert statuses(table) == {"queued": 5}
+        table.execute(
+            "update report_jobs set status = 'started', started_at = holdfast.now() where id = 20"
+        )
+        clock.advance(minutes=11)
+        client.upkeep()
+
+    assert statuses(table) == {"queued": 4, "failed": 1}
+
+
+def test_the_application_and_the_workers_need_no_further_rights(
+    database: str, table: psycopg.Connection, connect: Connect
+) -> None:
+    table.execute("""
+        create role adopt_app login; create role adopt_worker login in role holdfast_worker;
+        grant select, insert, update, delete on report_jobs to adopt_app;
+        grant usage on sequence report_jobs_id_seq to adopt_app;
+    """)
+    try:
+        the_app = connect(user="adopt_app")
+        the_app.execute("insert into report_jobs (title) values ('by the app')")
+        the_app.execute("update report_jobs set status = 'started' where id = 20")
+        the_app.execute("delete from report_jobs where id = 40")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            the_app.execute('select holdfast_adopted."64_oldest"()')
+        worker = connect(user="adopt_worker")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            worker.execute("select from report_jobs")
+        [lease] = worker.execute(
+            "select id from holdfast.claim('reports', 'w', %s)", [uuid4()]
+        ).fetchall()
+        assert lease
+    finally:
+        for connection in (the_app, worker):
+            connection.close()
+        table.execute("drop owned by adopt_app, adopt_worker; drop role adopt_app, adopt_worker")
 
 
 @pytest.mark.proves("S1.1")

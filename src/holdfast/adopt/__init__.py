@@ -20,7 +20,7 @@ from psycopg.types.json import Jsonb
 from holdfast import conninfo
 from holdfast.adopt.catalog import key_of, literal_sql, locate, name_sql
 from holdfast.adopt.plan import Choices, Plan, Planner, Step
-from holdfast.errors import AdoptionBlocked, CannotAdopt
+from holdfast.errors import AdoptionBlocked, CannotAdopt, Refused
 
 __all__ = [
     "Choices",
@@ -258,6 +258,12 @@ def _apply(
                 connection.execute(f"set local lock_timeout = {WAITS // timedelta(milliseconds=1)}")
                 connection.execute(statement)
             return
+        except pg.InsufficientPrivilege as error:
+            raise Refused(
+                f"user {connection.info.user} may not do this: {error.diag.message_primary}",
+                why=f"It was step {name!r}; what was done before stays done.",
+                fix="Adopt as a user who owns both the table and the schema of Holdfast.",
+            ) from error
         except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
             if time.monotonic() > give_up:
                 raise AdoptionBlocked(

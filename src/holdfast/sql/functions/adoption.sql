@@ -189,12 +189,13 @@ begin
   end if;
   return query
     with d as materialized (
-      select job.ctid as place, u.id, {token} as token, {kind} as kind, {worker} as worker, {attempt} as attempt, u.error,
+      select job.ctid as place, u.id, {token} as token, {kind} as kind, {worker} as worker,
+        {attempt} + u.uncounted as attempt, u.error,
         case hf_verb
           when 'ack' then 'done' when 'release' then 'queued' when 'cancel' then 'cancelled' when 'retry' then 'queued'
           else case
             when hf_verb = 'expire' and ({done_when}) then 'done'
-            when {attempt} >= {max_attempts} or u.final then 'dead'
+            when {attempt} + u.uncounted >= {max_attempts} or u.final then 'dead'
             else 'queued'
           end
         end as outcome,
@@ -202,7 +203,9 @@ begin
           extract(epoch from hf_backoff) * power(2, least({attempt}, 40) - 1), extract(epoch from hf_cap))::double precision)
           else '0' end) as delay
       from (
-        select distinct on (x.id, x.token) x.id, x.token, coalesce(x.final, false) as final, x.error, x.delay
+        select distinct on (x.id, x.token) x.id, x.token, coalesce(x.final, false) as final, x.error, x.delay,
+               -- other code that took a row did not count it
+               case when hf_verb = 'expire' and x.token is null then 1 else 0 end::smallint as uncounted
         from unnest(hf_ids, hf_tokens, hf_finals, hf_errors, hf_delays) x(id, token, final, error, delay)
       ) u
       join {table} job on {id} = u.id
@@ -439,6 +442,7 @@ begin
     v_views := v_views || format(' union all select j.* from holdfast_adopted.%I j', a.part::text);
   end loop;
   execute v_views;
+  revoke all on all functions in schema holdfast_adopted from public;
 end
 $$;
 
