@@ -280,6 +280,22 @@ as $body$
   select coalesce({run_at}, {created_at}) from {table} job where {is_queued} order by {by_priority}{order} limit 1
 $body$;
 
+create or replace function holdfast_adopted."{part}_leased"()
+returns integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $body$
+  select count(*)::integer from {table} job where {is_leased}
+$body$;
+
+create or replace function holdfast_adopted."{part}_taken"(hf_max integer)
+returns setof uuid
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $body$
+  select {id} from {table} job where {is_leased} limit hf_max
+$body$;
+
 create or replace function holdfast_adopted."{part}_held"(hf_ids uuid[], hf_token uuid)
 returns setof uuid
 language sql stable
@@ -469,7 +485,7 @@ begin
       if queue_row.lease_limit is not null or queue_row.rate_limit is not null or v_lanes then
         v_want := least(v_want, holdfast.pass_gate(queue_row, queue_row.adopted, at));
         if queue_row.lease_limit is not null then
-          execute format('select count(*) from holdfast_adopted.%I j where j.state = %L', queue_row.adopted::text, 'leased') into v_leased;
+          execute format('select holdfast_adopted.%I()', queue_row.adopted || '_leased') into v_leased;
           v_want := least(v_want, queue_row.lease_limit - v_leased);
         end if;
       end if;
@@ -882,8 +898,8 @@ begin
   execute format(
     'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) as workers,'
     || ' array_agg(j.lease_until) as untils, array_agg(j.attempt >= j.max_attempts) as last'
-    || ' from (select x.* from holdfast_adopted.%1$I x where x.state = %3$L limit $1) j'
-    || ' join lateral holdfast_adopted.%2$I(array[j.id]) d on true', part::text, part || '_done', 'leased')
+    || ' from holdfast_adopted.%3$I($1) t(id) join holdfast_adopted.%1$I j on j.id = t.id'
+    || ' join lateral holdfast_adopted.%2$I(array[j.id]) d on true', part::text, part || '_done', part || '_taken')
   into said using max_jobs;
   if not dry_run then
     perform from holdfast.reap(max_jobs, a.queue);
