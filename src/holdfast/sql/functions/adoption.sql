@@ -165,7 +165,7 @@ as $body$
   set {lease_until_name} = greatest(job.{lease_until_name}, hf_at + coalesce(hf_lease, (
         select l.length from holdfast.lease l where l.token = u.token limit 1), '30 seconds')),
       {at_name} = clock_timestamp()
-  from unnest(hf_ids, hf_tokens) u(id, token)
+  from (select x.id, x.token from unnest(hf_ids, hf_tokens) x(id, token) order by x.id) u
   where {id} = u.id and job.{token_name} = u.token and ({is_queued} or {is_leased})
   returning u.id, u.token, job.{lease_until_name}
 $body$;
