@@ -498,7 +498,8 @@ begin
         insert into holdfast.rate_use (part, queue, lane, at, starts)
         values (queue_row.adopted, queue_row.name, '', claim_adopted.at, v_got);
       end if;
-      exit when v_left <= 0 or v_got = 0 or not v_lanes;   -- of each lane one at a time
+      -- of each lane one at a time: only those with room for more can give another
+      exit when v_left <= 0 or v_got = 0 or not v_lanes or coalesce(queue_row.lane_limit, 1) = 1;
     end loop;
     exit when v_left <= 0 or turn = 2;
     exit when not exists (select from holdfast.reap(v_left, queue_row.name));
