@@ -19,7 +19,7 @@ ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
 LOOK = {"get", "list", "find", "search", "count_jobs", "attempts", "explain"}
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
-    *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over"),
+    *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over", "guard"),
     *("await_work", "ping"),
 }
 KEEP_UP = {

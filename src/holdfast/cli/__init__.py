@@ -3,6 +3,7 @@
 import click
 
 from holdfast import __version__
+from holdfast.cli.adopt import adopt, adopted, link, unadopt
 from holdfast.cli.completion import completion
 from holdfast.cli.config import config
 from holdfast.cli.dead import dead
@@ -45,6 +46,10 @@ for command in (
     schedule,
     token,
     upkeep,
+    adopt,
+    unadopt,
+    adopted,
+    link,
     demo,
     config,
     completion,
