@@ -152,6 +152,8 @@ class Server:
             if match is Match.NONE:
                 continue
             entry = entries.get(method)
+            if entry and entry.programs and "text/html" in request.headers.get("accept", ""):
+                continue
             # A HEAD must not lease, as a GET of the other dialect does.
             if entry and not (request.method == "HEAD" and entry.changes):
                 return entry, child["path_params"]
