@@ -152,7 +152,7 @@ class Server:
             if match is Match.NONE:
                 continue
             entry = entries.get(method)
-            if entry and entry.programs and "text/html" in request.headers.get("accept", ""):
+            if entry and entry.programs and _is_browser(request):
                 continue
             # A HEAD must not lease, as a GET of the other dialect does.
             if entry and not (request.method == "HEAD" and entry.changes):
@@ -201,11 +201,16 @@ class Server:
 
 
 def _routes(table: Iterable[Entry]) -> Iterable[tuple[Route, dict[str, Entry]]]:
-    by_path: dict[str, dict[str, Entry]] = {}
+    by_path: dict[tuple[str, bool], dict[str, Entry]] = {}
     for entry in table:
-        by_path.setdefault(entry.path, {})[entry.method] = entry
-    for path, entries in by_path.items():
+        # What is for programs stands beside the page of the same address, not in its place.
+        by_path.setdefault((entry.path, entry.programs), {})[entry.method] = entry
+    for (path, _), entries in by_path.items():
         yield Route(path, _nothing), entries
+
+
+def _is_browser(request: Request) -> bool:
+    return str(request.headers.get("accept", "")).startswith("text/html")
 
 
 async def _nothing(request: Request) -> Response:

@@ -220,4 +220,5 @@ PAGES: list[Entry] = [
     *(get(f"/{name}/{{rest:path}}", None, dashboard.page, None) for name in dashboard.PAGES),
 ]
 
-ROUTES = [*OURS, *THEIRS, *ALSO, *PAGES]
+# The addresses of a state, whatever it is called, are looked for behind those that are spelt out.
+ROUTES = [*OURS, *sorted([*THEIRS, *ALSO], key=lambda entry: "{state}" in entry.path), *PAGES]
