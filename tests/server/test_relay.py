@@ -343,8 +343,8 @@ def test_a_touch_tells_the_new_timeout_and_by_how_much(api: Api) -> None:
     [id] = send(api, 1)
     token = dequeue(api)["lock_token"]
 
-    said = api.put(f"/queue/message/{id}/touch", json={"lock_token": token, "extend_seconds": 300})
     usual = api.put(f"/queue/message/{id}/touch", json={"lock_token": token})
+    said = api.put(f"/queue/message/{id}/touch", json={"lock_token": token, "extend_seconds": 300})
 
     assert said.json()["extended_by"] == 300
     assert said.json()["new_timeout_at"] == said.json()["locked_until"]
@@ -410,17 +410,20 @@ def test_the_counts_come_with_messages_if_asked(api: Api, prefix: str) -> None:
 @PREFIXES
 @pytest.mark.proves("S4x.1")
 def test_a_state_is_listed_page_by_page(api: Api, prefix: str) -> None:
-    send(api, *range(5))
+    sent = send(api, *range(5))
 
     pages = [
         api.get(f"{prefix}/queue/main/messages", params={"page": n, "limit": 2}).json()
         for n in (1, 2, 3, 4)
     ]
+    whole = api.get(f"{prefix}/queue/main/messages").json()
     far = api.get(f"{prefix}/queue/main/messages", params={"page": 101, "limit": 100})
     unknown = api.get(f"{prefix}/queue/limbo/messages")
 
-    found = [[one["payload"] for one in page["messages"]] for page in pages]
-    assert found == [[4, 3], [2, 1], [0], []]
+    found = [one["id"] for page in pages for one in page["messages"]]
+    assert [len(page["messages"]) for page in pages] == [2, 2, 1, 0]
+    assert found == [one["id"] for one in whole["messages"]]
+    assert set(found) == set(sent)
     assert pages[0]["pagination"] == {
         "page": 1,
         "limit": 2,
