@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from holdfast import Client
+from holdfast.server import relay_look, relay_operate
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
@@ -408,8 +409,12 @@ def test_the_counts_come_with_messages_if_asked(api: Api, prefix: str) -> None:
 
 
 @PREFIXES
+@pytest.mark.parametrize("stride", [1, 3, 500])
 @pytest.mark.proves("S4x.1")
-def test_a_state_is_listed_page_by_page(api: Api, prefix: str) -> None:
+def test_a_state_is_listed_page_by_page(
+    api: Api, prefix: str, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_look, "STRIDE", stride)
     sent = send(api, *range(5))
 
     pages = [
@@ -515,6 +520,41 @@ def test_all_of_a_state_are_moved_by_an_operation(api: Api) -> None:
     assert (answer.status_code, answer.json()["moved"]) == (200, 3)
     assert answer.json()["operation"]["state"] == "done"
     assert api.get("/queue/status").json()["queued"] == 3
+
+
+@pytest.mark.proves("S4x.1")
+def test_what_takes_longer_is_told_by_its_operation(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_operate, "PATIENCE", 0.0)
+    send(api, 1, 2)
+
+    answer = api.delete("/queue/main/clear")
+    place = answer.headers["location"]
+    end = time.monotonic() + 20
+    while (found := api.get(place).json())["state"] == "running" and time.monotonic() < end:
+        time.sleep(0.01)
+
+    assert (answer.status_code, answer.json()["operation"]["state"]) == (202, "running")
+    assert (found["state"], found["changed"]) == ("done", 2)
+
+
+@pytest.mark.proves("S4x.1")
+def test_all_are_moved_once_by_a_request_that_comes_twice(api: Api) -> None:
+    send(api, 1, 2, max_attempts=1)
+    fail(api, 2)
+    said = {"json": {"from": "dead", "to": "main"}, "headers": {"Idempotency-Key": "k1"}}
+
+    first, second = api.post("/queue/move", **said), api.post("/queue/move", **said)
+    end = time.monotonic() + 20
+    while api.get("/queue/status").json()["queued"] < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert first.json() == second.json()
+    assert second.headers["idempotent-replayed"] == "true"
+    assert api.get("/queue/status").json()["queued"] == 2
+    assert len(api.get("/v1/operations").json()["operations"]) == 1
 
 
 @PREFIXES
