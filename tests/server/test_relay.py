@@ -495,10 +495,10 @@ def test_messages_are_moved_by_id(api: Api, prefix: str) -> None:
         return api.post(f"{prefix}/queue/move", json=said)
 
     archived = move(ids=ids, to="archived").json()
+    wrong_state = move(ids=ids[:1], **{"from": "dead"}, to="main").json()
     back = move(ids=ids[:1], **{"from": "archived"}, to="main").json()
     elsewhere = move(ids=ids[1:], queue="other").json()
     not_there = move(ids=[str(uuid4()), "lt_abc"], to="main").json()
-    wrong_state = move(ids=ids[:1], **{"from": "dead"}, to="main").json()
 
     assert (archived["moved"], archived["failed"]) == (1, 1)
     assert [one.get("code") for one in archived["results"]] == [None, "INVALID_STATE"]
