@@ -230,7 +230,9 @@ def test_the_server_tells_the_code(
             api.get("/queue/message")
         answer = api.request(method, path.format(**known), **options)
 
-    assert answer.json()["code"] == code
+    told = answer.json()
+    # Relay's routes have a word of their own there.
+    assert told.get("holdfast_code", told["code"]) == code
 
 
 def test_an_app_whose_module_fails(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ as $$
 $$;
 
 -- filter_sql: a filter as a condition over holdfast.jobs j. The language:
---   state:dead,cancelled kind:send* -queue:noise attempt:>2 priority:>=5 age:<2h id:1f00ab12
+--   state:dead,cancelled kind:send* -queue:noise attempt:>2 priority:>=5 age:<2h created:>=2026-01-31T12:00:00Z id:1f00ab12
 --   lane: worker: key: tenant: subject: error: group: payload.user.id:42 "text in the last error"
 -- Terms are and-ed, a comma is or, * matches anything, a leading - negates.
 create or replace function holdfast.filter_sql(filter text)
@@ -293,6 +293,15 @@ begin
         end if;
         v_any := v_any || format('holdfast.now() - j.created_at %s interval %L', v_match[1],
           v_match[2] || case v_match[3] when 's' then ' seconds' when 'm' then ' minutes' when 'h' then ' hours' when 'd' then ' days' else ' weeks' end);
+      elsif v_field = 'created' then
+        -- with its zone written out, so that it means the same in every session
+        v_match := regexp_match(v_part, '^(>=|<=|>|<)(\d{4}-\d\d-\d\d)(?:T(\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)(Z|[+-]\d\d:\d\d))?$');
+        if v_match is null or not holdfast.is_time(v_match[2] || 'T' || coalesce(v_match[3], '00:00') || coalesce(v_match[4], 'Z')) then
+          perform holdfast.refuse('HF220', format('filter: created %L at position %s is not such as >=2026-01-31T12:00:00Z', v_part, v_at), null,
+            'A date alone is its midnight in UTC.');
+        end if;
+        v_any := v_any || format('j.created_at %s %L::timestamptz', v_match[1],
+          v_match[2] || 'T' || coalesce(v_match[3], '00:00') || coalesce(v_match[4], 'Z'));
       elsif v_field like 'payload.%' then
         v_any := v_any || case
           when position('*' in v_part) > 0
@@ -300,7 +309,7 @@ begin
           else format('j.payload #>> %L = %L', string_to_array(substr(v_field, 9), '.'), v_part) end;
       else
         perform holdfast.refuse('HF220', format('filter: unknown field %L at position %s', v_field, v_at), null,
-          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, priority, age and payload.path.');
+          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, priority, age, created and payload.path.');
       end if;
     end loop;
     v_match := regexp_match(v_rest, '^(-?)((?:[a-z_]+(?:\.[^:\s"]+)?:)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+))');
