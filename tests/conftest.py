@@ -1,5 +1,6 @@
 """A real PostgreSQL for every test, and for each a database of its own that dies with it."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -62,6 +63,13 @@ class Postgres:
 
     url: str
     major: int
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left_open() -> Iterator[None]:
+    """Have what a file's tests left open told at the file's end, not in some later file's test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
