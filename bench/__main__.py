@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import backlog, cycle, drain, enqueue, lanes, notify, pinned, report
+from bench import activity, backlog, cycle, drain, enqueue, lanes, notify, pinned, report
 from bench.harness import SETTINGS, Options, Server
 
 PARTS = {
@@ -21,6 +21,7 @@ PARTS = {
     "enqueue": enqueue,
     "lanes": lanes,
     "drain": drain,
+    "activity": activity,
 }
 QUICK = Options(
     seconds=1,

@@ -32,6 +32,8 @@ begin
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
         holdfast.search(text, integer, uuid, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+      execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,
+        bigint, integer, interval) to %I', v_role);
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], bigint[]) to %I', v_role);

@@ -32,6 +32,8 @@ declare
   v_pass   boolean;    -- pass over them: they cannot be decided now
   v_moved  integer;
   v_got    integer;
+  v_tells  boolean;    -- every claimed job is put on record
+  v_slot   smallint;
 begin
   if token is null or not coalesce(length(worker) between 1 and 200, false) or worker ~ '[[:cntrl:]]'
      or not coalesce(length(queue) between 1 and 120, false) or queue ~ '[[:cntrl:]]'
@@ -52,6 +54,8 @@ begin
   v_fanout := coalesce(v_queue.fanout, 1);
   lease := coalesce(lease, v_queue.lease, interval '30 seconds');
   v_want := max_jobs;
+  v_tells := coalesce(v_queue.activity = 'all', false);
+  v_slot := case when v_tells then holdfast.event_slot(v_now) end;
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
@@ -121,6 +125,11 @@ begin
             select v_part, claim.queue, t.kind, -count(*), count(*)
             from taken t
             group by t.kind
+          ), told as (
+            insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+            select v_now, v_slot, v_part, t.id, 'claimed', 'leased', claim.queue, t.kind, t.attempt, claim.worker
+            from taken t
+            where v_tells
           )
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
                  t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for

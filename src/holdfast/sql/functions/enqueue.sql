@@ -141,10 +141,15 @@ begin
       on conflict do nothing
       returning part, id, kind, pos
     ), counted as (
-      insert into holdfast.tally (part, queue, kind, queued)
-      select s.part, v_name, s.kind, count(*)
+      insert into holdfast.tally (part, queue, kind, queued, enqueued)
+      select s.part, v_name, s.kind, count(*), count(*)
       from stored s
       group by s.part, s.kind
+    ), told as (
+      insert into holdfast.event (at, slot, part, job, event, state, queue, kind)
+      select v_now, holdfast.event_slot(v_now), s.part, s.id, 'enqueued', 'queued', v_name, s.kind
+      from stored s
+      where v_queue.activity = 'all'
     )
     select array_agg(s.id) as ids, count(s.pos) as ready into part_of_batch from stored s;
     v_stored := v_stored || part_of_batch.ids;
@@ -261,6 +266,8 @@ as $$
 declare
   v_part   constant smallint := holdfast.queue_part(queue_row.name);
   v_digits constant text := holdfast.part_digits(v_part);
+  v_tells  constant boolean := coalesce(queue_row.activity = 'all', false);
+  v_slot   constant smallint := case when v_tells then holdfast.event_slot(at) end;
   v_ids    uuid[];
 begin
   with stored as (
@@ -272,10 +279,15 @@ begin
     from jsonb_array_elements(items) with ordinality as i(item, ord)
     returning id, kind
   ), counted as (
-    insert into holdfast.tally (part, queue, kind, queued)
-    select v_part, queue_row.name, s.kind, count(*)
+    insert into holdfast.tally (part, queue, kind, queued, enqueued)
+    select v_part, queue_row.name, s.kind, count(*), count(*)
     from stored s
     group by s.kind
+  ), told as (
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind)
+    select store_plain.at, v_slot, v_part, s.id, 'enqueued', 'queued', queue_row.name, s.kind
+    from stored s
+    where v_tells
   )
   select array_agg(s.id) into v_ids from stored s;
   return v_ids;
@@ -675,8 +687,8 @@ begin
       where j.id = any(v_known) and j.part = holdfast.part_of(j.id)
       returning j.part, j.queue, j.kind
     )
-    insert into holdfast.tally (part, queue, kind, queued)
-    select r.part, r.queue, r.kind, -count(*)
+    insert into holdfast.tally (part, queue, kind, queued, enqueued)
+    select r.part, r.queue, r.kind, -count(*), -count(*)
     from removed r
     group by r.part, r.queue, r.kind;
   end if;
@@ -740,7 +752,8 @@ begin
       returning id into id;
       created := found;
       if created then
-        insert into holdfast.tally (part, queue, kind, queued) values (v_part, g.queue, g.kind, 1);
+        insert into holdfast.tally (part, queue, kind, queued, enqueued) values (v_part, g.queue, g.kind, 1, 1);
+        perform holdfast.note_enqueued(v_part, id, g.queue, g.kind, at);
         if repeat then
           perform holdfast.take_back(array[wanted]);   -- it ended while this call looked away
         end if;
@@ -801,7 +814,8 @@ begin
       end if;
       created := id = wanted;
       if created then
-        insert into holdfast.tally (part, queue, kind, queued) values (v_part, g.queue, g.kind, 1);
+        insert into holdfast.tally (part, queue, kind, queued, enqueued) values (v_part, g.queue, g.kind, 1, 1);
+        perform holdfast.note_enqueued(v_part, id, g.queue, g.kind, at);
       end if;
       return;
     end if;
@@ -811,6 +825,17 @@ begin
     message = format('key %L of kind %L changed hands too often to be enqueued', g.key, g.kind),
     hint = 'Repeat the transaction.';
 end
+$$;
+
+-- note_enqueued: put one enqueued job on record, if its queue's log has every event.
+create or replace function holdfast.note_enqueued(part smallint, id uuid, queue text, kind text, at timestamptz)
+returns void
+language sql volatile
+as $$
+  insert into holdfast.event (at, slot, part, job, event, state, queue, kind)
+  select note_enqueued.at, holdfast.event_slot(note_enqueued.at), note_enqueued.part, note_enqueued.id, 'enqueued', 'queued',
+         note_enqueued.queue, note_enqueued.kind
+  where note_enqueued.queue = any(holdfast.told_queues())
 $$;
 
 -- copied: what a COPY into holdfast.job owes in the same transaction: the counters and the wake-up.
@@ -825,9 +850,13 @@ begin
   if cardinality(kinds) is distinct from cardinality(counts) or exists (select from unnest(counts) c where c is null or c < 0) then
     perform holdfast.refuse('HF208', 'counts must be one number from zero for each kind');
   end if;
-  insert into holdfast.tally (part, queue, kind, queued)
-  select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs
+  insert into holdfast.tally (part, queue, kind, queued, enqueued)
+  select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs, c.jobs
   from unnest(kinds, counts) c(kind, jobs);
+  insert into holdfast.event (at, slot, part, jobs, event, state, queue, kind)
+  select holdfast.now(), holdfast.event_slot(holdfast.now()), holdfast.queue_part(copied.queue), c.jobs, 'enqueued', 'queued', copied.queue, c.kind
+  from unnest(kinds, counts) c(kind, jobs)
+  where copied.queue = any(holdfast.told_queues());
   if exists (select from holdfast.queue q where q.name = copied.queue and (q.fair or q.by_kind)) then
     perform holdfast.apply_settings(queue);
   end if;

@@ -279,6 +279,7 @@ begin
     perform holdfast.refuse('HF221', format('settings %s do not fit a lane', settings), sqlerrm,
       'limit is at least 1; on_failure is skip, retry or halt; rate_limit and rate_period go together.');
   end;
+  perform holdfast.note('lane_set', actor, null, queue, jsonb_build_object('lane', lane, 'settings', settings));
   perform holdfast.unblock(v_part, array[queue], array[lane], holdfast.now());
 end
 $$;
@@ -311,6 +312,7 @@ begin
   for update of j;
   if found then
     if not held.alive then
+      perform holdfast.note('lane_released', actor, null, queue, jsonb_build_object('lane', lane, 'job', held.id, 'worker', held.worker));
       perform holdfast.expire(v_row.part, array[held.id], array[held.token], v_now);
     end if;
     return query select case when held.alive then 'alive' else 'released' end, held.id, held.worker;

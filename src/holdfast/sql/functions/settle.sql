@@ -14,8 +14,9 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
-  kept  record;
+  v_now  constant timestamptz := holdfast.now();
+  v_told constant text[] := holdfast.told_queues();
+  kept   record;
 begin
   perform holdfast.check_length('lease', lease, '1 year');
   tokens := holdfast.paired(ids, tokens);
@@ -40,7 +41,12 @@ begin
       order by x.id
     ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
-    returning j.id, j.token, j.lease_until, u.nth
+    returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker
+  ), told as (
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+    select v_now, holdfast.event_slot(v_now), t.part, t.id, 'touched', 'leased', t.queue, t.kind, t.attempt, t.worker
+    from touched t
+    where v_told <> '{}' and t.queue = any(v_told)
   )
   select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
          array_agg(t.lease_until order by t.nth) as untils
@@ -74,8 +80,10 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
-  gone  record;
+  v_now  constant timestamptz := holdfast.now();
+  v_told constant text[] := holdfast.told_queues();
+  v_slot constant smallint := case when v_told <> '{}' then holdfast.event_slot(v_now) end;
+  gone   record;
 begin
   tokens := holdfast.paired(ids, tokens);
   if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
@@ -94,12 +102,17 @@ begin
       select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id
     ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
-    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key
+    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key, j.attempt, j.worker
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, done)
     select e.part, e.queue, e.kind, -count(*), count(*)
     from ended e
     group by e.part, e.queue, e.kind
+  ), told as (
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+    select v_now, v_slot, e.part, e.id, 'acked', 'done', e.queue, e.kind, e.attempt, e.worker
+    from ended e
+    where v_told <> '{}' and e.queue = any(v_told)
   )
   select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
          jsonb_agg(jsonb_build_array(e.part, e.queue, e.kind, e.key)) filter (where e.key is not null) as keys,
@@ -441,12 +454,18 @@ begin
       order by x.id, x.token
     ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
-    returning j.part, j.id, u.token, j.queue, j.kind
+    returning j.part, j.id, u.token, j.queue, j.kind, j.attempt
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, queued)
     select r.part, r.queue, r.kind, -count(*), count(*)
     from released r
     group by r.part, r.queue, r.kind
+  ), told as (
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+    select v_now, holdfast.event_slot(v_now), r.part, r.id, 'released', 'queued', r.queue, r.kind, r.attempt + 1,
+           (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1)
+    from released r
+    where r.queue = any(holdfast.told_queues())
   )
   select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues
   into freed
@@ -485,7 +504,7 @@ begin
   end if;
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     select array_agg(c.id) as ids, array_agg(c.token) as tokens into these
-    from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now) c;
+    from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now, null) c;
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
   end loop;
@@ -531,6 +550,7 @@ begin
       holdfast.fingerprint(u.error_kind, u.message) as fingerprint,
       j.attempt >= j.max_attempts or coalesce(u.final, false) as dies,
       coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure,
+      coalesce(q.activity, 'failures') <> 'off' as told,
       fail.at + coalesce(u.delay, make_interval(secs => random() * least(
         extract(epoch from coalesce(q.backoff, '1 second')) * power(2, least(j.attempt, 40) - 1),
         extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
@@ -582,10 +602,18 @@ begin
            fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint
     from failed f
   ), counted as (
-    insert into holdfast.tally (part, queue, kind, leased, dead, queued)
-    select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies)
+    insert into holdfast.tally (part, queue, kind, leased, dead, queued, failed)
+    select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies),
+           count(*)
     from failed f
     group by (f.job).queue, (f.job).kind
+  ), told as (
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker, actor, reason, detail)
+    select fail.at, holdfast.event_slot(fail.at), fail.part, f.id, case fail.how when 'expired' then 'reaped' else 'nacked' end,
+           case when f.dies then 'dead' else 'queued' end, (f.job).queue, (f.job).kind, (f.job).attempt, (f.job).worker,
+           case fail.how when 'expired' then 'upkeep' end, left(f.error, 500), jsonb_build_object('group', f.fingerprint)
+    from failed f
+    where f.told
   )
   select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.dies) as dies,
          array_agg((f.job).queue) as queues, array_agg((f.job).kind) as kinds, array_agg((f.job).worker) as workers,

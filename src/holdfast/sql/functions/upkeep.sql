@@ -483,17 +483,17 @@ begin
   ), sums as (
     select g.part, g.queue, g.kind, sum(g.queued) as queued, sum(g.leased) as leased, sum(g.dead) as dead,
            sum(g.done) as done, sum(g.cancelled) as cancelled, sum(g.archived) as archived,
-           sum(g.reconciled) as reconciled, count(*) as deltas
+           sum(g.reconciled) as reconciled, sum(g.enqueued) as enqueued, sum(g.failed) as failed, count(*) as deltas
     from gone g
     group by g.part, g.queue, g.kind
   ), added as (
-    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled)
-    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled
+    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled, enqueued, failed)
+    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled, s.enqueued, s.failed
     from sums s
     on conflict (part, queue, kind) do update
     set queued = t.queued + excluded.queued, leased = t.leased + excluded.leased, dead = t.dead + excluded.dead,
         done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived,
-        reconciled = t.reconciled + excluded.reconciled
+        reconciled = t.reconciled + excluded.reconciled, enqueued = t.enqueued + excluded.enqueued, failed = t.failed + excluded.failed
   ), known as (
     insert into holdfast.queue (name)
     select distinct s.queue from sums s where length(s.queue) between 1 and 120
@@ -649,7 +649,7 @@ begin
     when 'floors' then
       return holdfast.raise_floors();
     when 'pages' then
-      return holdfast.turn_pages();
+      return holdfast.turn_pages() + holdfast.forget_activity();
   end case;
 end
 $$;

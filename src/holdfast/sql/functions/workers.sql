@@ -89,6 +89,7 @@ begin
   if not found then
     return false;
   end if;
+  perform holdfast.note('worker_stopped', actor, worker => stop_worker.worker);
   perform pg_notify('holdfast', E'\n' || worker);   -- a hint, as for leases: look now
   return true;
 end
