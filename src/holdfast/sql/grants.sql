@@ -56,7 +56,7 @@ begin
         holdfast.beat(text, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval),
         holdfast.operation_step(integer), holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
         holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
-        holdfast.schedule_fault(text, bigint, text) to %I', v_role);
+        holdfast.schedule_fault(text, bigint, text), holdfast.unstrike(integer, text), holdfast.forget_activity() to %I', v_role);
     end if;
     if v_role = 'holdfast_operator' then
       execute format('grant execute on function
@@ -72,7 +72,8 @@ begin
         holdfast.link_spend(text, bytea), holdfast.token_revoke(text, text), holdfast.once(text, text, text),
         holdfast.answered(text, text, text), holdfast.tell(text, jsonb, jsonb), holdfast.receipt(uuid),
         holdfast.operation_preview(text, text, jsonb, bigint, text, text), holdfast.operation_start(uuid, double precision, text),
-        holdfast.operation_cancel(bigint, text) to %I', v_role);
+        holdfast.operation_cancel(bigint, text), holdfast.strike_lift(bigint, text, text),
+        holdfast.strike_add(text, text, text, jsonb, text, interval, text) to %I', v_role);
     end if;
   end loop;
 end

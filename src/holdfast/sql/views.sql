@@ -127,6 +127,15 @@ create or replace view holdfast.events as
 select e.seq, e.at, e.event, e.job, e.queue, e.kind, e.state, e.attempt, e.jobs, e.worker, e.actor, e.reason, e.detail
 from holdfast.event e;
 
+-- strikes: rules by which jobs do not run, and whether they are in force.
+create or replace view holdfast.strikes as
+select
+  s.number, s.mode, s.queue, s.kind, s.payload, s.reason, s.actor, s.created_at,
+  case when isfinite(s.expires_at) then s.expires_at end as expires_at,
+  s.ended_at is null and s.expires_at > holdfast.now() as in_force, s.ended_at, s.ended_by,
+  (select count(*) from (select from holdfast.job j where j.strike = s.number limit 10000) h) as held
+from holdfast.strike s;
+
 -- api_tokens: who may call the server; without the hashes.
 create or replace view holdfast.api_tokens as
 select t.id, t.sort, t.name, t.scopes, t.queues, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by

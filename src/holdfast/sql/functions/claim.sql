@@ -31,7 +31,10 @@ declare
   v_lanes  boolean;    -- the ready order showed jobs that belong to lanes
   v_pass   boolean;    -- pass over them: they cannot be decided now
   v_moved  integer;
+  v_struck integer;
+  v_rounds integer := 0;
   v_got    integer;
+  v_strikes boolean;   -- some are in force here
   v_tells  boolean;    -- every claimed job is put on record
   v_slot   smallint;
 begin
@@ -55,6 +58,9 @@ begin
   lease := coalesce(lease, v_queue.lease, interval '30 seconds');
   v_want := max_jobs;
   v_tells := coalesce(v_queue.activity = 'all', false);
+  v_strikes := exists (
+    select from holdfast.strike s
+    where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true));
   v_slot := case when v_tells then holdfast.event_slot(v_now) end;
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
@@ -105,6 +111,14 @@ begin
           select v_rows || p.chosen, p.moved into v_rows, v_moved
           from holdfast.pick_lanes(v_queue, v_part, v_floors, v_want - coalesce(cardinality(v_rows), 0), kinds, v_now) p;
         end if;
+        v_struck := 0;
+        if v_strikes and v_rows is not null then
+          select p.passed, p.moved into v_rows, v_struck from holdfast.pass_strikes(v_part, v_rows, v_now) p;
+          if v_struck > 0 then
+            perform holdfast.strike_ahead(v_part, queue, v_floors, v_now);
+            v_rounds := v_rounds + 1;
+          end if;
+        end if;
 
         return query
           with taken as (
@@ -142,6 +156,7 @@ begin
           insert into holdfast.rate_use (part, queue, lane, at, starts)
           values (v_base, claim.queue, '', v_now, v_got);
         end if;
+        continue when v_struck > 0 and v_rounds <= 5;   -- what they stood before may be free
         exit when v_lanes is not true;
         v_pass := v_got = 0 and v_moved = 0;
       end loop;
@@ -335,7 +350,7 @@ as $$
 declare
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
   v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs, queue));
-  v_helped   integer := v_promoted + v_reaped;
+  v_helped   integer := v_promoted + v_reaped + holdfast.unstrike(max_jobs, queue);
   v_part     constant smallint := holdfast.queue_part(queue);
   v_lane     text := '';
 begin

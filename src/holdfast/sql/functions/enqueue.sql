@@ -775,10 +775,11 @@ begin
       update holdfast.job j
       set payload = g.payload, headers = g.headers, priority = g.priority, max_attempts = g.max_attempts,
           lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, attempt = 0, error = null,
-          blocked  = j.blocked and v_ready,
+          strike   = null,
+          blocked  = j.blocked and v_ready and j.strike is null,
           lane_seq = case when v_ready then coalesce(j.lane_seq, case when j.lane is not null then nextval('holdfast.pos') end) end,
           pos      = case
-            when not v_ready or j.blocked then null
+            when not v_ready or j.blocked and j.strike is null then null
             when j.pos is not null and j.priority = g.priority then j.pos
             else nextval('holdfast.pos')
           end

@@ -18,6 +18,9 @@ declare
   v_heads  uuid[];
   v_start  uuid[];
   v_more   integer;
+  v_strikes constant boolean := exists (
+    select from holdfast.strike s
+    where s.ended_at is null and s.expires_at > at and coalesce(s.queue = queue_row.name, true));
 begin
   moved := 0;
   if max_jobs <= 0 then
@@ -57,6 +60,7 @@ begin
         from holdfast.job x
         where x.part = pick_lanes.part and x.id = u.id
           and x.token is null and x.run_at <= at and (kinds is null or x.kind = any(kinds))
+          and (not v_strikes or not coalesce(holdfast.held_back(x.queue, x.kind, x.payload, at), false))
         for update skip locked
       ) j
       limit max_jobs

@@ -154,9 +154,11 @@ begin
             when j.lane is null or j.follow or d.run_at > v_now then null
             else coalesce(j.lane_seq, nextval('holdfast.pos'))
           end,
-          blocked = j.blocked and (j.follow or d.run_at <= v_now),
+          -- a job that was held back is looked at afresh: it may be another one now
+          strike = null,
+          blocked = j.blocked and j.strike is null and (j.follow or d.run_at <= v_now),
           pos = case
-            when d.run_at > v_now or j.blocked then null
+            when d.run_at > v_now or j.blocked and j.strike is null then null
             when j.pos is not null and j.priority = coalesce(nullif(changes -> 'priority', 'null')::smallint, j.priority) then j.pos
             else nextval('holdfast.pos')
           end

@@ -15,7 +15,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now  constant timestamptz := holdfast.now();
-  v_told constant text[] := holdfast.told_queues();
+  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
   kept   record;
 begin
   perform holdfast.check_length('lease', lease, '1 year');
@@ -81,7 +81,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now  constant timestamptz := holdfast.now();
-  v_told constant text[] := holdfast.told_queues();
+  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
   v_slot constant smallint := case when v_told <> '{}' then holdfast.event_slot(v_now) end;
   gone   record;
 begin
@@ -438,8 +438,9 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
-  freed record;
+  v_now  constant timestamptz := holdfast.now();
+  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
+  freed  record;
 begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
   perform pg_advisory_xact_lock_shared(4915, 1);
@@ -465,7 +466,7 @@ begin
     select v_now, holdfast.event_slot(v_now), r.part, r.id, 'released', 'queued', r.queue, r.kind, r.attempt + 1,
            (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1)
     from released r
-    where r.queue = any(holdfast.told_queues())
+    where v_told <> '{}' and r.queue = any(v_told)
   )
   select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues
   into freed

@@ -609,7 +609,7 @@ declare
   v_failed jsonb := '{}';
   v_step   text;
 begin
-  foreach v_step in array '{forgotten,floors,reaped,promoted,unblocked,folded,floors,pages}'::text[] loop
+  foreach v_step in array '{forgotten,floors,reaped,promoted,unstruck,unblocked,folded,floors,pages}'::text[] loop
     begin
       v_done := v_done || jsonb_build_object(v_step, holdfast.upkeep_step(v_step));
     exception when others then
@@ -636,12 +636,16 @@ begin
       delete from holdfast.worker w where w.seen_at < holdfast.now() - interval '1 day';
       delete from holdfast.request r where r.at < holdfast.now() - interval '1 day';
       delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < holdfast.now();
+      delete from holdfast.strike s where s.ended_at < holdfast.now() - interval '90 days'
+        and not exists (select from holdfast.job j where j.strike = s.number);
       delete from holdfast.operation o where o.state = 'previewed' and o.created_at < holdfast.now() - interval '1 hour';
       return 0;
     when 'reaped' then
       return (select count(*) from holdfast.reap(1000));
     when 'promoted' then
       return holdfast.promote(1000);
+    when 'unstruck' then
+      return holdfast.unstrike(1000);
     when 'unblocked' then
       return holdfast.sweep(200);
     when 'folded' then

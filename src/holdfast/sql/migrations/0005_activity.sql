@@ -52,7 +52,6 @@ create table holdfast.strike (
   expires_at timestamptz not null default 'infinity',
   ended_at   timestamptz,                             -- its jobs are back, or on their way
   ended_by   text,
-  struck     bigint      not null default 0,          -- jobs it held back or ended
   constraint "mode is hold or skip" check (mode in ('hold', 'skip')),
   constraint "a strike names a queue, a kind or a payload" check (num_nonnulls(queue, kind, payload) > 0)
 );
