@@ -16,7 +16,7 @@ from tests.conftest import SETTINGS, Connect
 from tests.protocol import Protocol, shared_database
 
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
-LOOK = {"get", "list", "find", "search", "attempts", "explain"}
+LOOK = {"get", "list", "find", "search", "attempts", "explain", "activity", "series"}
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
     *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over"),
@@ -26,13 +26,14 @@ KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
-    "operation_step",
+    *("operation_step", "unstrike", "forget_activity", "take_samples", "roll_samples"),
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
     *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel"),
+    *("strike_add", "strike_lift"),
 }
 SERVE = {
     *("token_create", "token_find", "token_revoke", "link_spend"),

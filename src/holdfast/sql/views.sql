@@ -73,7 +73,7 @@ create or replace view holdfast.workers as
 select
   w.name as worker, w.seen_at > holdfast.now() - interval '1 minute' as alive, w.seen_at, w.started_at,
   w.host, w.pid, w.version, w.python, w.queues, w.kinds, w.slots, w.busy, w.rss, w.loop_lag,
-  w.claimed, w.acked, w.failed, w.lost, w.stop_at, w.stop_by
+  w.claimed, w.acked, w.failed, w.lost, w.stop_at, w.stop_by, w.busy_time, w.claimed_at, w.acked_at, w.claims
 from holdfast.worker w;
 
 -- schedules: next_at is null while no slot is planned, and where there will be none.

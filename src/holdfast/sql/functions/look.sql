@@ -147,15 +147,17 @@ as $$
   select array(select l.id from holdfast.list(find.filter, find.max_jobs, find.before) l)
 $$;
 
--- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled.
+-- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled;
+-- of those that ended well (done) only some are kept.
 create or replace function holdfast.attempts(id uuid)
 returns table (
   attempt smallint, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
-  error_kind text, message text, traceback text, fingerprint text)
+  error_kind text, message text, traceback text, fingerprint text, host text, version text, log text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select a.attempt, a.outcome, a.worker, a.started_at, a.ended_at, a.error_kind, a.message, a.traceback, a.fingerprint
+  select a.attempt, a.outcome, a.worker, a.started_at, a.ended_at, a.error_kind, a.message, a.traceback, a.fingerprint,
+         a.host, a.version, a.log
   from holdfast.attempt a
   where a.id = coalesce(holdfast.locate(attempts.id), attempts.id)
     and a.part = holdfast.part_of(coalesce(holdfast.locate(attempts.id), attempts.id))

@@ -277,7 +277,7 @@ begin
   return query
     select f.id, f.token, f.queue, f.kind, f.worker, f.outcome
     from holdfast.fail(part, these.ids, these.tokens, these.kinds, these.messages, null,
-      array_fill(interval '0', array[cardinality(these.ids)]), null, 'expired', at) f;
+      array_fill(interval '0', array[cardinality(these.ids)]), null, 'expired', at, null) f;
 end
 $$;
 

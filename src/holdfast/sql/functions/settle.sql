@@ -170,7 +170,7 @@ $$;
 -- attempts are left.
 create or replace function holdfast.nack(
   ids uuid[], tokens uuid[], error_kind text default null, message text default null,
-  traceback text default null, delay interval default null, final boolean default false)
+  traceback text default null, delay interval default null, final boolean default false, log text default null)
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -183,7 +183,7 @@ begin
     from holdfast.nack_each(ids, holdfast.paired(ids, tokens),
       array_fill(error_kind, array[cardinality(ids)]), array_fill(message, array[cardinality(ids)]),
       array_fill(traceback, array[cardinality(ids)]), array_fill(delay, array[cardinality(ids)]),
-      array_fill(final, array[cardinality(ids)])) f;
+      array_fill(final, array[cardinality(ids)]), array_fill(log, array[cardinality(ids)])) f;
 end
 $$;
 
@@ -204,7 +204,7 @@ $$;
 
 -- settle: end many leases in one call, each in its own way.
 -- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel", "result", "keep",
---          "error_kind", "message", "traceback", "final", "delay", "reason"}]
+--          "error_kind", "message", "traceback", "log", "final", "delay", "reason"}]
 -- cancel ends the caller's own lease, and the job with it, as cancelled.
 create or replace function holdfast.settle(items jsonb)
 returns table (ord integer, id uuid, outcome text, detail text)
@@ -226,7 +226,7 @@ begin
   select i.item, i.ord into v_bad
   from jsonb_array_elements(items) with ordinality i(item, ord)
   where jsonb_typeof(i.item) <> 'object'
-     or i.item - '{id,token,verb,result,keep,error_kind,message,traceback,final,delay,reason}'::text[] <> '{}'
+     or i.item - '{id,token,verb,result,keep,error_kind,message,traceback,log,final,delay,reason}'::text[] <> '{}'
      or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel'), false)
      or not coalesce(jsonb_typeof(i.item -> 'keep'), 'null') in ('boolean', 'null')
      or not coalesce(jsonb_typeof(i.item -> 'final'), 'null') in ('boolean', 'null')
@@ -238,7 +238,7 @@ begin
       perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null, 'The token of the claim proves the lease.');
     end if;
     perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, left(v_bad.item::text, 200)), null,
-      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes error_kind, message, traceback and final; nack and release take delay in seconds; cancel takes reason.');
+      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason.');
   end if;
 
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
@@ -253,7 +253,7 @@ begin
   where i.item ->> 'verb' = 'ack' and i.item -> 'keep' = 'true';
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
          array_agg(i.item ->> 'error_kind') as kinds, array_agg(i.item ->> 'message') as messages,
-         array_agg(i.item ->> 'traceback') as tracebacks,
+         array_agg(i.item ->> 'traceback') as tracebacks, array_agg(i.item ->> 'log') as logs,
          array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays,
          array_agg(coalesce((nullif(i.item -> 'final', 'null'))::boolean, false)) as finals
   into nacks
@@ -282,7 +282,7 @@ begin
       where keeps.ids is not null
       union all
       select 'nack', n.nth, n.id, n.outcome, n.detail
-      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals)
+      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals, nacks.logs)
         with ordinality n(id, outcome, detail, nth)
       where nacks.ids is not null
       union all
@@ -391,7 +391,7 @@ end
 $$;
 
 create or replace function holdfast.nack_each(
-  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[])
+  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[], logs text[])
 returns table (id uuid, outcome text, detail text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
@@ -412,7 +412,7 @@ begin
   end if;
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
     select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
-    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now) f;
+    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now, logs) f;
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
     v_outs := v_outs || these.outs;
@@ -536,7 +536,7 @@ $$;
 -- has locked the rows; a job whose token differs is not touched.
 create or replace function holdfast.fail(
   part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
-  delays interval[], finals boolean[], how text, at timestamptz)
+  delays interval[], finals boolean[], how text, at timestamptz, logs text[])
 returns table (id uuid, token uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
 as $$
@@ -546,7 +546,7 @@ declare
 begin
   with failed as materialized (
     select
-      j as job, j.id, u.token, u.error_kind, u.message, u.traceback,
+      j as job, j.id, u.token, u.error_kind, u.message, u.traceback, u.log,
       left(concat_ws(': ', u.error_kind, u.message), 2000) as error,
       holdfast.fingerprint(u.error_kind, u.message) as fingerprint,
       j.attempt >= j.max_attempts or coalesce(u.final, false) as dies,
@@ -557,8 +557,8 @@ begin
         extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
     from (
       select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.*
-      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals)
-        x(id, token, error_kind, message, traceback, delay, final)
+      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals, logs)
+        x(id, token, error_kind, message, traceback, delay, final, log)
       where holdfast.part_of(x.id) = fail.part
     ) u
     join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
@@ -597,11 +597,14 @@ begin
       and l.part = fail.part and l.queue = (f.job).queue and l.name = (f.job).lane
   ), noted as (
     insert into holdfast.attempt (
-      part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
+      part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint,
+      log, host, version)
     select fail.part, f.id, (f.job).attempt, f.token, fail.how, (f.job).worker,
            (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part),
-           fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint
+           fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint,
+           left(f.log, 20000), w.host, w.version
     from failed f
+    left join holdfast.worker w on w.name = (f.job).worker
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, dead, queued, failed)
     select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies),

@@ -472,6 +472,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_at     constant timestamptz := holdfast.sample_at();
   v_folded integer;
 begin
   if not pg_try_advisory_xact_lock(4915, 2) then
@@ -494,6 +495,14 @@ begin
     set queued = t.queued + excluded.queued, leased = t.leased + excluded.leased, dead = t.dead + excluded.dead,
         done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived,
         reconciled = t.reconciled + excluded.reconciled, enqueued = t.enqueued + excluded.enqueued, failed = t.failed + excluded.failed
+  ), sampled as (
+    insert into holdfast.sample as m (step, at, queue, kind, enqueued, done, failed)
+    select 10, v_at, s.queue, s.kind, sum(s.enqueued), sum(s.done), sum(s.failed)
+    from sums s
+    group by s.queue, s.kind
+    having (sum(s.enqueued), sum(s.done), sum(s.failed)) is distinct from (0, 0, 0)
+    on conflict (step, at, queue, kind) do update
+    set enqueued = m.enqueued + excluded.enqueued, done = m.done + excluded.done, failed = m.failed + excluded.failed
   ), known as (
     insert into holdfast.queue (name)
     select distinct s.queue from sums s where length(s.queue) between 1 and 120
@@ -609,7 +618,7 @@ declare
   v_failed jsonb := '{}';
   v_step   text;
 begin
-  foreach v_step in array '{forgotten,floors,reaped,promoted,unstruck,unblocked,folded,floors,pages}'::text[] loop
+  foreach v_step in array '{forgotten,floors,reaped,promoted,unstruck,unblocked,folded,sampled,floors,pages}'::text[] loop
     begin
       v_done := v_done || jsonb_build_object(v_step, holdfast.upkeep_step(v_step));
     exception when others then
@@ -650,6 +659,8 @@ begin
       return holdfast.sweep(200);
     when 'folded' then
       return holdfast.fold();
+    when 'sampled' then
+      return holdfast.take_samples() + holdfast.roll_samples();
     when 'floors' then
       return holdfast.raise_floors();
     when 'pages' then
