@@ -11,9 +11,7 @@ create or replace function holdfast.activity(
   worker text default null, job uuid default null, since timestamptz default null, until timestamptz default null,
   before bigint default null, after bigint default null, max_events integer default 100,
   patience interval default '100 milliseconds')
-returns table (
-  seq bigint, at timestamptz, event text, job uuid, queue text, kind text, state text, attempt smallint, jobs integer,
-  worker text, actor text, reason text, detail jsonb, searched_to bigint)
+returns table (entry holdfast.events, searched_to bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan set jit = off
@@ -63,17 +61,15 @@ begin
     )
     select count(*), case when after is null then min(l.seq) else max(l.seq) end,
            array(
-             select v
-             from (
-               select l.seq, l.at, l.event, l.job, l.queue, l.kind, l.state, l.attempt, l.jobs, l.worker, l.actor, l.reason, l.detail
-               from looked l
-               where (queues is null or l.queue = any(queues)) and (activity.kind is null or l.kind = activity.kind)
-                 and (activity.event is null or l.event = activity.event) and (activity.actor is null or l.actor = activity.actor)
-                 and (activity.worker is null or l.worker = activity.worker)
-                 and (since is null or l.at >= since) and (until is null or l.at < until)
-               order by case when after is null then -l.seq else l.seq end
-               limit max_events - cardinality(v_found)
-             ) v)::holdfast.events[]
+             select row(l.seq, l.at, l.event, l.job, l.queue, l.kind, l.state, l.attempt, l.jobs, l.worker, l.actor, l.reason,
+                        l.detail)::holdfast.events
+             from looked l
+             where (queues is null or l.queue = any(queues)) and (activity.kind is null or l.kind = activity.kind)
+               and (activity.event is null or l.event = activity.event) and (activity.actor is null or l.actor = activity.actor)
+               and (activity.worker is null or l.worker = activity.worker)
+               and (since is null or l.at >= since) and (until is null or l.at < until)
+             order by case when after is null then -l.seq else l.seq end
+             limit max_events - cardinality(v_found))
     into v_seen, v_last, v_some
     from looked l;
     v_found := v_found || v_some;
@@ -85,14 +81,9 @@ begin
     exit when clock_timestamp() > v_until;
     v_step := least(4 * v_step, 100000);
   end loop;
-  return query
-    select (v_found[n]).seq, (v_found[n]).at, (v_found[n]).event, (v_found[n]).job, (v_found[n]).queue, (v_found[n]).kind,
-           (v_found[n]).state, (v_found[n]).attempt, (v_found[n]).jobs, (v_found[n]).worker, (v_found[n]).actor,
-           (v_found[n]).reason, (v_found[n]).detail, v_last
-    from generate_subscripts(v_found, 1) n;
+  return query select v_found[n], v_last from generate_subscripts(v_found, 1) n;
   if not found and v_last is not null then
-    searched_to := v_last;
-    return next;
+    return query select null::holdfast.events, v_last;
   end if;
 end
 $$;
