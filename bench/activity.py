@@ -1,9 +1,10 @@
 """What the activity log costs: one worker process drains the same queue at each of its levels."""
 
+import json
 from dataclasses import replace
 
 from bench import peers
-from bench.drain import drained, url_of
+from bench.drain import drain_once, url_of
 from bench.harness import Options, Server
 from bench.report import Figure
 
@@ -22,10 +23,10 @@ def run(server: Server, options: Options) -> list[Figure]:
             for level in LEVELS if nth % 2 == 0 else reversed(LEVELS):
                 database.reset()
                 database.connection.execute(
-                    "select from holdfast.queue_set('default', jsonb_build_object('activity', %s::text))",
-                    [level],
+                    "select from holdfast.queue_set('default', %s::jsonb)",
+                    [json.dumps({"activity": level})],
                 )
-                found = drained(peer, database, options.drain)
+                found = drain_once(peer, database, options.drain)
                 assert not found["lost"], f"{found['lost']} jobs were lost at level {level}"
                 told = database.value(
                     "select count(*) from holdfast.event where event in ('claimed', 'acked')"

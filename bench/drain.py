@@ -48,10 +48,10 @@ def run(server: Server, options: Options) -> list[Figure]:
     with _databases(server, contestants) as databases:
         for _ in range(options.rounds):
             for peer, database in databases:
-                rounds[peer.name].note(**drained(peer, database, options.drain))
+                rounds[peer.name].note(**drain_once(peer, database, options.drain))
             for peer, database in databases:
                 if peer.name == "holdfast":
-                    drained = drained(peer, database, options.drain, style="def")
+                    drained = drain_once(peer, database, options.drain, style="def")
                     rounds[peer.name].note(**{f"def {name}": x for name, x in drained.items()})
             for peer, database in databases:
                 rounds[peer.name].note(**_pick_up(peer, database, options.pickups))
@@ -113,7 +113,7 @@ def _databases(
         yield made
 
 
-def drained(peer: Peer, database: Database, jobs: int, style: str = "async") -> dict[str, float]:
+def drain_once(peer: Peer, database: Database, jobs: int, style: str = "async") -> dict[str, float]:
     """Fill the queue, start a worker, and time from the first handler to the last job's end."""
     _empty(peer, database)
     peer.run("fill", url_of(database), jobs)

@@ -12,12 +12,11 @@ from psycopg.rows import namedtuple_row
 from tests.protocol import Later, Protocol
 
 
-
 def activity(db: Protocol, **options: Any) -> list[Any]:
     named = ", ".join(f"{name} => %({name})s" for name in options)
     query = f"select (a.entry).*, a.searched_to from holdfast.activity({named}) a"
     cursor = db.connection.cursor(row_factory=namedtuple_row)
-    return cursor.execute(query, {k: v for k, v in options.items()}).fetchall()
+    return cursor.execute(query, options).fetchall()
 
 
 def told(db: Protocol, **options: Any) -> list[str]:
@@ -98,7 +97,10 @@ def test_a_moved_job_keeps_its_history(db: Protocol) -> None:
         (lambda db: db.lane_set("mail", "a", limit=4), "lane_set"),
         (lambda db: db.pause("mail", reason="down", actor="eve"), "paused"),
         (lambda db: db.resume("mail"), "resumed"),
-        (lambda db: db.value("beat", worker="ada") or db.value("leave", worker="ada"), "worker_left"),
+        (
+            lambda db: db.value("beat", worker="ada") or db.value("leave", worker="ada"),
+            "worker_left",
+        ),
     ],
 )
 def test_deeds_that_concern_no_job_are_always_told(

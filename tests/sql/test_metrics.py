@@ -58,17 +58,13 @@ def test_nobody_looked_is_a_gap_and_nothing_done_is_a_zero(db: Protocol, later: 
     later(seconds=60)
     db.upkeep()
 
-    rows = db.call(
-        "series", metric="done", step=timedelta(seconds=10), columns=["at", "value"]
-    )
+    rows = db.call("series", metric="done", step=timedelta(seconds=10), columns=["at", "value"])
     assert [row[1] for row in rows] == [0.0, 0.0]
     assert (rows[1][0] - rows[0][0]).total_seconds() == 60
 
 
 @pytest.mark.proves("S4.13")
-def test_a_year_of_samples_is_kept_in_a_bounded_number_of_rows(
-    db: Protocol, later: Later
-) -> None:
+def test_a_year_of_samples_is_kept_in_a_bounded_number_of_rows(db: Protocol, later: Later) -> None:
     run(db, 6)
     db.upkeep()
     for _ in range(3):
@@ -115,9 +111,7 @@ def test_quantiles_are_read_off_the_spans(
     assert found == (value,) if value is None else found == (pytest.approx(value),)
 
 
-def test_what_workers_measured_adds_up_over_workers_and_steps(
-    db: Protocol, later: Later
-) -> None:
+def test_what_workers_measured_adds_up_over_workers_and_steps(db: Protocol, later: Later) -> None:
     times = {"times": [{"queue": "default", "kind": "work", "pickup": [1, 3], "run": [0, 0, 4]}]}
     for worker in ("ada", "bob"):
         db.call("beat", worker=worker, measured=Jsonb(times), columns=["stop"])
@@ -146,7 +140,9 @@ def test_an_unknown_metric_is_refused(db: Protocol, metric: str) -> None:
     assert refusal.value.sqlstate == "HF227"
 
 
-@pytest.mark.parametrize("times", [{"times": 1}, {"times": [{"queue": "a", "kind": "b", "run": ["x"]}]}])
+@pytest.mark.parametrize(
+    "times", [{"times": 1}, {"times": [{"queue": "a", "kind": "b", "run": ["x"]}]}]
+)
 def test_measures_that_cannot_be_read_are_refused(db: Protocol, times: Any) -> None:
     with pytest.raises(psycopg.Error) as refusal:
         db.call("beat", worker="ada", measured=Jsonb(times), columns=["stop"])

@@ -26,7 +26,7 @@ KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
-    *("operation_step", "unstrike", "forget_activity", "take_samples", "roll_samples"),
+    "operation_step",
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),

@@ -20,7 +20,6 @@ from holdfast.server.consumers import Consumers
 from holdfast.server.feed import Feed
 from holdfast.server.operations import Operations
 from holdfast.server.redaction import Redaction
-from holdfast.server.series import Series
 from holdfast.server.settings import Settings
 from holdfast.server.waits import Waits
 from holdfast.upkeep import Upkeep
@@ -59,7 +58,6 @@ class Live:
         self.waits = Waits(self.client, server=self.id, most=settings.waits)
         self.consumers = Consumers(self.client)
         self.operations = Operations(self.client)
-        self.series = Series(self)
         self.feed = Feed(self, most=settings.streams, most_per_address=settings.streams_per_address)
         self._shared = _Shared(settings.fresh)
         self._standby = _Shared(5.0)
@@ -147,7 +145,7 @@ class Live:
         return await self._shared.get("lanes", self.reads.lanes)
 
     def _start(self) -> None:
-        loops = [self.waits.poll(), self.feed.run(), self.series.run()]
+        loops = [self.waits.poll(), self.feed.run()]
         if not self.settings.read_only:
             loops += [self.consumers.run(), self.operations.run()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]

@@ -56,7 +56,7 @@ begin
         holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval),
         holdfast.operation_step(integer), holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
         holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
-        holdfast.schedule_fault(text, bigint, text), holdfast.unstrike(integer, text), holdfast.forget_activity(), holdfast.take_samples(), holdfast.roll_samples() to %I', v_role);
+        holdfast.schedule_fault(text, bigint, text) to %I', v_role);
     end if;
     if v_role = 'holdfast_operator' then
       execute format('grant execute on function
