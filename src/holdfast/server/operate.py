@@ -208,6 +208,7 @@ async def strike(call: Call) -> Answer:
         call.user.check_queues([said.queue])
     else:
         call.user.check_everywhere()
+    call.live.redaction.check_payload(said.payload)
     made = await call.client.strike_add(
         queue=said.queue,
         kind=said.kind,

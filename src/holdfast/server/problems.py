@@ -24,6 +24,7 @@ from holdfast.errors import (
     UnknownOutcome,
     UnknownQueue,
     UnknownSchedule,
+    UnknownStrike,
     UnknownWorker,
 )
 
@@ -108,6 +109,7 @@ _STATUSES: dict[type[HoldfastError], int] = {
     UnknownQueue: 404,
     UnknownSchedule: 404,
     UnknownWorker: 404,
+    UnknownStrike: 404,
     Misuse: 422,
     Refused: 403,
 }

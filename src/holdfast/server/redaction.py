@@ -1,7 +1,7 @@
 """What nobody who looks gets to see: values at chosen paths of payloads, results and headers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -79,6 +79,13 @@ class Redaction:
                     raise Problem(
                         403, "HF401", f"payload.{found[1]} is redacted and cannot be searched"
                     )
+
+    def check_payload(self, payload: Mapping[str, Any] | None) -> None:
+        """Refuse a condition that would find out a redacted value by trying it."""
+        for _, root, path in self._rules:
+            if payload is not None and root == "payload" and (not path or path[0] in payload):
+                told = ".".join([root, *path])
+                raise Problem(403, "HF401", f"{told} is redacted and cannot be asked for")
 
     def restored(self, kind: str, new: msgspec.Raw, stored: str) -> msgspec.Raw:
         """Return an edited payload with what is redacted in it as it was."""
