@@ -129,6 +129,18 @@ as $$
     note.queue, note.kind, note.worker, note.actor, left(note.reason, 2000), jsonb_strip_nulls(note.detail))
 $$;
 
+-- note_events: put events of jobs on record.
+create or replace function holdfast.note_events(events holdfast.events[])
+returns void
+language plpgsql
+as $$
+begin
+  insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+  select e.at, holdfast.event_slot(e.at), holdfast.part_of(e.job), e.job, e.event, e.state, e.queue, e.kind, e.attempt, e.worker
+  from unnest(events) e;
+end
+$$;
+
 -- note_jobs: put on record what an operator did to jobs of one part: each job, and of queues whose log is off
 -- only how many. Parallel arrays; details may be null.
 create or replace function holdfast.note_jobs(

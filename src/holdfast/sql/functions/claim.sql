@@ -33,10 +33,9 @@ declare
   v_moved  integer;
   v_struck integer;
   v_rounds integer := 0;
+  known    record;
   v_got    integer;
   v_strikes boolean;   -- some are in force here
-  v_tells  boolean;    -- every claimed job is put on record
-  v_slot   smallint;
 begin
   if token is null or not coalesce(length(worker) between 1 and 200, false) or worker ~ '[[:cntrl:]]'
      or not coalesce(length(queue) between 1 and 120, false) or queue ~ '[[:cntrl:]]'
@@ -48,7 +47,13 @@ begin
     perform set_config('synchronous_commit', 'off', true);
   end if;
 
-  select q.* into v_queue from holdfast.queue q where q.name = claim.queue;
+  select q as row,
+         exists (select from holdfast.strike s where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true)) as struck
+  into known
+  from (select claim.queue as name) n
+  left join holdfast.queue q on q.name = n.name;
+  v_queue := known.row;
+  v_strikes := known.struck;
   if v_queue.paused_at is not null and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
     return;
   end if;
@@ -57,11 +62,6 @@ begin
   v_fanout := coalesce(v_queue.fanout, 1);
   lease := coalesce(lease, v_queue.lease, interval '30 seconds');
   v_want := max_jobs;
-  v_tells := coalesce(v_queue.activity = 'all', false);
-  v_strikes := exists (
-    select from holdfast.strike s
-    where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true));
-  v_slot := case when v_tells then holdfast.event_slot(v_now) end;
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
@@ -139,11 +139,6 @@ begin
             select v_part, claim.queue, t.kind, -count(*), count(*)
             from taken t
             group by t.kind
-          ), told as (
-            insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-            select v_now, v_slot, v_part, t.id, 'claimed', 'leased', claim.queue, t.kind, t.attempt, claim.worker
-            from taken t
-            where v_tells
           )
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
                  t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for
@@ -166,6 +161,17 @@ begin
     exit when not holdfast.let_in(queue, max_jobs);
     v_want := max_jobs;
   end loop;
+
+  -- Not a part of the statement above, which would open the log for everybody.
+  if v_queue.activity = 'all' then
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+    select v_now, holdfast.event_slot(v_now), l.part, j.id, 'claimed', 'leased', claim.queue, j.kind, j.attempt, claim.worker
+    from holdfast.lease l
+    cross join lateral unnest(l.ids) i(id)
+    cross join lateral (
+      select x.id, x.kind, x.attempt from holdfast.job x where x.part = l.part and x.id = i.id and x.token = claim.token limit 1) j
+    where l.token = claim.token and l.claimed_at = v_now;
+  end if;
 end
 $$;
 

@@ -145,13 +145,15 @@ begin
       select s.part, v_name, s.kind, count(*), count(*)
       from stored s
       group by s.part, s.kind
-    ), told as (
-      insert into holdfast.event (at, slot, part, job, event, state, queue, kind)
-      select v_now, holdfast.event_slot(v_now), s.part, s.id, 'enqueued', 'queued', v_name, s.kind
-      from stored s
-      where v_queue.activity = 'all'
     )
-    select array_agg(s.id) as ids, count(s.pos) as ready into part_of_batch from stored s;
+    select array_agg(s.id) as ids, count(s.pos) as ready,
+           array_agg(row(null, v_now, 'enqueued', s.id, v_name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
+             filter (where v_queue.activity = 'all') as told
+    into part_of_batch
+    from stored s;
+    if part_of_batch.told is not null then
+      perform holdfast.note_events(part_of_batch.told);
+    end if;
     v_stored := v_stored || part_of_batch.ids;
     if v_queue.lease_limit is not null then
       v_limited := array_append(v_limited, v_name);
@@ -266,9 +268,8 @@ as $$
 declare
   v_part   constant smallint := holdfast.queue_part(queue_row.name);
   v_digits constant text := holdfast.part_digits(v_part);
-  v_tells  constant boolean := coalesce(queue_row.activity = 'all', false);
-  v_slot   constant smallint := case when v_tells then holdfast.event_slot(at) end;
   v_ids    uuid[];
+  v_told   holdfast.events[];
 begin
   with stored as (
     insert into holdfast.job (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
@@ -283,13 +284,15 @@ begin
     select v_part, queue_row.name, s.kind, count(*), count(*)
     from stored s
     group by s.kind
-  ), told as (
-    insert into holdfast.event (at, slot, part, job, event, state, queue, kind)
-    select store_plain.at, v_slot, v_part, s.id, 'enqueued', 'queued', queue_row.name, s.kind
-    from stored s
-    where v_tells
   )
-  select array_agg(s.id) into v_ids from stored s;
+  select array_agg(s.id),
+         array_agg(row(null, store_plain.at, 'enqueued', s.id, queue_row.name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
+           filter (where queue_row.activity = 'all')
+  into v_ids, v_told
+  from stored s;
+  if v_told is not null then
+    perform holdfast.note_events(v_told);
+  end if;
   return v_ids;
 end
 $$;

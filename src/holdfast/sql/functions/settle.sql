@@ -42,16 +42,16 @@ begin
     ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
     returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker
-  ), told as (
-    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-    select v_now, holdfast.event_slot(v_now), t.part, t.id, 'touched', 'leased', t.queue, t.kind, t.attempt, t.worker
-    from touched t
-    where v_told <> '{}' and t.queue = any(v_told)
   )
   select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
-         array_agg(t.lease_until order by t.nth) as untils
+         array_agg(t.lease_until order by t.nth) as untils,
+         array_agg(row(null, v_now, 'touched', t.id, t.queue, t.kind, 'leased', t.attempt, 1, t.worker, null, null, null)::holdfast.events)
+           filter (where t.queue = any(v_told)) as told
   into kept
   from touched t;
+  if kept.told is not null then
+    perform holdfast.note_events(kept.told);
+  end if;
   if cardinality(kept.ids) = cardinality(ids) then
     return query select k.id, 'leased', k.lease_until, null::text from unnest(kept.ids, kept.untils) k(id, lease_until);
     return;
@@ -80,16 +80,21 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
-  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
-  v_slot constant smallint := case when v_told <> '{}' then holdfast.event_slot(v_now) end;
-  gone   record;
+  v_now   constant timestamptz := holdfast.now();
+  v_keeps boolean;
+  v_told  text[];     -- queues of which every event is noted
+  gone    record;
 begin
   tokens := holdfast.paired(ids, tokens);
   if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
     perform holdfast.refuse('HF208', format('results must be a JSON array of %s values, one per id', cardinality(ids)));
   end if;
-  if keep or exists (select from holdfast.queue q where q.keep_done > '0') then
+  if exists (select from holdfast.queue q where q.keep_done > '0' or q.activity = 'all') then
+    select bool_or(q.keep_done > '0'), array_agg(q.name) filter (where q.activity = 'all') into v_keeps, v_told
+    from holdfast.queue q
+    where q.keep_done > '0' or q.activity = 'all';
+  end if;
+  if keep or v_keeps then
     perform holdfast.keep_done(ids, tokens, results, keep, v_now);
   end if;
 
@@ -108,17 +113,17 @@ begin
     select e.part, e.queue, e.kind, -count(*), count(*)
     from ended e
     group by e.part, e.queue, e.kind
-  ), told as (
-    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-    select v_now, v_slot, e.part, e.id, 'acked', 'done', e.queue, e.kind, e.attempt, e.worker
-    from ended e
-    where v_told <> '{}' and e.queue = any(v_told)
   )
   select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
          jsonb_agg(jsonb_build_array(e.part, e.queue, e.kind, e.key)) filter (where e.key is not null) as keys,
-         jsonb_agg(jsonb_build_array(e.part, e.queue, e.lane)) filter (where e.lane is not null) as lanes
+         jsonb_agg(jsonb_build_array(e.part, e.queue, e.lane)) filter (where e.lane is not null) as lanes,
+         array_agg(row(null, v_now, 'acked', e.id, e.queue, e.kind, 'done', e.attempt, 1, e.worker, null, null, null)::holdfast.events)
+           filter (where e.queue = any(v_told)) as told
   into gone
   from ended e;
+  if gone.told is not null then
+    perform holdfast.note_events(gone.told);
+  end if;
   if gone.keys is not null then
     perform holdfast.unfollow((k -> 0)::smallint, array_agg(k ->> 1), array_agg(k ->> 2), array_agg(k ->> 3), v_now)
     from jsonb_array_elements(gone.keys) k
@@ -461,16 +466,16 @@ begin
     select r.part, r.queue, r.kind, -count(*), count(*)
     from released r
     group by r.part, r.queue, r.kind
-  ), told as (
-    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-    select v_now, holdfast.event_slot(v_now), r.part, r.id, 'released', 'queued', r.queue, r.kind, r.attempt + 1,
-           (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1)
-    from released r
-    where v_told <> '{}' and r.queue = any(v_told)
   )
-  select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues
+  select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues,
+         array_agg(row(null, v_now, 'released', r.id, r.queue, r.kind, 'queued', r.attempt + 1, 1,
+           (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1), null, null, null)::holdfast.events)
+           filter (where r.queue = any(v_told)) as told
   into freed
   from released r;
+  if freed.told is not null then
+    perform holdfast.note_events(freed.told);
+  end if;
   if freed.ids is not null then
     perform holdfast.mark_taken(freed.ids, freed.tokens, 'released');
     perform holdfast.wake(freed.queues, cardinality(freed.ids));

@@ -37,6 +37,7 @@ alter table holdfast.queue
   add constraint "activity is off, failures or all" check (activity in ('off', 'failures', 'all')),
   add constraint "activity is kept 1 to 30 days" check (keep_activity between '1 day' and '30 days');
 create index queue_told on holdfast.queue (name) where activity = 'all';
+create index queue_watched on holdfast.queue (name) where keep_done > '0' or activity = 'all';   -- what an ack asks for
 
 -- Rules by which jobs are not run for a while. A job that a claim met and held back leaves the ready order
 -- and names the rule.
