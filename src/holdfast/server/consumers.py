@@ -58,7 +58,7 @@ class Consumers:
         if len(self._facts) >= MOST and wanted.worker not in self._facts:
             return
         address = call.request.client
-        self._facts[wanted.worker] = {
+        self._facts[wanted.worker] = self._facts.get(wanted.worker, {}) | {
             "host": address.host if address else None,
             "version": call.request.headers.get("user-agent", "")[:200] or None,
             "queues": wanted.queues,
