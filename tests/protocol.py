@@ -51,6 +51,10 @@ delete from holdfast.schedule_slot;
 delete from holdfast.api_token;
 delete from holdfast.request;
 delete from holdfast.operation;
+delete from holdfast.event;
+delete from holdfast.strike;
+delete from holdfast.sample;
+delete from holdfast.measure;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
 """

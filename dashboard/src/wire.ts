@@ -53,6 +53,7 @@ export interface Job {
   progress: Progress | null;
   explain?: string;
   attempts?: Attempt[];
+  events?: Event[];
 }
 
 export interface Attempt {
@@ -65,6 +66,9 @@ export interface Attempt {
   message: string | null;
   traceback: string | null;
   fingerprint: string | null;
+  host: string | null;
+  version: string | null;
+  log: string | null;
 }
 
 export interface JobPage {
@@ -102,6 +106,10 @@ export interface Queue {
   cancelled: number;
   archived: number;
   reconciled: number;
+  activity: "off" | "failures" | "all";
+  keep_activity: number;
+  enqueued: number;
+  failed: number;
   oldest: number | null;
   kinds?: { kind: string; state: State; jobs: number }[];
 }
@@ -138,6 +146,10 @@ export interface Worker {
   lost: number;
   stop_at: string | null;
   stop_by: string | null;
+  busy_time: number;
+  claimed_at: string | null;
+  acked_at: string | null;
+  claims: string[];
 }
 
 export interface Slot {
@@ -254,7 +266,9 @@ export interface Lane {
   oldest: number | null;
 }
 
-export type Metric = "queued" | "leased" | "dead" | "oldest" | "done" | "enqueued";
+export type Metric =
+  | "queued" | "leased" | "dead" | "oldest" | "done" | "enqueued" | "failed"
+  | "pickup_p50" | "pickup_p95" | "pickup_p99" | "run_p50" | "run_p95" | "run_p99";
 
 export interface Series {
   metric: Metric;
@@ -264,15 +278,24 @@ export interface Series {
 }
 
 export interface Event {
+  id: string;
   at: string;
   event: string;
+  job: string | null;
+  queue: string | null;
+  kind: string | null;
+  state: State | null;
+  attempt: number | null;
+  jobs: number;
+  worker: string | null;
   actor: string | null;
-  job?: string | null;
-  queue?: string | null;
-  kind?: string | null;
-  reason?: string | null;
-  detail?: string | null;
-  operation?: Operation | null;
+  reason: string | null;
+  detail: Record<string, Json> | null;
+}
+
+export interface EventPage {
+  events: Event[];
+  cursor: string | null;
 }
 
 export interface Anomaly {

@@ -65,6 +65,7 @@ class CurrentJob:
         "finished",
         "lease",
         "lease_seconds",
+        "log",
         "mirror",
         "noted",
         "renew_at",
@@ -94,6 +95,8 @@ class CurrentJob:
         self.finished = False
         self.settled = False
         self.cut_by: Exception | None = None
+        # What its handler logged, if anything.
+        self.log: Any = None
         self.noted: dict[str, Any] | None = None
         self.ticket: Ticket | None = None
         self.resources: Any = None

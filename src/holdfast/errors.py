@@ -320,6 +320,15 @@ class UnknownOperation(HoldfastError):
     code = "HF314"
 
 
+class UnknownStrike(HoldfastError):
+    """No strike has this number."""
+
+    code = "HF318"
+
+    def __init__(self, number: int | str) -> None:
+        super().__init__(f"there is no strike {number}", fix="See them:  holdfast strike list")
+
+
 class UnknownToken(HoldfastError):
     """No token has this id."""
 

@@ -215,6 +215,7 @@ class Nack:
     traceback: str | None = None
     delay: Duration | None = None
     final: bool = False
+    log: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +389,10 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a job that failed or expired, or whose work was found done."""
+    """One attempt at a job that failed or expired, or whose work was found done.
+
+    Of attempts that ended well (`done`) only some are kept. `log` is what its handler logged.
+    """
 
     attempt: int
     outcome: str
@@ -399,6 +403,72 @@ class Attempt:
     message: str | None
     traceback: str | None
     fingerprint: str | None
+    host: str | None = None
+    version: str | None = None
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fact of the activity log: the past tense of a verb, or a deed of an operator.
+
+    `state` is that of the job since. `jobs` is how many it speaks of where `job` names none; 0 for
+    what concerns no job. `seq` is its place in the log.
+    """
+
+    seq: int
+    at: datetime
+    event: str
+    job: UUID | None
+    queue: str | None
+    kind: str | None
+    state: State | None
+    attempt: int | None
+    jobs: int
+    worker: str | None
+    actor: str | None
+    reason: str | None
+    detail_json: str | None
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """What else there is to say, decoded anew at each access."""
+        return _object(self.detail_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A page of events. `searched_to`: nothing beyond this place was looked at in time."""
+
+    events: list[Event]
+    searched_to: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A rule by which jobs do not run: those of its queue and kind whose payload contains its own.
+
+    `hold` keeps them waiting, `skip` cancels them. `held` is how many wait, counted to 10,000.
+    """
+
+    number: int
+    mode: Literal["hold", "skip"]
+    queue: str | None
+    kind: str | None
+    payload_json: str | None
+    reason: str | None
+    actor: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    in_force: bool
+    ended_at: datetime | None
+    ended_by: str | None
+    held: int
+
+    @property
+    def payload(self) -> Any:
+        """What a payload must contain, decoded anew at each access."""
+        return None if self.payload_json is None else json.loads(self.payload_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +503,10 @@ class Queue:
     archived: int
     oldest: timedelta | None
     reconciled: int = 0
+    activity: Literal["off", "failures", "all"] = "failures"
+    keep_activity: timedelta = timedelta(days=7)
+    enqueued: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +536,8 @@ class DeadGroup:
 class WorkerRow:
     """A worker as it described itself by its last beat; `alive` if that was within a minute.
 
-    The four counts are of its life so far, `rss` is in bytes, `loop_lag` in seconds.
+    The four counts and `busy_time` are of its life so far, `rss` is in bytes, `loop_lag` and
+    `busy_time` in seconds. `claims` are the times of its last claims, the newest first.
     """
 
     worker: str
@@ -485,6 +560,10 @@ class WorkerRow:
     lost: int
     stop_at: datetime | None
     stop_by: str | None
+    busy_time: float = 0.0
+    claimed_at: datetime | None = None
+    acked_at: datetime | None = None
+    claims: list[datetime] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

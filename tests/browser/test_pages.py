@@ -26,7 +26,7 @@ SHOWN = [
     ("workers", "Workers", "axiom-02c7d9f1"),
     ("lanes", "Lanes", "The next one starts when that ends."),
     ("anomalies", "Anomalies", "reports is paused"),
-    ("activity", "Activity", "Nothing was done yet"),
+    ("activity", "Activity", "nacked"),
     ("settings", "Settings", "API tokens"),
 ]
 TAUGHT = [
@@ -37,7 +37,7 @@ TAUGHT = [
     ("schedules", "@app.schedule"),
     ("workers", "holdfast worker app.py"),
     ("lanes", "--lane axiom"),
-    ("activity", "Operations on many jobs are listed here"),
+    ("activity", "Failures and what people do are noted"),
 ]
 
 

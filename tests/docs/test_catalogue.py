@@ -152,6 +152,7 @@ def test_a_job_nobody_knows(database: str) -> None:
         (["worker", "stop", "nosuch"], "HF313"),
         (["worker", "nosuch.py"], "HF240"),
         (["op", "show", "4711"], "HF314"),
+        (["strike", "lift", "4711"], "HF318"),
         (["token", "revoke", "nosuch"], "HF315"),
         (["serve", "--host", "0.0.0.0"], "HF400"),
         (["job", "cancel", "kind:a"], "HF401"),

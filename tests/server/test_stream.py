@@ -116,10 +116,7 @@ def test_the_first_queue_of_all_is_told_of(server: Serving, client: Client) -> N
     assert [row["queue"] for row in tick["data"]["queues"]] == ["first"]
 
 
-def test_nobody_asks_the_database_while_nobody_watches(
-    serve: Serve, connect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.server.series.EVERY", 3600)
+def test_nobody_asks_the_database_while_nobody_watches(serve: Serve, connect: Any) -> None:
     server = serve()
     sql = (
         "select max(query_start) from pg_stat_activity "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,10 @@ from tests.conftest import SETTINGS, Connect
 from tests.protocol import Protocol, shared_database
 
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
-LOOK = {"get", "list", "find", "search", "count_jobs", "attempts", "explain"}
+LOOK = {
+    *("get", "list", "find", "search", "count_jobs", "attempts", "explain"),
+    *("activity", "series"),
+}
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
     *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over"),
@@ -33,6 +37,7 @@ OPERATE = {
     *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel"),
+    *("strike_add", "strike_lift"),
 }
 SERVE = {
     *("token_create", "token_find", "token_revoke", "link_spend"),
@@ -241,7 +246,7 @@ def test_a_worker_claims_settles_and_keeps_up(acting: Roles) -> None:
 
     assert worker.touch(kept)[0].outcome == "leased"
     assert worker.ack(done)[0].outcome == "done"
-    assert worker.nack(failed, message="no")[0].outcome == "queued"
+    assert worker.nack(failed, message="no", delay=timedelta(hours=1))[0].outcome == "queued"
     assert worker.release(freed)[0].outcome == "queued"
     assert [job.id for job in worker.held(kept.token)] == [kept.id]
     assert worker.settle({"id": kept.id, "token": kept.token, "verb": "ack"})[0].outcome == "done"

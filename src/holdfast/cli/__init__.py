@@ -8,6 +8,7 @@ from holdfast.cli.config import config
 from holdfast.cli.dead import dead
 from holdfast.cli.demo import demo
 from holdfast.cli.dev import dev
+from holdfast.cli.event import event
 from holdfast.cli.grammar import Program
 from holdfast.cli.job import job
 from holdfast.cli.migrate import migrate
@@ -15,6 +16,7 @@ from holdfast.cli.op import op
 from holdfast.cli.queue import queue
 from holdfast.cli.schedule import schedule
 from holdfast.cli.serve import serve
+from holdfast.cli.strike import strike
 from holdfast.cli.token import token
 from holdfast.cli.upkeep import upkeep
 from holdfast.cli.worker import worker
@@ -43,6 +45,8 @@ for command in (
     dead,
     op,
     schedule,
+    event,
+    strike,
     token,
     upkeep,
     demo,

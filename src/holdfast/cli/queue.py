@@ -76,6 +76,7 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
     lane_limit    leases at a time in each lane
     lane_on_failure   skip, retry or halt
     fanout        parts it is spread over
+    activity      off, failures or all;  keep_activity  7d
     """
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
@@ -177,6 +178,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "lane_limit": whole,
     "lane_on_failure": str,
     "fanout": whole,
+    "activity": str,
+    "keep_activity": duration,
 }
 
 

@@ -22,6 +22,7 @@ from holdfast.client._async_doors import AsyncBound, AsyncPool
 from holdfast.client._call import Call, Row, may_retry
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
 from holdfast.model import (
+    Activity,
     ApiToken,
     Attempt,
     Caller,
@@ -35,6 +36,7 @@ from holdfast.model import (
     DueSchedule,
     Duration,
     Enqueued,
+    Event,
     Found,
     Held,
     Job,
@@ -57,6 +59,7 @@ from holdfast.model import (
     Settled,
     Settlement,
     Slot,
+    Strike,
     System,
     Tended,
     Ticket,
@@ -72,6 +75,7 @@ _QUEUE = wire.columns(Queue)
 _SCHEDULE = wire.columns(Schedule)
 _SLOT = wire.columns(Slot)
 _OPERATION = wire.columns(Operation)
+_STRIKE = wire.columns(Strike)
 _TOKEN = wire.columns(ApiToken)
 _MINUTE = timedelta(minutes=1)
 _ACK: LiteralString = (
@@ -467,14 +471,22 @@ class AsyncClient:
         assert isinstance(at, datetime)
         return at
 
-    async def beat(self, worker: str, **facts: Any) -> bool:
+    async def beat(
+        self, worker: str, *, measured: Mapping[str, Any] | None = None, **facts: Any
+    ) -> bool:
         """Say that a worker lives, and what there is to know of it; whether it should stop.
 
         Facts that are left out stay as they were: host, pid, version, python, started_at, queues,
-        kinds, slots, busy, rss, loop_lag, claimed, acked, failed, lost.
+        kinds, slots, busy, rss, loop_lag, claimed, acked, failed, lost, busy_time, claimed_at,
+        acked_at, claims. `measured` is what it measured since the last time, and is not repeated.
         """
-        sql = "select stop from holdfast.beat(worker => %s::text, facts => %s::jsonb)"
-        call = Call("beat", sql, [worker, wire.settings(facts, "facts")])
+        sql = (
+            "select stop from holdfast.beat("
+            "worker => %s::text, facts => %s::jsonb, measured => %s::jsonb)"
+        )
+        told = None if measured is None else wire.settings(measured, "measured")
+        parameters = [worker, wire.settings(facts, "facts"), told]
+        call = Call("beat", sql, parameters, repeatable=measured is None)
         [(stop,)] = await self._door.run(call)
         return bool(stop)
 
@@ -894,16 +906,28 @@ class AsyncClient:
         [row] = await self._door.run(Call("lane_release", sql, [queue, lane, actor]))
         return LaneReleased(*row)
 
-    async def tell(self, worker: str, facts: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
+    async def tell(
+        self,
+        worker: str,
+        facts: Mapping[str, Any],
+        counts: Mapping[str, float],
+        measured: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Say for a worker that it lives, and what it did since; whether it should stop.
 
-        Facts are those of `beat`; counts (claimed, acked, failed, lost) add up over all who tell.
+        Facts and what it measured are those of `beat`; counts (claimed, acked, failed, lost,
+        busy_time) add up over all who tell.
         """
         sql = (
-            "select stop from holdfast.tell("
-            "worker => %s::text, facts => %s::jsonb, counts => %s::jsonb)"
+            "select stop from holdfast.tell(worker => %s::text, facts => %s::jsonb, "
+            "counts => %s::jsonb, measured => %s::jsonb)"
         )
-        parameters = [worker, wire.settings(facts, "facts"), wire.settings(counts, "counts")]
+        said = [wire.settings(facts, "facts"), wire.settings(counts, "counts")]
+        parameters = [
+            worker,
+            *said,
+            None if measured is None else wire.settings(measured, "measured"),
+        ]
         [(stop,)] = await self._door.run(Call("tell", sql, parameters, repeatable=False))
         return bool(stop)
 
@@ -1083,6 +1107,117 @@ class AsyncClient:
         sql = f"select {_OPERATION} from holdfast.operations where id = %s::bigint"
         rows = await self._door.run(Call("operation", sql, [id], reads=True))
         return Operation(*rows[0]) if rows else None
+
+    async def activity(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        kind: str | None = None,
+        event: str | None = None,
+        actor: str | None = None,
+        worker: str | None = None,
+        job: UUID | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        patience: Duration = 0.1,
+    ) -> Activity:
+        """Return what happened, newest first; `after` a place in the log, the oldest first.
+
+        Looked for not much longer than `patience`: where `searched_to` of the answer is a place,
+        a look `before` it, or `after` it, goes on.
+        """
+        sql = (
+            f"select {wire.columns(Event)}, searched_to from (select (a.entry).*, a.searched_to "
+            "from holdfast.activity(queues => %s::text[], kind => %s::text, event => %s::text, "
+            "actor => %s::text, worker => %s::text, job => %s::uuid, since => %s::timestamptz, "
+            "until => %s::timestamptz, before => %s::bigint, after => %s::bigint, "
+            "max_events => %s::int, patience => %s::interval) a) e"
+        )
+        names = None if queues is None else [*queues]
+        span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
+        place = [before, after, limit, wire.interval(patience)]
+        parameters = [names, kind, event, actor, worker, job, *span, *place]
+        rows = await self._door.run(Call("activity", sql, parameters, reads=True))
+        events = [Event(*row[:-1]) for row in rows if row[0] is not None]
+        return Activity(events, rows[0][-1] if rows else None)
+
+    async def series(
+        self,
+        metric: str,
+        *,
+        queues: Sequence[str] | None = None,
+        kind: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: Duration = 60.0,
+    ) -> list[tuple[datetime, float | None]]:
+        """Return a metric over time, a value per `step`; where nobody looked there is none.
+
+        Metrics are enqueued, done and failed, per second; queued, leased and dead; oldest, and
+        p50, p95 and p99 of pickup and run, as in `run_p95`, in seconds.
+        """
+        sql = (
+            "select at, value from holdfast.series(metric => %s::text, queues => %s::text[], "
+            "kind => %s::text, since => %s::timestamptz, until => %s::timestamptz, "
+            "step => %s::interval)"
+        )
+        names = None if queues is None else [*queues]
+        span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
+        parameters = [metric, names, kind, *span, wire.interval(step)]
+        rows = await self._door.run(Call("series", sql, parameters, reads=True))
+        return [(at, value) for at, value in rows]
+
+    async def strikes(self, *, all: bool = False) -> list[Strike]:
+        """Return the strikes that are in force, the newest first; `all`: also those that are over.
+
+        What is over is forgotten after 90 days.
+        """
+        sql = (
+            f"select {_STRIKE} from holdfast.strikes where in_force or %s::boolean "
+            "order by number desc"
+        )
+        return [
+            Strike(*row) for row in await self._door.run(Call("strikes", sql, [all], reads=True))
+        ]
+
+    async def strike_add(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        mode: str = "hold",
+        reason: str | None = None,
+        expires: Duration | None = None,
+        actor: str | None = None,
+    ) -> Strike:
+        """Let no job run that is of this queue and kind and whose payload contains this one.
+
+        Whoever claims after this has returned gets none of them. What runs goes on.
+        """
+        sql = (
+            f"select {_STRIKE} from holdfast.strike_add(mode => %s::text, queue => %s::text, "
+            "kind => %s::text, payload => %s::jsonb, reason => %s::text, expires => %s::interval, "
+            "actor => %s::text)"
+        )
+        wanted = None if payload is None else wire.encoded(payload, "payload").decode()
+        parameters = [mode, queue, kind, wanted, reason, wire.interval(expires), actor]
+        [row] = await self._door.run(Call("strike_add", sql, parameters, repeatable=False))
+        return Strike(*row)
+
+    async def strike_lift(
+        self, number: int, *, reason: str | None = None, actor: str | None = None
+    ) -> Strike | None:
+        """Let the jobs of a strike run again; None if there is none of that number."""
+        sql = (
+            f"select {_STRIKE} from holdfast.strike_lift("
+            "number => %s::bigint, reason => %s::text, actor => %s::text)"
+        )
+        rows = await self._door.run(Call("strike_lift", sql, [number, reason, actor]))
+        return Strike(*rows[0]) if rows else None
 
     async def depth(self) -> list[Depth]:
         """Return how many jobs there are by queue, kind and state, from kept counters."""

@@ -279,6 +279,8 @@ def _settlement(wanted: Settlement) -> dict[str, Any]:
         item["error_kind"] = text(wanted.error_kind)
         item["message"] = text(wanted.message)
         item["traceback"] = text(wanted.traceback)
+        if wanted.log:
+            item["log"] = text(wanted.log)
         if wanted.final:
             item["final"] = True
     if (delay := interval(wanted.delay)) is not None:

@@ -274,10 +274,57 @@ class Link(Body):
 class Series(Body):
     """Which numbers over time."""
 
-    metric: Literal["queued", "leased", "dead", "oldest", "done", "enqueued"] = "done"
+    metric: Literal[
+        "queued",
+        "leased",
+        "dead",
+        "oldest",
+        "done",
+        "enqueued",
+        "failed",
+        "pickup_p50",
+        "pickup_p95",
+        "pickup_p99",
+        "run_p50",
+        "run_p95",
+        "run_p99",
+    ] = "done"
     queue: Annotated[str, Meta(max_length=120)] = ""
+    kind: Annotated[str, Meta(max_length=200)] = ""
     start: Annotated[float, Meta(ge=0)] | Moment | None = field(default=None, name="from")
     step: Annotated[int, Meta(ge=1, le=86400)] = 10
+
+
+class Asked(Body):
+    """Which events of the activity log."""
+
+    queue: Annotated[str, Meta(max_length=120)] = ""
+    kind: Annotated[str, Meta(max_length=200)] = ""
+    event: Annotated[str, Meta(max_length=50)] = ""
+    actor: Annotated[str, Meta(max_length=200)] = ""
+    worker: Annotated[str, Meta(max_length=200)] = ""
+    job: Annotated[str, Meta(max_length=36)] = ""
+    start: Moment | None = field(default=None, name="from")
+    end: Moment | None = field(default=None, name="until")
+    cursor: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*$")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class NewStrike(Body):
+    """A rule by which jobs do not run."""
+
+    mode: Literal["hold", "skip"] = "hold"
+    queue: QueueName | None = None
+    kind: Name | None = None
+    payload: dict[str, Any] | None = None
+    reason: Text | None = None
+    expires: LeaseSeconds | None = None
+
+
+class Strikes(Body):
+    """Which strikes."""
+
+    all: bool = False
 
 
 class Limit(Body):

@@ -25,6 +25,7 @@ from holdfast.errors import (
     UnknownOutcome,
     UnknownQueue,
     UnknownSchedule,
+    UnknownStrike,
     UnknownWorker,
 )
 
@@ -112,6 +113,7 @@ _STATUSES: dict[type[HoldfastError], int] = {
     UnknownQueue: 404,
     UnknownSchedule: 404,
     UnknownWorker: 404,
+    UnknownStrike: 404,
     Misuse: 422,
     Refused: 403,
 }
@@ -137,6 +139,8 @@ TITLES = {
     "HF223": "Bad schedule",
     "HF224": "Bad token",
     "HF225": "Bad operation",
+    "HF228": "Bad strike",
+    "HF229": "Bad metric",
     "HF300": "Lease lost",
     "HF310": "No such job",
     "HF311": "No such queue",
@@ -146,6 +150,7 @@ TITLES = {
     "HF315": "No such token",
     "HF316": "No such lane",
     "HF317": "No message",
+    "HF318": "No such strike",
     "HF400": "Refusing to listen",
     "HF401": "Not allowed",
     "HF402": "Not signed in",

@@ -43,17 +43,18 @@ select
   case when p.paused then q.paused_reason end as paused_reason, case when p.paused then q.paused_until end as paused_until,
   n.queued, n.leased, n.dead, n.done, n.cancelled, n.archived,
   case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest,
-  n.reconciled
+  n.reconciled, coalesce(q.activity, 'failures') as activity, coalesce(q.keep_activity, '7 days') as keep_activity,
+  n.enqueued, n.failed
 from (
   select c.name, sum(c.queued)::bigint as queued, sum(c.leased)::bigint as leased, sum(c.dead)::bigint as dead,
          sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived,
-         sum(c.reconciled)::bigint as reconciled
+         sum(c.reconciled)::bigint as reconciled, sum(c.enqueued)::bigint as enqueued, sum(c.failed)::bigint as failed
   from (
-    select t.queue as name, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled from holdfast.total t
+    select t.queue as name, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled, t.enqueued, t.failed from holdfast.total t
     union all
-    select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled from holdfast.tally t
+    select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled, t.enqueued, t.failed from holdfast.tally t
     union all
-    select q.name, 0, 0, 0, 0, 0, 0, 0 from holdfast.queue q
+    select q.name, 0, 0, 0, 0, 0, 0, 0, 0, 0 from holdfast.queue q
   ) c
   group by c.name
 ) n
@@ -97,7 +98,7 @@ create or replace view holdfast.workers as
 select
   w.name as worker, w.seen_at > holdfast.now() - interval '1 minute' as alive, w.seen_at, w.started_at,
   w.host, w.pid, w.version, w.python, w.queues, w.kinds, w.slots, w.busy, w.rss, w.loop_lag,
-  w.claimed, w.acked, w.failed, w.lost, w.stop_at, w.stop_by
+  w.claimed, w.acked, w.failed, w.lost, w.stop_at, w.stop_by, w.busy_time, w.claimed_at, w.acked_at, w.claims
 from holdfast.worker w;
 
 -- schedules: next_at is null while no slot is planned, and where there will be none.
@@ -145,6 +146,20 @@ cross join lateral (
     limit 1000
   ) x
 ) w;
+
+-- events: the activity log. detail has what else there is to say; jobs is how many it speaks of, 0 for a deed.
+create or replace view holdfast.events as
+select e.seq, e.at, e.event, e.job, e.queue, e.kind, e.state, e.attempt, e.jobs, e.worker, e.actor, e.reason, e.detail
+from holdfast.event e;
+
+-- strikes: rules by which jobs do not run, and whether they are in force.
+create or replace view holdfast.strikes as
+select
+  s.number, s.mode, s.queue, s.kind, s.payload, s.reason, s.actor, s.created_at,
+  case when isfinite(s.expires_at) then s.expires_at end as expires_at,
+  s.ended_at is null and s.expires_at > holdfast.now() as in_force, s.ended_at, s.ended_by,
+  (select count(*) from (select from holdfast.job j where j.strike = s.number limit 10000) h) as held
+from holdfast.strike s;
 
 -- api_tokens: who may call the server; without the hashes.
 create or replace view holdfast.api_tokens as

@@ -205,15 +205,17 @@ as $$
   select array(select l.id from holdfast.list(find.filter, find.max_jobs, find.before) l)
 $$;
 
--- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled.
+-- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled;
+-- of those that ended well (done) only some are kept.
 create or replace function holdfast.attempts(id uuid)
 returns table (
   attempt smallint, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
-  error_kind text, message text, traceback text, fingerprint text)
+  error_kind text, message text, traceback text, fingerprint text, host text, version text, log text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select a.attempt, a.outcome, a.worker, a.started_at, a.ended_at, a.error_kind, a.message, a.traceback, a.fingerprint
+  select a.attempt, a.outcome, a.worker, a.started_at, a.ended_at, a.error_kind, a.message, a.traceback, a.fingerprint,
+         a.host, a.version, a.log
   from holdfast.attempt a
   where a.id = coalesce(holdfast.locate(attempts.id), attempts.id)
     and a.part = holdfast.part_of(coalesce(holdfast.locate(attempts.id), attempts.id))
@@ -325,6 +327,7 @@ declare
   v_id    constant uuid := holdfast.locate(id);
   v_queue holdfast.queue;
   v_lane  holdfast.lane;
+  v_strike holdfast.strike;
   v_count bigint;
   v_since timestamptz;
   v_outside boolean;
@@ -365,6 +368,19 @@ begin
     return format('Queue %s is paused%s since %s%s%s.', j.queue, coalesce(' by ' || v_queue.paused_by, ''),
       to_char(v_queue.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(' until ' || to_char(v_queue.paused_until, 'YYYY-MM-DD HH24:MI:SS TZ'), ''),
       coalesce(': ' || v_queue.paused_reason, ''));
+  end if;
+  select s.* into v_strike from holdfast.strike s where s.number = holdfast.strike_of(j.queue, j.kind, j.payload, v_now);
+  if found then
+    return format(case v_strike.mode
+        when 'hold' then 'Held back by strike %s on %s%s%s%s.'
+        else 'Struck by strike %s on %s%s%s%s: the next claim that meets it cancels it.' end,
+      v_strike.number, concat_ws(', ', 'queue ' || v_strike.queue, 'kind ' || v_strike.kind, 'payload ' || v_strike.payload::text),
+      coalesce(' by ' || v_strike.actor, ''),
+      case when isfinite(v_strike.expires_at) then ' until ' || to_char(v_strike.expires_at, 'YYYY-MM-DD HH24:MI:SS TZ') else ' until it is lifted' end,
+      coalesce(' (' || v_strike.reason || ')', ''));
+  end if;
+  if j.strike is not null then
+    return format('Was held back by strike %s, which is over; it enters the ready order with the next claim or upkeep.', j.strike);
   end if;
   if j.follow then
     select h.id, h.worker into other from holdfast.job h
