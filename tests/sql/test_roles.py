@@ -16,7 +16,10 @@ from tests.conftest import SETTINGS, Connect
 from tests.protocol import Protocol, shared_database
 
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
-LOOK = {"get", "list", "find", "search", "attempts", "explain"}
+LOOK = {
+    *("get", "list", "find", "search", "attempts", "explain", "explain_queue", "explain_lane"),
+    *("forecast", "doctor"),
+}
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
     *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over"),
@@ -26,13 +29,15 @@ KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
-    "operation_step",
+    *("operation_step", "detect", "detector_due", "report", "webhook_target"),
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
     *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel"),
+    *("anomaly_ack", "anomaly_mute", "anomaly_unmute", "detector_set"),
+    *("webhook_set", "webhook_delete"),
 }
 SERVE = {
     *("token_create", "token_find", "token_revoke", "link_spend"),
@@ -123,6 +128,7 @@ def test_a_role_may_read_what_it_needs_and_write_to_no_table(acting: Roles, role
     )
 
     assert set(rights.values()) == {"select"}
+    assert "webhook" not in rights  # its secrets sign
     if role in ("holdfast_producer", "holdfast_worker"):
         assert rights.keys() == {"migration", "queues"}
 

@@ -11,7 +11,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now   constant timestamptz := holdfast.now();
-  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost}';
+  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost,clock,listens}';
   v_field text;
   v_said  holdfast.worker;
 begin
@@ -26,20 +26,21 @@ begin
   end if;
   begin
     select f.* into v_said from jsonb_populate_record(null::holdfast.worker, facts) f;
+    v_said.skew := extract(epoch from (facts ->> 'clock')::timestamptz - v_now);
   exception when data_exception then
     perform holdfast.refuse('HF221', format('facts %s do not fit a worker', left(facts::text, 200)), sqlerrm,
-      'queues and kinds are arrays of names, started_at is a time, the counts are whole numbers.');
+      'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, the counts are whole numbers.');
   end;
 
   return query
     insert into holdfast.worker as w (
       name, seen_at, started_at, host, pid, version, python, queues, kinds, slots, busy, rss, loop_lag,
-      claimed, acked, failed, lost)
+      claimed, acked, failed, lost, skew, listens)
     values (
       beat.worker, v_now, coalesce(v_said.started_at, v_now), v_said.host, v_said.pid, v_said.version, v_said.python,
       coalesce(v_said.queues, '{}'), coalesce(v_said.kinds, '{}'), coalesce(v_said.slots, 0), coalesce(v_said.busy, 0),
       v_said.rss, v_said.loop_lag, coalesce(v_said.claimed, 0), coalesce(v_said.acked, 0), coalesce(v_said.failed, 0),
-      coalesce(v_said.lost, 0))
+      coalesce(v_said.lost, 0), v_said.skew, v_said.listens)
     on conflict (name) do update
     set seen_at    = v_now,
         started_at = coalesce(v_said.started_at, w.started_at),
@@ -56,7 +57,9 @@ begin
         claimed    = coalesce(v_said.claimed, w.claimed),
         acked      = coalesce(v_said.acked, w.acked),
         failed     = coalesce(v_said.failed, w.failed),
-        lost       = coalesce(v_said.lost, w.lost)
+        lost       = coalesce(v_said.lost, w.lost),
+        skew       = coalesce(v_said.skew, w.skew),
+        listens    = coalesce(v_said.listens, w.listens)
     returning w.stop_at is not null;
 end
 $$;
