@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -150,7 +151,12 @@ class Worker:
                     "listener": lambda: listener.run(self._over),
                 }
                 if self._upkeep:
-                    upkeep = Upkeep(client, holder=self.id, checks=_checks(self.app))
+                    upkeep = Upkeep(
+                        client,
+                        holder=self.id,
+                        checks=_checks(self.app),
+                        detectors=self.app.detectors,
+                    )
                     work["upkeep"] = lambda: upkeep.run(self._over)
                     if self._until_idle:
                         # It may be the only one that ever comes: for it, overdue is not idle.
@@ -290,6 +296,8 @@ class Worker:
             "acked": counts.acked,
             "failed": counts.failed,
             "lost": counts.lost,
+            "clock": datetime.now(UTC).isoformat(),
+            "listens": self.hears,
         }
 
 

@@ -24,6 +24,9 @@ begin
   if found then
     perform holdfast.unknown_detector(detector.c);
   end if;
+  if detect.codes is null then
+    update holdfast.pulse set detected_at = v_now;
+  end if;
   perform holdfast.take_readings(v_now);
   for detector in
     select d.code

@@ -130,9 +130,11 @@ $$;
 
 -- tend: a turn of upkeep by whoever leads. done is null where another does; next_slot is how long it is
 -- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
--- somebody to look whether they are done; operating, whether an operation waits for its next step.
+-- somebody to look whether they are done; operating, whether an operation waits for its next step; detecting,
+-- whether detectors are due; delivering, whether anomalies wait to be told.
 create or replace function holdfast.tend(holder text, length interval default '5 seconds')
-returns table (leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean)
+returns table (
+  leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean, detecting boolean, delivering boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -150,6 +152,12 @@ begin
   end if;
   doubtful := exists (select from holdfast.lease l where l.open and l.asked_at is not null);
   operating := exists (select from holdfast.operation o where o.state = 'running' and o.next_at <= holdfast.now());
+  detecting := leads and exists (
+    select from holdfast.pulse p
+    where p.detected_at <= holdfast.now() - interval '5 seconds' or p.detected_at > holdfast.now());
+  delivering := leads and exists (
+    select from holdfast.job j
+    where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null and j.token is null);
   return next;
 end
 $$;

@@ -96,7 +96,8 @@ create table holdfast.bulk (
 create index bulk_at on holdfast.bulk (at);
 
 alter table holdfast.pulse
-  add column read_at  timestamptz not null default '-infinity',   -- when readings were taken last
+  add column read_at timestamptz not null default '-infinity',   -- when readings were taken last
+  add column detected_at timestamptz not null default '-infinity',
   add column tidied_at timestamptz not null default '-infinity';
 
 alter table holdfast.worker
