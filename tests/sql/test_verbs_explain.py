@@ -222,7 +222,10 @@ def test_a_kind_without_a_worker(db: Protocol, later: Later) -> None:
     later(minutes=2)
     gone = db.explain(id)
 
-    none = rf"No worker for kind send_sms in queue mail: of %s none handles it; it waits since {STAMP}\."
+    none = (
+        r"No worker for kind send_sms in queue mail: of %s none handles it;"
+        rf" it waits since {STAMP}\."
+    )
     assert nobody_lives.startswith("Ready since")  # who says nothing of itself may come yet
     assert says(none % "1 living worker", other_kind)
     assert says(none % "1 living worker", other_queue)
@@ -299,12 +302,14 @@ def test_a_lane_says_who_holds_it_and_what_is_next(db: Protocol) -> None:
     db.enqueue(*[{"kind": "k", "lane": "l", "max_attempts": 1}] * 2)
     held = db.take(worker="w1")
     assert says(
-        rf"Lane l is busy: job {held.id} runs on w1 until {CLOCK} \(1 of 1 at a time\); 1 waiting\.",
+        rf"Lane l is busy: job {held.id} runs on w1 until {CLOCK} \(1 of 1 at a time\);"
+        r" 1 waiting\.",
         lane_says(db),
     )
     db.release(held)
     assert says(
-        rf"Job {held.id} is next in lane l: Ready since {STAMP}; nothing is ahead of it in queue default\.",
+        rf"Job {held.id} is next in lane l: Ready since {STAMP};"
+        r" nothing is ahead of it in queue default\.",
         lane_says(db),
     )
     db.lane_set("default", "l", on_failure="halt")

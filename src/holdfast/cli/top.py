@@ -43,14 +43,21 @@ def top(session: Session, every: timedelta, once: bool) -> None:
 
 
 def _watch(client: "Client", every: float) -> None:
-    click.echo(_OTHER_SCREEN, nl=False)
+    _control(_OTHER_SCREEN)
     try:
         with suppress(KeyboardInterrupt):
             while True:
-                click.echo(_HOME_AND_CLEAR + _frame(**_look(client)))
+                frame = _frame(**_look(client))
+                _control(_HOME_AND_CLEAR)
+                click.echo(frame)
                 time.sleep(every)
     finally:
-        click.echo(_OWN_SCREEN, nl=False)
+        _control(_OWN_SCREEN)
+
+
+def _control(sequence: str) -> None:
+    sys.stdout.write(sequence)  # echo would leave it out where there is no colour
+    sys.stdout.flush()
 
 
 def _look(client: "Client") -> dict[str, Any]:

@@ -58,7 +58,7 @@ def list_webhooks(session: Session) -> None:
     ],
 )
 @click.argument("name")
-@click.argument("url")
+@click.argument("address", metavar="URL")
 @click.option(
     "--severity",
     type=click.Choice(["info", "warning", "critical"]),
@@ -75,7 +75,7 @@ def list_webhooks(session: Session) -> None:
 def set_webhook(
     session: Session,
     name: str,
-    url: str,
+    address: str,
     severity: str,
     codes: tuple[str, ...],
     queues: tuple[str, ...],
@@ -91,7 +91,7 @@ def set_webhook(
         signed = secret or made
         found = client.webhook_set(
             name,
-            url=url,
+            url=address,
             severity=severity,
             codes=list(codes) or None,
             queues=list(queues) or None,

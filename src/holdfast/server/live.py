@@ -13,7 +13,17 @@ from typing import Any, TypeVar
 from holdfast import schema
 from holdfast.client import AsyncClient, Client
 from holdfast.events import Listener
-from holdfast.model import DeadGroup, Depth, Enqueued, Kind, Lane, Queue, Schedule, WorkerRow
+from holdfast.model import (
+    Anomaly,
+    DeadGroup,
+    Depth,
+    Enqueued,
+    Kind,
+    Lane,
+    Queue,
+    Schedule,
+    WorkerRow,
+)
 from holdfast.server.access import Gate
 from holdfast.server.bodies import NewJob
 from holdfast.server.consumers import Consumers
@@ -145,6 +155,10 @@ class Live:
     async def lanes(self) -> list[Lane]:
         """Return the lanes, as they were within a second."""
         return await self._shared.get("lanes", self.reads.lanes)
+
+    async def anomalies(self) -> list[Anomaly]:
+        """Return what looks wrong, as it did within a second."""
+        return await self._shared.get("anomalies", self.reads.anomalies)
 
     def _start(self) -> None:
         loops = [self.waits.poll(), self.feed.run(), self.series.run()]

@@ -165,11 +165,6 @@ async def series(call: Call) -> Answer:
     )
 
 
-async def anomalies(call: Call) -> Answer:
-    """List what looks wrong."""
-    return Answer({"anomalies": []})
-
-
 async def events(call: Call) -> Answer:
     """List what was done to many jobs, and by whom, the newest first."""
     found = await call.reads.operations(limit=call.asked.limit)

@@ -20,6 +20,7 @@ from holdfast.errors import (
     Refused,
     SchemaError,
     Unavailable,
+    UnknownAnomaly,
     UnknownJob,
     UnknownOutcome,
     UnknownQueue,
@@ -98,7 +99,7 @@ def _as(error: HoldfastError, status: int, **facts: Any) -> Problem:
     return problem
 
 
-_CODES = {"HF412": 409}
+_CODES = {"HF412": 409, "HF227": 404}
 # The first that fits, so the narrower one stands before the wider.
 _STATUSES: dict[type[HoldfastError], int] = {
     Unavailable: 503,
@@ -108,6 +109,7 @@ _STATUSES: dict[type[HoldfastError], int] = {
     UnknownQueue: 404,
     UnknownSchedule: 404,
     UnknownWorker: 404,
+    UnknownAnomaly: 404,
     Misuse: 422,
     Refused: 403,
 }

@@ -132,10 +132,10 @@ begin
       drained_at := v_now + make_interval(secs => least(v_left, 315360000));
       sentence := format('Queue %s is drained at %s, in %s: %s arrive and %s are finished per second.', queue,
         to_char(drained_at, case when v_left < 43200 then 'HH24:MI' else 'YYYY-MM-DD HH24:MI' end || ' TZ'),
-        date_trunc('second', make_interval(secs => least(v_left, 315360000))), arriving, finishing);
+        date_trunc('second', make_interval(secs => least(v_left, 315360000))), trim_scale(round(arriving::numeric, 1)), trim_scale(round(finishing::numeric, 1)));
     else
       sentence := format('Queue %s is never drained%s: %s arrive and %s are finished per second.', queue,
-        case when q.paused_at is not null then ' while it is paused' else ' at this pace' end, arriving, finishing);
+        case when q.paused_at is not null then ' while it is paused' else ' at this pace' end, trim_scale(round(arriving::numeric, 1)), trim_scale(round(finishing::numeric, 1)));
     end if;
     -- what one slot does in a second is only known where some were at work
     if finishing > 0 and q.busy > 0 then
@@ -143,8 +143,8 @@ begin
       slots_needed := ceil((coalesce(waiting / extract(epoch from target)::double precision, 0) + arriving) / v_each);
       if waiting > 0 then
         sentence := sentence || format(' %s', case
-          when target is null then format('%s slots at work would keep up.', slots_needed)
-          else format('%s slots at work would drain it in %s.', slots_needed, target) end);
+          when target is null then format('%s at work would keep up.', case slots_needed when 1 then '1 slot' else slots_needed || ' slots' end)
+          else format('%s at work would drain it in %s.', case slots_needed when 1 then '1 slot' else slots_needed || ' slots' end, target) end);
       end if;
     end if;
     return next;
