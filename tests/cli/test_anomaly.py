@@ -160,7 +160,10 @@ def test_a_queue_is_explained_and_forecast(holdfast: Run, client: Client, clock:
     assert re.search(r"0 arrive and (1\.\d|2) are finished per second", told.out)
     assert "would drain it in 00:10:00." in told.out
     assert 1.8 < document[0]["finishing"] <= 2.0
-    assert explained.out.startswith("98 jobs wait in queue default, the first for 10 s; 2 running.")
+    assert re.match(
+        r"98 jobs wait in queue default, the first for \d+ s; 2 running\. Queue default is drained",
+        explained.out,
+    )
     assert holdfast("queue", "forecast", "nonsense").err.startswith("HF311")
     assert holdfast("queue", "explain", "nonsense").err.startswith("HF311")
 

@@ -117,6 +117,8 @@ begin
     coalesce(nullif(i.item -> 'evidence', 'null'), '{}'))::holdfast.finding), '{}')
   into v_found
   from jsonb_array_elements(findings) i(item);
+  insert into holdfast.detector_run as r (code, run_at) values (report.code, v_now)
+  on conflict (code) do update set run_at = excluded.run_at, problem = null;
   return query
     select c.id, c.change, c.severity, c.queue, c.subject, c.title, c.muted
     from holdfast.note_findings(report.code, v_found, v_now) c;

@@ -141,7 +141,7 @@ begin
     if finishing > 0 and q.busy > 0 then
       v_each := finishing / q.busy;
       slots_needed := ceil((coalesce(waiting / extract(epoch from target)::double precision, 0) + arriving) / v_each);
-      if waiting > 0 then
+      if waiting > 0 and slots_needed > 0 then
         sentence := sentence || format(' %s', case
           when target is null then format('%s at work would keep up.', case slots_needed when 1 then '1 slot' else slots_needed || ' slots' end)
           else format('%s at work would drain it in %s.', case slots_needed when 1 then '1 slot' else slots_needed || ' slots' end, target) end);
