@@ -153,6 +153,7 @@ def test_a_job_nobody_knows(database: str) -> None:
         (["worker", "nosuch.py"], "HF240"),
         (["op", "show", "4711"], "HF314"),
         (["token", "revoke", "nosuch"], "HF315"),
+        (["anomaly", "show", "nosuch"], "HF318"),
         (["serve", "--host", "0.0.0.0"], "HF400"),
         (["job", "cancel", "kind:a"], "HF401"),
     ],
