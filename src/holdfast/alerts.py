@@ -79,12 +79,13 @@ def signature(secret: str, id: str, timestamp: str, body: bytes) -> str:
 
 
 def tell_log(changes: Iterable[AnomalyChange]) -> None:
-    """Log what changed, unless it is muted; what is over is told as gravely as it was raised."""
+    """Log what changed, unless it is muted: as gravely as it is, and as a warning what is over."""
     for one in changes:
         if one.muted:
             continue
+        level = _LEVELS[one.severity]
         log.log(
-            _LEVELS[one.severity],
+            min(level, logging.WARNING) if one.change == "resolved" else level,
             "detector failed" if one.change == "failed" else f"anomaly {one.change}: {one.title}",
             extra={
                 "anomaly": one.id,

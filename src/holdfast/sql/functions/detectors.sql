@@ -445,18 +445,23 @@ create or replace function holdfast.pinned_by()
 returns table (sort text, name text, application text, usename text, state text, since timestamptz, held interval, transactions bigint, query text, suggestion text)
 language sql volatile
 as $$
-  select 'session', a.pid::text, a.application_name, a.usename::text, a.state, a.xact_start, clock_timestamp() - a.xact_start,
+  with read as materialized (
+    select clock_timestamp() as at
+  )
+  select 'session', a.pid::text, a.application_name, a.usename::text, a.state, a.xact_start, read.at - a.xact_start,
          age(x.oldest)::bigint, left(a.query, 200), format('select pg_terminate_backend(%s);', a.pid)
-  from pg_stat_activity a
+  from read
+  cross join pg_stat_activity a
   cross join lateral (
     select case when a.backend_xmin is null or age(a.backend_xid) > age(a.backend_xmin) then coalesce(a.backend_xid, a.backend_xmin)
       else a.backend_xmin end as oldest) x
   where x.oldest is not null and a.pid <> pg_backend_pid() and (a.datname = current_database() or a.datname is null)
     and a.backend_type is distinct from 'autovacuum worker'
   union all
-  select 'prepared transaction', p.gid, null, p.owner::text, 'prepared', p.prepared, clock_timestamp() - p.prepared, age(p.transaction)::bigint, null,
+  select 'prepared transaction', p.gid, null, p.owner::text, 'prepared', p.prepared, read.at - p.prepared, age(p.transaction)::bigint, null,
          format('rollback prepared %L;', p.gid)
-  from pg_prepared_xacts p
+  from read
+  cross join pg_prepared_xacts p
   where p.database = current_database()
   union all
   select 'replication slot', s.slot_name::text, s.plugin::text, null, case when s.active then 'active' else 'inactive' end, null, null,

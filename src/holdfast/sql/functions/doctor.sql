@@ -5,6 +5,7 @@ create or replace function holdfast.doctor()
 returns table (name text, level text, what text, why text, fix text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 #variable_conflict use_column
 declare

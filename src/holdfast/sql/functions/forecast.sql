@@ -91,6 +91,7 @@ returns table (
   slots_needed integer, seconds double precision, sentence text)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 #variable_conflict use_column
 declare

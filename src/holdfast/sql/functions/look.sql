@@ -260,6 +260,7 @@ create or replace function holdfast.explain(id uuid)
 returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -416,6 +417,7 @@ create or replace function holdfast.explain_queue(queue text)
 returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -471,6 +473,7 @@ create or replace function holdfast.explain_lane(queue text, lane text)
 returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 #variable_conflict use_column
 declare
