@@ -623,6 +623,7 @@ def test_a_detector_of_ones_own_is_due_once_in_a_span(db: Protocol, later: Later
         ("anomaly_mute('late', now() - interval '1 day')", "HF204", "is in the past"),
         ("detector_set('late', '{\"hours\": 1}')", "HF221", "setting 'hours' of detector late"),
         ("detector_set('late', '{\"seconds\": -1}')", "HF221", "cannot be -1"),
+        ("detector_set('late', '{\"seconds\": 1e300}')", "HF221", "cannot be 1"),
         ("detector_set('nonsense', '{}')", "HF227", "no detector is called 'nonsense'"),
         ("report('late', '[]')", "HF226", "is built in"),
         ("report('mine', '{}')", "HF226", "must be a JSON array"),

@@ -254,7 +254,7 @@ class Tuned(Body):
     """How closely a detector looks, at all queues or one; null goes back to what is usual."""
 
     enabled: bool | None = None
-    thresholds: dict[str, Annotated[float, Meta(ge=0)] | None] = field(default_factory=dict)
+    thresholds: dict[str, Annotated[float, Meta(ge=0, le=1e9)] | None] = field(default_factory=dict)
     queue: QueueName | None = None
 
 

@@ -255,7 +255,7 @@ class Feed:
         if monotonic() - self._looked_at > CALM:
             self._looked_at = monotonic()
             changed |= self._compare_operations(await self._live.reads.operations(limit=20))
-            changed |= self._compare_anomalies(await self._live.anomalies())
+            changed |= self._compare_anomalies(await self._live.reads.anomalies(limit=200))
         return changed
 
     def _compare_queues(self, found: Sequence[Queue]) -> bool:

@@ -312,12 +312,12 @@ begin
   select s.key, s.value into v_bad
   from jsonb_each(settings) s
   where s.value <> 'null' and case when s.key = 'enabled' then jsonb_typeof(s.value) <> 'boolean'
-    else not v_usual ? s.key or jsonb_typeof(s.value) <> 'number' or (s.value #>> '{}')::numeric < 0 end
+    else not v_usual ? s.key or jsonb_typeof(s.value) <> 'number' or not (s.value #>> '{}')::numeric between 0 and 1000000000 end
      or s.value = 'null' and s.key <> 'enabled' and not v_usual ? s.key
   limit 1;
   if found then
     perform holdfast.refuse('HF221', format('setting %L of detector %s cannot be %s', v_bad.key, code, v_bad.value), null,
-      format('Settings are: %s. enabled is true or false, the others are numbers.',
+      format('Settings are: %s. enabled is true or false, the others are numbers from 0 to a billion.',
         concat_ws(', ', 'enabled', (select string_agg(k, ', ' order by k) from jsonb_object_keys(v_usual) k))));
   end if;
   insert into holdfast.detector_setting as s (code, queue, enabled, thresholds, changed_at, changed_by)
