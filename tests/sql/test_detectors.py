@@ -424,6 +424,55 @@ def test_a_detector_raises_once_explains_delivers_and_resolves(
     assert deliveries(db) == [f"anomaly.raised {case.code}", f"anomaly.resolved {case.code}"]
 
 
+# The threshold that, set so, lets pass what each story provokes.
+PATIENT: dict[str, tuple[str, float]] = {
+    "no_worker": ("seconds", 1e9),
+    "late": ("seconds", 1e9),
+    "lane_held": ("seconds", 1e9),
+    "schedule_missed": ("seconds", 1e9),
+    "worker_lost": ("seconds", 1e9),
+    "version_skew": ("seconds", 1e9),
+    "clock_skew": ("seconds", 6),
+    "horizon_pinned": ("seconds", 1e9),
+    "paused_long": ("seconds", 1e9),
+    "long_running": ("seconds", 60),
+    "lease_stolen": ("seconds", 0),
+    "flash_job": ("seconds", 0),
+    "job_died": ("jobs", 2),
+    "retry_storm": ("jobs", 21),
+    "bulk_delete": ("jobs", 6),
+    "bulk_move": ("jobs", 6),
+    "bulk_enqueue": ("jobs", 6),
+    "queue_cleared": ("jobs", 6),
+    "burst_claims": ("jobs", 51),
+    "failure_jump": ("share", 0.6),
+    "notify_backlog": ("share", 1),
+    "payload_near_limit": ("share", 0.95),
+    "lease_lost_burst": ("leases", 11),
+    "flapping_job": ("attempts", 5),
+    "last_attempt": ("left", 0),
+    "zombie_job": ("times", 3),
+    "bloat": ("rows", 1e9),
+    "counters_drift": ("rows", 0),
+    "large_payload": ("bytes", 6002),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.code in PATIENT], ids=lambda case: case.code
+)
+def test_what_stays_within_its_threshold_is_not_raised(
+    db: Protocol, later: Later, other: Open, case: Case
+) -> None:
+    name, value = PATIENT[case.code]
+    tune(db, case.code, **{"enabled": True, **case.settings, name: value})
+    story = case.story(db, later, other)
+    next(story)
+
+    assert detect(db, case.code) == []
+    next(story, None)
+
+
 def test_every_detector_has_a_case(db: Protocol) -> None:
     codes = {row.code for row in db.table("select code from holdfast.detector_catalogue")}
 
