@@ -3,7 +3,7 @@
 import { count, duration, plural } from "./format";
 import { all } from "./filter";
 import { to } from "./route";
-import type { Kind, Lane, Queue, Schedule, Worker } from "./wire";
+import type { Anomaly, Kind, Lane, Queue, Schedule, Worker } from "./wire";
 
 export interface Concern {
   code: string;
@@ -17,6 +17,7 @@ export interface Concern {
 }
 
 interface Seen {
+  anomalies?: Anomaly[];
   queues?: Queue[];
   kinds?: Kind[];
   workers?: Worker[];
@@ -26,8 +27,36 @@ interface Seen {
 
 const LATE = 60;
 
+/** Which detector judges the same, over time: what it has raised is not told a second time. */
+const DETECTOR: Record<string, string> = {
+  "no-worker": "no_worker",
+  late: "late",
+  paused: "paused_long",
+  halted: "lane_halted",
+  vanished: "worker_lost",
+  schedule: "schedule_missed",
+  versions: "version_skew",
+};
+
 export function concerns(seen: Seen): Concern[] {
-  return [...unhandled(seen), ...late(seen), ...paused(seen), ...halted(seen), ...vanished(seen), ...troubled(seen), ...versions(seen)].sort((a, b) => Number(b.grave) - Number(a.grave));
+  const raised = new Set(seen.anomalies?.map((one) => one.code));
+  return [...unhandled(seen), ...late(seen), ...paused(seen), ...halted(seen), ...vanished(seen), ...troubled(seen), ...versions(seen)]
+    .filter((one) => !raised.has(DETECTOR[one.code]!))
+    .sort((a, b) => Number(b.grave) - Number(a.grave));
+}
+
+/** Anomalies that nobody has acked or muted, as concerns. */
+export function raised(anomalies: Anomaly[] | undefined): Concern[] {
+  return (anomalies ?? [])
+    .filter((one) => !one.muted && !one.acked_at && one.severity !== "info")
+    .map((one) => ({
+      code: one.code,
+      grave: one.severity === "critical",
+      title: one.title,
+      detail: one.detail ?? "",
+      link: to(["anomalies"]),
+      fix: one.suggestion ?? undefined,
+    }));
 }
 
 function unhandled({ kinds, queues }: Seen): Concern[] {

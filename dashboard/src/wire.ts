@@ -299,15 +299,24 @@ export interface EventPage {
 }
 
 export interface Anomaly {
-  id?: string;
-  code?: string;
-  severity?: "info" | "warning" | "critical";
-  title?: string;
-  detail?: string;
-  since?: string;
-  queue?: string | null;
-  kind?: string | null;
-  suggestion?: string | null;
+  id: string;
+  code: string;
+  severity: "info" | "warning" | "critical";
+  queue: string | null;
+  subject: string;
+  title: string;
+  detail: string | null;
+  suggestion: string | null;
+  evidence: Record<string, Json>;
+  since: string;
+  raised_at: string;
+  seen_at: string;
+  times: number;
+  resolved_at: string | null;
+  acked_at: string | null;
+  acked_by: string | null;
+  note: string | null;
+  muted: boolean;
 }
 
 export interface Token {

@@ -335,6 +335,19 @@ class UnknownToken(HoldfastError):
     code = "HF315"
 
 
+class UnknownAnomaly(HoldfastError):
+    """There is no anomaly of that id."""
+
+    code = "HF319"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"there is no anomaly {id}",
+            why="Anomalies are forgotten a week after they are over.",
+            fix="holdfast anomaly list shows those that are there.",
+        )
+
+
 class AppNotFound(Misuse):
     """There is no app where one was named, or a fresh process could not find it there."""
 

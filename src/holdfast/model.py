@@ -537,7 +537,8 @@ class WorkerRow:
     """A worker as it described itself by its last beat; `alive` if that was within a minute.
 
     The four counts and `busy_time` are of its life so far, `rss` is in bytes, `loop_lag` and
-    `busy_time` in seconds. `claims` are the times of its last claims, the newest first.
+    `busy_time` in seconds. `claims` are the times of its last claims, the newest first. `skew` is
+    how many seconds its clock is ahead; `listens`, whether notifications reach it.
     """
 
     worker: str
@@ -564,6 +565,8 @@ class WorkerRow:
     claimed_at: datetime | None = None
     acked_at: datetime | None = None
     claims: list[datetime] = field(default_factory=list)
+    skew: float | None = None
+    listens: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,7 +574,8 @@ class Tended:
     """A turn of upkeep: whether it was the caller's, what was done, how long till the next slot.
 
     `doubtful`: jobs wait for somebody to look whether they are done. `operating`: an operation
-    waits for its next step.
+    waits for its next step. `detecting`: detectors are due. `delivering`: anomalies wait to be
+    told.
     """
 
     leads: bool
@@ -579,6 +583,8 @@ class Tended:
     next_slot: timedelta | None
     doubtful: bool
     operating: bool = False
+    detecting: bool = False
+    delivering: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -830,6 +836,158 @@ class Operation:
     def arguments(self) -> dict[str, Any]:
         """Its further arguments, decoded anew at each access."""
         return _object(self.arguments_json)
+
+
+Severity = Literal["info", "warning", "critical"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that looks wrong, as a detector of one's own says it.
+
+    `subject` tells findings of one detector apart: what has the same queue and subject is the same
+    anomaly. `suggestion` is what to type.
+    """
+
+    title: str
+    subject: str = ""
+    queue: str | None = None
+    severity: Severity = "warning"
+    since: datetime | None = None
+    detail: str | None = None
+    suggestion: str | None = None
+    evidence: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something that looks or looked wrong: what, since when, by what evidence, and what to type.
+
+    `times` says how often it came back soon after it was over. It is `muted` if nobody is told.
+    """
+
+    id: str
+    code: str
+    severity: Severity
+    queue: str | None
+    subject: str
+    title: str
+    detail: str | None
+    suggestion: str | None
+    evidence_json: str
+    since: datetime
+    raised_at: datetime
+    seen_at: datetime
+    times: int
+    resolved_at: datetime | None
+    acked_at: datetime | None
+    acked_by: str | None
+    note: str | None
+    muted: bool
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """The numbers and names it was told by, decoded anew at each access."""
+        return _object(self.evidence_json)
+
+
+@dataclass(frozen=True, slots=True)
+class AnomalyChange:
+    """What became of an anomaly; `failed` is a detector that broke, and its title says how."""
+
+    id: str | None
+    code: str
+    change: Literal["raised", "worsened", "resolved", "failed"]
+    severity: Severity
+    queue: str | None
+    subject: str
+    title: str
+    muted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """A detector: how closely it looks, and how its last look went.
+
+    `queues` has the settings of queues that are looked at in another way.
+    """
+
+    code: str
+    enabled: bool
+    severity: Severity | None
+    every: timedelta | None
+    thresholds_json: str
+    about: str | None
+    queues_json: str | None
+    run_at: datetime | None
+    took: timedelta | None
+    problem: str | None
+
+    @property
+    def thresholds(self) -> dict[str, Any]:
+        """Its thresholds by name, decoded anew at each access."""
+        return _object(self.thresholds_json)
+
+    @property
+    def queues(self) -> dict[str, Any]:
+        """Settings by queue, decoded anew at each access."""
+        return _object(self.queues_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """What nobody is told of; an empty queue or subject means all of them."""
+
+    code: str
+    queue: str
+    subject: str
+    until: datetime | None
+    muted_at: datetime
+    muted_by: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who is told of anomalies by HTTP: of this severity and worse, of some codes and queues."""
+
+    name: str
+    url: str
+    severity: Severity
+    codes: list[str] | None
+    queues: list[str] | None
+    created_at: datetime
+    created_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What comes into a queue and is finished per second, and when it will have drained.
+
+    `drained_at` is None if never at this pace; `arriving` and `finishing` are None if nothing is
+    known yet. `slots_needed` would have to be at work to keep up, or to drain it within the target.
+    """
+
+    queue: str
+    waiting: int
+    leased: int
+    arriving: float | None
+    finishing: float | None
+    drained_at: datetime | None
+    slots_needed: int | None
+    seconds: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """One thing the doctor looked at: what was found, why it matters, what to type."""
+
+    name: str
+    level: Literal["ok", "warn", "fail"]
+    what: str
+    why: str
+    fix: str | None
 
 
 def _object(text: str | None) -> dict[str, Any]:

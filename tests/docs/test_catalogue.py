@@ -154,6 +154,7 @@ def test_a_job_nobody_knows(database: str) -> None:
         (["op", "show", "4711"], "HF314"),
         (["strike", "lift", "4711"], "HF318"),
         (["token", "revoke", "nosuch"], "HF315"),
+        (["anomaly", "show", "nosuch"], "HF319"),
         (["serve", "--host", "0.0.0.0"], "HF400"),
         (["job", "cancel", "kind:a"], "HF401"),
     ],

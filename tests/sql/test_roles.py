@@ -19,7 +19,7 @@ from tests.protocol import Protocol, shared_database
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
 LOOK = {
     *("get", "list", "find", "search", "count_jobs", "attempts", "explain"),
-    *("activity", "series"),
+    *("activity", "series", "explain_queue", "explain_lane", "forecast", "doctor"),
 }
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
@@ -30,7 +30,7 @@ KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
-    "operation_step",
+    *("operation_step", "detect", "detector_due", "report", "webhook_target"),
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
@@ -38,6 +38,8 @@ OPERATE = {
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel"),
     *("strike_add", "strike_lift"),
+    *("anomaly_ack", "anomaly_mute", "anomaly_unmute", "detector_set"),
+    *("webhook_set", "webhook_delete"),
 }
 SERVE = {
     *("token_create", "token_find", "token_revoke", "link_spend"),
@@ -128,6 +130,7 @@ def test_a_role_may_read_what_it_needs_and_write_to_no_table(acting: Roles, role
     )
 
     assert set(rights.values()) == {"select"}
+    assert "webhook" not in rights  # its secrets sign
     if role in ("holdfast_producer", "holdfast_worker"):
         assert rights.keys() == {"migration", "queues"}
 

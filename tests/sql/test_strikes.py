@@ -120,6 +120,7 @@ def test_explain_names_the_strike_before_and_after_a_claim_met_the_job(
         "it enters the ready order with the next claim or upkeep."
     )
     lift(db, number)
+    db.beat("w1", kinds=["send"], queues=["default"])
     assert db.explain(id).startswith("Ready since")
 
 

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { path } from "../api";
-import { concerns, type Concern } from "../attention";
+import { concerns, raised, type Concern } from "../attention";
 import { useFeed } from "../feed";
 import { compact, count, duration, plural } from "../format";
 import { Age, Button, Head, Link, Meter, Panel, Time } from "../parts/basics";
@@ -13,7 +13,7 @@ import { go, query, setQuery, to } from "../route";
 import { rateOf } from "../rates";
 import { latest, spans, useHistory } from "../series";
 import { barred } from "../session";
-import type { DeadGroup, Kind, Lane, Queue, Schedule, Worker } from "../wire";
+import type { Anomaly, DeadGroup, Kind, Lane, Queue, Schedule, Worker } from "../wire";
 
 export function Overview() {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"]));
@@ -22,14 +22,17 @@ export function Overview() {
   const schedules = useFeed<{ schedules: Schedule[] }>(path(["schedules"]), 5000);
   const lanes = useFeed<{ lanes: Lane[] }>(path(["lanes"]), 3000);
   const groups = useFeed<{ groups: DeadGroup[] }>(path(["dead", "groups"]), 3000);
+  const told = useFeed<{ anomalies: Anomaly[] }>(path(["anomalies"]), 3000);
   const known = queues.data.value?.queues;
-  const found = concerns({
+  const anomalies = told.data.value?.anomalies;
+  const found = [...raised(anomalies), ...concerns({
+    anomalies,
     queues: known,
     kinds: kinds.data.value?.kinds,
     workers: workers.data.value?.workers,
     schedules: schedules.data.value?.schedules,
     lanes: lanes.data.value?.lanes,
-  });
+  })];
   const ready = known && kinds.data.value && workers.data.value;
   return (
     <>

@@ -120,7 +120,7 @@ class Program(Group):
                 [(name, self.commands[name].get_short_help_str(60)) for name in shown]
             )
             if others:
-                formatter.write(f"  also {', '.join(others)}\n")
+                formatter.write_text(f"also {', '.join(others)}")
 
 
 def log_format(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,7 +147,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 _COMMON = ("url", "json", "quiet")
 # With a line for the others, what fits a screen of 24 lines.
-_MOST_COMMANDS = 10
+_MOST_COMMANDS = 9
 
 
 def _common_options() -> list[click.Parameter]:

@@ -120,6 +120,37 @@ def resume(session: Session, name: str) -> None:
     session.answer(found, lambda: f"{name} resumed" if was_paused else f"{name} was not paused")
 
 
+@queue.command(examples=["holdfast queue explain mail", "holdfast queue explain mail --json"])
+@click.argument("name", metavar="QUEUE")
+@pass_session
+def explain(session: Session, name: str) -> None:
+    """Say in one sentence how a queue does, and what keeps it back."""
+    with session.client() as client:
+        _get(client, name)
+        why = client.explain_queue(name)
+    session.answer({"queue": name, "explain": why}, lambda: output.clean(why))
+
+
+@queue.command(
+    examples=["holdfast queue forecast", "holdfast queue forecast mail --target 10m"],
+)
+@click.argument("name", metavar="[QUEUE]", required=False)
+@click.option(
+    "--target", type=duration, metavar="10m", help="how many slots would drain it in this time?"
+)
+@click.option("--span", type=duration, default="5m", metavar="5m", help="the pace of how long")
+@pass_session
+def forecast(session: Session, name: str | None, target: timedelta | None, span: timedelta) -> None:
+    """Say when queues will have drained, and how many slots that takes."""
+    with session.client() as client:
+        if name is not None:
+            _get(client, name)
+        found = client.forecast(name, target=target, span=span)
+    session.answer(found, lambda: "\n".join(output.clean(one.sentence) for one in found))
+    if not found:
+        session.say("there is no queue yet: holdfast job enqueue makes one")
+
+
 def queue_table(queues: list[Queue]) -> str:
     """Render queues as a table of depths."""
     return output.table(

@@ -224,6 +224,49 @@ class LaneOf(Body):
     queue: QueueName = "default"
 
 
+class Anomalies(Body):
+    """Which anomalies: those that last, or those that are over."""
+
+    over: bool = False
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class Noted(Body):
+    """A word to those who look later."""
+
+    note: Text | None = None
+
+
+class Muted(Body):
+    """Silence, for good or for a while, of one anomaly or all that its detector finds."""
+
+    seconds: LeaseSeconds | None = None
+    reason: Text | None = None
+    all: bool = False
+
+
+class Unmuted(Body):
+    """The end of a silence, of one anomaly or all that its detector finds."""
+
+    all: bool = False
+
+
+class Tuned(Body):
+    """How closely a detector looks, at all queues or one; null goes back to what is usual."""
+
+    enabled: bool | None = None
+    thresholds: dict[str, Annotated[float, Meta(ge=0, le=1e9)] | None] = field(default_factory=dict)
+    queue: QueueName | None = None
+
+
+class Forecast(Body):
+    """Of which queue, to be drained within which target, at the pace of how long."""
+
+    queue: Annotated[str, Meta(max_length=120)] = ""
+    target: Annotated[float, Meta(ge=1, le=2_592_000)] | None = None
+    span: Annotated[float, Meta(ge=10, le=86400)] = 300.0
+
+
 class Previewed(Body):
     """One verb for all jobs that match a filter."""
 

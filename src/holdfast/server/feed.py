@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.errors import HoldfastError
-from holdfast.model import Job, Operation, Queue
+from holdfast.model import Anomaly, Job, Operation, Queue
 from holdfast.server import answers
 from holdfast.server.access import User
 from holdfast.server.problems import SOON, Problem
@@ -94,6 +94,7 @@ class Feed:
         self._queues: dict[str, Queue] | None = None
         self._jobs: dict[UUID, tuple[Any, ...]] = {}
         self._operations: dict[int, tuple[Any, ...]] = {}
+        self._anomalies: dict[str, tuple[Any, ...]] | None = None
         self._looked_at = 0.0
         self._plain = 0
         self._said: list[tuple[Any, Sequence[str]]] = []
@@ -169,6 +170,7 @@ class Feed:
             if not self._streams:
                 self._someone.clear()
                 self._queues, self._jobs, self._operations = None, {}, {}
+                self._anomalies = None
 
     def _admit(self, stream: Stream) -> None:
         if len(self._streams) >= self._most:
@@ -254,6 +256,7 @@ class Feed:
         if monotonic() - self._looked_at > CALM:
             self._looked_at = monotonic()
             changed |= self._compare_operations(await self._live.reads.operations(limit=20))
+            changed |= self._compare_anomalies(await self._live.reads.anomalies(limit=200))
         return changed
 
     def _compare_queues(self, found: Sequence[Queue]) -> bool:
@@ -308,6 +311,24 @@ class Feed:
                 changed = True
                 self._publish("op", operation(one), None)
         return changed
+
+    def _compare_anomalies(self, found: Sequence[Anomaly]) -> bool:
+        known = self._anomalies
+        now = {one.id: (one.queue, one.severity, one.acked_at, one.muted) for one in found}
+        self._anomalies = now
+        if known is None:
+            return False
+        changed = [one for one in found if known.get(one.id) != now[one.id]]
+        for one in changed:
+            about = {"change": "changed" if one.id in known else "raised"}
+            queues = None if one.queue is None else (one.queue,)
+            self._publish("anomaly", answers.record(one) | about, queues)
+        over = known.keys() - now.keys()
+        for id in sorted(over):
+            queue = known[id][0]
+            queues = None if queue is None else (queue,)
+            self._publish("anomaly", {"id": id, "queue": queue, "change": "resolved"}, queues)
+        return bool(changed or over)
 
 
 def operation(one: Operation) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from holdfast import schema
 from holdfast.client import AsyncClient, Client
 from holdfast.events import Listener
 from holdfast.model import (
+    Anomaly,
     DeadGroup,
     Depth,
     Enqueued,
@@ -164,6 +165,10 @@ class Live:
     async def system(self) -> System:
         """Return what the database is, as it was within seconds: sizes are dear to find out."""
         return await self._slow.get("system", self.reads.system)
+
+    async def anomalies(self) -> list[Anomaly]:
+        """Return what looks wrong, as it did within a second."""
+        return await self._shared.get("anomalies", self.reads.anomalies)
 
     def _start(self) -> None:
         loops = [self.waits.poll(), self.feed.run()]

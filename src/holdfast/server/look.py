@@ -185,11 +185,6 @@ async def series(call: Call) -> Answer:
     )
 
 
-async def anomalies(call: Call) -> Answer:
-    """List what looks wrong: nothing, until something looks for it."""
-    return Answer({"anomalies": []})
-
-
 async def activity(call: Call) -> Answer:
     """List what happened and what people did, the newest first."""
     asked: bodies.Asked = call.asked

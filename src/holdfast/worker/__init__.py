@@ -18,6 +18,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -166,7 +167,12 @@ class Worker:
                     "listener": lambda: listener.run(self._over),
                 }
                 if self._upkeep:
-                    upkeep = Upkeep(client, holder=self.id, checks=_checks(self.app))
+                    upkeep = Upkeep(
+                        client,
+                        holder=self.id,
+                        checks=_checks(self.app),
+                        detectors=self.app.detectors,
+                    )
                     work["upkeep"] = lambda: upkeep.run(self._over)
                     if self._until_idle:
                         # It may be the only one that ever comes: for it, overdue is not idle.
@@ -324,6 +330,8 @@ class Worker:
             "claimed_at": counts.claims[0] if counts.claims else None,
             "acked_at": counts.acked_at,
             "claims": list(counts.claims),
+            "clock": datetime.now(UTC).isoformat(),
+            "listens": self.hears,
         }
 
 

@@ -481,7 +481,28 @@ begin
   end if;
   with gone as (
     delete from holdfast.tally t
-    returning t.*
+    returning t.*, t.xmin::text as call
+  ), nets as (
+    -- one call, one transaction: what it took from one queue and gave to another it moved
+    select n.queue, n.net, n.cancelled, min(n.net) over w as least, max(n.net) over w as most
+    from (
+      select g.call, g.queue, sum(g.queued + g.leased + g.dead + g.done + g.cancelled + g.archived) as net, sum(g.cancelled) as cancelled
+      from gone g
+      group by g.call, g.queue
+      having abs(sum(g.queued + g.leased + g.dead + g.done + g.cancelled + g.archived)) >= 5 or sum(g.cancelled) >= 5
+    ) n
+    window w as (partition by n.call)
+  ), noted as (
+    insert into holdfast.bulk (at, queue, sort, calls, jobs, largest)
+    select holdfast.now(), b.queue, b.sort, count(*), sum(b.jobs), max(b.jobs)
+    from (
+      select n.queue, abs(case when n.net = 0 then n.cancelled else n.net end) as jobs,
+             case when n.net > 0 and n.least < 0 then 'moved' when n.net > 0 then 'enqueued'
+               when n.net < 0 and n.most > 0 then null when n.net < 0 then 'deleted' when n.cancelled > 0 then 'cancelled' end as sort
+      from nets n
+    ) b
+    where b.sort is not null
+    group by b.queue, b.sort
   ), sums as (
     select g.part, g.queue, g.kind, sum(g.queued) as queued, sum(g.leased) as leased, sum(g.dead) as dead,
            sum(g.done) as done, sum(g.cancelled) as cancelled, sum(g.archived) as archived,

@@ -12,7 +12,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now   constant timestamptz := holdfast.now();
-  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost,busy_time,claimed_at,acked_at,claims}';
+  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost,busy_time,claimed_at,acked_at,claims,clock,listens}';
   v_field text;
   v_said  holdfast.worker;
 begin
@@ -27,20 +27,22 @@ begin
   end if;
   begin
     select f.* into v_said from jsonb_populate_record(null::holdfast.worker, facts) f;
+    v_said.skew := extract(epoch from (facts ->> 'clock')::timestamptz - v_now);
   exception when data_exception then
     perform holdfast.refuse('HF221', format('facts %s do not fit a worker', left(facts::text, 200)), sqlerrm,
-      'queues and kinds are arrays of names, started_at is a time, the counts are whole numbers.');
+      'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, the counts are whole numbers.');
   end;
 
   return query
     insert into holdfast.worker as w (
       name, seen_at, started_at, host, pid, version, python, queues, kinds, slots, busy, rss, loop_lag,
-      claimed, acked, failed, lost, busy_time, claimed_at, acked_at, claims)
+      claimed, acked, failed, lost, busy_time, claimed_at, acked_at, claims, skew, listens)
     values (
       beat.worker, v_now, coalesce(v_said.started_at, v_now), v_said.host, v_said.pid, v_said.version, v_said.python,
       coalesce(v_said.queues, '{}'), coalesce(v_said.kinds, '{}'), coalesce(v_said.slots, 0), coalesce(v_said.busy, 0),
       v_said.rss, v_said.loop_lag, coalesce(v_said.claimed, 0), coalesce(v_said.acked, 0), coalesce(v_said.failed, 0),
-      coalesce(v_said.lost, 0), coalesce(v_said.busy_time, 0), v_said.claimed_at, v_said.acked_at, coalesce(v_said.claims, '{}'))
+      coalesce(v_said.lost, 0), coalesce(v_said.busy_time, 0), v_said.claimed_at, v_said.acked_at, coalesce(v_said.claims, '{}'), v_said.skew,
+      v_said.listens)
     on conflict (name) do update
     set seen_at    = v_now,
         started_at = coalesce(v_said.started_at, w.started_at),
@@ -61,7 +63,9 @@ begin
         busy_time  = coalesce(v_said.busy_time, w.busy_time),
         claimed_at = coalesce(v_said.claimed_at, w.claimed_at),
         acked_at   = coalesce(v_said.acked_at, w.acked_at),
-        claims     = coalesce(v_said.claims, w.claims)
+        claims     = coalesce(v_said.claims, w.claims),
+        skew       = coalesce(v_said.skew, w.skew),
+        listens    = coalesce(v_said.listens, w.listens)
     returning w.stop_at is not null;
   if measured is not null then
     perform holdfast.take_measures(worker, measured);
@@ -142,9 +146,11 @@ $$;
 
 -- tend: a turn of upkeep by whoever leads. done is null where another does; next_slot is how long it is
 -- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
--- somebody to look whether they are done; operating, whether an operation waits for its next step.
+-- somebody to look whether they are done; operating, whether an operation waits for its next step; detecting,
+-- whether detectors are due; delivering, whether anomalies wait to be told.
 create or replace function holdfast.tend(holder text, length interval default '5 seconds')
-returns table (leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean)
+returns table (
+  leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean, detecting boolean, delivering boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -162,6 +168,12 @@ begin
   end if;
   doubtful := exists (select from holdfast.lease l where l.open and l.asked_at is not null);
   operating := exists (select from holdfast.operation o where o.state = 'running' and o.next_at <= holdfast.now());
+  detecting := leads and exists (
+    select from holdfast.pulse p
+    where p.detected_at <= holdfast.now() - interval '5 seconds' or p.detected_at > holdfast.now());
+  delivering := leads and exists (
+    select from holdfast.job j
+    where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null and j.token is null);
   return next;
 end
 $$;
