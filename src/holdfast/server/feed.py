@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # At most four looks a second; one a second while nothing happens, or where nothing is heard.
 QUICK = 0.25
 CALM = 1.0
+# As many are compared, the worst.
+ANOMALIES = 200
 PING = 15.0
 # A socket that takes nothing for so long is dropped.
 STALLED = 30.0
@@ -150,6 +152,8 @@ class Feed:
             with contextlib.suppress(HoldfastError):
                 if self._queues is None:
                     self._queues = _named(await self._live.reads.queues())
+                if self._anomalies is None:
+                    self._anomalies = _marks(await self._live.reads.anomalies(limit=ANOMALIES))
             about = {"mode": self.mode, "at": datetime.now(UTC)}
             yield self._framed("hello", about, stream.seq)
             for job in await self._jobs_of(sorted(stream.watch)):
@@ -256,7 +260,7 @@ class Feed:
         if monotonic() - self._looked_at > CALM:
             self._looked_at = monotonic()
             changed |= self._compare_operations(await self._live.reads.operations(limit=20))
-            changed |= self._compare_anomalies(await self._live.reads.anomalies(limit=200))
+            changed |= self._compare_anomalies(await self._live.reads.anomalies(limit=ANOMALIES))
         return changed
 
     def _compare_queues(self, found: Sequence[Queue]) -> bool:
@@ -313,8 +317,7 @@ class Feed:
         return changed
 
     def _compare_anomalies(self, found: Sequence[Anomaly]) -> bool:
-        known = self._anomalies
-        now = {one.id: (one.queue, one.severity, one.acked_at, one.muted) for one in found}
+        known, now = self._anomalies, _marks(found)
         self._anomalies = now
         if known is None:
             return False
@@ -334,6 +337,10 @@ class Feed:
 def operation(one: Operation) -> dict[str, Any]:
     """Return an operation as JSON can say it, its id as a string."""
     return answers.record(one) | {"id": str(one.id), "done": one.seen}
+
+
+def _marks(found: Sequence[Anomaly]) -> dict[str, tuple[Any, ...]]:
+    return {one.id: (one.queue, one.severity, one.acked_at, one.muted) for one in found}
 
 
 _COUNTS = ("queued", "leased", "dead", "done", "cancelled", "archived")
