@@ -21,6 +21,12 @@ HERE = Path(__file__).parent
 STATIC = HERE.parent / "src" / "holdfast" / "server" / "static"
 # What the files there were built from.
 STAMP = STATIC / "built-from"
+_TRUSTED = (
+    os.environ.get("SSL_CERT_FILE"),
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
 
 
 class DashboardHook(BuildHookInterface[Any]):
@@ -82,6 +88,9 @@ def _call(command: list[str], where: Path) -> str:
         "PATH": f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}",
         "NODE_ENV": "production",
     }
+    # Node knows its own authorities only; the machine may trust others, such as a company's.
+    if trusted := next((path for path in _TRUSTED if path and Path(path).is_file()), None):
+        environment.setdefault("NODE_EXTRA_CA_CERTS", trusted)
     done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{done.stdout}{done.stderr}\n{' '.join(command)} failed")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import urllib.error
 import urllib.request
 from datetime import timedelta
 from typing import Any
@@ -54,5 +55,8 @@ def post(url: str, body: dict[str, Any]) -> None:
     """Send JSON; raises if it is refused."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=10):
-        pass
+    try:
+        urllib.request.urlopen(request, timeout=10).close()
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        raise

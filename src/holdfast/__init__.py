@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # At once: a module that is loaded later would take the place of the function it is named for.
-from holdfast.current import current
+from holdfast.current import aonce, current, once
 from holdfast.errors import HoldfastError, InvalidJob, LeaseLost, NotMigrated, UnknownOutcome
 from holdfast.model import Enqueued, Finding, Job, Lease, NewJob, Settled
 from holdfast.outcome import Cancel, Release, Retry
@@ -12,6 +12,7 @@ from holdfast.outcome import Cancel, Release, Retry
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.client import AsyncClient, Client
+    from holdfast.worker.processor import start_processor
 
 __version__ = "0.1.0"
 
@@ -33,7 +34,10 @@ __all__ = [
     "Retry",
     "Settled",
     "UnknownOutcome",
+    "aonce",
     "current",
+    "once",
+    "start_processor",
 ]
 
 
@@ -48,4 +52,5 @@ _LATE = {
     "App": "holdfast.app",
     "AsyncClient": "holdfast.client",
     "Client": "holdfast.client",
+    "start_processor": "holdfast.worker.processor",
 }

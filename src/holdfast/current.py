@@ -1,5 +1,6 @@
 """The job a handler is running: what it may know of it, and what it may do with its lease."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.model import Ticket
     from holdfast.tracing import AttemptSpan
 
+log = logging.getLogger("holdfast.job")
+
 
 def current() -> "CurrentJob":
     """Return the job of the handler that is running; raises Misuse outside of one."""
@@ -31,6 +34,28 @@ def current() -> "CurrentJob":
             "current() was called outside of a handler",
             fix="Call it in the function of a task while a worker runs it.",
         ) from None
+
+
+def once(connection: "Connection[Any]", job: "CurrentJob") -> bool:
+    """Whether the output of a job is still to be made, in the transaction of a connection.
+
+    False where the output that its adopted table names is there: logged as prevented, and the
+    handler should return, which ends the job as done. Until the transaction ends nobody else is
+    told to make it. Raises LeaseLost if somebody else has the job.
+    """
+    return _told(job, job.app.client.on(connection).guard(job.lease))
+
+
+async def aonce(connection: "AsyncConnection[Any]", job: "CurrentJob") -> bool:
+    """Do what `once` does, in an async handler."""
+    return _told(job, await job.app.aclient.on(connection).guard(job.lease))
+
+
+def _told(job: "CurrentJob", open: bool) -> bool:
+    if not open:
+        facts = {"job": str(job.id), "queue": job.queue, "kind": job.kind}
+        log.warning("Duplicate prevented: %s", job.lease.subject or job.id, extra=facts)
+    return open
 
 
 class Stop(Enum):

@@ -379,3 +379,15 @@ def _restore(
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+class CannotAdopt(Misuse):
+    """A table cannot be adopted, linked or given back as it was asked for; nothing was changed."""
+
+    code = "HF250"
+
+
+class AdoptionBlocked(HoldfastError):
+    """A step of an adoption gave up waiting for other sessions; run again, it goes on there."""
+
+    code = "HF251"

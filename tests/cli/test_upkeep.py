@@ -1,6 +1,7 @@
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(tmp_path: Path) -> None:
         gone = process.stderr.readline()
         with embedded.start(tmp_path / "pg"):
             back = process.stderr.readline()
+            time.sleep(0.3)  # it is told while the connection is being made
             process.send_signal(signal.SIGINT)
             process.stdout.read()
             rest = process.stderr.read()

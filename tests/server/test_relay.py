@@ -2,13 +2,16 @@
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from holdfast import Client
+from holdfast.server import relay_look, relay_operate
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
@@ -94,7 +97,7 @@ def test_an_empty_queue_is_404_at_once_or_after_the_timeout(api: Api) -> None:
     later = api.get("/queue/message", params={"timeout": 0.5})
 
     assert (at_once.status_code, later.status_code) == (404, 404)
-    assert at_once.json()["code"] == "HF317"
+    assert (at_once.json()["code"], at_once.json()["holdfast_code"]) == ("NOT_FOUND", "HF317")
     assert in_between - started < 2
     assert time.monotonic() - in_between > 0.4
 
@@ -223,3 +226,534 @@ def test_metrics_and_health_answer(api: Api) -> None:
     assert (queue["queue"], queue["queued"]) == ("mail", 1)
     assert api.get("/health").json()["status"] == "ok"
     assert api.get("/api/health").status_code == 200
+
+
+def send(api: Api, *payloads: Any, **fields: Any) -> list[str]:
+    """Enqueue messages, each with its payload, and return their ids."""
+    messages = [{"payload": payload} | fields for payload in payloads]
+    answer = api.post("/queue/batch", json={"messages": messages})
+    return [one["id"] for one in answer.json()["messages"]]
+
+
+def fail(api: Api, count: int, **asked: Any) -> list[str]:
+    """Dequeue messages and give them back as failed."""
+    taken = api.get("/queue/messages/batch", params={"count": count} | asked).json()["messages"]
+    items = [{"id": one["id"], "lock_token": one["lock_token"]} for one in taken]
+    api.post("/queue/nack/batch", json={"messages": items})
+    return [one["id"] for one in taken]
+
+
+def status_of(answer: httpx.Response) -> tuple[int, str | None]:
+    return answer.status_code, answer.json().get("code")
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_the_parameters_of_a_dequeue_are_those_of_relay(api: Api, prefix: str) -> None:
+    api.post(
+        f"{prefix}/queue/message",
+        json={"type": "a", "payload": 1, "queue": "mail", "maxAttempts": 7, "ackTimeout": 11},
+    )
+    asked = {"timeout": 0, "ackTimeout": 90, "type": "a", "consumerId": "c7", "queue": "mail"}
+
+    message = dequeue(api, prefix, **asked)
+
+    assert (message["consumer_id"], message["queue"]) == ("c7", "mail")
+    assert message["max_attempts"] == 7
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_several_are_dequeued_at_once(api: Api, prefix: str) -> None:
+    send(api, 1, 2, 3)
+
+    first = api.get(f"{prefix}/queue/messages/batch", params={"count": 2}).json()
+    rest = api.get(f"{prefix}/queue/messages/batch", params={"count": 100}).json()
+    none = api.get(f"{prefix}/queue/messages/batch")
+    wrong = [api.get(f"{prefix}/queue/messages/batch", params={"count": n}) for n in (0, 101)]
+
+    assert [one["payload"] for one in first["messages"]] == [1, 2]
+    assert (first["count"], rest["count"]) == (2, 1)
+    assert all(one["lock_token"] for one in first["messages"])
+    assert (none.status_code, none.json()) == (200, {"messages": [], "count": 0})
+    assert [one.status_code for one in wrong] == [422, 422]
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_several_are_acked_at_once_and_each_needs_its_token(api: Api, prefix: str) -> None:
+    send(api, 1, 2, 3)
+    taken = api.get("/queue/messages/batch").json()["messages"]
+    items = [{"id": one["id"], "lock_token": one["lock_token"]} for one in taken]
+    items[1]["lock_token"] = str(uuid4())
+    del items[2]["lock_token"]
+    items.append({"id": str(uuid4()), "lock_token": str(uuid4())})
+
+    answer = api.post(f"{prefix}/queue/ack/batch", json={"messages": items}).json()
+
+    assert (answer["succeeded"], answer["failed"]) == (1, 3)
+    assert [one["success"] for one in answer["results"]] == [True, False, False, False]
+    assert [one.get("code") for one in answer["results"]] == [
+        None,
+        "LOCK_LOST",
+        "HF207",
+        "NOT_FOUND",
+    ]
+    assert api.get("/queue/status").json()["processing"] == 2
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_several_are_nacked_at_once_and_it_is_told_which_are_dead(api: Api, prefix: str) -> None:
+    send(api, 1, max_attempts=1)
+    send(api, 2, 3)
+    taken = api.get("/queue/messages/batch").json()["messages"]
+    items = [
+        {"id": one["id"], "lock_token": one["lock_token"], "errorReason": "boom"} for one in taken
+    ]
+    items[2]["lock_token"] = "lt_stale"
+
+    answer = api.post(f"{prefix}/queue/nack/batch", json={"messages": items}).json()
+    dead = api.get("/queue/dead/messages").json()["messages"]
+
+    assert [answer[name] for name in ("succeeded", "failed", "requeued", "movedToDlq")] == [
+        2,
+        1,
+        1,
+        1,
+    ]
+    assert [(one["payload"], one["last_error"]) for one in dead] == [(1, "boom")]
+
+
+@pytest.mark.proves("S4x.1")
+def test_a_nack_says_why_in_the_word_of_relay(api: Api, client: Client) -> None:
+    [id] = send(api, 1, max_attempts=1)
+    message = dequeue(api)
+
+    answer = api.post(
+        f"/queue/message/{id}/nack",
+        json={"lock_token": message["lock_token"], "errorReason": "no route"},
+    )
+
+    assert answer.json()["status"] == "dead"
+    assert client.get(id).error == "no route"
+
+
+@pytest.mark.proves("S4x.1")
+def test_a_touch_tells_the_new_timeout_and_by_how_much(api: Api) -> None:
+    [id] = send(api, 1)
+    token = dequeue(api)["lock_token"]
+
+    usual = api.put(f"/queue/message/{id}/touch", json={"lock_token": token})
+    said = api.put(f"/queue/message/{id}/touch", json={"lock_token": token, "extend_seconds": 300})
+
+    assert said.json()["extended_by"] == 300
+    assert said.json()["new_timeout_at"] == said.json()["locked_until"]
+    assert 25 < usual.json()["extended_by"] <= 31
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_messages_are_listed_and_deleted_by_when_they_were_enqueued(
+    api: Api, clock: Clock, prefix: str
+) -> None:
+    old = send(api, "old")
+    clock.advance(hours=2)
+    mid = send(api, "mid")
+    clock.advance(hours=2)
+    new = send(api, "new")
+    at = {
+        one["payload"]: datetime.fromisoformat(one["created_at"])
+        for one in api.get("/queue/messages").json()["messages"]
+    }
+
+    def asked(start: datetime | None, end: datetime | None) -> dict[str, str]:
+        given = {"start": start, "end": end}
+        return {name: one.isoformat() for name, one in given.items() if one is not None}
+
+    def ids(start: datetime | None, end: datetime | None) -> list[str]:
+        answer = api.get(f"{prefix}/queue/messages", params=asked(start, end))
+        return [one["id"] for one in answer.json()["messages"]]
+
+    between = ids(at["mid"], at["mid"])
+    since = ids(at["mid"], None)
+    until = ids(None, at["mid"] - timedelta(microseconds=1))
+    neither = api.delete(f"{prefix}/queue/messages")
+    deleted = api.delete(f"{prefix}/queue/messages", params=asked(at["mid"], at["mid"]))
+    left = ids(None, None)
+
+    assert (between, since, until) == (mid, [*new, *mid], old)
+    assert neither.status_code == 422
+    assert (deleted.status_code, deleted.json()["deleted"]) == (200, 1)
+    assert left == [*new, *old]
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_the_counts_come_with_messages_if_asked(api: Api, prefix: str) -> None:
+    send(api, 1, 2)
+    dequeue(api)
+
+    plain = api.get(f"{prefix}/queue/status").json()
+    whole = api.get(f"{prefix}/queue/status", params={"include_messages": True}).json()
+
+    assert "messages" not in plain
+    assert {state: len(found) for state, found in whole["messages"].items()} == {
+        "main": 1,
+        "processing": 1,
+        "dead": 0,
+        "acknowledged": 0,
+        "archived": 0,
+    }
+    assert "lock_token" not in whole["messages"]["processing"][0]
+
+
+@PREFIXES
+@pytest.mark.parametrize("stride", [1, 3, 500])
+@pytest.mark.proves("S4x.1")
+def test_a_state_is_listed_page_by_page(
+    api: Api, prefix: str, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_look, "STRIDE", stride)
+    sent = send(api, *range(5))
+
+    pages = [
+        api.get(f"{prefix}/queue/main/messages", params={"page": n, "limit": 2}).json()
+        for n in (1, 2, 3, 4)
+    ]
+    whole = api.get(f"{prefix}/queue/main/messages").json()
+    far = api.get(f"{prefix}/queue/main/messages", params={"page": 101, "limit": 100})
+    unknown = api.get(f"{prefix}/queue/limbo/messages")
+
+    found = [one["id"] for page in pages for one in page["messages"]]
+    assert [len(page["messages"]) for page in pages] == [2, 2, 1, 0]
+    assert found == [one["id"] for one in whole["messages"]]
+    assert set(found) == set(sent)
+    assert pages[0]["pagination"] == {
+        "page": 1,
+        "limit": 2,
+        "total": 5,
+        "totalPages": 3,
+        "capped": False,
+    }
+    assert (far.status_code, unknown.status_code) == (422, 404)
+
+
+@pytest.mark.proves("S4x.1")
+def test_a_list_is_filtered_and_sorted(api: Api) -> None:
+    send(api, 1, type="mail", priority=5)
+    send(api, 2, type="mail", priority=9)
+    send(api, 3, type="sms", priority=7)
+    failed = fail(api, 1, type="sms")
+
+    def found(**asked: Any) -> list[Any]:
+        answer = api.get("/queue/main/messages", params=asked)
+        return [one["payload"] for one in answer.json()["messages"]]
+
+    now = datetime.now(UTC)
+    assert found(filterType="mail") == [2, 1]
+    assert found(filterPriority=9) == [2]
+    assert found(filterPriority=">=7") == [3, 2]
+    assert found(filterAttempts=1) == [3]
+    assert found(startDate=(now + timedelta(hours=1)).isoformat()) == []
+    assert found(endDate=(now + timedelta(hours=1)).isoformat()) == [3, 2, 1]
+    assert found(search=failed[0]) == [3]
+    assert found(search="no such error") == []
+    assert found(sort="priority") == [2, 3, 1]
+    assert found(sort="priority", order="asc") == [1, 3, 2]
+    assert found(sort="created_at", order="asc", limit=1, page=2) == [2]
+    assert found(queue="elsewhere") == []
+    assert api.get("/queue/main/messages", params={"sort": "color"}).status_code == 422
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_what_is_exported_can_be_imported(api: Api, prefix: str) -> None:
+    large = {"text": "x" * 5000}
+    send(api, large, type="mail", priority=3, max_attempts=1, ack_timeout_seconds=7)
+    fail(api, 1)
+
+    exported = api.get(f"{prefix}/queue/dead/export")
+    imported = api.post(f"{prefix}/queue/import", json={"messages": exported.json()["messages"]})
+    message = dequeue(api)
+
+    assert exported.headers["content-disposition"] == 'attachment; filename="dead.json"'
+    assert exported.json()["next_cursor"] is None
+    assert (imported.status_code, imported.json()["created"]) == (201, 1)
+    assert (message["payload"], message["type"], message["priority"]) == (large, "mail", 3)
+    assert message["id"] != exported.json()["messages"][0]["id"]
+    assert (message["attempt_count"], message["max_attempts"]) == (1, 1)
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1", "S4x.2")
+def test_messages_are_moved_by_id(api: Api, prefix: str) -> None:
+    ids = send(api, 1, 2, max_attempts=1)
+    fail(api, 1)
+
+    def move(**said: Any) -> httpx.Response:
+        return api.post(f"{prefix}/queue/move", json=said)
+
+    archived = move(ids=ids, to="archived").json()
+    wrong_state = move(ids=ids[:1], **{"from": "dead"}, to="main").json()
+    back = move(ids=ids[:1], **{"from": "archived"}, to="main").json()
+    elsewhere = move(ids=ids[1:], queue="other").json()
+    not_there = move(ids=[str(uuid4()), "lt_abc"], to="main").json()
+
+    assert (archived["moved"], archived["failed"]) == (1, 1)
+    assert [one.get("code") for one in archived["results"]] == [None, "INVALID_STATE"]
+    assert (back["moved"], back["results"][0]["status"]) == (1, "queued")
+    assert elsewhere["moved"] == 1
+    assert [one["code"] for one in not_there["results"]] == ["NOT_FOUND", "NOT_FOUND"]
+    assert [one["code"] for one in wrong_state["results"]] == ["INVALID_STATE"]
+    assert status_of(move(ids=ids, to="processing")) == (409, "INVALID_STATE")
+    assert status_of(move(ids=ids)) == (422, "HF406")
+
+
+@pytest.mark.proves("S4x.1")
+def test_all_of_a_state_are_moved_by_an_operation(api: Api) -> None:
+    send(api, 1, 2, 3, max_attempts=1)
+    fail(api, 3)
+
+    answer = api.post("/queue/move", json={"from": "dead", "to": "main"})
+
+    assert (answer.status_code, answer.json()["moved"]) == (200, 3)
+    assert answer.json()["operation"]["state"] == "done"
+    assert api.get("/queue/status").json()["queued"] == 3
+
+
+@pytest.mark.proves("S4x.1")
+def test_what_takes_longer_is_told_by_its_operation(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_operate, "PATIENCE", 0.0)
+    send(api, 1, 2)
+
+    answer = api.delete("/queue/main/clear")
+    place = answer.headers["location"]
+    end = time.monotonic() + 20
+    while (found := api.get(place).json())["state"] == "running" and time.monotonic() < end:
+        time.sleep(0.01)
+
+    assert (answer.status_code, answer.json()["operation"]["state"]) == (202, "running")
+    assert (found["state"], found["changed"]) == ("done", 2)
+
+
+@pytest.mark.proves("S4x.1")
+def test_all_are_moved_once_by_a_request_that_comes_twice(api: Api) -> None:
+    send(api, 1, 2, max_attempts=1)
+    fail(api, 2)
+    said = {"json": {"from": "dead", "to": "main"}, "headers": {"Idempotency-Key": "k1"}}
+
+    first, second = api.post("/queue/move", **said), api.post("/queue/move", **said)
+    end = time.monotonic() + 20
+    while api.get("/queue/status").json()["queued"] < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert first.json() == second.json()
+    assert second.headers["idempotent-replayed"] == "true"
+    assert api.get("/queue/status").json()["queued"] == 2
+    assert len(api.get("/v1/operations").json()["operations"]) == 1
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1", "S4x.2")
+def test_a_message_is_changed_and_deleted(api: Api, prefix: str) -> None:
+    [id, held] = send(api, {"n": 1}, {"n": 2}, priority=3)
+    changed = api.put(f"{prefix}/queue/message/{id}", json={"payload": {"n": 9}, "priority": 1})
+    message = dequeue(api)
+    assert message["id"] == held
+    nothing = api.put(f"{prefix}/queue/message/{id}", json={})
+    locked = api.put(f"{prefix}/queue/message/{held}", json={"priority": 1})
+    kept = api.delete(f"{prefix}/queue/message/{held}")
+    after = api.get(f"{prefix}/queue/main/messages").json()["messages"]
+    deleted = api.delete(f"{prefix}/queue/message/{id}")
+    again = api.delete(f"{prefix}/queue/message/{id}")
+
+    assert (changed.status_code, changed.json()["status"]) == (200, "queued")
+    assert [(one["payload"], one["priority"]) for one in after] == [({"n": 9}, 1)]
+    assert status_of(nothing) == (422, "UPDATE_FAILED")
+    assert status_of(locked) == status_of(kept) == (409, "INVALID_STATE")
+    assert (deleted.status_code, deleted.json()["deleted"]) == (200, True)
+    assert status_of(again) == (404, "NOT_FOUND")
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_messages_are_deleted_by_id(api: Api, prefix: str) -> None:
+    ids = send(api, 1, 2, 3)
+    dequeue(api)
+
+    answer = api.post(
+        f"{prefix}/queue/messages/delete", json={"ids": [*ids[:2], str(uuid4())]}
+    ).json()
+
+    assert (answer["deleted"], answer["failed"]) == (1, 2)
+    assert [one.get("code") for one in answer["results"]] == [
+        "INVALID_STATE",
+        None,
+        "NOT_FOUND",
+    ]
+    assert api.get("/queue/status").json()["queued"] == 1
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1", "S4x.2")
+def test_a_state_is_cleared_and_then_all(api: Api, prefix: str) -> None:
+    send(api, 1, 2, max_attempts=1)
+    fail(api, 2)
+    send(api, 3, 4, 5)
+    dequeue(api)
+
+    processing = api.delete(f"{prefix}/queue/processing/clear")
+    elsewhere = api.delete(f"{prefix}/queue/dead/clear", params={"queue": "other"})
+    dead = api.delete(f"{prefix}/queue/dead/clear")
+    rest = api.delete(f"{prefix}/queue/clear")
+    counts = api.get("/queue/status").json()
+
+    assert status_of(processing) == (409, "INVALID_STATE")
+    assert [one.json()["cleared"] for one in (elsewhere, dead, rest)] == [0, 2, 2]
+    assert (counts["queued"], counts["dead"], counts["processing"]) == (0, 0, 1)
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1")
+def test_the_config_is_told(api: Api, client: Client, prefix: str) -> None:
+    usual = api.get(f"{prefix}/queue/config").json()
+    client.queue_set("default", lease=90, max_attempts=5)
+    changed = api.get(f"{prefix}/queue/config").json()
+
+    names = ("ack_timeout_seconds", "max_attempts", "max_priority_levels")
+    assert [usual[name] for name in names] == [30, 3, 10]
+    assert [changed[name] for name in names] == [90, 5, 10]
+
+
+@pytest.mark.parametrize("prefix", ["", "/api", "/queue", "/api/queue"])
+@pytest.mark.proves("S4x.1")
+def test_activity_is_told_of_all_and_of_one(api: Api, prefix: str) -> None:
+    [id] = send(api, 1, max_attempts=1, type="mail")
+    fail(api, 1, consumerId="c1")
+    api.delete("/queue/archived/clear")
+
+    activities = api.get("/api/queue/activity").json()["activities"]
+    of_one = api.get(f"{prefix}/activity/message/{id}").json()
+    consumers = api.get(f"{prefix}/activity/consumers").json()["consumers"]
+    anomalies = api.get(f"{prefix}/activity/anomalies").json()
+    cleared = api.delete(f"{prefix}/activity/clear").json()
+    unknown = api.get(f"{prefix}/activity/message/{uuid4()}")
+
+    assert [one["actor"] for one in activities] == ["local"]
+    assert (of_one["message_id"], of_one["status"]) == (id, "dead")
+    actions = [one["action"] for one in of_one["activities"]]
+    assert actions[0] == "enqueue"
+    assert {"dequeue", "nack", "dlq"} <= set(actions)
+    assert isinstance(consumers, list)
+    assert "anomalies" in anomalies
+    assert cleared["cleared"] == 0
+    assert status_of(unknown) == (404, "NOT_FOUND")
+
+
+@PREFIXES
+@pytest.mark.proves("S4x.1", "S4x.2")
+def test_queues_are_made_changed_and_emptied(api: Api, prefix: str) -> None:
+    made = api.post(
+        f"{prefix}/queues", json={"name": "mail/in", "type": "partitioned", "max_attempts": 7}
+    )
+    again = api.post(f"{prefix}/queues", json={"name": "mail/in"})
+    unlogged = api.post(f"{prefix}/queues", json={"name": "fast", "type": "unlogged"})
+    odd = api.post(f"{prefix}/queues", json={"name": "odd", "type": "temporary"})
+    changed = api.put(f"{prefix}/queues/mail/in", json={"ack_timeout_seconds": 90})
+    send(api, 1, 2, queue="mail/in")
+    one = api.get(f"{prefix}/queues/mail/in").json()
+    names = [queue["name"] for queue in api.get(f"{prefix}/queues").json()["queues"]]
+    deleted = api.delete(f"{prefix}/queues/mail/in")
+    missing = [
+        api.get(f"{prefix}/queues/none"),
+        api.put(f"{prefix}/queues/none", json={}),
+        api.delete(f"{prefix}/queues/none"),
+    ]
+
+    assert (made.status_code, made.json()["type"]) == (201, "partitioned")
+    assert status_of(again) == (409, "INVALID_STATE")
+    assert unlogged.json()["type"] == "standard"
+    assert odd.status_code == 422
+    assert changed.json()["ack_timeout_seconds"] == 90
+    assert (one["message_count"], one["max_attempts"]) == (2, 7)
+    assert names == ["fast", "mail/in"]
+    assert deleted.json()["deleted"] == 2
+    assert [status_of(answer) for answer in missing] == [(404, "NOT_FOUND")] * 3
+
+
+def test_a_browser_gets_the_page_where_a_program_gets_the_queues(api: Api) -> None:
+    browser = api.get("/queues", headers={"Accept": "text/html,application/xhtml+xml"})
+    program = api.get("/queues", headers={"Accept": "application/json"})
+
+    # Without a dashboard the page says how to build it.
+    built = browser.status_code == 200 and browser.headers["content-type"].startswith("text/html")
+    assert built or "dashboard" in browser.json()["detail"]
+    assert program.json() == {"queues": []}
+
+
+@pytest.mark.proves("S4x.2")
+def test_a_refusal_has_the_code_of_relay_and_ours(api: Api, serve: Serve) -> None:
+    [id] = send(api, 1)
+    dequeue(api)
+
+    lost = api.post("/queue/ack", json={"id": id, "lock_token": "lt_stale"})
+    missing = api.post("/queue/ack", json={"id": str(uuid4()), "lock_token": "lt_stale"})
+    not_json = api.post("/queue/ack", content=b"{", headers={"Content-Type": "application/json"})
+    misfit = api.post("/queue/message", json={"payload": 1, "priority": 10})
+    with serve(ways=["token"]).client() as stranger:
+        refused = stranger.post("/queue/message", json={"payload": 1})
+
+    told = lost.json()
+    assert (lost.status_code, told["code"], told["error"]) == (409, "LOCK_LOST", "LOCK_LOST")
+    assert (told["holdfast_code"], told["type"]) == ("HF300", "/errors/HF300")
+    assert status_of(missing) == (404, "NOT_FOUND")
+    assert [one.status_code for one in (not_json, misfit, refused)] == [400, 422, 401]
+
+
+def test_a_user_of_some_queues_sees_and_changes_only_their_messages(
+    serve: Serve, client: Client
+) -> None:
+    mine = client.token_create("mine", ["read", "operate", "admin"], queues=["mine"]).secret
+    server = serve(ways=["token"], fresh=0.0)
+    theirs_id, mine_id = (
+        client.enqueue("a", queue="theirs").id,
+        client.enqueue("a", queue="mine").id,
+    )
+    with server.client(headers={"X-API-Key": mine}) as api:
+        listed = api.get("/queue/main/messages").json()
+        exported = api.get("/queue/main/export").json()
+        named = [str(theirs_id), str(mine_id)]
+        deleted = api.post("/queue/messages/delete", json={"ids": named}).json()
+        moved = api.post("/queue/move", json={"ids": named, "queue": "theirs"})
+        client.enqueue("a", queue="mine")
+        cleared = api.delete("/queue/clear").json()
+        queues = api.get("/queues").json()["queues"]
+        others = [api.get("/queues/theirs"), api.delete("/queues/theirs")]
+        made = api.post("/queues", json={"name": "new"})
+
+    assert [one["id"] for one in listed["messages"]] == [str(mine_id)]
+    assert [one["id"] for one in exported["messages"]] == [str(mine_id)]
+    assert [one.get("code") for one in deleted["results"]] == ["NOT_FOUND", None]
+    assert moved.status_code == 403
+    assert cleared["cleared"] == 1
+    assert [one["name"] for one in queues] == ["mine"]
+    assert [one.status_code for one in others] == [404, 404]
+    assert made.status_code == 403
+    assert client.get(theirs_id).state == "queued"
+
+
+def test_what_is_redacted_is_redacted_here_too(serve: Serve) -> None:
+    with serve(redact=["payload.password"], fresh=0.0).client() as api:
+        send(api, {"password": "secret", "n": 1})
+        answers = [
+            api.get("/queue/main/messages"),
+            api.get("/queue/main/export"),
+            api.get("/queue/messages"),
+            api.get("/queue/status", params={"include_messages": True}),
+        ]
+
+    assert not [one.url for one in answers if "secret" in one.text]

@@ -384,6 +384,8 @@ def test_a_filter_is_refused_or_reads(db: Protocol) -> None:
         "id:{}",
         "attempt:{}",
         "age:{}",
+        "created:{}",
+        "created:>{}",
         "{}:x",
         "payload.{}:x",
         "payload.a:{}",

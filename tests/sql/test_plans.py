@@ -505,7 +505,9 @@ def volatile_conditions(text: str) -> list[str]:
     """Every condition with clock_timestamp(), which no index can serve."""
     code = without_comments(text)
     conditions = re.findall(
-        r"\bwhere\b(.*?)(?:\border by|\bgroup by|\blimit\b|\breturning\b|;|$)", code, re.DOTALL
+        r"\bwhere\b(.*?)(?:\border by|\bgroup by|\blimit\b|\breturning\b|\bupdate\b|;|$)",
+        code,
+        re.DOTALL,
     )
     return [condition for condition in conditions if "clock_timestamp" in condition]
 

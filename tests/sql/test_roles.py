@@ -23,7 +23,7 @@ LOOK = {
 }
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
-    *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over"),
+    *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over", "guard"),
     *("await_work", "ping"),
 }
 KEEP_UP = {

@@ -1,12 +1,13 @@
 """A search gives what a list gives, in pages, however little time it has."""
 
-from datetime import timedelta
+from datetime import UTC, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
 import pytest
 from psycopg import errors
 
+from tests.conftest import Clock
 from tests.protocol import Protocol
 
 FILTERS = [
@@ -24,6 +25,8 @@ FILTERS = [
     'queue:"q3"',
     "payload.n:29",
     "kind:k* priority:>8",
+    "created:>=2020-01-01",
+    "created:<2020-01-01T00:00:00Z",
     "boom",
     "nothing at all",
     '"boom state:done queue:q9 again"',
@@ -128,3 +131,30 @@ def test_a_count_has_a_cap(db: Protocol, most: int) -> None:
         db.call("count_jobs", columns=("jobs",), filter="", most=most)
 
     assert refused.value.sqlstate == "HF204"
+
+
+def test_jobs_are_found_by_when_they_were_created_in_any_zone(db: Protocol, clock: Clock) -> None:
+    early = db.put()
+    clock.advance(hours=1)
+    late = db.put()
+    [at] = [job.created_at for job in db.list("") if job.id == late]
+    elsewhere = at.astimezone(timezone(timedelta(hours=-5)))
+
+    for moment in (at.astimezone(UTC), elsewhere):
+        text = moment.isoformat(timespec="microseconds")
+        assert db.find(f"created:>={text}") == [late]
+        assert db.find(f"created:>{text}") == []
+        assert db.find(f"created:<{text}") == [early]
+        assert set(db.find(f"created:<={text}")) == {late, early}
+        assert db.find(f"-created:<{text}") == [late]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-01-31", ">2026-13-01", ">2026-01-31T12:00:00", ">yesterday", ">2026-02-30T00:00Z", ">"],
+)
+def test_a_moment_that_is_none_or_has_no_zone_is_refused(db: Protocol, text: str) -> None:
+    with pytest.raises(errors.Error) as refused:
+        db.find(f"created:{text}")
+
+    assert refused.value.sqlstate == "HF220"

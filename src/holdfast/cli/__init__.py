@@ -3,6 +3,7 @@
 import click
 
 from holdfast import __version__
+from holdfast.cli.adopt import adopt, adopted, link, unadopt
 from holdfast.cli.anomaly import anomaly
 from holdfast.cli.completion import completion
 from holdfast.cli.config import config
@@ -59,6 +60,10 @@ for command in (
     webhook,
     token,
     upkeep,
+    adopt,
+    unadopt,
+    adopted,
+    link,
     demo,
     config,
     completion,

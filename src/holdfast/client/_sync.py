@@ -17,7 +17,7 @@ from holdfast.client import _secrets as secrets
 from holdfast.client import _wire as wire
 from holdfast.client._call import Call, Row, may_retry
 from holdfast.client._sync_doors import Bound, Pool
-from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
+from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.model import (
     Activity,
     Anomaly,
@@ -397,6 +397,20 @@ class Client:
         settled = Settled(id, *row).raise_if_lost()
         assert settled.lease_until is not None
         return Ticket(id, new_token, settled.lease_until)
+
+    def guard(self, lease: Held) -> bool:
+        """Whether the output of a job is still to be made; on a bound client, inside a transaction.
+
+        Whoever else does the job waits until that transaction ends, and then sees the output. Only
+        of an adopted table the output can be seen; of other jobs it is the lease alone that is
+        looked at. Raises LeaseLost if the lease is not held any more.
+        """
+        id, token = wire.id_and_token(lease)
+        sql = "select holdfast.guard(id => %s::uuid, token => %s::uuid)"
+        [(open,)] = self._door.run(Call("guard", sql, [id, token]))
+        if open is None:
+            raise LeaseLost(id, f"job {id} is not held any more")
+        return bool(open)
 
     def declare_kinds(self, kinds: Iterable[Mapping[str, Any]]) -> int:
         """Say what kinds there are: `{"kind": "invoice", "done_when": True}`, and more about each.

@@ -154,6 +154,8 @@ class Server:
             if match is Match.NONE:
                 continue
             entry = entries.get(method)
+            if entry and entry.programs and _is_browser(request):
+                continue
             # A HEAD must not lease, as a GET of the other dialect does.
             if entry and not (request.method == "HEAD" and entry.changes):
                 return entry, child["path_params"]
@@ -201,11 +203,16 @@ class Server:
 
 
 def _routes(table: Iterable[Entry]) -> Iterable[tuple[Route, dict[str, Entry]]]:
-    by_path: dict[str, dict[str, Entry]] = {}
+    by_path: dict[tuple[str, bool], dict[str, Entry]] = {}
     for entry in table:
-        by_path.setdefault(entry.path, {})[entry.method] = entry
-    for path, entries in by_path.items():
+        # What is for programs stands beside the page of the same address, not in its place.
+        by_path.setdefault((entry.path, entry.programs), {})[entry.method] = entry
+    for (path, _), entries in by_path.items():
         yield Route(path, _nothing), entries
+
+
+def _is_browser(request: Request) -> bool:
+    return str(request.headers.get("accept", "")).startswith("text/html")
 
 
 async def _nothing(request: Request) -> Response:

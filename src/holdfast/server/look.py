@@ -3,6 +3,7 @@
 import base64
 import binascii
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,12 @@ async def jobs(call: Call) -> Answer:
     """List jobs that match a filter, newest first."""
     asked: bodies.Page = call.asked
     return await _page(call, asked, asked.q)
+
+
+async def export(call: Call) -> Answer:
+    """List jobs that match a filter with their whole payloads, newest first."""
+    asked: bodies.Page = call.asked
+    return await _page(call, asked, asked.q, whole=True)
 
 
 async def dead(call: Call) -> Answer:
@@ -280,13 +287,14 @@ async def _raise_if_remembered(call: Call, id: UUID) -> None:
     )
 
 
-async def _page(call: Call, asked: bodies.Page, filter: str) -> Answer:
+async def _page(call: Call, asked: bodies.Page, filter: str, *, whole: bool = False) -> Answer:
     call.live.redaction.check_filter(filter)
     filter = f"{filter} {call.user.filter}".strip()
     before = _behind(asked.cursor) if asked.cursor else None
     found = await call.reads.search(filter, limit=asked.limit + 1, before=before)
     shown = found.jobs[: asked.limit]
-    told: dict[str, Any] = {"jobs": [_short(call, one) for one in shown], "cursor": None}
+    record = call.live.redaction.record if whole else partial(_short, call)
+    told: dict[str, Any] = {"jobs": [record(one) for one in shown], "cursor": None}
     if len(found.jobs) > asked.limit:
         told["cursor"] = _cursor(shown[-1].id)
     elif found.searched_to is not None:

@@ -1,8 +1,9 @@
 """What operators do: to jobs, queues, schedules and workers. All of it is put on record."""
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import UNSET
@@ -80,6 +81,42 @@ async def edit(call: Call) -> Answer:
     return answer
 
 
+async def change_many(
+    call: Call,
+    verb: Literal["retry", "archive", "purge", "move"],
+    ids: Sequence[UUID],
+    *,
+    reason: str | None = None,
+    queue: str = "",
+    state: str | None = None,
+) -> dict[UUID, Change]:
+    """Do one verb to named jobs, in `state` if one is given.
+
+    Of those that are not the user's, it says that there are none.
+    """
+    if queue:
+        call.user.check_queues([queue])
+    told = {id: Change(id, changed=False, state=None) for id in ids}
+    mine = list(told)
+    if call.user.queues is not None or state is not None:
+        mine = []
+        for id in told:
+            job = await call.client.get(id)
+            if job is None or not call.user.sees(job.queue):
+                continue
+            if state in (None, job.state):
+                mine.append(id)
+            else:
+                told[id] = Change(id, changed=False, state=job.state, detail=f"it is {job.state}")
+    about: dict[str, Any] = {"reason": reason, "actor": call.actor}
+    if verb == "move":
+        changes = await call.client.move(mine, queue, **about)
+    else:
+        changes = await getattr(call.client, verb)(mine, **about)
+    call.live.note_change()
+    return told | {change.id: change for change in changes}
+
+
 async def pause(call: Call) -> Answer:
     """Hand out nothing more of a queue."""
     said: bodies.Paused = call.said
@@ -117,7 +154,7 @@ async def drain(call: Call) -> Answer:
         raise UnknownQueue(queue)
     preview = await call.client.operation_preview(
         "cancel",
-        f"state:queued queue:{_quoted(queue)} {call.user.filter}".strip(),
+        f"state:queued queue:{quoted(queue)} {call.user.filter}".strip(),
         reason=said.reason or f"queue {queue} drained",
         actor=call.actor,
     )
@@ -333,7 +370,8 @@ def _rate(rate: float | str | None) -> float | None:
     return value
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as a filter takes it, whatever is in it."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -57,7 +57,7 @@ class Problem(HoldfastError):
 
 def answer(error: Exception, *, root: str = "", request_id: str = "") -> Response:
     """Return the response that tells of an error; of one nobody expected it tells only its name."""
-    problem = _problem(error)
+    problem = problem_of(error)
     document = {
         "type": f"{root}/errors/{problem.code}",
         "title": TITLES.get(problem.code, "Not possible"),
@@ -78,7 +78,8 @@ def answer(error: Exception, *, root: str = "", request_id: str = "") -> Respons
     )
 
 
-def _problem(error: Exception) -> Problem:
+def problem_of(error: Exception) -> Problem:
+    """Return the problem that an error is to whoever calls."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, LeaseLost | UnknownJob):

@@ -1,20 +1,24 @@
 """The other dialect: the routes and words of Relay, as names for the same handlers.
 
 A message is a job, its type is the kind, its lock token the token. Each alias says how to put a
-request into our words and an answer into theirs; nothing here talks to the database.
+request into our words and an answer into theirs; nothing here changes a job by itself. Here are the
+words and what producers and consumers do; `relay_look` and `relay_operate` have the rest.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import wraps
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
+from starlette.responses import Response
 
-from holdfast.server import bodies, consume, look, produce
+from holdfast.errors import HoldfastError
+from holdfast.server import answers, bodies, consume, produce
 from holdfast.server.bodies import Body, LeaseSeconds, Name, Priority, QueueName
-from holdfast.server.call import Answer, Call, decoded
-from holdfast.server.problems import Problem
+from holdfast.server.call import Answer, Call, Handler, decoded
+from holdfast.server.problems import Problem, problem_of
 
 # A message need not have a type; a job has a kind.
 UNTYPED = "message"
@@ -26,6 +30,25 @@ STATUSES = {
     "archived": "archived",
     "cancelled": "cancelled",
 }
+# Where messages are, as their addresses say it.
+STATES = {
+    "main": "queued",
+    "processing": "leased",
+    "dead": "dead",
+    "acknowledged": "done",
+    "archived": "archived",
+}
+State = Literal["main", "processing", "dead", "acknowledged", "archived"]
+ERRORS = {
+    "HF300": "LOCK_LOST",
+    "HF310": "NOT_FOUND",
+    "HF311": "NOT_FOUND",
+    "HF317": "NOT_FOUND",
+    "HF410": "NOT_FOUND",
+    "HF409": "INVALID_STATE",
+    "HF222": "UPDATE_FAILED",
+}
+Ids = Annotated[list[str], Meta(min_length=1, max_length=1000)]
 
 
 class Message(Body):
@@ -36,7 +59,9 @@ class Message(Body):
     priority: Priority = 0
     queue: QueueName = "default"
     max_attempts: bodies.Attempts | None = None
+    attempts: bodies.Attempts | None = field(default=None, name="maxAttempts")
     ack_timeout_seconds: LeaseSeconds | None = None
+    ack_timeout: LeaseSeconds | None = field(default=None, name="ackTimeout")
 
 
 class Batch(Body):
@@ -45,14 +70,33 @@ class Batch(Body):
     messages: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=10_000)]
 
 
+class Imported(msgspec.Struct, kw_only=True):
+    """A message as it was exported; what cannot be set is passed over."""
+
+    payload: msgspec.Raw
+    type: Name | None = None
+    priority: Priority = 0
+    queue: QueueName = "default"
+    max_attempts: bodies.Attempts | None = None
+    ack_timeout_seconds: LeaseSeconds | None = None
+
+
 class Dequeue(Body):
     """What a consumer asks for."""
 
     timeout: Annotated[float, Meta(ge=0, le=60)] = 0
     type: Name | None = None
     queue: QueueName = "default"
+    consumer: Name | None = field(default=None, name="consumerId")
     consumer_id: Name = "anonymous"
+    ack_timeout: LeaseSeconds | None = field(default=None, name="ackTimeout")
     ack_timeout_seconds: LeaseSeconds | None = None
+
+
+class DequeueMany(Dequeue):
+    """What a consumer of several at once asks for."""
+
+    count: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
 class Acknowledged(Body):
@@ -75,7 +119,20 @@ class NotAcknowledged(Body):
 
     lock_token: str
     error: str | None = None
+    reason: str | None = field(default=None, name="errorReason")
     retry_in: bodies.Seconds | None = None
+
+
+class NotAcknowledgedById(NotAcknowledged, kw_only=True):
+    """A message that could not be processed, named in the body."""
+
+    id: str
+
+
+class Settlements(Body):
+    """Messages that were processed, or could not be, each with its token."""
+
+    messages: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=1000)]
 
 
 class TouchedMessage(Body):
@@ -103,26 +160,29 @@ async def enqueue(call: Call) -> Answer:
 async def batch(call: Call) -> Answer:
     """Enqueue messages; all of them are looked at, and those that cannot be stored are told."""
     said: Batch = call.said
-    answer = await produce.store(call, map(bytes, said.messages), _read)
-    told = dict(answer.document)
-    told["messages"] = [{"id": job["id"], "status": "queued"} for job in told.pop("jobs")]
-    return Answer(told, 201)
+    return _stored(await produce.store(call, map(bytes, said.messages), _read))
+
+
+async def restore(call: Call) -> Answer:
+    """Enqueue messages that were exported, anew and with ids of their own."""
+    said: Batch = call.said
+    return _stored(await produce.store(call, map(bytes, said.messages), _read_exported))
 
 
 async def dequeue(call: Call) -> Answer:
     """Lock one message, at once or within `timeout` seconds; 404 when there is none."""
     asked: Dequeue = call.asked
-    call.said = bodies.NewClaim(
-        worker=asked.consumer_id,
-        queues=[asked.queue],
-        kinds=None if asked.type is None else [asked.type],
-        lease=asked.ack_timeout_seconds,
-        wait=asked.timeout,
-    )
-    leases = (await consume.claim(call)).document["leases"]
-    if not leases:
+    messages = await _dequeue(call, asked, 1)
+    if not messages:
         raise Problem(404, "HF317", f"no message in queue {asked.queue!r}")
-    return Answer(_message(leases[0]))
+    return Answer(messages[0])
+
+
+async def dequeue_many(call: Call) -> Answer:
+    """Lock up to `count` messages; an empty list when there is none."""
+    asked: DequeueMany = call.asked
+    messages = await _dequeue(call, asked, asked.count)
+    return Answer({"messages": messages, "count": len(messages)})
 
 
 async def ack(call: Call) -> Answer:
@@ -137,8 +197,31 @@ async def ack(call: Call) -> Answer:
 async def nack(call: Call) -> Answer:
     """Give a message back as failed; it is queued again, or dead."""
     said: NotAcknowledged = call.said
-    call.said = bodies.Nacked(token=said.lock_token, error=said.error, retry_in=said.retry_in)
+    error = said.reason if said.error is None else said.error
+    call.said = bodies.Nacked(token=said.lock_token, error=error, retry_in=said.retry_in)
     return _settled(await consume.nack(call))
+
+
+async def ack_many(call: Call) -> Answer:
+    """Acknowledge messages; what is wrong with one does not keep the others."""
+    results = await _settle(call, AcknowledgedById)
+    done = sum(one["success"] for one in results)
+    return Answer({"succeeded": done, "failed": len(results) - done, "results": results})
+
+
+async def nack_many(call: Call) -> Answer:
+    """Give messages back as failed; what is wrong with one does not keep the others."""
+    results = await _settle(call, NotAcknowledgedById)
+    done = sum(one["success"] for one in results)
+    return Answer(
+        {
+            "succeeded": done,
+            "failed": len(results) - done,
+            "requeued": sum(one.get("status") == "queued" for one in results),
+            "movedToDlq": sum(one.get("status") == "dead" for one in results),
+            "results": results,
+        }
+    )
 
 
 async def touch(call: Call) -> Answer:
@@ -146,38 +229,114 @@ async def touch(call: Call) -> Answer:
     said: TouchedMessage = call.said
     call.said = bodies.Touched(token=said.lock_token, lease=said.extend_seconds)
     told = (await consume.touch(call)).document
-    return Answer(told | {"locked_until": told["lease_until"]})
+    until: datetime = told["lease_until"]
+    by = said.extend_seconds
+    if by is None:
+        by = round((until - await call.reads.now()).total_seconds(), 3)
+    return Answer(told | {"locked_until": until, "new_timeout_at": until, "extended_by": by})
 
 
-async def status(call: Call) -> Answer:
-    """Count messages by status."""
-    counts = dict.fromkeys(("queued", "processing", "acknowledged", "dead", "archived"), 0)
-    for queue in (await look.queues(call)).document["queues"]:
-        for state, name in STATUSES.items():
-            if name in counts:
-                counts[name] += queue[state]
-    return Answer(counts)
+def worded(handler: Handler) -> Handler:
+    """Make a handler whose refusals say their code as Relay does, and ours beside it."""
+
+    @wraps(handler)
+    async def answered(call: Call) -> Answer | Response:
+        try:
+            return await handler(call)
+        except HoldfastError as error:
+            problem = problem_of(error)
+            if word := ERRORS.get(problem.code):
+                problem.facts |= {"code": word, "error": word, "holdfast_code": problem.code}
+            raise problem from error
+
+    return answered
 
 
-async def metrics(call: Call) -> Answer:
-    """Count messages by status and queue, and tell how long the oldest waits."""
-    queues = (await look.queues(call)).document["queues"]
-    return Answer(
-        {
-            "queues": [
-                {
-                    "queue": queue["queue"],
-                    **{name: queue[state] for state, name in STATUSES.items()},
-                    "oldest_seconds": queue["oldest"],
-                }
-                for queue in queues
-            ]
-        }
+def message_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job of a list in the words of a message."""
+    told = {
+        "id": job["id"],
+        "type": type_of(job["kind"]),
+        "payload": job["payload"],
+        "queue": job["queue"],
+        "priority": job["priority"],
+        "status": STATUSES[job["state"]],
+        "attempt_count": job["attempt"],
+        "max_attempts": job["max_attempts"],
+        "ack_timeout_seconds": job["lease"],
+        "locked_until": job["lease_until"],
+        "consumer_id": job["worker"],
+        "created_at": job["created_at"],
+        "acknowledged_at": job["ended_at"] if job["state"] == "done" else None,
+        "last_error": job["error"],
+    }
+    shortened = ("payload_preview", "payload_size")
+    return told | {name: job[name] for name in shortened if name in job}
+
+
+def type_of(kind: str | None) -> str | None:
+    """Return a kind as a type."""
+    return None if kind == UNTYPED else kind
+
+
+async def _dequeue(call: Call, asked: Dequeue, count: int) -> list[dict[str, Any]]:
+    call.said = bodies.NewClaim(
+        worker=asked.consumer or asked.consumer_id,
+        queues=[asked.queue],
+        kinds=None if asked.type is None else [asked.type],
+        limit=count,
+        lease=asked.ack_timeout or asked.ack_timeout_seconds,
+        wait=asked.timeout,
     )
+    return [_message(lease) for lease in (await consume.claim(call)).document["leases"]]
+
+
+async def _settle(
+    call: Call, wanted: type[AcknowledgedById] | type[NotAcknowledgedById]
+) -> list[dict[str, Any]]:
+    said: Settlements = call.said
+    results: list[dict[str, Any]] = [{} for _ in said.messages]
+    wanted_at: list[int] = []
+    items = []
+    for nth, item in enumerate(said.messages):
+        try:
+            items.append(_settlement(decoded(bytes(item), wanted, where="message")))
+            wanted_at.append(nth)
+        except Problem as problem:
+            told = {"id": None, "success": False, "code": problem.code, "error": problem.what}
+            results[nth] = told
+    call.said = bodies.Settlements(items=items)
+    settled = (await consume.settle(call)).document["results"]
+    for nth, one in zip(wanted_at, settled, strict=True):
+        results[nth] = _result(one)
+    return results
+
+
+def _settlement(said: AcknowledgedById | NotAcknowledgedById) -> msgspec.Raw:
+    told: dict[str, Any] = {"id": said.id, "token": said.lock_token}
+    if isinstance(said, AcknowledgedById):
+        told |= {"verb": "ack"} | ({} if said.result is UNSET else {"result": said.result})
+    else:
+        error = said.reason if said.error is None else said.error
+        told |= {"verb": "nack", "error": error, "retry_in": said.retry_in}
+    return msgspec.Raw(answers.encode(told))
+
+
+def _result(one: Mapping[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": one.get("id"), "success": one["ok"]}
+    if one["ok"]:
+        return told | {"status": STATUSES.get(one.get("state", ""))}
+    code = ERRORS.get(one["code"], one["code"])
+    return told | {"code": code, "error": one["detail"] or code}
 
 
 def _read(item: bytes) -> bodies.NewJob:
     return _job(decoded(item, Message, where="message"))
+
+
+def _read_exported(item: bytes) -> bodies.NewJob:
+    said: Imported = decoded(item, Imported, where="message")
+    return _job(Message(**msgspec.structs.asdict(said)))
 
 
 def _job(said: Message) -> bodies.NewJob:
@@ -186,15 +345,21 @@ def _job(said: Message) -> bodies.NewJob:
         payload=said.payload,
         queue=said.queue,
         priority=said.priority,
-        max_attempts=said.max_attempts,
-        lease=said.ack_timeout_seconds,
+        max_attempts=said.attempts or said.max_attempts,
+        lease=said.ack_timeout or said.ack_timeout_seconds,
     )
+
+
+def _stored(answer: Answer) -> Answer:
+    told = dict(answer.document)
+    told["messages"] = [{"id": job["id"], "status": "queued"} for job in told.pop("jobs")]
+    return Answer(told, 201)
 
 
 def _message(lease: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": lease["id"],
-        "type": None if lease["kind"] == UNTYPED else lease["kind"],
+        "type": type_of(lease["kind"]),
         "payload": lease["payload"],
         "queue": lease["queue"],
         "priority": lease["priority"],

@@ -16,6 +16,8 @@ from holdfast.server import (
     produce,
     prometheus,
     relay,
+    relay_look,
+    relay_operate,
     stream,
 )
 from holdfast.server.call import MANY, Handler
@@ -26,7 +28,8 @@ class Entry:
     """One method of one address: who may call it, what it takes, and what answers.
 
     `scope` None is for everybody, even unknown callers. `once`: an `Idempotency-Key` makes a repeat
-    answer the same and do nothing again.
+    answer the same and do nothing again. `programs`: at the same address is a page, which is what
+    a browser gets.
     """
 
     method: str
@@ -36,6 +39,7 @@ class Entry:
     body: Any = None
     query: Any = None
     once: bool = False
+    programs: bool = False
 
     @property
     def changes(self) -> bool:
@@ -51,6 +55,11 @@ def get(path: str, scope: str | None, handler: Handler, query: Any = bodies.Empt
 def post(path: str, scope: str, handler: Handler, body: Any = bodies.Nothing) -> Entry:
     """Make an entry that changes something, once."""
     return Entry("POST", path, scope, handler, body=body, once=True)
+
+
+def for_programs(path: str, handler: Handler) -> Entry:
+    """Make an entry that only looks, at the address of a page."""
+    return Entry("GET", path, "read", handler, query=bodies.Empty, programs=True)
 
 
 # The busiest stand first: they are looked for in this order.
@@ -136,19 +145,85 @@ OURS: list[Entry] = [
     get("/docs.css", None, contract.style),
 ]
 
-# The other dialect: names for the same handlers.
+# The other dialect: names for the same handlers, whose refusals say their code in its words.
 THEIRS: list[Entry] = [
-    post("/queue/message", "produce", relay.enqueue, relay.Message),
-    Entry("GET", "/queue/message", "consume", relay.dequeue, query=relay.Dequeue),
-    post("/queue/batch", "produce", relay.batch, relay.Batch),
-    post("/queue/ack", "consume", relay.ack, relay.AcknowledgedById),
-    post("/queue/message/{id}/ack", "consume", relay.ack, relay.Acknowledged),
-    post("/queue/message/{id}/nack", "consume", relay.nack, relay.NotAcknowledged),
-    Entry("PUT", "/queue/message/{id}/touch", "consume", relay.touch, body=relay.TouchedMessage),
-    get("/queue/status", "read", relay.status),
-    get("/queue/metrics", "read", relay.metrics),
-    get("/queue/events", "read", stream.plain_events),
-    get("/health", None, about.readyz),
+    replace(entry, handler=relay.worded(entry.handler))
+    for entry in (
+        post("/queue/message", "produce", relay.enqueue, relay.Message),
+        Entry("GET", "/queue/message", "consume", relay.dequeue, query=relay.Dequeue),
+        post("/queue/ack", "consume", relay.ack, relay.AcknowledgedById),
+        post("/queue/message/{id}/ack", "consume", relay.ack, relay.Acknowledged),
+        Entry(
+            "GET", "/queue/messages/batch", "consume", relay.dequeue_many, query=relay.DequeueMany
+        ),
+        post("/queue/batch", "produce", relay.batch, relay.Batch),
+        post("/queue/ack/batch", "consume", relay.ack_many, relay.Settlements),
+        post("/queue/nack/batch", "consume", relay.nack_many, relay.Settlements),
+        post("/queue/message/{id}/nack", "consume", relay.nack, relay.NotAcknowledged),
+        Entry(
+            "PUT", "/queue/message/{id}/touch", "consume", relay.touch, body=relay.TouchedMessage
+        ),
+        get("/queue/status", "read", relay_look.status, relay_look.Included),
+        get("/queue/metrics", "read", relay_look.metrics),
+        get("/queue/events", "read", stream.plain_events),
+        get("/queue/config", "read", relay_look.config),
+        get("/health", None, about.readyz),
+        get("/queue/messages", "read", relay_look.messages, relay_look.RangePage),
+        Entry(
+            "DELETE",
+            "/queue/messages",
+            "operate",
+            relay_operate.delete_range,
+            query=relay_look.Range,
+        ),
+        post("/queue/messages/delete", "operate", relay_operate.delete_many, relay_operate.Deleted),
+        post("/queue/import", "produce", relay.restore, relay.Batch),
+        post("/queue/move", "operate", relay_operate.move, relay_operate.Moved),
+        Entry(
+            "PUT",
+            "/queue/message/{id}",
+            "operate",
+            relay_operate.edit,
+            body=relay_operate.EditedMessage,
+        ),
+        Entry("DELETE", "/queue/message/{id}", "operate", relay_operate.delete),
+        Entry("DELETE", "/queue/clear", "admin", relay_operate.clear, query=relay_operate.OfQueue),
+        get("/queue/activity", "read", relay_look.activity, bodies.Limit),
+        get("/queue/{state}/messages", "read", relay_look.listed, relay_look.Listed),
+        get("/queue/{state}/export", "read", relay_look.export, relay_look.Exported),
+        Entry(
+            "DELETE",
+            "/queue/{state}/clear",
+            "operate",
+            relay_operate.clear_state,
+            query=relay_operate.OfQueue,
+        ),
+        for_programs("/activity/message/{id}", relay_look.message_activity),
+        for_programs("/activity/anomalies", look.anomalies),
+        for_programs("/activity/consumers", relay_look.consumers),
+        Entry("DELETE", "/activity/clear", "admin", relay_operate.clear_activity),
+        for_programs("/queues", relay_look.queues),
+        post("/queues", "operate", relay_operate.make_queue, relay_operate.NewQueue),
+        for_programs("/queues/{queue:path}", relay_look.queue),
+        Entry(
+            "PUT",
+            "/queues/{queue:path}",
+            "operate",
+            relay_operate.change_queue,
+            body=relay_operate.ChangedQueue,
+        ),
+        Entry("DELETE", "/queues/{queue:path}", "admin", relay_operate.delete_queue),
+    )
+]
+# Where else they are: all behind /api, activity also among what is of the queue.
+ALSO = [
+    *(replace(entry, path=f"/api{entry.path}", programs=False) for entry in THEIRS),
+    *(
+        replace(entry, path=f"{prefix}{entry.path}", programs=False)
+        for prefix in ("/queue", "/api/queue")
+        for entry in THEIRS
+        if entry.path.startswith("/activity/")
+    ),
 ]
 
 # The dashboard's documents and files. What they show they ask for under /v1, as everybody does.
@@ -159,4 +234,5 @@ PAGES: list[Entry] = [
     *(get(f"/{name}/{{rest:path}}", None, dashboard.page, None) for name in dashboard.PAGES),
 ]
 
-ROUTES = [*OURS, *THEIRS, *(replace(entry, path=f"/api{entry.path}") for entry in THEIRS), *PAGES]
+# The addresses of a state, whatever it is called, are looked for behind those that are spelt out.
+ROUTES = [*OURS, *sorted([*THEIRS, *ALSO], key=lambda entry: "{state}" in entry.path), *PAGES]

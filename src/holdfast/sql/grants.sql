@@ -52,7 +52,7 @@ begin
         holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
         holdfast.await_work(text[], text, interval), holdfast.ping(text), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
         holdfast.raise_floors(interval), holdfast.fold(), holdfast.turn_pages(), holdfast.upkeep(),
-        holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.declare_kinds(jsonb),
+        holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.guard(uuid, uuid), holdfast.declare_kinds(jsonb),
         holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function

@@ -1,6 +1,7 @@
 -- What people look at. Columns are only ever added at the end.
 
-create or replace view holdfast.jobs as
+-- own_jobs: the jobs of Holdfast's own tables.
+create or replace view holdfast.own_jobs as
 select
   j.id, j.queue, j.kind, case when j.token is null then 'queued' else 'leased' end as state,
   j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker,
@@ -16,6 +17,10 @@ select
   e.key, e.lane, e.tenant, e.subject, e.headers, e.payload, e.error, e.fingerprint,
   e.reason, e.result, e.ended_at, e.lease_for, e.part, null
 from holdfast.ended e;
+
+-- jobs: those, and the rows of adopted tables, which readopt adds.
+create or replace view holdfast.jobs as
+select j.* from holdfast.own_jobs j;
 
 -- depth: kept counters, so that reading them does not depend on how many jobs there are.
 create or replace view holdfast.depth as

@@ -93,6 +93,14 @@ as $$
     '[0-9]+', '*', 'g')
 $$;
 
+-- parts: where jobs can be: the parts of queues, and those of adopted tables.
+create or replace function holdfast.parts()
+returns smallint[]
+language sql stable
+as $$
+  select array(select p::smallint from generate_series(0, 63) p) || array(select a.part from holdfast.adopted a where a.live order by a.part)
+$$;
+
 -- oldest: since when the longest waiting ready job of a queue has been due. One probe per priority.
 create or replace function holdfast.oldest(queue text, fanout integer)
 returns timestamptz
@@ -114,6 +122,24 @@ as $$
     order by j.pos
     limit 1
   ) h
+  having min(h.run_at) is not null
+  union all
+  select holdfast.oldest_adopted(q.adopted) from holdfast.queue q where q.name = oldest.queue and q.adopted is not null
+$$;
+
+-- oldest_adopted: the same, of an adopted table.
+create or replace function holdfast.oldest_adopted(part smallint)
+returns timestamptz
+language plpgsql stable
+as $$
+declare
+  v_since timestamptz;
+begin
+  if exists (select from holdfast.adopted a where a.part = oldest_adopted.part and a.live) then
+    execute format('select holdfast_adopted.%I()', part || '_oldest') into v_since;
+  end if;
+  return v_since;
+end
 $$;
 
 -- version: the schema's version, the number of its newest migration.

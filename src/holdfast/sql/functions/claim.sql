@@ -62,6 +62,10 @@ begin
   v_fanout := coalesce(v_queue.fanout, 1);
   lease := coalesce(lease, v_queue.lease, interval '30 seconds');
   v_want := max_jobs;
+  if v_queue.adopted is not null then
+    return query select c.* from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, v_now) c;
+    return;
+  end if;
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop

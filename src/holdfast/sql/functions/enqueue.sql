@@ -101,6 +101,9 @@ begin
 
   foreach v_name in array v_names loop
     select q.* into v_queue from holdfast.queue q where q.name = v_name;
+    if v_queue.adopted is not null then
+      perform holdfast.refuse_adopted(v_name);
+    end if;
     v_part := holdfast.queue_part(v_name);
     v_digits := holdfast.part_digits(v_part);
     if batch.largest > v_queue.payload_limit then
@@ -240,7 +243,7 @@ begin
     return;
   end if;
   select q.* into v_queue from holdfast.queue q where q.name = enqueue_plain.queue;
-  if v_queue.fanout > 1 or largest > v_queue.payload_limit then
+  if v_queue.fanout > 1 or largest > v_queue.payload_limit or v_queue.adopted is not null then
     return;
   end if;
   v_queue.name := queue;
@@ -853,6 +856,9 @@ begin
   perform holdfast.named('kind', k) from unnest(kinds) k;
   if cardinality(kinds) is distinct from cardinality(counts) or exists (select from unnest(counts) c where c is null or c < 0) then
     perform holdfast.refuse('HF208', 'counts must be one number from zero for each kind');
+  end if;
+  if exists (select from holdfast.queue q where q.name = copied.queue and q.adopted is not null) then
+    perform holdfast.refuse_adopted(queue);
   end if;
   insert into holdfast.tally (part, queue, kind, queued, enqueued)
   select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs, c.jobs

@@ -26,8 +26,8 @@ begin
     perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
   end if;
   return query execute
-    'select x.* from generate_series(0, 63) p cross join lateral ('
-    || '  select j.* from holdfast.jobs j where j.part = p::smallint and ($2 is null or j.id < $2) and '
+    'select x.* from unnest(holdfast.parts()) p cross join lateral ('
+    || '  select j.* from holdfast.jobs j where j.part = p and ($2 is null or j.id < $2) and '
     || holdfast.filter_sql(filter)
     || '  order by j.id desc limit $1) x order by x.id desc limit $1'
   using max_jobs, before;
@@ -174,16 +174,17 @@ as $$
     limit 1
   )
   select coalesce(
+    (select array[q.adopted] from named n join holdfast.queue q on q.name = n.name and q.adopted is not null),
     (select array_agg(distinct ((holdfast.queue_part(n.name) + step) % 64)::smallint)
      from named n
      cross join lateral generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = n.name), 1) - 1) step),
-    array(select p::smallint from generate_series(0, 63) p))
+    holdfast.parts())
 $$;
 
 -- search_source: the tables in which jobs of these states are, in the order of ids.
 create or replace function holdfast.search_source(states text[])
 returns text
-language sql immutable
+language sql stable
 as $$
   select concat_ws(' union all ',
     case when states is null or states && '{queued,leased}' then
@@ -193,7 +194,12 @@ as $$
     case when states is null or not states <@ '{queued,leased}' or states = '{}' then
       'select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, e.created_at, e.worker, e.key, e.lane, e.tenant,'
       || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.ended e'
-      || case when states is null then '' else format(' where e.state = any(%L)', states) end end)
+      || case when states is null then '' else format(' where e.state = any(%L)', states) end end,
+    (select string_agg(format('select a.part, a.id, a.state, a.queue, a.kind, a.priority, a.attempt, a.created_at, a.worker, a.key, a.lane, a.tenant,'
+       || ' a.subject, a.error, a.fingerprint, a.payload, a.ended_at from holdfast_adopted.%I a', a.part::text)
+       || case when states is null then '' else format(' where a.state = any(%L)', states) end, ' union all ')
+     from holdfast.adopted a
+     where a.live))
 $$;
 
 -- find: the ids of list, for the verbs that take ids.
@@ -223,7 +229,7 @@ as $$
 $$;
 
 -- filter_sql: a filter as a condition over holdfast.jobs j. The language:
---   state:dead,cancelled kind:send* -queue:noise attempt:>2 priority:>=5 age:<2h id:1f00ab12
+--   state:dead,cancelled kind:send* -queue:noise attempt:>2 priority:>=5 age:<2h created:>=2026-01-31T12:00:00Z id:1f00ab12
 --   lane: worker: key: tenant: subject: error: group: payload.user.id:42 "text in the last error"
 -- Terms are and-ed, a comma is or, * matches anything, a leading - negates.
 create or replace function holdfast.filter_sql(filter text)
@@ -289,6 +295,15 @@ begin
         end if;
         v_any := v_any || format('holdfast.now() - j.created_at %s interval %L', v_match[1],
           v_match[2] || case v_match[3] when 's' then ' seconds' when 'm' then ' minutes' when 'h' then ' hours' when 'd' then ' days' else ' weeks' end);
+      elsif v_field = 'created' then
+        -- with its zone written out, so that it means the same in every session
+        v_match := regexp_match(v_part, '^(>=|<=|>|<)(\d{4}-\d\d-\d\d)(?:T(\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)(Z|[+-]\d\d:\d\d))?$');
+        if v_match is null or not holdfast.is_time(v_match[2] || 'T' || coalesce(v_match[3], '00:00') || coalesce(v_match[4], 'Z')) then
+          perform holdfast.refuse('HF220', format('filter: created %L at position %s is not such as >=2026-01-31T12:00:00Z', v_part, v_at), null,
+            'A date alone is its midnight in UTC.');
+        end if;
+        v_any := v_any || format('j.created_at %s %L::timestamptz', v_match[1],
+          v_match[2] || 'T' || coalesce(v_match[3], '00:00') || coalesce(v_match[4], 'Z'));
       elsif v_field like 'payload.%' then
         v_any := v_any || case
           when position('*' in v_part) > 0
@@ -296,7 +311,7 @@ begin
           else format('j.payload #>> %L = %L', string_to_array(substr(v_field, 9), '.'), v_part) end;
       else
         perform holdfast.refuse('HF220', format('filter: unknown field %L at position %s', v_field, v_at), null,
-          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, priority, age and payload.path.');
+          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, priority, age, created and payload.path.');
       end if;
     end loop;
     v_match := regexp_match(v_rest, '^(-?)((?:[a-z_]+(?:\.[^:\s"]+)?:)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+))');
@@ -337,6 +352,9 @@ declare
   other   record;
 begin
   select x.* into j from holdfast.job x where x.part = holdfast.part_of(v_id) and x.id = v_id;
+  if exists (select from holdfast.adopted a where a.part = holdfast.part_of(explain.id)) then
+    return holdfast.explain_adopted(id, v_now);
+  end if;
   if not found then
     select x.* into e from holdfast.ended x where x.part = holdfast.part_of(v_id) and x.id = v_id;
     return case

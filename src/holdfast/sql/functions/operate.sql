@@ -32,6 +32,8 @@ begin
     v_done := v_done || v_some;
     v_all := v_all || v_told;
   end loop;
+  select v_done || array_agg(a.id), v_all || array_agg(a.worker) filter (where a.token is not null) into v_done, v_all
+  from holdfast.settle_adopted(v_stored, null, 'cancel', v_now, reason => coalesce(cancel.reason, 'cancelled by ' || cancel.actor)) a;
   perform pg_notify('holdfast', E'\n' || w.worker) from (select distinct x.worker from unnest(v_all) x(worker)) w;
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'cancelled') a;
 end
@@ -110,6 +112,9 @@ begin
     perform holdfast.resume_lanes(v_part, back.ids, v_now);
     perform holdfast.wake(back.queues, cardinality(back.ids));
   end loop;
+  select v_done || array_agg(a.id) into v_done
+  from holdfast.settle_adopted(v_stored, null, 'retry', v_now, delays => array_fill(retry.delay, array[cardinality(v_stored)]),
+    reason => coalesce(retry.reason, 'retried by ' || retry.actor)) a;
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'retried') a;
 end
 $$;
@@ -244,6 +249,9 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   select q.* into v_target from holdfast.queue q where q.name = move.queue;
+  if v_target.adopted is not null then
+    perform holdfast.refuse_adopted(queue);
+  end if;
   for these in select u.id from unnest(v_stored) u(id) order by u.id loop
     v_part := holdfast.part_of(these.id);
     select j.* into job from holdfast.job j
@@ -545,6 +553,9 @@ language plpgsql stable
 as $$
 #variable_conflict use_column
 begin
+  if holdfast.part_of(id) >= 64 then
+    return id;   -- of an adopted table, where ids do not change
+  end if;
   if exists (select from holdfast.job j where j.part = holdfast.part_of(locate.id) and j.id = locate.id)
      or exists (select from holdfast.ended e where e.part = holdfast.part_of(locate.id) and e.id = locate.id) then
     return id;
@@ -582,6 +593,8 @@ as $$
     case
       when u.stored = any(done) then null
       when j.state is null then format('there is no job %s', u.id)
+      when holdfast.part_of(u.stored) >= 64 and verbed not in ('retried', 'cancelled') then
+        format('job %s is a row of an adopted table and cannot be %s', u.id, verbed)
       when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') then format('a live job has the same key %L', j.key)
       when verbed = 'moved' and j.state in ('queued', 'dead') then 'it is there already, or a live job there has the same key'
       when verbed = 'purged' and j.state = 'leased' then format('job %s is leased by %s and cannot be purged; cancel it first', u.id, j.worker)

@@ -30,10 +30,15 @@ begin
   perform holdfast.check_length('timeout', timeout, '1 year');
   perform holdfast.named('holder', holder);
 
-  update holdfast.job j
-  set token = hand_over.new_token, worker = hand_over.holder, lease_until = v_now + timeout
-  where j.part = v_part and j.id = hand_over.id and j.token = hand_over.token
-  returning j.queue, j.kind, j.attempt, j.lease_until into v_job;
+  if v_part < 64 then
+    update holdfast.job j
+    set token = hand_over.new_token, worker = hand_over.holder, lease_until = v_now + timeout
+    where j.part = v_part and j.id = hand_over.id and j.token = hand_over.token
+    returning j.queue, j.kind, j.attempt, j.lease_until into v_job;
+  else
+    select a.queue, null::text as kind, null::smallint as attempt, a.lease_until into v_job
+    from holdfast.hand_over_adopted(id, token, new_token, v_now + timeout, holder) a;
+  end if;
   if found then
     -- claimed_at stays that of the attempt
     insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids, outside)

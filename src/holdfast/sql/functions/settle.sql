@@ -52,6 +52,11 @@ begin
   if kept.told is not null then
     perform holdfast.note_events(kept.told);
   end if;
+  if cardinality(kept.ids) is distinct from cardinality(ids) then
+    select kept.ids || array_agg(a.id) as ids, kept.tokens || array_agg(a.token) as tokens, kept.untils || array_agg(a.lease_until) as untils
+    into kept
+    from holdfast.touch_adopted(ids, tokens, lease, v_now) a;
+  end if;
   if cardinality(kept.ids) = cardinality(ids) then
     return query select k.id, 'leased', k.lease_until, null::text from unnest(kept.ids, kept.untils) k(id, lease_until);
     return;
@@ -135,6 +140,11 @@ begin
     group by l -> 0;
   end if;
 
+  if gone.jobs < cardinality(ids) then
+    select gone.jobs + count(*) as jobs, gone.ids || array_agg(a.id) as ids, gone.tokens || array_agg(a.token) as tokens
+    into gone
+    from holdfast.settle_adopted(ids, tokens, 'ack', v_now) a;
+  end if;
   if gone.jobs = cardinality(ids) then
     return query select i, 'done', null::text from unnest(ids) i;
   else
@@ -363,14 +373,16 @@ returns table (
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
+  (select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
          j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for
   from holdfast.lease l
   cross join lateral unnest(l.ids) i(id)
   cross join lateral (
     select x.* from holdfast.job x where x.part = l.part and x.id = i.id and x.token = l.token limit 1) j
   where l.token = any(held.tokens)
-  order by j.priority desc, j.pos
+  order by j.priority desc, j.pos)
+  union all
+  select h.* from holdfast.held_adopted(held.tokens) h
 $$;
 
 -- paired: tokens, one per id. One token may serve all ids: a claim gives one to all its jobs.
@@ -422,6 +434,10 @@ begin
     v_toks := v_toks || these.tokens;
     v_outs := v_outs || these.outs;
   end loop;
+  if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
+    select v_ids || array_agg(a.id), v_toks || array_agg(a.token), v_outs || array_agg(a.outcome) into v_ids, v_toks, v_outs
+    from holdfast.settle_adopted(ids, tokens, 'nack', v_now, error_kinds, messages, tracebacks, delays, finals) a;
+  end if;
   return query
     select u.id, coalesce(s.outcome, l.outcome), l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
@@ -480,6 +496,11 @@ begin
     perform holdfast.mark_taken(freed.ids, freed.tokens, 'released');
     perform holdfast.wake(freed.queues, cardinality(freed.ids));
   end if;
+  if cardinality(freed.ids) is distinct from cardinality(ids) then
+    select freed.ids || array_agg(a.id) as ids, freed.tokens || array_agg(a.token) as tokens
+    into freed
+    from holdfast.settle_adopted(ids, tokens, 'release', v_now, delays => release_each.delays) a;
+  end if;
   return query
     select u.id, case when f.id is not null then 'queued' else l.outcome end, l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
@@ -514,6 +535,10 @@ begin
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
   end loop;
+  if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
+    select v_ids || array_agg(a.id), v_toks || array_agg(a.token) into v_ids, v_toks
+    from holdfast.settle_adopted(ids, tokens, 'cancel', v_now, reason => reasons[1]) a;
+  end if;
   return query
     select u.id, case when c.id is not null then 'cancelled' else l.outcome end, l.detail
     from unnest(ids, tokens) with ordinality u(id, token, nth)
@@ -707,6 +732,9 @@ begin
   where l.token = lost.token and lost.id = any(l.ids)
   order by l.claimed_at desc
   limit 1;
+  if v_mine and v_how is null and holdfast.part_of(id) >= 64 then
+    v_how := 'ended by other code';   -- of an adopted table, an ack is noted as well
+  end if;
   if v_mine and (verb, coalesce(v_how, 'acked')) in (
     ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
     ('reconcile', 'reconciled')) then

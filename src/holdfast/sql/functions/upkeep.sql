@@ -17,6 +17,7 @@ declare
   v_cut    timestamptz;
   v_back   timestamptz;
   v_tokens uuid[];
+  v_adopted uuid[];    -- claims of adopted tables
   v_part   smallint;
   v_ids    uuid[];
   v_cuts   timestamptz[];
@@ -28,15 +29,24 @@ begin
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
     exit when v_left <= 0;
-    v_tokens := array(
-      select l.token
+    select array_agg(c.token) filter (where c.part < 64), array_agg(c.token) filter (where c.part >= 64)
+    into v_tokens, v_adopted
+    from (
+      select l.token, l.part
       from holdfast.lease l
       where l.open and l.until <= v_now and (l.until <= v_cut or l.claimed_at >= v_back)
         and (only_queue is null or l.queue = only_queue)
       order by l.until
       limit 200
-      for update skip locked);
-    exit when cardinality(v_tokens) = 0;
+      for update skip locked
+    ) c;
+    if v_adopted is not null then
+      return query select a.id, a.queue, a.kind, a.worker, a.outcome from holdfast.reap_adopted(v_adopted, v_now, v_cut, v_back) a;
+      get diagnostics v_failed = row_count;
+      v_left := v_left - v_failed;
+      continue when v_tokens is null;
+    end if;
+    exit when v_tokens is null;
 
     with held as materialized (
       select l.token, l.claimed_at, l.part, i.id, c.cut, j.lease_until, j.lease_until <= c.cut as expired,
@@ -543,9 +553,9 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.recount_dead();
   with counters as (
-    select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c
+    select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c where c.part < 64
     union all
-    select t.part, t.queue, t.kind, t.queued, t.leased, t.dead, t.cancelled, t.archived from holdfast.tally t
+    select t.part, t.queue, t.kind, t.queued, t.leased, t.dead, t.cancelled, t.archived from holdfast.tally t where t.part < 64
   ), differences as (
     select d.part, d.queue, d.kind, sum(d.queued) as queued, sum(d.leased) as leased, sum(d.dead) as dead,
            sum(d.cancelled) as cancelled, sum(d.archived) as archived
@@ -570,7 +580,12 @@ as $$
     from differences d
   )
   select d.queue, d.kind, d.queued::bigint, d.leased::bigint, d.dead::bigint, d.cancelled::bigint, d.archived::bigint
-  from differences d;
+  from differences d
+  union all
+  select r.queue, r.kind, r.queued, r.leased, r.dead, r.cancelled, r.archived
+  from holdfast.adopted a
+  cross join lateral holdfast.recount_adopted(a.part) r
+  where a.live;
 $$;
 
 -- turn_pages: partitions for the days ahead, and away with those past their keeping. Never one for a day
@@ -670,10 +685,11 @@ begin
       delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < holdfast.now();
       delete from holdfast.strike s where s.ended_at < holdfast.now() - interval '90 days'
         and not exists (select from holdfast.job j where j.strike = s.number);
+      perform holdfast.fold_notes();
       delete from holdfast.operation o where o.state = 'previewed' and o.created_at < holdfast.now() - interval '1 hour';
       return 0;
     when 'reaped' then
-      return (select count(*) from holdfast.reap(1000));
+      return (select count(*) from holdfast.reap(1000)) + holdfast.rescue(1000);
     when 'promoted' then
       return holdfast.promote(1000);
     when 'unstruck' then

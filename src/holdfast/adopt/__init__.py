@@ -1,0 +1,355 @@
+"""Make a table of the application a queue, and give it back.
+
+The plan is a list of statements, each with the one that undoes it. Each is applied by itself, waits
+for locks so briefly that writers do not notice, and is remembered, so that adoption can be taken up
+again where it failed. What the rows are worth is decided by their status, before and after.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.rows import dict_row, scalar_row
+from psycopg.types.json import Jsonb
+
+from holdfast import conninfo
+from holdfast.adopt.catalog import key_of, literal_sql, locate, name_sql
+from holdfast.adopt.plan import Choices, Plan, Planner, Step
+from holdfast.errors import AdoptionBlocked, CannotAdopt, Refused
+
+__all__ = [
+    "Choices",
+    "Plan",
+    "Step",
+    "adopt",
+    "adopted",
+    "link",
+    "plan",
+    "reconcile",
+    "report",
+    "unadopt",
+    "unlink",
+]
+
+# How long a statement may stand in the way of writers while it waits for a lock.
+WAITS = timedelta(milliseconds=50)
+
+
+def plan(url: str, table: str, choices: Choices | None = None, *, source: str = "") -> Plan:
+    """Read the catalog and say what adopting a table would do; nothing is changed.
+
+    A plan that was begun is returned as it was made, with what is done of it.
+    """
+    with _connection(url, source) as connection:
+        return _begun(connection, table) or Planner(connection, table, choices or Choices()).plan()
+
+
+def adopt(
+    url: str,
+    made: Plan,
+    *,
+    actor: str | None = None,
+    source: str = "",
+    told: Callable[[str], None] = lambda _: None,
+    patience: timedelta = timedelta(seconds=60),
+) -> None:
+    """Apply a plan, step by step; what was done before is not done again."""
+    with _connection(url, source) as connection:
+        _begin(connection, made, actor)
+        done = _done(connection, made.part)
+        for number, step in enumerate(made.steps, 1):
+            if step.name in done:
+                continue
+            told(f"{number}/{len(made.steps)} {step.name}")
+            _apply(connection, step.name, step.do, alone=step.alone, patience=patience)
+            _mark(connection, made.part, step.name, True)
+
+
+def unadopt(
+    url: str,
+    table: str,
+    *,
+    force: bool = False,
+    source: str = "",
+    told: Callable[[str], None] = lambda _: None,
+    patience: timedelta = timedelta(seconds=60),
+) -> Plan:
+    """Undo an adoption, in the opposite order; the rows keep what they say.
+
+    Raises CannotAdopt while Holdfast has leases in the table, or rows have a status that was not
+    allowed before, unless `force` gives the leases back and lets such a constraint be.
+    """
+    with _connection(url, source) as connection:
+        made = _begun(connection, table)
+        if made is None:
+            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
+        _let_go(connection, made, force)
+        wider = _wider(connection, made, force)
+        for step in reversed(made.steps):
+            if step.undo and step.name in made.done and not step.name.startswith(wider):
+                told(f"undo {step.name}")
+                _apply(connection, step.name, step.undo, alone=step.alone, patience=patience)
+                _mark(connection, made.part, step.name, False)
+        connection.execute("delete from holdfast.adopted where part = %s", [made.part])
+    return made
+
+
+def adopted(url: str, *, source: str = "") -> list[dict[str, Any]]:
+    """Return what is adopted: table, queue, whether it is finished, and its depths."""
+    with _connection(url, source) as connection:
+        return connection.cursor(row_factory=dict_row).execute(_ADOPTED).fetchall()
+
+
+def report(url: str, table: str, *, source: str = "") -> list[dict[str, Any]]:
+    """Return what other code did to the rows of a table, and what Holdfast found of it."""
+    with _connection(url, source) as connection:
+        made = _begun(connection, table)
+        if made is None:
+            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
+        cursor = connection.cursor(row_factory=dict_row)
+        return cursor.execute(_REPORT, [made.part]).fetchall()
+
+
+def reconcile(
+    url: str, table: str, *, dry_run: bool = True, source: str = ""
+) -> list[dict[str, Any]]:
+    """Say of rows that are taken whether their output exists; settle those nobody holds any more.
+
+    `verdict` is what becomes of a row: done, queued or dead; `held` rows are left alone.
+    """
+    with _connection(url, source) as connection:
+        made = _begun(connection, table)
+        if made is None:
+            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
+        cursor = connection.cursor(row_factory=dict_row)
+        return cursor.execute(
+            "select * from holdfast.reconcile_adopted(%s::smallint, dry_run => %s)",
+            [made.part, dry_run],
+        ).fetchall()
+
+
+def link(
+    url: str,
+    table: str,
+    *,
+    prefix: str | None = None,
+    source: str = "",
+    patience: timedelta = timedelta(seconds=60),
+) -> str:
+    """Have jobs that wait for a row of a table forgotten when it is deleted.
+
+    Jobs name the row by their subject: `prefix` and the key. Returns the form of the subjects.
+    """
+    with _connection(url, source) as connection:
+        relation, _, name = locate(connection, table)
+        key = key_of(connection, relation)
+        prefix = f"{name}:" if prefix is None else prefix
+        words = ", ".join(literal_sql(word) for word in (prefix, *key))
+        _apply(
+            connection,
+            "link",
+            f"create or replace trigger holdfast_link after delete on {relation} "
+            "referencing old table as gone_rows for each statement "
+            f"execute function holdfast.linked({words})",
+            patience=patience,
+        )
+    return prefix + ",".join(f"{{{column}}}" for column in key)
+
+
+def unlink(
+    url: str, table: str, *, source: str = "", patience: timedelta = timedelta(seconds=60)
+) -> None:
+    """Undo `link`."""
+    with _connection(url, source) as connection:
+        relation, _, _ = locate(connection, table)
+        _apply(
+            connection,
+            "unlink",
+            f"drop trigger if exists holdfast_link on {relation}",
+            patience=patience,
+        )
+
+
+def _connection(url: str, source: str) -> psycopg.Connection:
+    parameters = conninfo.parameters(url, application_name="holdfast adopt")
+    try:
+        return psycopg.connect(**parameters)
+    except psycopg.OperationalError as error:
+        raise conninfo.cannot_connect(url, error, source=source) from error
+
+
+def _begun(connection: psycopg.Connection, table: str) -> Plan | None:
+    relation, _, _ = locate(connection, table)
+    row = connection.execute(
+        "select queue, part, spec, steps from holdfast.adopted where relation = %s", [relation]
+    ).fetchone()
+    if row is None:
+        return None
+    queue, part, spec, stored = row
+    steps = [Step(s["name"], s["do"], s["undo"], s["alone"]) for s in stored]
+    done = tuple(s["name"] for s in stored if s["done"])
+    return Plan(queue, relation, part, spec, steps, {}, done=done)
+
+
+def _begin(connection: psycopg.Connection, made: Plan, actor: str | None) -> None:
+    """Remember the plan before the first step, unless it was begun before."""
+    with connection.transaction():
+        connection.execute("lock table holdfast.adopted in share row exclusive mode")
+        others = connection.execute(
+            "select part, relation, queue from holdfast.adopted "
+            "where part = %s or relation = %s or queue = %s",
+            [made.part, made.relation, made.queue],
+        ).fetchall()
+        if others == [(made.part, made.relation, made.queue)]:
+            return
+        if others:
+            raise CannotAdopt(
+                f"{others[0][1]} was adopted meanwhile, as queue {others[0][2]}",
+                fix="Make the plan again.",
+            )
+        steps = [asdict(step) | {"done": False} for step in made.steps]
+        connection.execute(
+            "insert into holdfast.adopted (part, queue, relation, spec, steps, adopted_by) "
+            "values (%s, %s, %s, %s, %s, %s)",
+            [made.part, made.queue, made.relation, Jsonb(dict(made.spec)), Jsonb(steps), actor],
+        )
+
+
+def _done(connection: psycopg.Connection, part: int) -> set[str]:
+    cursor = connection.cursor(row_factory=scalar_row)
+    return set(
+        cursor.execute(
+            "select s ->> 'name' from holdfast.adopted a, jsonb_array_elements(a.steps) s "
+            "where a.part = %s and (s -> 'done')::boolean",
+            [part],
+        )
+    )
+
+
+def _mark(connection: psycopg.Connection, part: int, name: str, done: bool) -> None:
+    connection.execute(
+        "update holdfast.adopted a set steps = (select jsonb_agg(case when s.step ->> 'name' = %s "
+        "then s.step || jsonb_build_object('done', %s::boolean) else s.step end order by s.nth) "
+        "from jsonb_array_elements(a.steps) with ordinality s(step, nth)) where a.part = %s",
+        [name, done, part],
+    )
+
+
+def _apply(
+    connection: psycopg.Connection,
+    name: str,
+    statement: str,
+    *,
+    alone: bool = False,
+    patience: timedelta,
+) -> None:
+    if alone:
+        _apply_alone(connection, statement)
+        return
+    give_up = time.monotonic() + patience.total_seconds()
+    while True:
+        try:
+            with connection.transaction():
+                connection.execute(f"set local lock_timeout = {WAITS // timedelta(milliseconds=1)}")
+                connection.execute(statement)
+            return
+        except pg.InsufficientPrivilege as error:
+            raise Refused(
+                f"user {connection.info.user} may not do this: {error.diag.message_primary}",
+                why=f"It was step {name!r}; what was done before stays done.",
+                fix="Adopt as a user who owns both the table and the schema of Holdfast.",
+            ) from error
+        except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
+            if time.monotonic() > give_up:
+                raise AdoptionBlocked(
+                    f"step {name!r} could not have its lock for {patience.total_seconds():.0f} s",
+                    why=_blockers(connection),
+                    fix="What was done stays done. End these transactions and run it again.",
+                ) from error
+            # Writers that queued behind it get through first.
+            time.sleep(random.uniform(0.05, 0.25))
+
+
+def _apply_alone(connection: psycopg.Connection, statement: str) -> None:
+    """Run what takes its time but stands in nobody's way; an index that failed is made anew."""
+    index = statement.partition("if not exists ")[2].partition(" on ")[0]
+    if "index concurrently" in statement and index:
+        table = statement.partition(" on ")[2].partition(" (")[0]
+        named = index.strip().removeprefix('"').removesuffix('"').replace('""', '"')
+        broken = connection.execute(_BROKEN, [table, named]).fetchone()
+        if broken:
+            connection.execute(f"drop index concurrently if exists {broken[0]}")
+    connection.execute(statement)
+
+
+def _let_go(connection: psycopg.Connection, made: Plan, force: bool) -> None:
+    if "the verbs" not in made.done:
+        return
+    held = connection.execute(
+        "select array_agg(h.id), array_agg(h.token) from holdfast.held(array("
+        "select token from holdfast.lease where part = %s and open)) h",
+        [made.part],
+    ).fetchone()
+    assert held
+    ids, tokens = held
+    if not ids:
+        return
+    if not force:
+        raise CannotAdopt(
+            f"Holdfast has {len(ids)} rows of {made.relation} leased",
+            fix="Stop its workers and wait for them, or give them back with --force.",
+        )
+    connection.execute("select from holdfast.release(%s, %s)", [ids, tokens])
+
+
+def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str, ...]:
+    """The beginnings of steps that cannot be undone, since rows have come to need them."""
+    needed = []
+    status = name_sql(made.spec["status"])
+    for constraint, values in made.spec["widened"].items():
+        row = connection.execute(
+            f"select count(*) from {made.relation} where {status}::text = any(%s)", [values]
+        ).fetchone()
+        rows = row[0] if row else 0
+        if rows and not force:
+            raise CannotAdopt(
+                f"{rows} rows of {made.relation} are {' or '.join(values)}",
+                why=f"Constraint {constraint} did not allow that before.",
+                fix="Give them another status first, or let the constraint be with --force.",
+            )
+        if rows:
+            needed.append(f"constraint {constraint}:")
+    return tuple(needed)
+
+
+def _blockers(connection: psycopg.Connection) -> str:
+    rows = connection.execute(_BLOCKERS).fetchall()
+    return "\n".join(
+        f"process {pid} ({application or 'no name'}) is in a transaction since {since:%H:%M:%S}"
+        for pid, application, since in rows
+    )
+
+
+_BROKEN: LiteralString = """
+select x.indexrelid::regclass::text from pg_index x join pg_class c on c.oid = x.indexrelid
+where x.indrelid = %s::regclass and not x.indisvalid and c.relname = %s
+"""
+_BLOCKERS: LiteralString = """
+select a.pid, a.application_name, a.xact_start from pg_stat_activity a
+where a.datname = current_database() and a.pid <> pg_backend_pid() and a.xact_start is not null
+order by a.xact_start limit 5
+"""
+_ADOPTED: LiteralString = """
+select a.relation as "table", a.queue, a.live, coalesce(q.queued, 0) as queued,
+  coalesce(q.leased, 0) as leased, coalesce(q.done, 0) as done, coalesce(q.dead, 0) as dead
+from holdfast.adopted a left join holdfast.queues q on q.queue = a.queue order by a.relation
+"""
+_REPORT: LiteralString = """
+select n.who, n.what, sum(n.jobs)::bigint as jobs, min(n.sample) as sample, max(n.hour) as last_hour
+from holdfast.adopted_note n where n.part = %s group by n.who, n.what order by 3 desc
+"""

@@ -1,0 +1,367 @@
+"""Looking, in the words of Relay: counts, lists, exports, activity, consumers, queues."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from holdfast.server import bodies, look, produce
+from holdfast.server.bodies import Body, Moment, Name, QueueName
+from holdfast.server.call import Answer, Call
+from holdfast.server.operate import quoted
+from holdfast.server.problems import Problem
+from holdfast.server.relay import STATES, STATUSES, message_of, type_of
+
+# Messages that a list can be paged through by number, and that it can be sorted among.
+REACH = 10_000
+SORTED = 1000
+# Looks that one request takes at most, and messages of each.
+LOOKS = 40
+STRIDE = 500
+# Messages of each state beside their counts.
+INCLUDED = 100
+# What a queue has that nobody set up.
+ATTEMPTS = 3
+ACK_TIMEOUT = 30.0
+PRIORITIES = 10
+
+_Number = Annotated[str, Meta(pattern=r"^(?:>=|<=|>|<)?[0-9]{1,9}$", max_length=11)]
+# Our events in their words; what they have none for keeps its own.
+_ACTIONS = {
+    "enqueued": "enqueue",
+    "claimed": "dequeue",
+    "acked": "ack",
+    "nacked": "nack",
+    "failed": "nack",
+    "retried": "requeue",
+    "released": "requeue",
+    "expired": "timeout",
+    "reaped": "timeout",
+    "died": "dlq",
+    "moved": "move",
+    "purged": "delete",
+    "touched": "touch",
+}
+
+
+class Filters(Body):
+    """Which messages of a state."""
+
+    kind: Name | None = field(default=None, name="filterType")
+    priority: _Number | None = field(default=None, name="filterPriority")
+    attempts: _Number | None = field(default=None, name="filterAttempts")
+    start_date: Moment | None = field(default=None, name="startDate")
+    end_date: Moment | None = field(default=None, name="endDate")
+    start: Moment | None = None
+    end: Moment | None = None
+    search: Annotated[str, Meta(max_length=200)] = ""
+    queue: QueueName | None = None
+
+
+class Listed(Filters):
+    """Which page of them, in which order."""
+
+    page: Annotated[int, Meta(ge=1, le=REACH)] = 1
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    sort: Literal["created_at", "priority", "attempt_count", "type"] = "created_at"
+    order: Literal["asc", "desc"] = "desc"
+
+
+class Exported(Filters):
+    """How many of them, and behind which."""
+
+    limit: Annotated[int, Meta(ge=1, le=STRIDE)] = STRIDE
+    cursor: Annotated[str, Meta(max_length=200)] = ""
+
+
+class Range(Body):
+    """Messages that were enqueued between two moments."""
+
+    start: Moment | None = None
+    end: Moment | None = None
+    queue: QueueName | None = None
+
+
+class RangePage(Range):
+    """A page of them."""
+
+    limit: Annotated[int, Meta(ge=1, le=STRIDE)] = 100
+    cursor: Annotated[str, Meta(max_length=200)] = ""
+
+
+class Included(Body):
+    """Whether to tell messages with the counts."""
+
+    include_messages: bool = False
+
+
+async def status(call: Call) -> Answer:
+    """Count messages by status, and tell the newest of each if asked."""
+    asked: Included = call.asked
+    counts: dict[str, Any] = dict.fromkeys(
+        ("queued", "processing", "acknowledged", "dead", "archived"), 0
+    )
+    for queue in (await look.queues(call)).document["queues"]:
+        for state, name in STATUSES.items():
+            if name in counts:
+                counts[name] += queue[state]
+    if asked.include_messages:
+        counts["messages"] = {
+            name: (await _walk(call, f"state:{state}", 0, INCLUDED))["messages"]
+            for name, state in STATES.items()
+        }
+    return Answer(counts)
+
+
+async def metrics(call: Call) -> Answer:
+    """Count messages by status and queue, and tell how long the oldest waits."""
+    queues = (await look.queues(call)).document["queues"]
+    return Answer(
+        {
+            "queues": [
+                {
+                    "queue": queue["queue"],
+                    **{name: queue[state] for state, name in STATUSES.items()},
+                    "oldest_seconds": queue["oldest"],
+                }
+                for queue in queues
+            ]
+        }
+    )
+
+
+async def messages(call: Call) -> Answer:
+    """List messages of all states that were enqueued between two moments, newest first."""
+    asked: RangePage = call.asked
+    filter = range_filter(asked.start, asked.end, asked.queue)
+    call.asked = bodies.Page(q=filter, limit=asked.limit, cursor=asked.cursor)
+    told = (await look.jobs(call)).document
+    return Answer({"messages": [*map(message_of, told["jobs"])], "next_cursor": told["cursor"]})
+
+
+async def listed(call: Call) -> Answer:
+    """List messages of a state, page by page."""
+    asked: Listed = call.asked
+    filter = _filter(call, asked)
+    skip = (asked.page - 1) * asked.limit
+    if skip + asked.limit > REACH:
+        raise Problem(
+            422,
+            "HF406",
+            f"query: page {asked.page} of {asked.limit} is behind the first {REACH} messages",
+            fix="Narrow the list by startDate and endDate, filterType or queue.",
+        )
+    if (asked.sort, asked.order) == ("created_at", "desc"):
+        told = await _walk(call, filter, skip, asked.limit, count=True)
+    else:
+        told = await _walk(call, filter, 0, SORTED, count=True)
+        told |= {"sorted": len(told["messages"]), "sorted_all": told["next_cursor"] is None}
+        told["messages"].sort(
+            key=lambda one: (
+                (one[asked.sort] or "", one["created_at"])
+                if asked.sort == "type"
+                else (one[asked.sort], one["created_at"])
+            ),
+            reverse=asked.order == "desc",
+        )
+        told["messages"] = told["messages"][skip : skip + asked.limit]
+    total = told.pop("total")
+    return Answer(
+        told
+        | {
+            "pagination": {
+                "page": asked.page,
+                "limit": asked.limit,
+                "total": total,
+                "totalPages": -(-total // asked.limit),
+                "capped": told.pop("capped"),
+            }
+        }
+    )
+
+
+async def export(call: Call) -> Answer:
+    """Give messages of a state with their whole payloads, as a file that import takes."""
+    asked: Exported = call.asked
+    call.asked = bodies.Page(q=_filter(call, asked), limit=asked.limit, cursor=asked.cursor)
+    told = (await look.export(call)).document
+    state = call.part("state")
+    document = {
+        "state": state,
+        "exported_at": datetime.now(UTC),
+        "messages": [message_of(job) for job in told["jobs"]],
+        "next_cursor": told["cursor"],
+    }
+    return Answer(document, 200, {"Content-Disposition": f'attachment; filename="{state}.json"'})
+
+
+async def config(call: Call) -> Answer:
+    """Tell what holds for messages that say nothing else, and how much a request may take."""
+    queues = (await look.queues(call)).document["queues"]
+    usual: dict[str, Any] = next((one for one in queues if one["queue"] == "default"), {})
+    return Answer(
+        {
+            "ack_timeout_seconds": usual.get("lease", ACK_TIMEOUT),
+            "max_attempts": usual.get("max_attempts", ATTEMPTS),
+            "max_priority_levels": PRIORITIES,
+            "max_batch_size": produce.MOST,
+            "max_dequeue_count": 100,
+            "max_timeout_seconds": 60,
+            "body_limit": call.live.settings.body_limit,
+            "queue_types": ["standard", "partitioned"],
+            "states": list(STATES),
+        }
+    )
+
+
+async def activity(call: Call) -> Answer:
+    """List what happened, the newest first."""
+    events = (await look.events(call)).document["events"]
+    return Answer({"activities": [_activity(one) for one in events]})
+
+
+async def message_activity(call: Call) -> Answer:
+    """List what happened to a message, the first thing first."""
+    call.asked = bodies.OneJob(include="attempts,events")
+    job = (await look.job(call)).document
+    events = job.get("events") or _past(job)
+    told = sorted(map(_activity, events), key=lambda one: one["timestamp"])
+    return Answer({"message_id": job["id"], "status": STATUSES[job["state"]], "activities": told})
+
+
+async def consumers(call: Call) -> Answer:
+    """List consumers and what each of them has done."""
+    workers = (await look.workers(call)).document["workers"]
+    return Answer(
+        {
+            "consumers": [
+                {
+                    "consumer_id": one["worker"],
+                    "total_dequeued": one["claimed"],
+                    "total_acknowledged": one["acked"],
+                    "total_failed": one["failed"],
+                    "last_seen_at": one["seen_at"],
+                    "last_dequeue_at": one.get("claimed_at"),
+                    "last_ack_at": one.get("acked_at"),
+                    "alive": one["alive"],
+                    "queues": one["queues"],
+                }
+                for one in workers
+            ]
+        }
+    )
+
+
+async def queues(call: Call) -> Answer:
+    """List queues."""
+    found = (await look.queues(call)).document["queues"]
+    return Answer({"queues": [queue_of(one) for one in found]})
+
+
+async def queue(call: Call) -> Answer:
+    """Tell of one queue."""
+    return Answer(queue_of((await look.queue(call)).document))
+
+
+def queue_of(one: dict[str, Any]) -> dict[str, Any]:
+    """Return a queue in their words."""
+    return {
+        "name": one["queue"],
+        "type": "standard" if one["fanout"] == 1 else "partitioned",
+        "ack_timeout_seconds": one["lease"],
+        "max_attempts": one["max_attempts"],
+        "paused": one["paused_at"] is not None,
+        "message_count": one["queued"],
+        **{name: one[state] for state, name in STATUSES.items()},
+    }
+
+
+def state_of(call: Call) -> str:
+    """Return the state in the path, in our word; refuse one there is not."""
+    name = call.part("state")
+    if name not in STATES:
+        fix = f"States are: {', '.join(STATES)}."
+        raise Problem(404, "HF404", f"there is no state {name!r}", fix=fix)
+    return STATES[name]
+
+
+def range_filter(start: datetime | None, end: datetime | None, queue: str | None = None) -> str:
+    """Return the filter for what was enqueued between two moments, both among them."""
+    terms = [] if start is None else [f"created:>={_moment(start)}"]
+    terms += [] if end is None else [f"created:<={_moment(end)}"]
+    # Only a bare name says in which part of the database to look.
+    plain = queue is not None and not set(queue) & set(' \t",*\\')
+    terms += [] if queue is None else [f"queue:{queue if plain else quoted(queue)}"]
+    return " ".join(terms)
+
+
+def _filter(call: Call, asked: Filters) -> str:
+    terms = [f"state:{state_of(call)}"]
+    if asked.kind is not None:
+        terms.append(f"kind:{quoted(asked.kind)}")
+    terms += [] if asked.priority is None else [f"priority:{asked.priority}"]
+    terms += [] if asked.attempts is None else [f"attempt:{asked.attempts}"]
+    terms.append(
+        range_filter(asked.start_date or asked.start, asked.end_date or asked.end, asked.queue)
+    )
+    if text := asked.search.strip():
+        digits = text.replace("-", "").lower()
+        is_id = 8 <= len(digits) <= 32 and set(digits) <= set("0123456789abcdef")
+        terms.append(f"id:{text}" if is_id else quoted(text))
+    return " ".join(term for term in terms if term)
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+async def _walk(
+    call: Call, filter: str, skip: int, limit: int, *, count: bool = False
+) -> dict[str, Any]:
+    """Return a stretch of a list, which is looked through from its beginning, cursor by cursor."""
+    found: list[dict[str, Any]] = []
+    passed, cursor, first = 0, "", True
+    told: dict[str, Any] = {}
+    for _ in range(LOOKS):
+        stride = min(STRIDE, skip + limit - passed)
+        call.asked = bodies.Page(q=filter, limit=stride, cursor=cursor, count=count and first)
+        page = (await look.jobs(call)).document
+        if count and first:
+            told |= {"total": page["count"], "capped": page["capped"]}
+        first = False
+        found += page["jobs"][max(0, skip - passed) :]
+        passed += len(page["jobs"])
+        cursor = page["cursor"]
+        if cursor is None or passed >= skip + limit:
+            break
+    return told | {"messages": [message_of(job) for job in found], "next_cursor": cursor}
+
+
+def _activity(event: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "timestamp": event["at"],
+        "action": _ACTIONS.get(event["event"], event["event"]),
+        "message_id": event.get("job"),
+        "type": type_of(event.get("kind")),
+        "queue": event.get("queue"),
+        "consumer_id": event.get("worker"),
+        "actor": event.get("actor"),
+        "reason": event.get("reason"),
+        "details": event.get("detail") or event.get("operation"),
+    }
+
+
+def _past(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a job itself tells of its life."""
+    about = {"job": job["id"], "queue": job["queue"], "kind": job["kind"]}
+    events = [about | {"at": job["created_at"], "event": "enqueued"}]
+    for one in job.get("attempts", []):
+        facts = about | {"worker": one["worker"], "reason": one["message"]}
+        if one["started_at"] is not None:
+            events.append(facts | {"at": one["started_at"], "event": "claimed", "reason": None})
+        if one["ended_at"] is not None:
+            events.append(facts | {"at": one["ended_at"], "event": one["outcome"]})
+    if job["ended_at"] is not None:
+        event = {"done": "acked", "dead": "died"}.get(job["state"], job["state"])
+        events.append(about | {"at": job["ended_at"], "event": event, "worker": job["worker"]})
+    return events

@@ -1,0 +1,394 @@
+"""Code that knows nothing of Holdfast goes on writing the same rows."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from holdfast import App, Client, LeaseLost, adopt, aonce, current, once
+from holdfast.worker import Worker
+from holdfast.worker.processor import start_processor
+from tests.adoption.shapes import REPORTS
+from tests.conftest import Clock
+
+Connect = Callable[..., psycopg.Connection]
+
+
+@pytest.fixture
+def client(database: str) -> Iterator[Client]:
+    with Client(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[App]:
+    with App(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def table(database: str, connect: Connect) -> psycopg.Connection:
+    """The table report_jobs, adopted: 100 rows of which 5 wait."""
+    connection = connect()
+    REPORTS.create(connection, 100)
+    adopt.adopt(database, adopt.plan(database, "report_jobs", REPORTS.choices))
+    return connection
+
+
+def statuses(connection: psycopg.Connection) -> dict[str, int]:
+    rows = connection.execute("select status, count(*) from report_jobs group by 1").fetchall()
+    return {status: count for status, count in rows if status != "completed"}
+
+
+def test_a_row_that_other_code_took_is_not_handed_out(
+    table: psycopg.Connection, client: Client
+) -> None:
+    table.execute("update report_jobs set status = 'started', started_at = now() where id = 20")
+
+    leases = client.claim("reports", worker="w", limit=9)
+
+    assert sorted(lease.payload["id"] for lease in leases) == [40, 60, 80, 100]
+    [job] = client.list("queue:reports subject:20")
+    assert client.explain(job.id) == "Other code has row 20 of public.report_jobs."
+
+
+def test_a_row_that_other_code_is_just_taking_is_passed_over(
+    table: psycopg.Connection, connect: Connect, client: Client
+) -> None:
+    other = connect(autocommit=False)
+    other.execute("update report_jobs set status = 'started' where id = 20")
+
+    leases = client.claim("reports", worker="w", limit=9)
+    other.commit()
+
+    assert 20 not in [lease.payload["id"] for lease in leases]
+
+
+def test_rows_that_other_code_puts_back_stay_with_whoever_holds_them(
+    table: psycopg.Connection, client: Client
+) -> None:
+    leases = client.claim("reports", worker="w", limit=9)
+    table.execute("update report_jobs set status = 'queued' where status = 'started'")
+
+    assert client.claim("reports", worker="x", limit=9) == []
+    assert {one.outcome for one in client.touch(leases)} == {"leased"}
+    assert {one.outcome for one in client.ack(leases)} == {"done"}
+
+
+def test_what_other_code_ended_cannot_be_ended_again(
+    table: psycopg.Connection, client: Client
+) -> None:
+    [lease] = client.claim("reports", worker="w")
+    table.execute(
+        "update report_jobs set status = 'completed' where id = %s", [lease.payload["id"]]
+    )
+
+    [touched], [settled] = client.touch([lease]), client.ack([lease])
+
+    assert (touched.outcome, settled.outcome) == ("lost", "lost")
+
+
+def test_a_new_row_of_other_code_wakes_a_worker_that_waits(
+    app: App, table: psycopg.Connection, client: Client
+) -> None:
+    for lease in client.claim("reports", worker="w", limit=9):
+        client.ack([lease])
+    seen = threading.Event()
+
+    @app.task(queue="reports", kind="reports")
+    def render(id: int, title: str, **row: object) -> None:
+        seen.set()
+
+    with start_processor(app, poll=30) as processor:
+        while not table.execute("select from holdfast.waiter").fetchall():
+            time.sleep(0.01)
+        table.execute(REPORTS.insert.format(n=1))
+        assert seen.wait(5)
+        assert processor.running
+
+
+@pytest.mark.proves("S1.11")
+def test_rows_that_other_code_left_are_taken_back(
+    table: psycopg.Connection, clock: Clock, client: Client
+) -> None:
+    table.execute("insert into reports (job_id) values (40)")
+    table.execute(
+        "update report_jobs set status = 'started', started_at = now() where id in (20, 40)"
+    )
+
+    client.upkeep()
+    assert statuses(table) == {"queued": 3, "started": 2}
+    clock.advance(minutes=11)
+    client.upkeep()
+
+    assert statuses(table) == {"queued": 4}
+    [row] = table.execute("select started_at, holdfast_error from report_jobs where id = 20")
+    assert row == (None, "Stuck: other code took the row and left it")
+    assert table.execute("select status from report_jobs where id = 40").fetchone() == (
+        "completed",
+    )
+
+
+@pytest.mark.proves("S1.12")
+def test_a_row_that_other_code_leaves_again_and_again_dies(
+    table: psycopg.Connection, clock: Clock, client: Client
+) -> None:
+    for _ in range(3):
+        assert statuses(table) == {"queued": 5}
+        table.execute(
+            "update report_jobs set status = 'started', started_at = holdfast.now() where id = 20"
+        )
+        clock.advance(minutes=11)
+        client.upkeep()
+
+    assert statuses(table) == {"queued": 4, "failed": 1}
+
+
+def test_the_application_and_the_workers_need_no_further_rights(
+    database: str, table: psycopg.Connection, connect: Connect
+) -> None:
+    table.execute("""
+        create role adopt_app login; create role adopt_worker login in role holdfast_worker;
+        grant select, insert, update, delete on report_jobs to adopt_app;
+        grant usage on sequence report_jobs_id_seq to adopt_app;
+    """)
+    try:
+        the_app = connect(user="adopt_app")
+        the_app.execute("insert into report_jobs (title) values ('by the app')")
+        the_app.execute("update report_jobs set status = 'started' where id = 20")
+        the_app.execute("delete from report_jobs where id = 40")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            the_app.execute('select holdfast_adopted."64_oldest"()')
+        worker = connect(user="adopt_worker")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            worker.execute("select from report_jobs")
+        [lease] = worker.execute(
+            "select id from holdfast.claim('reports', 'w', %s)", [uuid4()]
+        ).fetchall()
+        assert lease
+    finally:
+        for connection in (the_app, worker):
+            connection.close()
+        table.execute("drop owned by adopt_app, adopt_worker; drop role adopt_app, adopt_worker")
+
+
+@pytest.mark.proves("S1.1")
+def test_two_old_processors_and_five_workers_share_a_table(
+    app: App, database: str, connect: Connect
+) -> None:
+    connection = connect()
+    REPORTS.create(connection, 4000)
+    adopt.adopt(database, adopt.plan(database, "report_jobs", REPORTS.choices))
+    connection.execute("create table run (job bigint, by_whom text)")
+
+    @app.task(queue="reports", kind="reports")
+    def render(id: int, title: str, **row: object) -> None:
+        with current().transaction() as handle:
+            handle.execute("insert into run values (%s, 'holdfast')", [id])
+
+    def naive(name: str) -> None:
+        """What the table had before: look, then take, without a lock."""
+        with psycopg.connect(database, autocommit=True, application_name=name) as old:
+            while found := old.execute(
+                "select id from report_jobs where status = 'queued' order by created_at limit 5"
+            ).fetchall():
+                for (id,) in found:
+                    old.execute(
+                        "update report_jobs set status = 'started', started_at = clock_timestamp() "
+                        "where id = %s",
+                        [id],
+                    )
+                    old.execute("insert into run values (%s, %s)", [id, name])
+                    old.execute(
+                        "update report_jobs set status = 'completed', completed_at = now() "
+                        "where id = %s",
+                        [id],
+                    )
+
+    workers = [start_processor(app, concurrency=4, until_idle=True) for _ in range(5)]
+    old = [threading.Thread(target=naive, args=[f"old {n}"]) for n in (1, 2)]
+    for thread in old:
+        thread.start()
+    for thread in old:
+        thread.join(60)
+    for worker in workers:
+        assert worker.stop(30)
+
+    assert statuses(connection) == {}
+    twice = connection.execute(
+        "select job from run where by_whom = 'holdfast' group by job having count(*) > 1"
+    ).fetchall()
+    assert twice == []
+    ran = dict(connection.execute("select by_whom, count(*) from run group by 1").fetchall())
+    assert set(ran) == {"holdfast", "old 1", "old 2"}
+    report = {
+        (row["who"].split(" as ")[0], row["what"]): row["jobs"]
+        for row in adopt.report(database, "report_jobs")
+    }
+    for name in ("old 1", "old 2"):
+        ended = sum(
+            jobs for (who, what), jobs in report.items() if who == name and ("to completed" in what)
+        )
+        # A row that the other had ended before is written, but not changed.
+        assert 0 < ended <= ran[name]
+        assert report[name, "took"] > 0
+
+
+@pytest.mark.proves("S1.10", "S1.12")
+def test_output_that_exists_ends_the_job_instead_of_running_it_again(
+    database: str, table: psycopg.Connection, clock: Clock, client: Client
+) -> None:
+    leases = client.claim("reports", worker="w", limit=9)
+    done, *open = (lease.payload["id"] for lease in leases)
+    table.execute("insert into reports (job_id) values (%s)", [done])
+    clock.advance(seconds=31)
+
+    foreseen = {row["subject"]: row["verdict"] for row in adopt.reconcile(database, "report_jobs")}
+    reaped = {row.id: row.outcome for row in client.reap()}
+
+    assert foreseen == {str(done): "done", **{str(id): "queued" for id in open}}
+    assert sorted(reaped.values()) == ["done"] + ["queued"] * 4
+    found = client.queue("reports")
+    assert found is not None
+    assert (found.reconciled, found.queued) == (1, 4)
+
+
+@pytest.mark.proves("S1.12", "S1.13", "S1.14", "S1.15")
+def test_a_zombie_that_writes_between_look_and_requeue_leaves_one_output(
+    app: App,
+    database: str,
+    table: psycopg.Connection,
+    connect: Connect,
+    clock: Clock,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    [lease] = client.claim("reports", worker="zombie")
+    id = lease.payload["id"]
+    clock.advance(seconds=31)
+    zombie = connect(autocommit=False)
+    # it writes its output, without the guard, while the reap looks: too late to be seen
+    zombie.execute("insert into reports (job_id, content) values (%s, 'zombie')", [id])
+    [reaped] = client.reap()
+    assert reaped.outcome == "queued"
+    zombie.commit()
+
+    @app.task(queue="reports", kind="reports")
+    def render(id: int, title: str, **row: object) -> None:
+        with current().transaction() as connection:
+            if once(connection, current()):
+                connection.execute("insert into reports (job_id) values (%s)", [id])
+
+    Worker(app, until_idle=True).run()
+
+    outputs = table.execute("select content from reports where job_id = %s", [id]).fetchall()
+    assert outputs == [("zombie",)]
+    job = client.get(lease.id)
+    assert job is not None
+    assert job.state == "done"
+    assert f"Duplicate prevented: {id}" in caplog.messages
+    assert [
+        row["jobs"]
+        for row in adopt.report(database, "report_jobs")
+        if row["what"] == "duplicate prevented"
+    ] == [1]
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        table.execute("insert into reports (job_id) values (%s)", [id])
+
+
+def test_output_that_appears_while_the_reap_waits_for_nothing_is_seen(
+    table: psycopg.Connection, connect: Connect, clock: Clock, client: Client
+) -> None:
+    """A holder that guards its output is left alone by the reap until it has committed."""
+    [lease] = client.claim("reports", worker="slow")
+    slow = connect(autocommit=False)
+    clock.advance(seconds=31)
+    assert slow.execute("select holdfast.guard(%s, %s)", [lease.id, lease.token]).fetchone() == (
+        True,
+    )
+    slow.execute("insert into reports (job_id) values (%s)", [lease.payload["id"]])
+
+    assert client.reap() == []
+    slow.commit()
+    clock.advance(seconds=2)
+    [reaped] = client.reap()
+
+    assert reaped.outcome == "done"
+
+
+def test_who_lost_the_lease_may_not_make_the_output(
+    table: psycopg.Connection, clock: Clock, client: Client, connect: Connect
+) -> None:
+    [lease] = client.claim("reports", worker="slow")
+    clock.advance(seconds=31)
+    client.reap()
+
+    with pytest.raises(LeaseLost):
+        client.on(connect()).guard(lease)
+
+
+@pytest.mark.proves("S1.7")
+def test_a_processor_runs_inside_a_program(app: App, table: psycopg.Connection) -> None:
+    ran: list[int] = []
+    enough = threading.Event()
+
+    @app.task(queue="reports", kind="reports")
+    async def render(id: int, title: str, **row: object) -> None:
+        async with current().transaction() as connection:
+            assert await aonce(connection, current())
+            ran.append(id)
+        if len(ran) == 5:
+            enough.set()
+
+    processor = start_processor(app, concurrency=2)
+    assert enough.wait(10)
+    assert processor.stop(10)
+
+    assert sorted(ran) == [20, 40, 60, 80, 100]
+    assert not processor.running
+    assert processor.failure is None
+    assert statuses(table) == {}
+
+
+@pytest.mark.proves("S3.9")
+def test_jobs_that_wait_for_a_row_go_with_it(
+    database: str, connect: Connect, client: Client
+) -> None:
+    connection = connect()
+    connection.execute(
+        "create table item (id integer primary key); insert into item select generate_series(1, 3)"
+    )
+    assert adopt.link(database, "item") == "item:{id}"
+    waiting = client.enqueue("price", subject="item:1")
+    running = client.enqueue("price", subject="item:2", queue="other")
+    stays = client.enqueue("price", subject="item:3")
+    client.claim("other", worker="w")
+
+    connection.execute("delete from item where id < 3")
+
+    assert client.get(waiting.id) is None
+    assert [job is not None for job in (client.get(running.id), client.get(stays.id))] == [
+        True,
+        True,
+    ]
+    adopt.unlink(database, "item")
+    connection.execute("delete from item")
+    assert client.get(stays.id) is not None
+
+
+def test_counters_stay_right_whoever_writes(table: psycopg.Connection, client: Client) -> None:
+    table.execute("delete from report_jobs where id between 20 and 45")
+    table.execute("update report_jobs set status = 'started' where id = 60")
+    table.execute(
+        "insert into report_jobs (title, status) values ('a', 'queued'), ('b', 'completed')"
+    )
+    found = client.queue("reports")
+    assert found is not None
+    assert (found.queued, found.leased, found.done) == (3, 1, 72)
+    table.execute("truncate report_jobs")
+    found = client.queue("reports")
+    assert found is not None
+    assert (found.queued, found.leased, found.done) == (0, 0, 0)
