@@ -216,7 +216,7 @@ async def config(call: Call) -> Answer:
 
 async def activity(call: Call) -> Answer:
     """List what happened, the newest first."""
-    events = (await look.events(call)).document["events"]
+    events = (await look.activity(call)).document["events"]
     return Answer({"activities": [_activity(one) for one in events]})
 
 
@@ -347,7 +347,7 @@ def _activity(event: dict[str, Any]) -> dict[str, Any]:
         "consumer_id": event.get("worker"),
         "actor": event.get("actor"),
         "reason": event.get("reason"),
-        "details": event.get("detail") or event.get("operation"),
+        "details": event.get("detail"),
     }
 
 

@@ -57,9 +57,9 @@ def post(path: str, scope: str, handler: Handler, body: Any = bodies.Nothing) ->
     return Entry("POST", path, scope, handler, body=body, once=True)
 
 
-def for_programs(path: str, handler: Handler) -> Entry:
+def for_programs(path: str, handler: Handler, query: Any = bodies.Empty) -> Entry:
     """Make an entry that only looks, at the address of a page."""
-    return Entry("GET", path, "read", handler, query=bodies.Empty, programs=True)
+    return Entry("GET", path, "read", handler, query=query, programs=True)
 
 
 # The busiest stand first: they are looked for in this order.
@@ -188,7 +188,7 @@ THEIRS: list[Entry] = [
         ),
         Entry("DELETE", "/queue/message/{id}", "operate", relay_operate.delete),
         Entry("DELETE", "/queue/clear", "admin", relay_operate.clear, query=relay_operate.OfQueue),
-        get("/queue/activity", "read", relay_look.activity, bodies.Limit),
+        get("/queue/activity", "read", relay_look.activity, bodies.Asked),
         get("/queue/{state}/messages", "read", relay_look.listed, relay_look.Listed),
         get("/queue/{state}/export", "read", relay_look.export, relay_look.Exported),
         Entry(
@@ -199,7 +199,7 @@ THEIRS: list[Entry] = [
             query=relay_operate.OfQueue,
         ),
         for_programs("/activity/message/{id}", relay_look.message_activity),
-        for_programs("/activity/anomalies", look.anomalies),
+        for_programs("/activity/anomalies", anomalies.anomalies, bodies.Anomalies),
         for_programs("/activity/consumers", relay_look.consumers),
         Entry("DELETE", "/activity/clear", "admin", relay_operate.clear_activity),
         for_programs("/queues", relay_look.queues),
