@@ -1,5 +1,6 @@
 """A real PostgreSQL for every test, and for each a database of its own that dies with it."""
 
+import gc
 import importlib.util
 import os
 import signal
@@ -33,12 +34,42 @@ SETTINGS = {
 }
 
 
+# Files that take a minute or so. A parallel run begins with them, or it would end waiting for one.
+LONG = (
+    "tests/model/test_lease_machine.py",
+    "tests/docs/test_snippets.py",
+    "tests/server/test_access.py",
+    "tests/test_upkeep.py",
+    "tests/test_bench.py",
+    "tests/server/test_relay.py",
+    "tests/server/test_contract.py",
+    "tests/cli/test_worker.py",
+    "tests/worker/",
+    "tests/examples/",
+    "tests/adoption/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first."""
+    items.sort(
+        key=lambda item: next((n for n, f in enumerate(LONG) if f in item.nodeid), len(LONG))
+    )
+
+
 @dataclass(frozen=True)
 class Postgres:
     """The server of this run: its address and its major version."""
 
     url: str
     major: int
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left_open() -> Iterator[None]:
+    """Have what a file's tests left open told at the file's end, not in some later file's test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

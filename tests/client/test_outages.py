@@ -313,6 +313,33 @@ def test_an_interrupted_task_hangs_up_and_leaves_the_client_usable(
     assert asyncio.run(scenario()) == 1
 
 
+def test_a_task_interrupted_while_it_connects_leaves_no_connection(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[psycopg.AsyncConnection[Any]] = []
+    reached = asyncio.Event()
+
+    async def measured_for_ever(connection: psycopg.AsyncConnection[Any]) -> float:
+        made.append(connection)
+        reached.set()
+        await asyncio.Event().wait()
+        return 0.0
+
+    monkeypatch.setattr("holdfast.client._async_doors._round_trip", measured_for_ever)
+
+    async def scenario() -> None:
+        async with AsyncClient(database) as client:
+            task = asyncio.create_task(client.queues())
+            await reached.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(scenario())
+
+    assert [connection.closed for connection in made] == [True]
+
+
 def test_a_copy_cut_before_its_commit_changed_nothing(make_client: Any, proxy: Any) -> None:
     client = make_client(proxy.url)
 

@@ -553,25 +553,6 @@ _MEANINGS = {
     "tenant": "any",
     "kind": "any",
 }
-_INTEGER = "smallint|integer|bigint"
-_TEXT = "text|character varying"
-_MEANINGS = {
-    "token": "uuid",
-    "lease_until": "timestamp with time zone",
-    "worker": _TEXT,
-    "attempt": _INTEGER,
-    "max_attempts": _INTEGER,
-    "run_at": "timestamp with time zone",
-    "error": _TEXT,
-    "reason": _TEXT,
-    "started_at": "timestamp",
-    "ended_at": "timestamp",
-    "created_at": "timestamp",
-    "priority": _INTEGER,
-    "lane": "any",
-    "tenant": "any",
-    "kind": "any",
-}
 _ADDED = {
     "token": "uuid",
     "lease_until": "timestamp with time zone",

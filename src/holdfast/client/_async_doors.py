@@ -205,7 +205,11 @@ class AsyncPool:
             try:
                 connection = await _Connection.connect(**self._parameters)
                 connection.deadline = deadline
-                connection.far = await _round_trip(connection) > _FAR
+                try:
+                    connection.far = await _round_trip(connection) > _FAR
+                except BaseException:
+                    await connection.close()  # nobody else has it yet
+                    raise
             except psycopg.OperationalError as error:
                 self._note_away(error)
                 pause = _jitter(turn + 2)

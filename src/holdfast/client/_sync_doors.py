@@ -201,7 +201,11 @@ class Pool:
             try:
                 connection = _Connection.connect(**self._parameters)
                 connection.deadline = deadline
-                connection.far = _round_trip(connection) > _FAR
+                try:
+                    connection.far = _round_trip(connection) > _FAR
+                except BaseException:
+                    connection.close()  # nobody else has it yet
+                    raise
             except psycopg.OperationalError as error:
                 self._note_away(error)
                 pause = _jitter(turn + 2)
