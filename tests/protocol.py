@@ -64,6 +64,7 @@ delete from holdfast.reading;
 delete from holdfast.bulk;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
+update holdfast.chore set at = '-infinity';
 """
 
 

@@ -25,7 +25,7 @@ begin
     perform holdfast.unknown_detector(detector.c);
   end if;
   if detect.codes is null then
-    update holdfast.pulse set detected_at = v_now;
+    update holdfast.chore c set at = v_now where c.name = 'detected';
   end if;
   perform holdfast.take_readings(v_now);
   for detector in
@@ -434,7 +434,8 @@ returns void
 language plpgsql
 as $$
 begin
-  update holdfast.pulse p set tidied_at = tidy_anomalies.at where p.tidied_at < tidy_anomalies.at - interval '5 minutes' or p.tidied_at > tidy_anomalies.at;
+  update holdfast.chore c set at = tidy_anomalies.at
+  where c.name = 'tidied' and (c.at < tidy_anomalies.at - interval '5 minutes' or c.at > tidy_anomalies.at);
   if not found then
     return;
   end if;

@@ -10,11 +10,11 @@ declare
   v_since timestamptz;
   v_taken integer;
 begin
-  select p.read_at into v_since from holdfast.pulse p;
+  select c.at into v_since from holdfast.chore c where c.name = 'read';
   if v_since > at - interval '10 seconds' and v_since <= at then
     return 0;
   end if;
-  update holdfast.pulse p set read_at = take_readings.at;
+  update holdfast.chore c set at = take_readings.at where c.name = 'read';
   with counters as (
     select c.queue, sum(c.queued) as queued, sum(c.leased) as leased, sum(c.dead) as dead, sum(c.done) as done,
            sum(c.cancelled) as cancelled, sum(c.archived) as archived

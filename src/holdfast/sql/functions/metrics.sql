@@ -118,7 +118,7 @@ begin
     on conflict (step, at, queue, kind) do update
     set pickup = holdfast.added(s.pickup, excluded.pickup), run = holdfast.added(s.run, excluded.run);
   end loop;
-  update holdfast.pulse p set sampled_at = v_at where p.sampled_at is distinct from v_at;
+  update holdfast.chore c set at = v_at where c.name = 'sampled' and c.at is distinct from v_at;
   if not found then
     return 0;
   end if;
@@ -173,8 +173,8 @@ begin
   if not pg_try_advisory_xact_lock(4915, 5) then
     return 0;
   end if;
-  update holdfast.pulse p set rolled_at = v_now
-  where p.rolled_at <= v_now - interval '1 minute' or p.rolled_at > v_now;
+  update holdfast.chore c set at = v_now
+  where c.name = 'rolled' and (c.at <= v_now - interval '1 minute' or c.at > v_now);
   if not found then
     return 0;
   end if;

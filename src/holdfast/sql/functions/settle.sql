@@ -594,6 +594,11 @@ begin
     join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
     left join holdfast.queue q on q.name = j.queue
     left join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
+  ), holders as materialized (
+    select f.token, f.worker, w.host, w.version,
+           (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part) as started_at
+    from (select distinct on (x.token) x.token, (x.job).worker as worker from failed x) f
+    left join holdfast.worker w on w.name = f.worker
   ), removed as (
     delete from holdfast.job j
     using failed f
@@ -635,12 +640,11 @@ begin
     insert into holdfast.attempt (
       part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint,
       log, host, version)
-    select fail.part, f.id, (f.job).attempt, f.token, fail.how, (f.job).worker,
-           (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part),
+    select fail.part, f.id, (f.job).attempt, f.token, fail.how, h.worker, h.started_at,
            fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint,
-           left(f.log, 20000), w.host, w.version
+           left(f.log, 20000), h.host, h.version
     from failed f
-    left join holdfast.worker w on w.name = (f.job).worker
+    join holders h on h.token = f.token
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, dead, queued, failed)
     select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies),

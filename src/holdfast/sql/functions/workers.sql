@@ -169,8 +169,8 @@ begin
   doubtful := exists (select from holdfast.lease l where l.open and l.asked_at is not null);
   operating := exists (select from holdfast.operation o where o.state = 'running' and o.next_at <= holdfast.now());
   detecting := leads and exists (
-    select from holdfast.pulse p
-    where p.detected_at <= holdfast.now() - interval '5 seconds' or p.detected_at > holdfast.now());
+    select from holdfast.chore c
+    where c.name = 'detected' and (c.at <= holdfast.now() - interval '5 seconds' or c.at > holdfast.now()));
   delivering := leads and exists (
     select from holdfast.job j
     where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null and j.token is null);

@@ -98,9 +98,14 @@ alter table holdfast.tally
 alter table holdfast.total
   add column enqueued bigint not null default 0,
   add column failed   bigint not null default 0;
-alter table holdfast.pulse
-  add column sampled_at timestamptz not null default '-infinity',
-  add column rolled_at  timestamptz not null default '-infinity';
+
+-- When those who look on did what. Apart from pulse, whose row a claim may hold till its transaction ends;
+-- and each of these has a row of its own.
+create table holdfast.chore (
+  name text        primary key,
+  at   timestamptz not null default '-infinity'
+);
+insert into holdfast.chore (name) values ('sampled'), ('rolled');
 
 -- Of attempts: where they ran, by which release, and what their handlers logged. Of those that ended well
 -- only some are kept.

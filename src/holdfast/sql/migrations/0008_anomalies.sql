@@ -95,10 +95,7 @@ create table holdfast.bulk (
 );
 create index bulk_at on holdfast.bulk (at);
 
-alter table holdfast.pulse
-  add column read_at timestamptz not null default '-infinity',   -- when readings were taken last
-  add column detected_at timestamptz not null default '-infinity',
-  add column tidied_at timestamptz not null default '-infinity';
+insert into holdfast.chore (name) values ('read'), ('detected'), ('tidied');
 
 alter table holdfast.worker
   add column skew    double precision,                -- seconds its clock is ahead
