@@ -119,8 +119,12 @@ def _fill(database: Database, rows: int) -> None:
 
 def _pages(database: Database, options: Options) -> list[Figure]:
     digits = str(database.value("select id from holdfast.dead limit 1"))[-8:]
-    with _serving(database) as address, _streams(address), _traffic(database):
-        client = httpx.Client(base_url=address, timeout=30)
+    with (
+        _serving(database) as address,
+        _streams(address),
+        _traffic(database),
+        httpx.Client(base_url=address, timeout=30) as client,
+    ):
         for path in OVERVIEW:
             client.get(path).raise_for_status()
         overview = [
