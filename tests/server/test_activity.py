@@ -8,6 +8,7 @@ import pytest
 from holdfast import Client
 from holdfast.model import Nack
 from holdfast.server import consumers
+from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
 
 
@@ -142,9 +143,10 @@ def test_consumers_over_http_have_statistics(
 
 
 @pytest.mark.proves("S4.13")
-def test_series_answer_from_what_upkeep_sampled(serve: Serve, client: Client) -> None:
+def test_series_answer_from_what_upkeep_sampled(serve: Serve, client: Client, clock: Clock) -> None:
     client.enqueue("a", queue="mail")
     client.upkeep()
+    clock.advance(seconds=10)
     with serve(fresh=0.0, upkeep=False).client() as api:
 
         def last(**params: Any) -> Any:

@@ -29,6 +29,9 @@ def test_what_was_counted_is_told_as_rates_and_depths(db: Protocol, later: Later
     db.upkeep()
 
     step = timedelta(seconds=10)
+    assert series(db, "queued", step=step) == [1.0]
+    assert series(db, "done", step=step) == []  # not as if it were over
+    later(seconds=10)
     assert series(db, "enqueued", step=step) == [2.1]
     assert series(db, "done", step=step) == [2.0]
     assert series(db, "failed", step=step) == [0.1]
@@ -39,6 +42,7 @@ def test_what_was_counted_is_told_as_rates_and_depths(db: Protocol, later: Later
 
     later(seconds=20)
     db.upkeep()
+    later(seconds=10)
     assert series(db, "done", step=step) == [2.0, 0.0]
     assert series(db, "done", step=timedelta(minutes=10)) in ([], [1.0])
 
@@ -62,6 +66,7 @@ def test_the_busiest_queues_are_kept_one_by_one_and_the_others_in_the_sum(
     later(seconds=20)
     db.enqueue({"kind": "work", "queue": "small"}, {"kind": "work", "queue": "busy 7"})
     db.upkeep()
+    later(seconds=10)
 
     step = timedelta(seconds=10)
     assert series(db, "queued", step=step)[-1] == 404
@@ -81,6 +86,7 @@ def test_nobody_looked_is_a_gap_and_nothing_done_is_a_zero(db: Protocol, later: 
     db.upkeep()
     later(seconds=60)
     db.upkeep()
+    later(seconds=10)
 
     rows = db.call("series", metric="done", step=timedelta(seconds=10), columns=["at", "value"])
     assert [row[1] for row in rows] == [0.0, 0.0]

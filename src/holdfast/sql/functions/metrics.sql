@@ -4,7 +4,8 @@
 
 -- series: one metric over time, a value per step from since to until: of queues, null for all, and one kind,
 -- null for all. enqueued, done and failed are per second, oldest and the quantiles are seconds. Where nobody
--- looked there is no row; where nothing was measured a quantile is null.
+-- looked there is no row; where nothing was measured a quantile is null. What is per second begins when its ten
+-- seconds are over: before, it would look as if all went slower just now.
 create or replace function holdfast.series(
   metric text, queues text[] default null, kind text default null, since timestamptz default null,
   until timestamptz default null, step interval default '1 minute')
@@ -41,6 +42,7 @@ begin
       select s.*, to_timestamp(floor(extract(epoch from s.at)::double precision / v_step) * v_step) as cell
       from holdfast.sample s
       where s.step = v_fine and s.at >= v_since and (until is null or s.at < until)
+        and (s.at < holdfast.sample_at() or not metric = any('{enqueued,done,failed}'))
     ), looked as (
       select f.cell, count(*) as times from fine f where f.queue = '' and f.kind = '' group by f.cell
     ), mine as (
