@@ -1,56 +1,35 @@
 import { path } from "../api";
-import { concerns } from "../attention";
+import { useAnomalies, useBlindSince } from "../attention";
 import { ackAnomaly, muteAnomaly, unmuteAnomaly } from "../deeds";
 import { useFeed } from "../feed";
 import { count } from "../format";
 import { Age, Button, Head, Link, Mood, Panel, Time } from "../parts/basics";
 import { Command } from "../parts/copy";
-import { Bones, Empty } from "../parts/empty";
+import { Blind, Empty, Wait } from "../parts/empty";
 import { to } from "../route";
 import { barred } from "../session";
-import type { Anomaly, Json, Kind, Lane, Queue, Schedule, Worker } from "../wire";
+import type { Anomaly, Json } from "../wire";
 
 export function Anomalies() {
-  const told = useFeed<{ anomalies: Anomaly[] }>(path(["anomalies"]), 2000);
-  const over = useFeed<{ anomalies: Anomaly[] }>(path(["anomalies"], { over: "true", limit: "20" }), 10000);
-  const queues = useFeed<{ queues: Queue[] }>(path(["queues"]));
-  const kinds = useFeed<{ kinds: Kind[] }>(path(["kinds"]), 3000);
-  const workers = useFeed<{ workers: Worker[] }>(path(["workers"]), 2000);
-  const schedules = useFeed<{ schedules: Schedule[] }>(path(["schedules"]), 5000);
-  const lanes = useFeed<{ lanes: Lane[] }>(path(["lanes"]), 3000);
-  const anomalies = told.data.value?.anomalies;
-  const known = anomalies && queues.data.value && kinds.data.value && workers.data.value;
-  const found = concerns({
-    anomalies,
-    queues: queues.data.value?.queues,
-    kinds: kinds.data.value?.kinds,
-    workers: workers.data.value?.workers,
-    schedules: schedules.data.value?.schedules,
-    lanes: lanes.data.value?.lanes,
-  });
+  const told = useAnomalies();
+  const over = useFeed<{ anomalies: Anomaly[] }>(path(["anomalies"], { over: "true", limit: 20 }), 10000);
+  const blind = useBlindSince();
   const past = over.data.value?.anomalies ?? [];
   return (
     <>
       <Head title="Anomalies" sub="What looks wrong, with the evidence and what to do." />
-      {anomalies?.map((one) => <Card key={one.id} anomaly={one} />)}
-      {!known ? (
-        <Bones rows={5} />
-      ) : found.length ? (
-        found.map((one) => (
-          <article class="concern" key={one.title} data-row={one.title}>
-            <Mood mood={one.grave ? "dead" : "paused"} icon={one.grave ? "dead" : "info"}>{one.grave ? "look now" : "to know"}</Mood>
-            <h2>
-              <Link to={one.link}>{one.title}</Link>
-            </h2>
-            <p class="soft">{one.detail}</p>
-            {one.fix && <Command text={one.fix} />}
-          </article>
-        ))
-      ) : anomalies.length === 0 ? (
-        <Empty icon="done" title="Nothing looks wrong">
-          <p>Every kind that waits has a worker, no queue is late or paused with jobs in it, no lane is halted, and every schedule can fire.</p>
-        </Empty>
-      ) : null}
+      {blind !== undefined && <Blind since={blind} />}
+      <Wait feed={told} rows={5}>
+        {({ anomalies }) =>
+          anomalies.length ? (
+            anomalies.map((one) => <Card key={one.id} anomaly={one} />)
+          ) : blind === undefined ? (
+            <Empty icon="done" title="Nothing looks wrong">
+              <p>Every kind that waits has a worker, no queue is late, no lane is halted, and every schedule has fired when it should.</p>
+            </Empty>
+          ) : null
+        }
+      </Wait>
       {past.length > 0 && (
         <Panel title="Over" flush>
           <ul class="rows">
