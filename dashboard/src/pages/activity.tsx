@@ -167,6 +167,7 @@ function Box({ name, label, value, choose, offers }: { name: Field; label: strin
 /** What happened, in one line and perhaps a second. */
 export function EventText({ event }: { event: Event }) {
   const filter = text(event.detail, "filter");
+  const job = event.job ?? text(event.detail, "job");
   const more = [
     event.attempt ? `attempt ${event.attempt}` : "",
     event.state && !event.event.startsWith(event.state) ? `now ${event.state}` : "",
@@ -177,7 +178,7 @@ export function EventText({ event }: { event: Event }) {
     <>
       <span>
         <Link to={to(["activity"], { event: event.event })}><strong>{said(event.event)}</strong></Link>{" "}
-        {event.job ? <JobId id={event.job} /> : event.jobs > 0 ? plural(event.jobs, "job") : null}{" "}
+        {job ? <JobId id={job} /> : event.jobs > 0 ? plural(event.jobs, "job") : null}{" "}
         {event.kind && <span class="mono">{event.kind}</span>}{" "}
         {event.queue && <Link to={to(["queues", event.queue])} class="mono">{event.queue}</Link>}{" "}
         {filter && <Link to={to(["jobs"], { q: filter })} class="mono">{filter}</Link>}
@@ -187,7 +188,7 @@ export function EventText({ event }: { event: Event }) {
   );
 }
 
-const HIDDEN = new Set(["filter", "group"]);
+const HIDDEN = new Set(["filter", "group", "job"]);
 
 function Who({ event }: { event: Event }) {
   if (event.actor) return <Link to={to(["activity"], { actor: event.actor })} class="soft">{event.actor}</Link>;

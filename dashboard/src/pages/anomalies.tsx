@@ -2,8 +2,8 @@ import { path } from "../api";
 import { useAnomalies, useBlindSince } from "../attention";
 import { ackAnomaly, muteAnomaly, unmuteAnomaly } from "../deeds";
 import { useFeed } from "../feed";
-import { count } from "../format";
-import { Age, Button, Head, Link, Mood, Panel, Time } from "../parts/basics";
+import { plural } from "../format";
+import { Age, Button, Head, Link, Mood, Panel } from "../parts/basics";
 import { Command } from "../parts/copy";
 import { Blind, Empty, Wait } from "../parts/empty";
 import { to } from "../route";
@@ -62,15 +62,17 @@ function Card({ anomaly }: { anomaly: Anomaly }) {
   const facts = Object.entries(anomaly.evidence).filter(([, value]) => value !== null);
   return (
     <article class="concern" data-row={anomaly.title}>
-      <Mood mood={mood} icon={icon}>{anomaly.severity}</Mood>
-      <h2>{anomaly.queue ? <Link to={to(["queues", anomaly.queue])}>{anomaly.title}</Link> : anomaly.title}</h2>
-      <p class="soft">{anomaly.detail}</p>
-      <p class="soft">
-        <span class="mono">{anomaly.code}</span>, since <Time at={anomaly.since} />
-        {anomaly.times > 1 && <>, came back {count(anomaly.times - 1)} times</>}
-        {anomaly.acked_at && <>, acked by {anomaly.acked_by ?? "somebody"}{anomaly.note && <>: {anomaly.note}</>}</>}
-        {anomaly.muted && <>, muted</>}
+      <p class="concern-what soft">
+        <Mood mood={mood} icon={icon}>{anomaly.severity}</Mood>
+        <span class="mono">{anomaly.code}</span>
+        <span>for <Age at={anomaly.since} /></span>
+        {anomaly.times > 1 && <span>came back {plural(anomaly.times - 1, "time")}</span>}
+        {anomaly.acked_at && <span class="tag">acked by {anomaly.acked_by ?? "somebody"}</span>}
+        {anomaly.muted && <span class="tag">muted</span>}
       </p>
+      <h2>{anomaly.queue ? <Link to={to(["queues", anomaly.queue])}>{anomaly.title}</Link> : anomaly.title}</h2>
+      {anomaly.detail && <p class="soft">{anomaly.detail}</p>}
+      {anomaly.note && <p>{anomaly.acked_by ?? "Somebody"}: {anomaly.note}</p>}
       {facts.length > 0 && (
         <details>
           <summary>Evidence</summary>
@@ -84,8 +86,8 @@ function Card({ anomaly }: { anomaly: Anomaly }) {
           </dl>
         </details>
       )}
-      {anomaly.suggestion && <Command text={anomaly.suggestion} />}
       <div class="concern-acts">
+        {anomaly.suggestion && <Command text={anomaly.suggestion} />}
         <Button small why={barred("operate") ?? (anomaly.acked_at ? "It is acked" : undefined)} onClick={() => ackAnomaly(anomaly)}>Ack</Button>
         {anomaly.muted ? (
           <Button small why={barred("operate")} onClick={() => unmuteAnomaly(anomaly)}>Unmute</Button>

@@ -90,13 +90,14 @@ function Tiles({ queues, workers, groups }: { queues?: Queue[]; workers?: Worker
   const slots = alive?.reduce((total, worker) => total + worker.slots, 0) ?? 0;
   const worst = queues?.reduce<Queue | null>((most, queue) => ((queue.oldest ?? 0) > (most?.oldest ?? 0) ? queue : most), null);
   const rate = rateOf(null, "done") ?? latest(done.values);
+  const late = useAnomalies().data.value?.anomalies.some((one) => one.code === "late" && one.queue === worst?.queue);
   const grown = growth(dead.values);
   return (
     <div class="tiles">
       <Tile name="Done a minute" link="queues" value={rate === null || !queues ? undefined : compact(rate * 60)} note={alive && `by ${plural(alive.length, "worker")}`}>
         <Spark values={done.values} label="Done, last hour" />
       </Tile>
-      <Tile name="Oldest waiting" link={worst ? to(["queues", worst.queue]) : "queues"} value={queues && duration(worst?.oldest ?? 0)} note={worst?.oldest ? `in ${worst.queue}` : "nothing is late"} bad={(worst?.oldest ?? 0) > 60}>
+      <Tile name="Oldest waiting" link={worst ? to(["queues", worst.queue]) : "queues"} value={queues && duration(worst?.oldest ?? 0)} note={worst?.oldest ? `in ${worst.queue}` : "nothing waits"} bad={late}>
         <Spark values={oldest.values} label="Oldest waiting, last hour" />
       </Tile>
       <Tile name="Queued" link={to(["jobs"], { q: "state:queued" })} value={queues && compact(sum("queued")!)} note={queues && `in ${plural(queues.filter((queue) => queue.queued).length, "queue")}`}>

@@ -158,11 +158,11 @@ function SystemPanel() {
                 <Fact name="Oldest transaction">{database.oldest_transaction === null ? "none is seen" : `open for ${fine(database.oldest_transaction)}`}</Fact>
               </Facts>
             </div>
+            <Doctor />
             <Relations relations={database.relations} />
           </>
         )}
       </Wait>
-      <Doctor />
     </Panel>
   );
 }
@@ -179,7 +179,7 @@ function Relations({ relations }: { relations: Relation[] }) {
         <thead>
           <tr>
             <th scope="col">Table</th>
-            <th scope="col" class="right">Size with indexes</th>
+            <th scope="col" class="right" title="with its indexes">Size</th>
             <th scope="col" class="right rank2">Rows</th>
             <th scope="col" class="right">Dead rows</th>
             <th scope="col" class="right">Last vacuum</th>
