@@ -319,6 +319,43 @@ export interface Anomaly {
   muted: boolean;
 }
 
+export interface Detector {
+  code: string;
+  enabled: boolean;
+  run_at: string | null;
+  problem: string | null;
+}
+
+export interface System {
+  version: string;
+  database: {
+    schema: number;
+    release: string;
+    postgresql: string;
+    size: number;
+    connections: number;
+    max_connections: number;
+    oldest_transaction: number | null;
+    relations: Relation[];
+  };
+}
+
+export interface Relation {
+  name: string;
+  size: number;
+  rows: number;
+  dead: number;
+  vacuumed_at: string | null;
+}
+
+export interface Checkup {
+  name: string;
+  level: "ok" | "warn" | "fail";
+  what: string;
+  why: string;
+  fix: string | null;
+}
+
 export interface Token {
   id: string;
   sort: "token" | "ticket" | "session";

@@ -100,7 +100,7 @@ def test_a_waiting_job_is_moved_and_its_page_follows(page: Page, client: Client)
     told(page, "Moved to sms")
 
     assert [job.queue for job in client.list("queue:sms")] == ["sms"]
-    expect(page.get_by_role("link", name="sms", exact=True)).to_be_visible()
+    expect(page.locator("dl").get_by_role("link", name="sms", exact=True)).to_be_visible()
     assert id not in page.url
 
 

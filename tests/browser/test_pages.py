@@ -26,7 +26,7 @@ SHOWN = [
     ("schedules/fetch_rates", "fetch_rates", "run by hand"),
     ("workers", "Workers", "axiom-02c7d9f1"),
     ("lanes", "Lanes", "The next one starts when that ends."),
-    ("anomalies", "Anomalies", "reports is paused"),
+    ("anomalies", "Anomalies", "reports is paused for 26 h"),
     ("activity", "Activity", "nacked"),
     ("settings", "Settings", "API tokens"),
 ]

@@ -1,24 +1,40 @@
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { look, path, type Problem } from "../api";
 import { useFeed } from "../feed";
 import { plural } from "../format";
 import { Button, Head, JobId, Link, Panel, Time } from "../parts/basics";
 import { OperationLine, runs } from "../parts/bulk";
+import { CopyAs, shell } from "../parts/copy";
 import { Empty, Wait } from "../parts/empty";
 import { save } from "../parts/table";
 import { Menu } from "../parts/menu";
 import { query, setQuery, to } from "../route";
-import type { Event, EventPage, Json, Operation } from "../wire";
+import type { Event, EventPage, Json, Operation, Queue } from "../wire";
 
 const FIELDS = ["queue", "kind", "event", "actor", "worker", "job"] as const;
+type Field = (typeof FIELDS)[number];
+type Asked = Record<Field, string>;
+
+/** What the database puts on record, by what it concerns. */
+const EVENTS: [string, string[]][] = [
+  ["Attempts that failed", ["nacked", "reaped", "reconciled"]],
+  ["What people do to jobs", ["retried", "cancelled", "edited", "moved", "archived", "purged"]],
+  ["Where a queue notes all", ["enqueued", "claimed", "touched", "acked", "released", "handed_over"]],
+  ["Queues and lanes", ["queue_set", "paused", "resumed", "lane_set", "lane_released", "struck", "strike_lifted"]],
+  ["Schedules", ["schedule_set", "schedule_run", "schedule_paused", "schedule_resumed", "schedule_deleted"]],
+  ["Operations", ["operation_started", "operation_ended", "operation_cancelled", "operation_failed"]],
+  ["Workers and tokens", ["worker_stopped", "worker_left", "token_created", "token_revoked"]],
+];
+
+const said = (event: string): string => event.replace("_", " ");
 
 /** Pages behind the first, which alone keeps itself fresh. */
 const older = signal<{ events: Event[]; cursor: string | null } | undefined>(undefined);
 const failed = signal<string | undefined>(undefined);
 
 export function Activity() {
-  const asked = Object.fromEntries(FIELDS.map((name) => [name, query.value.get(name) ?? ""]));
+  const asked = Object.fromEntries(FIELDS.map((name) => [name, query.value.get(name) ?? ""])) as Asked;
   const address = path(["activity"], { ...asked, limit: 100 });
   const first = useFeed<EventPage>(address, 1500);
   const operations = useFeed<{ operations: Operation[] }>(path(["operations"], { limit: 20 }), 1500);
@@ -50,7 +66,7 @@ export function Activity() {
           ]}
         />
       </Head>
-      <Chosen asked={asked} />
+      <Choice asked={asked} />
       {running.map((operation) => (
         <OperationLine key={operation.id} operation={operation} />
       ))}
@@ -81,21 +97,78 @@ export function Activity() {
   );
 }
 
-function Chosen({ asked }: { asked: Record<string, string> }) {
-  const given = Object.entries(asked).filter(([, value]) => value);
-  if (!given.length) return null;
+/** What to look for; the address is the state, and a field is taken over when it is left or by Enter. */
+function Choice({ asked }: { asked: Asked }) {
+  const queues = useFeed<{ queues: Queue[] }>(path(["queues"]), 2000);
+  const known = EVENTS.flatMap(([, names]) => names);
+  const choose = (name: Field, value: string) => setQuery({ [name]: value.trim() || null }, { replace: false });
   return (
-    <p class="notice">
-      <span>Only {given.map(([name, value]) => `${name} ${value}`).join(", ")}.</span>
-      <Button small look="quiet" onClick={() => setQuery(Object.fromEntries(FIELDS.map((name) => [name, null])))}>Show all</Button>
-    </p>
+    <form class="filter choice" role="search" aria-label="Filter activity" onSubmit={(event) => event.preventDefault()}>
+      <Box name="queue" label="Queue" value={asked.queue} choose={choose} offers={queues.data.value?.queues.map((one) => one.queue)} />
+      <Box name="kind" label="Kind" value={asked.kind} choose={choose} />
+      <label class="field">
+        <span>Event</span>
+        <select value={asked.event} onChange={(event) => choose("event", event.currentTarget.value)}>
+          <option value="">any</option>
+          {asked.event && !known.includes(asked.event) && <option value={asked.event}>{asked.event}</option>}
+          {EVENTS.map(([group, names]) => (
+            <optgroup key={group} label={group}>
+              {names.map((name) => (
+                <option key={name} value={name}>{said(name)}</option>
+              ))}
+            </optgroup>
+          ))}
+        </select>
+      </label>
+      <Box name="actor" label="Actor" value={asked.actor} choose={choose} />
+      <Box name="worker" label="Worker" value={asked.worker} choose={choose} />
+      <Box name="job" label="Job id" value={asked.job} choose={choose} />
+      <div class="choice-acts">
+        <CopyAs
+          cli={shell("holdfast", "event", "tail", ...FIELDS.flatMap((name) => (asked[name] ? [`--${name}`, asked[name]] : [])))}
+          asked={{ method: "GET", path: path(["activity"], asked) }}
+        />
+        {FIELDS.some((name) => asked[name]) && (
+          <Button small look="quiet" onClick={() => setQuery(Object.fromEntries(FIELDS.map((name) => [name, null])), { replace: false })}>Show all</Button>
+        )}
+      </div>
+    </form>
+  );
+}
+
+function Box({ name, label, value, choose, offers }: { name: Field; label: string; value: string; choose: (name: Field, value: string) => void; offers?: string[] }) {
+  // News make the page draw itself anew while somebody types.
+  const [draft, setDraft] = useState(value);
+  useEffect(() => setDraft(value), [value]);
+  return (
+    <label class="field">
+      <span>{label}</span>
+      <input
+        value={draft}
+        list={offers && `known-${name}`}
+        maxLength={name === "job" ? 36 : name === "queue" ? 120 : 200}
+        placeholder="any"
+        spellcheck={false}
+        autocomplete="off"
+        onInput={(event) => setDraft(event.currentTarget.value)}
+        onChange={(event) => choose(name, event.currentTarget.value)}
+      />
+      {offers && (
+        <datalist id={`known-${name}`}>
+          {offers.map((one) => (
+            <option key={one} value={one} />
+          ))}
+        </datalist>
+      )}
+    </label>
   );
 }
 
 /** What happened, in one line and perhaps a second. */
 export function EventText({ event }: { event: Event }) {
   const filter = text(event.detail, "filter");
-  const said = [
+  const job = event.job ?? text(event.detail, "job");
+  const more = [
     event.attempt ? `attempt ${event.attempt}` : "",
     event.state && !event.event.startsWith(event.state) ? `now ${event.state}` : "",
     event.reason ?? "",
@@ -104,18 +177,18 @@ export function EventText({ event }: { event: Event }) {
   return (
     <>
       <span>
-        <Link to={to(["activity"], { event: event.event })}><strong>{event.event.replace("_", " ")}</strong></Link>{" "}
-        {event.job ? <JobId id={event.job} /> : event.jobs > 0 ? plural(event.jobs, "job") : null}{" "}
+        <Link to={to(["activity"], { event: event.event })}><strong>{said(event.event)}</strong></Link>{" "}
+        {job ? <JobId id={job} /> : event.jobs > 0 ? plural(event.jobs, "job") : null}{" "}
         {event.kind && <span class="mono">{event.kind}</span>}{" "}
         {event.queue && <Link to={to(["queues", event.queue])} class="mono">{event.queue}</Link>}{" "}
         {filter && <Link to={to(["jobs"], { q: filter })} class="mono">{filter}</Link>}
       </span>
-      {said.length > 0 && <span class="soft">{said.join(" · ")}</span>}
+      {more.length > 0 && <span class="soft">{more.join(" · ")}</span>}
     </>
   );
 }
 
-const HIDDEN = new Set(["filter", "group"]);
+const HIDDEN = new Set(["filter", "group", "job"]);
 
 function Who({ event }: { event: Event }) {
   if (event.actor) return <Link to={to(["activity"], { actor: event.actor })} class="soft">{event.actor}</Link>;

@@ -1,56 +1,35 @@
 import { path } from "../api";
-import { concerns } from "../attention";
+import { useAnomalies, useBlindSince } from "../attention";
 import { ackAnomaly, muteAnomaly, unmuteAnomaly } from "../deeds";
 import { useFeed } from "../feed";
-import { count } from "../format";
-import { Age, Button, Head, Link, Mood, Panel, Time } from "../parts/basics";
+import { plural } from "../format";
+import { Age, Button, Head, Link, Mood, Panel } from "../parts/basics";
 import { Command } from "../parts/copy";
-import { Bones, Empty } from "../parts/empty";
+import { Blind, Empty, Wait } from "../parts/empty";
 import { to } from "../route";
 import { barred } from "../session";
-import type { Anomaly, Json, Kind, Lane, Queue, Schedule, Worker } from "../wire";
+import type { Anomaly, Json } from "../wire";
 
 export function Anomalies() {
-  const told = useFeed<{ anomalies: Anomaly[] }>(path(["anomalies"]), 2000);
-  const over = useFeed<{ anomalies: Anomaly[] }>(path(["anomalies"], { over: "true", limit: "20" }), 10000);
-  const queues = useFeed<{ queues: Queue[] }>(path(["queues"]));
-  const kinds = useFeed<{ kinds: Kind[] }>(path(["kinds"]), 3000);
-  const workers = useFeed<{ workers: Worker[] }>(path(["workers"]), 2000);
-  const schedules = useFeed<{ schedules: Schedule[] }>(path(["schedules"]), 5000);
-  const lanes = useFeed<{ lanes: Lane[] }>(path(["lanes"]), 3000);
-  const anomalies = told.data.value?.anomalies;
-  const known = anomalies && queues.data.value && kinds.data.value && workers.data.value;
-  const found = concerns({
-    anomalies,
-    queues: queues.data.value?.queues,
-    kinds: kinds.data.value?.kinds,
-    workers: workers.data.value?.workers,
-    schedules: schedules.data.value?.schedules,
-    lanes: lanes.data.value?.lanes,
-  });
+  const told = useAnomalies();
+  const over = useFeed<{ anomalies: Anomaly[] }>(path(["anomalies"], { over: "true", limit: 20 }), 10000);
+  const blind = useBlindSince();
   const past = over.data.value?.anomalies ?? [];
   return (
     <>
       <Head title="Anomalies" sub="What looks wrong, with the evidence and what to do." />
-      {anomalies?.map((one) => <Card key={one.id} anomaly={one} />)}
-      {!known ? (
-        <Bones rows={5} />
-      ) : found.length ? (
-        found.map((one) => (
-          <article class="concern" key={one.title} data-row={one.title}>
-            <Mood mood={one.grave ? "dead" : "paused"} icon={one.grave ? "dead" : "info"}>{one.grave ? "look now" : "to know"}</Mood>
-            <h2>
-              <Link to={one.link}>{one.title}</Link>
-            </h2>
-            <p class="soft">{one.detail}</p>
-            {one.fix && <Command text={one.fix} />}
-          </article>
-        ))
-      ) : anomalies.length === 0 ? (
-        <Empty icon="done" title="Nothing looks wrong">
-          <p>Every kind that waits has a worker, no queue is late or paused with jobs in it, no lane is halted, and every schedule can fire.</p>
-        </Empty>
-      ) : null}
+      {blind !== undefined && <Blind since={blind} />}
+      <Wait feed={told} rows={5}>
+        {({ anomalies }) =>
+          anomalies.length ? (
+            anomalies.map((one) => <Card key={one.id} anomaly={one} />)
+          ) : blind === undefined ? (
+            <Empty icon="done" title="Nothing looks wrong">
+              <p>Every kind that waits has a worker, no queue is late, no lane is halted, and every schedule has fired when it should.</p>
+            </Empty>
+          ) : null
+        }
+      </Wait>
       {past.length > 0 && (
         <Panel title="Over" flush>
           <ul class="rows">
@@ -83,15 +62,17 @@ function Card({ anomaly }: { anomaly: Anomaly }) {
   const facts = Object.entries(anomaly.evidence).filter(([, value]) => value !== null);
   return (
     <article class="concern" data-row={anomaly.title}>
-      <Mood mood={mood} icon={icon}>{anomaly.severity}</Mood>
-      <h2>{anomaly.queue ? <Link to={to(["queues", anomaly.queue])}>{anomaly.title}</Link> : anomaly.title}</h2>
-      <p class="soft">{anomaly.detail}</p>
-      <p class="soft">
-        <span class="mono">{anomaly.code}</span>, since <Time at={anomaly.since} />
-        {anomaly.times > 1 && <>, came back {count(anomaly.times - 1)} times</>}
-        {anomaly.acked_at && <>, acked by {anomaly.acked_by ?? "somebody"}{anomaly.note && <>: {anomaly.note}</>}</>}
-        {anomaly.muted && <>, muted</>}
+      <p class="concern-what soft">
+        <Mood mood={mood} icon={icon}>{anomaly.severity}</Mood>
+        <span class="mono">{anomaly.code}</span>
+        <span>for <Age at={anomaly.since} /></span>
+        {anomaly.times > 1 && <span>came back {plural(anomaly.times - 1, "time")}</span>}
+        {anomaly.acked_at && <span class="tag">acked by {anomaly.acked_by ?? "somebody"}</span>}
+        {anomaly.muted && <span class="tag">muted</span>}
       </p>
+      <h2>{anomaly.queue ? <Link to={to(["queues", anomaly.queue])}>{anomaly.title}</Link> : anomaly.title}</h2>
+      {anomaly.detail && <p class="soft">{anomaly.detail}</p>}
+      {anomaly.note && <p>{anomaly.acked_by ?? "Somebody"}: {anomaly.note}</p>}
       {facts.length > 0 && (
         <details>
           <summary>Evidence</summary>
@@ -105,8 +86,8 @@ function Card({ anomaly }: { anomaly: Anomaly }) {
           </dl>
         </details>
       )}
-      {anomaly.suggestion && <Command text={anomaly.suggestion} />}
       <div class="concern-acts">
+        {anomaly.suggestion && <Command text={anomaly.suggestion} />}
         <Button small why={barred("operate") ?? (anomaly.acked_at ? "It is acked" : undefined)} onClick={() => ackAnomaly(anomaly)}>Ack</Button>
         {anomaly.muted ? (
           <Button small why={barred("operate")} onClick={() => unmuteAnomaly(anomaly)}>Unmute</Button>

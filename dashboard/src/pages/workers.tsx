@@ -1,5 +1,4 @@
 import { path } from "../api";
-import { skew } from "../attention";
 import { stopWorker } from "../deeds";
 import { useFeed } from "../feed";
 import { all } from "../filter";
@@ -141,4 +140,9 @@ function Failed({ worker }: { worker: Worker }) {
 function Acts({ worker }: { worker: Worker }) {
   const why = barred("operate") ?? (worker.alive ? (worker.stop_at ? "It is stopping" : undefined) : "It is gone");
   return <Button small look="quiet" label={`Stop ${worker.worker}`} why={why} onClick={() => stopWorker(worker)}>Stop</Button>;
+}
+
+/** The versions of Holdfast that living workers run. */
+function skew(workers: Worker[]): string[] {
+  return [...new Set(workers.filter((worker) => worker.alive && worker.pid !== null && worker.version).map((worker) => worker.version!))].sort();
 }
