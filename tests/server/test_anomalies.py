@@ -120,11 +120,12 @@ def test_a_token_of_one_queue_sees_its_anomalies_only(
                 method, path, json=body, headers={"authorization": f"Bearer {secret}"}
             )
 
-    def codes(secret: str) -> list[str]:
-        found = call(secret, "GET", "/v1/anomalies").json()["anomalies"]
+    def codes(secret: str, limit: int = 100) -> list[str]:
+        found = call(secret, "GET", f"/v1/anomalies?limit={limit}").json()["anomalies"]
         return sorted(one["code"] for one in found)
 
     assert codes(mail) == ["job_died"]
+    assert (codes(looks, limit=1), codes(mail, limit=1)) == (["clock_skew"], ["job_died"])
     assert codes(other) == []
     assert codes(looks) == ["clock_skew", "job_died"]
     assert call(other, "POST", f"/v1/anomalies/{died}/ack").status_code == 404

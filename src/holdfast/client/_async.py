@@ -119,7 +119,7 @@ select (select max(m.version) from holdfast.migration m),
 """
 # Pages of one log are shown as one.
 _RELATIONS: LiteralString = """
-select regexp_replace(t.relname, '_[0-9]{8}.*$', '') as name,
+select regexp_replace(t.relname, '_([0-9]{8}.*|[0-9]{2}|rest)$', '') as name,
   sum(pg_total_relation_size(t.relid))::bigint as size, sum(t.n_live_tup)::bigint,
   sum(t.n_dead_tup)::bigint, max(greatest(t.last_vacuum, t.last_autovacuum))
 from pg_stat_all_tables t

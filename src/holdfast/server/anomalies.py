@@ -12,12 +12,9 @@ from holdfast.server.call import Answer, Call
 async def anomalies(call: Call) -> Answer:
     """List what looks wrong, the worst first."""
     asked: bodies.Anomalies = call.asked
-    found = (
-        await call.reads.anomalies(over=True, limit=asked.limit)
-        if asked.over
-        else (await call.live.anomalies())[: asked.limit]
-    )
-    return Answer({"anomalies": [answers.record(one) for one in found if _sees(call, one)]})
+    found = await (call.reads.anomalies(over=True) if asked.over else call.live.anomalies())
+    seen = [one for one in found if _sees(call, one)]
+    return Answer({"anomalies": [answers.record(one) for one in seen[: asked.limit]]})
 
 
 async def anomaly(call: Call) -> Answer:
