@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench import backlog, cycle, drain, enqueue, lanes, notify, pinned, report, server
+from bench import activity, backlog, cycle, drain, enqueue, lanes, notify, pinned, report, server
 from bench.harness import SETTINGS, Options, Server
 
 PARTS = {
@@ -22,6 +22,7 @@ PARTS = {
     "lanes": lanes,
     "drain": drain,
     "server": server,
+    "activity": activity,
 }
 QUICK = Options(
     seconds=1,

@@ -108,7 +108,7 @@ def _databases(
         made = []
         for peer in contestants:
             database = stack.enter_context(server.database(f"drain_{peer.name}"))
-            peer.run("setup", _url(database))
+            peer.run("setup", url_of(database))
             made.append((peer, database))
         yield made
 
@@ -116,11 +116,11 @@ def _databases(
 def drain(peer: Peer, database: Database, jobs: int, style: str = "async") -> dict[str, float]:
     """Fill the queue, start a worker, and time from the first handler to the last job's end."""
     _empty(peer, database)
-    peer.run("fill", _url(database), jobs)
+    peer.run("fill", url_of(database), jobs)
     database.connection.execute("vacuum analyze")
     database.connection.execute("checkpoint")
     with _ledger(jobs) as (path, ledger):
-        with peer.working(_url(database), path, jobs, style) as process, Meter(database) as meter:
+        with peer.working(url_of(database), path, jobs, style) as process, Meter(database) as meter:
             used = 0.0
             with suppress(TimeoutError):
                 for _ in peers.until(time.time() + PATIENCE):
@@ -148,9 +148,9 @@ def _pick_up(peer: Peer, database: Database, jobs: int) -> dict[str, float]:
     total = WARM_UP + jobs
     with _ledger(total) as (path, ledger):
         answered = path.with_suffix(".answered")
-        with peer.working(_url(database), path, total, "async"):
+        with peer.working(url_of(database), path, total, "async"):
             _ready(peer, database)
-            peer.run("feed", _url(database), total, INTERVAL, answered)
+            peer.run("feed", url_of(database), total, INTERVAL, answered)
             for _ in peers.until(time.time() + PATIENCE):
                 if ledger.begun() == total:
                     break
@@ -163,7 +163,7 @@ def _pick_up(peer: Peer, database: Database, jobs: int) -> dict[str, float]:
 def _idle(server: Server, peer: Peer, database: Database, seconds: int) -> dict[str, float]:
     """Let a worker wait, and count what PostgreSQL sees of it."""
     _empty(peer, database)
-    with _ledger(WARM_UP) as (path, _), peer.working(_url(database), path, 1, "async") as process:
+    with _ledger(WARM_UP) as (path, _), peer.working(url_of(database), path, 1, "async") as process:
         _ready(peer, database)
         name = database.connection.info.dbname
         # From another database, so that looking is not counted.
@@ -209,7 +209,7 @@ def _ledger(jobs: int) -> Iterator[tuple[Path, Ledger]]:
         yield path, Ledger(path, jobs)
 
 
-def _url(database: Database) -> str:
+def url_of(database: Database) -> str:
     """Say the address as a URL: not every driver reads the other form."""
     known = conninfo_to_dict(database.url)
     host, port = quote(str(known["host"]), safe=""), known.get("port", "5432")

@@ -163,7 +163,7 @@ class Database:
         """Empty the queue, so that every round starts from the same state."""
         self.connection.execute(
             "truncate holdfast.job, holdfast.lease, holdfast.tally, holdfast.total, "
-            "holdfast.floor, holdfast.waiter, holdfast.lane"
+            "holdfast.floor, holdfast.waiter, holdfast.lane, holdfast.event"
         )
 
     def pgbench(

@@ -51,8 +51,20 @@ delete from holdfast.schedule_slot;
 delete from holdfast.api_token;
 delete from holdfast.request;
 delete from holdfast.operation;
+delete from holdfast.event;
+delete from holdfast.strike;
+delete from holdfast.sample;
+delete from holdfast.measure;
+delete from holdfast.anomaly;
+delete from holdfast.detector_setting;
+delete from holdfast.detector_run;
+delete from holdfast.mute;
+delete from holdfast.webhook;
+delete from holdfast.reading;
+delete from holdfast.bulk;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
+update holdfast.chore set at = '-infinity';
 """
 
 

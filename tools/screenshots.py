@@ -42,7 +42,7 @@ def main(seconds: float) -> None:
     """Take all pictures, in both themes, and some as on a telephone."""
     IMAGES.mkdir(exist_ok=True)
     program, environment = chromium.find()
-    with embedded.start(temporary=True, settings={"fsync": "off"}) as database:
+    with embedded.start(temporary=True) as database:
         schema.migrate(database.url)
         set_stage(database.url, scale=8)
         done = threading.Event()
@@ -61,6 +61,8 @@ def main(seconds: float) -> None:
                     args=["--no-sandbox"],
                 )
                 act(browser, address)
+                operate(client)
+                client.detect()
                 take_all(browser, address, PAGES | {"job": f"jobs/{job}"})
                 browser.close()
             done.set()
@@ -78,6 +80,24 @@ def act(browser: Browser, address: str) -> None:
     page.close()
 
 
+def operate(client: Client) -> None:
+    """Leave a few more lines in the activity log, of several people and a worker."""
+    client.pause("images", reason="the disk is full", actor="grace")
+    client.resume("images", actor="grace")
+    client.queue_set("mail", limit=60, actor="ada")
+    failing = client.enqueue("price_run", {"scenario": "libor"}, queue="axiom", max_attempts=2)
+    leases = [
+        lease
+        for lease in client.claim("axiom", worker="axiom-02c7d9f1", limit=10)
+        if lease.id == failing.id
+    ]
+    client.nack(leases, error_kind="KeyError", message="'libor'", delay=0)
+    client.cancel([failing.id], reason="superseded by sofr", actor="grace")
+    client.schedule_run("fetch_rates", actor="ada")
+    known = next(one for one in client.anomalies() if one.code == "job_died")
+    client.anomaly_ack(known.id, note="the relay was down, retried", actor="ada")
+
+
 def take_all(browser: Browser, address: str, pages: dict[str, str]) -> None:
     """Take a picture of every page in every look."""
     for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
@@ -93,6 +113,10 @@ def take_all(browser: Browser, address: str, pages: dict[str, str]) -> None:
         for name, path in pages.items():
             page.goto(f"{address}/{path}")
             settle(page)
+            if name == "settings":
+                page.get_by_role("button", name="Run doctor").click()
+                expect(page.get_by_role("list", name="What the doctor found")).to_be_visible()
+                page.evaluate("scrollTo(0, 0)")
             page.screenshot(path=IMAGES / f"{name}-{look}.png")
         if look == "light":
             windows(page, address)

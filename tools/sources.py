@@ -16,7 +16,6 @@ TESTS = ROOT / "tests"
 SHOWN = 2
 UNPROVEN = "**no test**"
 
-LATER = ("server", "worker", "adoption", "observability")
 _ROW = re.compile(r"^\| (S\d+x?\.\d+) \| (.+?) \| (.+?) \|(.*)\|$", re.MULTILINE)
 
 
@@ -54,7 +53,7 @@ def rewritten(page: str, proofs: dict[str, list[Proof]]) -> str:
     def row(match: re.Match[str]) -> str:
         id, capability, place, named = match.groups()
         found = sorted(proofs.get(id, []), key=lambda proof: _place(f"[{proof.test}]", named))
-        return f"| {id} | {capability} | {place} | {_shown(place, found)} |"
+        return f"| {id} | {capability} | {place} | {_shown(found)} |"
 
     return _ROW.sub(row, page)
 
@@ -81,9 +80,9 @@ def _place(name: str, named: str) -> int:
     return named.index(name) if name in named else len(named)
 
 
-def _shown(place: str, proofs: list[Proof]) -> str:
+def _shown(proofs: list[Proof]) -> str:
     if not proofs:
-        return "" if place.startswith("later: ") else UNPROVEN
+        return UNPROVEN
     links = [f"[{p.test}](../../{p.file})" for p in proofs[:SHOWN]]
     return ", ".join(links) + (" and more" if len(proofs) > SHOWN else "")
 

@@ -9,7 +9,7 @@ import { confirm, type Field } from "./parts/dialog";
 import { pretty } from "./parts/json";
 import { go, to } from "./route";
 import { operations } from "./live";
-import type { Job, Json, Lane, Operation, Queue, Schedule, Worker } from "./wire";
+import type { Anomaly, Job, Json, Lane, Operation, Queue, Schedule, Worker } from "./wire";
 
 const reason: Field = { name: "reason", label: "Reason", hint: "kept with the record", placeholder: "optional" };
 const why = (values: Record<string, string>): Record<string, Json> => (values.reason?.trim() ? { reason: values.reason.trim() } : {});
@@ -240,6 +240,73 @@ export function releaseLane(lane: Lane): void {
     deed: () => ({
       asked: { method: "POST", path: path(["lanes", lane.lane, "release"]), body: { queue: lane.queue } },
       said: "Released",
+    }),
+  });
+}
+
+export function ackAnomaly(anomaly: Anomaly): void {
+  confirm({
+    title: `Ack: ${anomaly.title}`,
+    body: "Others see that you care. It stays in the list until it is over, and is told again if it gets worse.",
+    fields: [{ name: "note", label: "Note", hint: "for those who look after you", placeholder: "optional" }],
+    act: "Ack",
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["anomalies", anomaly.id, "ack"]), body: { ...(values.note?.trim() ? { note: values.note.trim() } : {}) } },
+      cli: shell("holdfast", "anomaly", "ack", anomaly.id, ...(values.note?.trim() ? ["--note", values.note.trim()] : [])),
+      said: "Acked",
+    }),
+  });
+}
+
+export function muteAnomaly(anomaly: Anomaly): void {
+  confirm({
+    title: `Mute: ${anomaly.title}`,
+    body: "Nobody is told of it, by webhook or log. It stays in the list.",
+    fields: [
+      { name: "all", label: "What", options: [
+        { value: "", label: "this one" },
+        { value: "all", label: `everything that ${anomaly.code} finds` },
+      ] },
+      { name: "seconds", label: "For how long", value: "86400", options: [
+        { value: "86400", label: "1 day" },
+        { value: "3600", label: "1 hour" },
+        { value: "604800", label: "1 week" },
+        { value: "", label: "until somebody unmutes it" },
+      ] },
+      reason,
+    ],
+    act: "Mute",
+    deed: (values) => ({
+      asked: {
+        method: "POST",
+        path: path(["anomalies", anomaly.id, "mute"]),
+        body: { ...why(values), ...(values.all ? { all: true } : {}), ...(values.seconds ? { seconds: Number(values.seconds) } : {}) },
+      },
+      cli: shell(
+        "holdfast", "anomaly", "mute", anomaly.code,
+        ...(!values.all && anomaly.queue ? ["--queue", anomaly.queue] : []),
+        ...(!values.all && anomaly.subject ? ["--subject", anomaly.subject] : []),
+        ...(values.seconds ? ["--for", `${values.seconds}s`] : []),
+        ...because(values),
+      ),
+      said: "Muted",
+    }),
+  });
+}
+
+export function unmuteAnomaly(anomaly: Anomaly): void {
+  confirm({
+    title: `Unmute: ${anomaly.title}`,
+    fields: [
+      { name: "all", label: "What", options: [
+        { value: "", label: "this one" },
+        { value: "all", label: `everything that ${anomaly.code} finds` },
+      ] },
+    ],
+    act: "Unmute",
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["anomalies", anomaly.id, "unmute"]), body: { all: Boolean(values.all) } },
+      said: "Unmuted",
     }),
   });
 }

@@ -15,6 +15,8 @@ export const spans: Span[] = [
   { name: "15m", seconds: 900, step: 20 },
   { name: "1h", seconds: 3600, step: 30 },
   { name: "3h", seconds: 10800, step: 60 },
+  { name: "24h", seconds: 86400, step: 600 },
+  { name: "7d", seconds: 604800, step: 3600 },
 ];
 
 export interface History {

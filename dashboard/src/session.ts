@@ -10,8 +10,11 @@ export async function meet(): Promise<void> {
   me.value = await look<Me>("/v1/me");
 }
 
-export const may = (scope: string): boolean =>
-  me.value !== undefined && !me.value.read_only && (me.value.scopes.includes(scope) || me.value.scopes.includes("admin"));
+/** Whether the user has a scope; enough for what changes nothing. */
+export const has = (scope: string): boolean =>
+  me.value !== undefined && (me.value.scopes.includes(scope) || me.value.scopes.includes("admin"));
+
+export const may = (scope: string): boolean => has(scope) && !me.value!.read_only;
 
 /** Why an action is closed to this user; undefined if it is not. */
 export function barred(scope: "produce" | "operate" | "admin"): string | undefined {

@@ -3,9 +3,10 @@
 import type { ComponentType } from "preact";
 import { effect, signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { pressing, useAnomalies } from "./attention";
 import { path, reachable, signedOut } from "./api";
 import { useFeed } from "./feed";
-import { count } from "./format";
+import { count, plural } from "./format";
 import { openTyped, step, typing, useKeys } from "./keys";
 import { liveness, paused, togglePause } from "./live";
 import { Link } from "./parts/basics";
@@ -122,6 +123,11 @@ export function Shell() {
 function Rail() {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"]), 2000);
   const dead = queues.data.value?.queues.reduce((sum, queue) => sum + queue.dead, 0) ?? 0;
+  const found = pressing(useAnomalies().data.value?.anomalies ?? []).length;
+  const badges: Record<string, Told> = {
+    dead: { number: dead, says: plural(dead, "dead job") },
+    anomalies: { number: found, says: plural(found, "anomaly", "anomalies") + " to look at" },
+  };
   const color = /^#[0-9a-f]{3,8}$/i.test(me.value?.color ?? "") ? me.value!.color : undefined;
   return (
     <nav class="rail" aria-label="Pages">
@@ -140,7 +146,7 @@ function Rail() {
             <Link to={address(place.name)} aria-current={page.value === place.name ? "page" : undefined} title={`${place.title} (g ${place.key})`}>
               <Icon name={place.icon} />
               <span>{place.title}</span>
-              {place.name === "dead" && dead > 0 && <span class="badge" aria-label={`${dead} dead jobs`}>{dead > 9999 ? "9 999+" : count(dead)}</span>}
+              <Badge {...badges[place.name]} />
             </Link>
           </li>
         ))}
@@ -155,6 +161,16 @@ function Rail() {
       </div>
     </nav>
   );
+}
+
+interface Told {
+  number: number;
+  says: string;
+}
+
+function Badge({ number, says }: Partial<Told>) {
+  if (!number) return null;
+  return <span class="badge" role="img" aria-label={says}>{number > 9999 ? "9 999+" : count(number)}</span>;
 }
 
 function TopBar({ search }: { search: { current: HTMLInputElement | null } }) {

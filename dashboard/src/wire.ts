@@ -53,6 +53,7 @@ export interface Job {
   progress: Progress | null;
   explain?: string;
   attempts?: Attempt[];
+  events?: Event[];
 }
 
 export interface Attempt {
@@ -65,6 +66,9 @@ export interface Attempt {
   message: string | null;
   traceback: string | null;
   fingerprint: string | null;
+  host: string | null;
+  version: string | null;
+  log: string | null;
 }
 
 export interface JobPage {
@@ -102,6 +106,10 @@ export interface Queue {
   cancelled: number;
   archived: number;
   reconciled: number;
+  activity: "off" | "failures" | "all";
+  keep_activity: number;
+  enqueued: number;
+  failed: number;
   oldest: number | null;
   kinds?: { kind: string; state: State; jobs: number }[];
 }
@@ -138,6 +146,10 @@ export interface Worker {
   lost: number;
   stop_at: string | null;
   stop_by: string | null;
+  busy_time: number;
+  claimed_at: string | null;
+  acked_at: string | null;
+  claims: string[];
 }
 
 export interface Slot {
@@ -254,7 +266,9 @@ export interface Lane {
   oldest: number | null;
 }
 
-export type Metric = "queued" | "leased" | "dead" | "oldest" | "done" | "enqueued";
+export type Metric =
+  | "queued" | "leased" | "dead" | "oldest" | "done" | "enqueued" | "failed"
+  | "pickup_p50" | "pickup_p95" | "pickup_p99" | "run_p50" | "run_p95" | "run_p99";
 
 export interface Series {
   metric: Metric;
@@ -264,27 +278,82 @@ export interface Series {
 }
 
 export interface Event {
+  id: string;
   at: string;
   event: string;
+  job: string | null;
+  queue: string | null;
+  kind: string | null;
+  state: State | null;
+  attempt: number | null;
+  jobs: number;
+  worker: string | null;
   actor: string | null;
-  job?: string | null;
-  queue?: string | null;
-  kind?: string | null;
-  reason?: string | null;
-  detail?: string | null;
-  operation?: Operation | null;
+  reason: string | null;
+  detail: Record<string, Json> | null;
+}
+
+export interface EventPage {
+  events: Event[];
+  cursor: string | null;
 }
 
 export interface Anomaly {
-  id?: string;
-  code?: string;
-  severity?: "info" | "warning" | "critical";
-  title?: string;
-  detail?: string;
-  since?: string;
-  queue?: string | null;
-  kind?: string | null;
-  suggestion?: string | null;
+  id: string;
+  code: string;
+  severity: "info" | "warning" | "critical";
+  queue: string | null;
+  subject: string;
+  title: string;
+  detail: string | null;
+  suggestion: string | null;
+  evidence: Record<string, Json>;
+  since: string;
+  raised_at: string;
+  seen_at: string;
+  times: number;
+  resolved_at: string | null;
+  acked_at: string | null;
+  acked_by: string | null;
+  note: string | null;
+  muted: boolean;
+}
+
+export interface Detector {
+  code: string;
+  enabled: boolean;
+  run_at: string | null;
+  problem: string | null;
+}
+
+export interface System {
+  version: string;
+  database: {
+    schema: number;
+    release: string;
+    postgresql: string;
+    size: number;
+    connections: number;
+    max_connections: number;
+    oldest_transaction: number | null;
+    relations: Relation[];
+  };
+}
+
+export interface Relation {
+  name: string;
+  size: number;
+  rows: number;
+  dead: number;
+  vacuumed_at: string | null;
+}
+
+export interface Checkup {
+  name: string;
+  level: "ok" | "warn" | "fail";
+  what: string;
+  why: string;
+  fix: string | null;
 }
 
 export interface Token {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 # At once: a module that is loaded later would take the place of the function it is named for.
 from holdfast.current import aonce, current, once
 from holdfast.errors import HoldfastError, InvalidJob, LeaseLost, NotMigrated, UnknownOutcome
-from holdfast.model import Enqueued, Job, Lease, NewJob, Settled
+from holdfast.model import Enqueued, Finding, Job, Lease, NewJob, Settled
 from holdfast.outcome import Cancel, Release, Retry
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = [
     "Cancel",
     "Client",
     "Enqueued",
+    "Finding",
     "HoldfastError",
     "InvalidJob",
     "Job",

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from holdfast import cron, embedded, schema
+from holdfast.alerts import Looks, OwnDetector
 from holdfast.borrowed import async_client_on, client_on
 from holdfast.callsite import caller, place
 from holdfast.client import AsyncClient, Client
@@ -39,6 +40,7 @@ AnyClient = TypeVar("AnyClient", Client, AsyncClient)
 _ROOM = 4
 _MOST_ROOM = 32
 F = TypeVar("F", bound=Callable[..., Any])
+AnyLooks = TypeVar("AnyLooks", bound=Looks)
 
 log = logging.getLogger("holdfast")
 
@@ -59,6 +61,7 @@ class App:
         self.pool_size = pool_size
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.schedules: list[NewSchedule] = []
+        self.detectors: dict[str, OwnDetector] = {}
         self._given = url
         self._room = _ROOM
         self._lifespan: Callable[..., Any] | None = None
@@ -114,6 +117,28 @@ class App:
                 )
             )
             return task
+
+        return declare
+
+    def detector(
+        self, *, every: Duration = 60.0, name: str | None = None
+    ) -> Callable[[AnyLooks], AnyLooks]:
+        """Look for what is wrong in your own terms: `@app.detector(every=60)` above a function.
+
+        It takes a connection, on which it only looks, and returns findings; workers run it in
+        their upkeep, one of them each time. What it no longer finds is over.
+        """
+
+        def declare(looks: AnyLooks) -> AnyLooks:
+            code = str(name or getattr(looks, "__name__", ""))
+            if not code.isidentifier() or code in self.detectors:
+                raise Misuse(
+                    f"a detector cannot be called {code!r}",
+                    why=caller(),
+                    fix="Give it a name of its own, of letters, digits and underscores: name=…",
+                )
+            self.detectors[code] = OwnDetector(looks, seconds(every))
+            return looks
 
         return declare
 

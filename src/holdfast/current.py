@@ -90,6 +90,7 @@ class CurrentJob:
         "finished",
         "lease",
         "lease_seconds",
+        "log",
         "mirror",
         "noted",
         "renew_at",
@@ -119,6 +120,8 @@ class CurrentJob:
         self.finished = False
         self.settled = False
         self.cut_by: Exception | None = None
+        # What its handler logged, if anything.
+        self.log: Any = None
         self.noted: dict[str, Any] | None = None
         self.ticket: Ticket | None = None
         self.resources: Any = None

@@ -320,10 +320,32 @@ class UnknownOperation(HoldfastError):
     code = "HF314"
 
 
+class UnknownStrike(HoldfastError):
+    """No strike has this number."""
+
+    code = "HF318"
+
+    def __init__(self, number: int | str) -> None:
+        super().__init__(f"there is no strike {number}", fix="See them:  holdfast strike list")
+
+
 class UnknownToken(HoldfastError):
     """No token has this id."""
 
     code = "HF315"
+
+
+class UnknownAnomaly(HoldfastError):
+    """There is no anomaly of that id."""
+
+    code = "HF319"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"there is no anomaly {id}",
+            why="Anomalies are forgotten a week after they are over.",
+            fix="holdfast anomaly list shows those that are there.",
+        )
 
 
 class AppNotFound(Misuse):

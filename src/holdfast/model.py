@@ -215,6 +215,7 @@ class Nack:
     traceback: str | None = None
     delay: Duration | None = None
     final: bool = False
+    log: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +389,10 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a job that failed or expired, or whose work was found done."""
+    """One attempt at a job that failed or expired, or whose work was found done.
+
+    Of attempts that ended well (`done`) only some are kept. `log` is what its handler logged.
+    """
 
     attempt: int
     outcome: str
@@ -399,6 +403,72 @@ class Attempt:
     message: str | None
     traceback: str | None
     fingerprint: str | None
+    host: str | None = None
+    version: str | None = None
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fact of the activity log: the past tense of a verb, or a deed of an operator.
+
+    `state` is that of the job since. `jobs` is how many it speaks of where `job` names none; 0 for
+    what concerns no job. `seq` is its place in the log.
+    """
+
+    seq: int
+    at: datetime
+    event: str
+    job: UUID | None
+    queue: str | None
+    kind: str | None
+    state: State | None
+    attempt: int | None
+    jobs: int
+    worker: str | None
+    actor: str | None
+    reason: str | None
+    detail_json: str | None
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """What else there is to say, decoded anew at each access."""
+        return _object(self.detail_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A page of events. `searched_to`: nothing beyond this place was looked at in time."""
+
+    events: list[Event]
+    searched_to: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A rule by which jobs do not run: those of its queue and kind whose payload contains its own.
+
+    `hold` keeps them waiting, `skip` cancels them. `held` is how many wait, counted to 10,000.
+    """
+
+    number: int
+    mode: Literal["hold", "skip"]
+    queue: str | None
+    kind: str | None
+    payload_json: str | None
+    reason: str | None
+    actor: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    in_force: bool
+    ended_at: datetime | None
+    ended_by: str | None
+    held: int
+
+    @property
+    def payload(self) -> Any:
+        """What a payload must contain, decoded anew at each access."""
+        return None if self.payload_json is None else json.loads(self.payload_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +503,10 @@ class Queue:
     archived: int
     oldest: timedelta | None
     reconciled: int = 0
+    activity: Literal["off", "failures", "all"] = "failures"
+    keep_activity: timedelta = timedelta(days=7)
+    enqueued: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +536,9 @@ class DeadGroup:
 class WorkerRow:
     """A worker as it described itself by its last beat; `alive` if that was within a minute.
 
-    The four counts are of its life so far, `rss` is in bytes, `loop_lag` in seconds.
+    The four counts and `busy_time` are of its life so far, `rss` is in bytes, `loop_lag` and
+    `busy_time` in seconds. `claims` are the times of its last claims, the newest first. `skew` is
+    how many seconds its clock is ahead; `listens`, whether notifications reach it.
     """
 
     worker: str
@@ -485,6 +561,12 @@ class WorkerRow:
     lost: int
     stop_at: datetime | None
     stop_by: str | None
+    busy_time: float = 0.0
+    claimed_at: datetime | None = None
+    acked_at: datetime | None = None
+    claims: list[datetime] = field(default_factory=list)
+    skew: float | None = None
+    listens: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +574,8 @@ class Tended:
     """A turn of upkeep: whether it was the caller's, what was done, how long till the next slot.
 
     `doubtful`: jobs wait for somebody to look whether they are done. `operating`: an operation
-    waits for its next step.
+    waits for its next step. `detecting`: detectors are due. `delivering`: anomalies wait to be
+    told.
     """
 
     leads: bool
@@ -500,6 +583,8 @@ class Tended:
     next_slot: timedelta | None
     doubtful: bool
     operating: bool = False
+    detecting: bool = False
+    delivering: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -751,6 +836,158 @@ class Operation:
     def arguments(self) -> dict[str, Any]:
         """Its further arguments, decoded anew at each access."""
         return _object(self.arguments_json)
+
+
+Severity = Literal["info", "warning", "critical"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that looks wrong, as a detector of one's own says it.
+
+    `subject` tells findings of one detector apart: what has the same queue and subject is the same
+    anomaly. `suggestion` is what to type.
+    """
+
+    title: str
+    subject: str = ""
+    queue: str | None = None
+    severity: Severity = "warning"
+    since: datetime | None = None
+    detail: str | None = None
+    suggestion: str | None = None
+    evidence: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something that looks or looked wrong: what, since when, by what evidence, and what to type.
+
+    `times` says how often it came back soon after it was over. It is `muted` if nobody is told.
+    """
+
+    id: str
+    code: str
+    severity: Severity
+    queue: str | None
+    subject: str
+    title: str
+    detail: str | None
+    suggestion: str | None
+    evidence_json: str
+    since: datetime
+    raised_at: datetime
+    seen_at: datetime
+    times: int
+    resolved_at: datetime | None
+    acked_at: datetime | None
+    acked_by: str | None
+    note: str | None
+    muted: bool
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """The numbers and names it was told by, decoded anew at each access."""
+        return _object(self.evidence_json)
+
+
+@dataclass(frozen=True, slots=True)
+class AnomalyChange:
+    """What became of an anomaly; `failed` is a detector that broke, and its title says how."""
+
+    id: str | None
+    code: str
+    change: Literal["raised", "worsened", "resolved", "failed"]
+    severity: Severity
+    queue: str | None
+    subject: str
+    title: str
+    muted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """A detector: how closely it looks, and how its last look went.
+
+    `queues` has the settings of queues that are looked at in another way.
+    """
+
+    code: str
+    enabled: bool
+    severity: Severity | None
+    every: timedelta | None
+    thresholds_json: str
+    about: str | None
+    queues_json: str | None
+    run_at: datetime | None
+    took: timedelta | None
+    problem: str | None
+
+    @property
+    def thresholds(self) -> dict[str, Any]:
+        """Its thresholds by name, decoded anew at each access."""
+        return _object(self.thresholds_json)
+
+    @property
+    def queues(self) -> dict[str, Any]:
+        """Settings by queue, decoded anew at each access."""
+        return _object(self.queues_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """What nobody is told of; an empty queue or subject means all of them."""
+
+    code: str
+    queue: str
+    subject: str
+    until: datetime | None
+    muted_at: datetime
+    muted_by: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who is told of anomalies by HTTP: of this severity and worse, of some codes and queues."""
+
+    name: str
+    url: str
+    severity: Severity
+    codes: list[str] | None
+    queues: list[str] | None
+    created_at: datetime
+    created_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What comes into a queue and is finished per second, and when it will have drained.
+
+    `drained_at` is None if never at this pace; `arriving` and `finishing` are None if nothing is
+    known yet. `slots_needed` would have to be at work to keep up, or to drain it within the target.
+    """
+
+    queue: str
+    waiting: int
+    leased: int
+    arriving: float | None
+    finishing: float | None
+    drained_at: datetime | None
+    slots_needed: int | None
+    seconds: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """One thing the doctor looked at: what was found, why it matters, what to type."""
+
+    name: str
+    level: Literal["ok", "warn", "fail"]
+    what: str
+    why: str
+    fix: str | None
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -8,19 +8,22 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
 import psycopg
 
-from holdfast import conninfo, cron
+from holdfast import alerts, conninfo, cron
+from holdfast.alerts import OwnDetector
 from holdfast.client import Client
 from holdfast.errors import (
     HoldfastError,
     InvalidSchedule,
+    Misuse,
     Refused,
     SchemaError,
     Unavailable,
@@ -51,8 +54,11 @@ _Held = tuple[UUID, UUID]
 class Upkeep:
     """Does the housekeeping of one database: leases, due jobs, counters, pages, schedules, checks.
 
+    It also runs the detectors, logs what they find and delivers it to webhooks.
+
     `holder` names this process among those that could lead. `checks`, by kind, are asked before a
-    job whose worker vanished is run again. Idle, it makes one transaction in twice `every` seconds.
+    job whose worker vanished is run again. `detectors`, by code, are the app's own. Idle, it makes
+    one transaction in twice `every` seconds, and one in five to detect.
     """
 
     def __init__(
@@ -61,11 +67,16 @@ class Upkeep:
         *,
         holder: str,
         checks: Mapping[str, DoneWhen] | None = None,
+        detectors: Mapping[str, OwnDetector] | None = None,
         every: float = 1.0,
     ) -> None:
         self._client = client
         self._holder = holder
         self._checks = dict(checks or {})
+        self._detectors = dict(detectors or {})
+        self._look_at = dict.fromkeys(self._detectors, 0.0)
+        self._courier: threading.Thread | None = None
+        self._stopped = threading.Event()
         self._every = every
         self._failing: dict[str, str] = {}
         self._asked: dict[_Held, int] = {}
@@ -80,7 +91,10 @@ class Upkeep:
         """
         done = self._counted(self._duty("upkeep", self._client.upkeep) or {})
         fired, _ = self._duty("schedules", self._fire) or (0, None)
-        return {**done, "fired": fired, **self._look()}
+        told = self._duty("anomalies", self._detect) or 0
+        told += self._detect_own()
+        self._duty("deliveries", lambda: alerts.deliver(self._client, self._holder))
+        return {**done, "fired": fired, **self._look(), "anomalies": told}
 
     def run(
         self, stop: threading.Event, told: Callable[[dict[str, int]], None] | None = None
@@ -91,6 +105,7 @@ class Upkeep:
         `told` is called with what each turn did.
         """
         pause = 0.0
+        self._stopped = stop
         while not stop.wait(pause):
             try:
                 pause = self._tend(told)
@@ -114,6 +129,7 @@ class Upkeep:
         tended = self._duty("upkeep", lambda: self._client.tend(self._holder, length=LEAD))
         self._leads = tended is None or tended.leads
         doubtful = tended is None or tended.doubtful
+        own = self._detect_own()
         if not self._leads:
             # Whoever leads may not have these checks: they are asked by everyone who has them.
             if doubtful:
@@ -129,6 +145,12 @@ class Upkeep:
             done |= self._look()
         if tended and tended.operating:
             done["operated"] = self._duty("operations", self._operate) or 0
+        if tended and tended.detecting:
+            own += self._duty("anomalies", self._detect) or 0
+        if tended and tended.delivering:
+            self._send_out()
+        if own:
+            done["anomalies"] = own
         busy = any(done.values())
         if told:
             told(done)
@@ -189,6 +211,56 @@ class Upkeep:
             else:  # not due yet, or done
                 sleep(min(_DUE_SOON, end - now))
         return seen
+
+    def _detect(self) -> int:
+        """Run the detectors that are due; returns how many anomalies are new, worse or over."""
+        changes = self._client.detect()
+        alerts.tell_log(changes)
+        return len(changes)
+
+    def _detect_own(self) -> int:
+        """Run the app's own detectors that are due, each in one process of all that have it."""
+        told = 0
+        for code, own in self._detectors.items():
+            if monotonic() < self._look_at[code]:
+                continue
+            self._look_at[code] = monotonic() + own.every
+            told += self._duty(f"detector {code}", partial(self._detect_one, code, own)) or 0
+        return told
+
+    def _detect_one(self, code: str, own: OwnDetector) -> int:
+        if not self._client.detector_due(code, every=0.9 * own.every):
+            return 0
+        with closing(self._connect()) as connection:
+            timer = threading.Timer(CHECK, _cancel, [connection])
+            timer.start()
+            try:
+                found = list(own.looks(connection))
+            except HoldfastError:
+                raise
+            except Exception as error:
+                # Whatever is wrong with one detector must not end the upkeep of the whole fleet.
+                raise Misuse(f"detector {code} failed: {_reason(error)}") from error
+            finally:
+                timer.cancel()
+        changes = self._client.report(code, found)
+        alerts.tell_log(changes)
+        return len(changes)
+
+    def _send_out(self) -> None:
+        """Deliver what waits to be told, in a thread: whoever is told may be slow to answer."""
+        if self._courier is None or not self._courier.is_alive():
+            self._courier = threading.Thread(
+                target=self._duty,
+                args=("deliveries", self._deliver),
+                name="holdfast-courier",
+                daemon=True,
+            )
+            self._courier.start()
+
+    def _deliver(self) -> None:
+        with suppress(Unavailable, UnknownOutcome, SchemaError, Refused):
+            alerts.deliver(self._client, self._holder, self._stopped.is_set)
 
     def _look(self) -> dict[str, int]:
         if not self._checks:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.client import Client
-from holdfast.model import NewSchedule
+from holdfast.model import Finding, NewSchedule
 from holdfast.server import dashboard
 from tests.browser import chromium
 from tests.browser.conftest import Open, Serve
@@ -22,7 +22,7 @@ PAGES = [
     "schedules",
     "schedules/fetch_rates",
 ]
-PAGES += ["workers", "lanes", "anomalies", "activity", "settings"]
+PAGES += ["workers", "lanes", "anomalies", "activity", "activity?event=nacked", "settings"]
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 # What people have typed to make a page run it, or fall over.
@@ -36,6 +36,18 @@ CORPUS = [
     "</textarea><script>window.owned=1</script>",
     "\u202egnp.exe \U0001f4a3",
 ]
+
+
+def show(page: Page, address: str) -> None:
+    """Open a page with all that can be on it."""
+    page.goto(address)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    if page.url.endswith("/settings"):
+        page.get_by_role("button", name="Run doctor").click()
+        expect(page.get_by_role("list", name="What the doctor found")).to_be_visible()
+    for evidence in page.get_by_text("Evidence", exact=True).all():
+        evidence.click()
+    expect(page.locator(".bones, .bone")).to_have_count(0)
 
 
 @pytest.fixture(scope="session")
@@ -69,9 +81,7 @@ def test_no_page_has_a_fault_that_axe_finds(
     page = open_page(viewing, theme=theme, width=width)
     told: dict[str, list[str]] = {}
     for path in PAGES:
-        page.goto(f"{viewing}/{path}")
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        expect(page.locator(".bones, .bone")).to_have_count(0)
+        show(page, f"{viewing}/{path}")
         if found := faults(page, axe, rules):
             told[path] = found
 
@@ -105,9 +115,7 @@ def test_no_page_is_wider_than_a_small_telephone(viewing: str, open_page: Open) 
     page = open_page(viewing, width=360)
     wide = {}
     for path in PAGES:
-        page.goto(f"{viewing}/{path}")
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        expect(page.locator(".bones, .bone")).to_have_count(0)
+        show(page, f"{viewing}/{path}")
         width = page.evaluate("document.documentElement.scrollWidth")
         if width > 360:
             wide[path] = width
@@ -138,15 +146,17 @@ def test_whatever_is_in_the_data_is_shown_as_text(
             client.pause(queue, reason=evil, actor=evil)
             client.beat(evil, host=evil, version=evil, queues=[queue], kinds=[evil])
             client.schedule_declare([NewSchedule(name=queue, kind=evil, cron="0 0 * * *")])
+            finding = Finding(
+                evil, subject=str(number), detail=evil, suggestion=evil, evidence={evil: evil}
+            )
+            client.report(f"evil{number}", [finding])
     page = open_page(serve(database, name=CORPUS[0]))
     with Client(database) as client:
         jobs = [str(id) for id in client.find("state:dead")]
     assert str(job.id) in jobs
 
     for path in [*PAGES, *(f"jobs/{id}" for id in jobs)]:
-        page.goto(f"{page.url.split('/', 3)[0]}//{page.url.split('/')[2]}/{path}")
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        expect(page.locator(".bones, .bone")).to_have_count(0)
+        show(page, f"{page.url.split('/', 3)[0]}//{page.url.split('/')[2]}/{path}")
         assert page.evaluate("window.owned") is None
     expect(page.get_by_label("payload", exact=True)).to_contain_text(
         json.dumps(CORPUS[0])[1:-1][:20]

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.client import Client
@@ -25,8 +26,8 @@ SHOWN = [
     ("schedules/fetch_rates", "fetch_rates", "run by hand"),
     ("workers", "Workers", "axiom-02c7d9f1"),
     ("lanes", "Lanes", "The next one starts when that ends."),
-    ("anomalies", "Anomalies", "reports is paused"),
-    ("activity", "Activity", "Nothing was done yet"),
+    ("anomalies", "Anomalies", "reports is paused for 26 h"),
+    ("activity", "Activity", "nacked"),
     ("settings", "Settings", "API tokens"),
 ]
 TAUGHT = [
@@ -37,10 +38,11 @@ TAUGHT = [
     ("schedules", "@app.schedule"),
     ("workers", "holdfast worker app.py"),
     ("lanes", "--lane axiom"),
-    ("activity", "Operations on many jobs are listed here"),
+    ("activity", "Failures and what people do are noted"),
 ]
 
 
+@pytest.mark.proves("S4x.6")
 def test_every_page_shows_its_data(viewing: str, open_page: Open) -> None:
     page = open_page(viewing)
     for path, heading, proof in SHOWN:
@@ -77,6 +79,7 @@ def test_a_job_that_is_gone_says_so(viewing: str, open_page: Open) -> None:
     expect(page.get_by_role("heading", name="No such job")).to_be_visible()
 
 
+@pytest.mark.proves("S4x.6")
 def test_counts_change_without_a_reload(page: Page, client: Client) -> None:
     page.goto(page.url + "queues")
     cell = page.locator('[data-row="images"] td').nth(3)
@@ -102,6 +105,7 @@ def test_rows_keep_their_place_under_the_pointer(page: Page, client: Client) -> 
     expect(page.locator("[data-row]")).to_have_count(len(before) + 2)
 
 
+@pytest.mark.proves("S4x.6")
 def test_the_address_is_the_state(viewing: str, open_page: Open) -> None:
     page = open_page(f"{viewing}/jobs")
     page.get_by_label("Filter jobs").fill("state:dead kind:resize_image")

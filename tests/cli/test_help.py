@@ -61,7 +61,10 @@ def test_a_command_like_no_other_is_answered_with_all_of_them(run: Run) -> None:
     answer = run("queue", "xyzzy")
 
     assert answer.code == 2
-    assert "no such command: xyzzy. Commands are: list, show, set, pause, resume." in answer.err
+    assert (
+        "no such command: xyzzy. Commands are: list, show, set, pause, resume, explain, forecast."
+        in answer.err
+    )
 
 
 def test_help_loads_no_driver_and_starts_at_once() -> None:

@@ -165,6 +165,23 @@ def test_the_printed_link_signs_in(database: str) -> None:
     assert (signed_in.status_code, inside.status_code) == (303, 200)
 
 
+@pytest.mark.proves("S4x.7")
+def test_options_come_from_the_environment_and_are_named_when_they_are_wrong(
+    database: str, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"HOLDFAST_SERVE_READ_ONLY": "1", "HOLDFAST_SERVE_NAME": "prod"}
+    with serving("--url", database, **told) as (url, _):
+        me = httpx.get(f"{url}/v1/me").json()
+    monkeypatch.setenv("HOLDFAST_SERVE_PORT", "many")
+    refused = holdfast("serve")
+
+    assert (me["name"], me["read_only"]) == ("prod", True)
+    assert refused.code == 2
+    assert "'many'" in refused.err
+    assert "HOLDFAST_SERVE_PORT" in refused.err
+
+
+@pytest.mark.proves("S4x.7")
 def test_names_and_passwords_come_from_the_environment(database: str) -> None:
     users = "ada:secret:admin,bob:pass:word:viewer"
     with serving("--url", database, "--auth", "basic", HOLDFAST_BASIC=users) as (url, _):

@@ -55,3 +55,6 @@ def test_the_system_is_told_with_its_tables_the_largest_first(make_client: MakeC
     assert 0 < found.connections <= found.max_connections
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) < found.size
+    names = [one.name for one in found.relations]
+    assert {"event", "attempt", "history"} <= set(names)
+    assert [name for name in names if name[-1].isdigit() or name.endswith("_rest")] == []

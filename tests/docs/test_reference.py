@@ -31,17 +31,9 @@ def test_every_function_anyone_may_call_is_shown_with_its_signature(connect: Con
 @pytest.mark.parametrize(
     "view",
     [
-        *(
-            "jobs",
-            "queues",
-            "depth",
-            "dead_groups",
-            "dead_ages",
-            "schedules",
-            "schedule_slots",
-            "workers",
-        ),
-        *("kinds", "lanes", "operations", "api_tokens"),
+        *("jobs", "queues", "depth", "dead_groups", "dead_ages", "schedules", "schedule_slots"),
+        *("workers", "kinds", "lanes", "operations", "events", "strikes", "api_tokens"),
+        *("anomalies", "detectors", "mutes", "webhooks"),
     ],
 )
 def test_columns_of_a_view_are_named(view: str, connect: Connect) -> None:

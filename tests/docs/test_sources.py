@@ -29,17 +29,11 @@ def test_no_id_is_missing_or_listed_twice() -> None:
     assert {id.split(".")[0] for id in promised} == {"S0", "S1", "S2", "S3", "S4", "S4x"}
 
 
-@pytest.mark.parametrize(("id", "place", "proof"), ROWS, ids=[id for id, _, _ in ROWS])
-def test_a_capability_is_proven_by_the_tests_it_names_or_is_for_later(
-    id: str, place: str, proof: str
-) -> None:
-    if place.startswith("later: "):
-        assert place.removeprefix("later: ") in sources.LATER
-        assert proof == ""
-    else:
-        named = re.findall(r"\[(\w+)\]\(\.\./\.\./(\S+?)\)", proof)
-        assert named, f"nothing proves {id}"
-        assert {sources.Proof(file, test) for test, file in named} <= set(MARKS.get(id, []))
+@pytest.mark.parametrize(("id", "proof"), [(id, proof) for id, _, proof in ROWS])
+def test_a_capability_is_proven_by_the_tests_it_names(id: str, proof: str) -> None:
+    named = re.findall(r"\[(\w+)\]\(\.\./\.\./(\S+?)\)", proof)
+    assert named, f"nothing proves {id}"
+    assert {sources.Proof(file, test) for test, file in named} <= set(MARKS.get(id, []))
 
 
 def test_every_index_the_page_names_exists(connect: Callable[..., psycopg.Connection]) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import Client
+from holdfast import Client, Finding
 from holdfast.server import feed
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
@@ -116,10 +116,7 @@ def test_the_first_queue_of_all_is_told_of(server: Serving, client: Client) -> N
     assert [row["queue"] for row in tick["data"]["queues"]] == ["first"]
 
 
-def test_nobody_asks_the_database_while_nobody_watches(
-    serve: Serve, connect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.server.series.EVERY", 3600)
+def test_nobody_asks_the_database_while_nobody_watches(serve: Serve, connect: Any) -> None:
     server = serve()
     sql = (
         "select max(query_start) from pg_stat_activity "
@@ -396,3 +393,24 @@ def _claims(api: Api, client: Client) -> list[float]:
 
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_an_anomaly_is_told_when_it_is_raised_acked_and_over(serve: Serve, client: Client) -> None:
+    server = serve(fresh=0.0, upkeep=False)
+    client.enqueue("a")
+    with watching(server) as watcher:
+        watcher.next("hello")
+        [raised] = client.report("refunds", [Finding("Refunds pile up", queue="mail")])
+        first = watcher.next("anomaly")["data"]
+        client.anomaly_ack(str(raised.id), actor="ada")
+        second = watcher.next("anomaly")["data"]
+        client.report("refunds", [])
+        third = watcher.next("anomaly")["data"]
+
+    assert (first["change"], first["id"], first["title"]) == (
+        "raised",
+        raised.id,
+        "Refunds pile up",
+    )
+    assert (second["change"], second["acked_by"]) == ("changed", "ada")
+    assert third == {"id": raised.id, "queue": "mail", "change": "resolved"}

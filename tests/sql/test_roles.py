@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,10 @@ from tests.conftest import SETTINGS, Connect
 from tests.protocol import Protocol, shared_database
 
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
-LOOK = {"get", "list", "find", "search", "count_jobs", "attempts", "explain"}
+LOOK = {
+    *("get", "list", "find", "search", "count_jobs", "attempts", "explain"),
+    *("activity", "series", "explain_queue", "explain_lane", "forecast", "doctor"),
+}
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
     *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over", "guard"),
@@ -26,13 +30,16 @@ KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
-    "operation_step",
+    *("operation_step", "detect", "detector_due", "report", "webhook_target"),
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
     *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel"),
+    *("strike_add", "strike_lift"),
+    *("anomaly_ack", "anomaly_mute", "anomaly_unmute", "detector_set"),
+    *("webhook_set", "webhook_delete"),
 }
 SERVE = {
     *("token_create", "token_find", "token_revoke", "link_spend"),
@@ -123,6 +130,7 @@ def test_a_role_may_read_what_it_needs_and_write_to_no_table(acting: Roles, role
     )
 
     assert set(rights.values()) == {"select"}
+    assert "webhook" not in rights  # its secrets sign
     if role in ("holdfast_producer", "holdfast_worker"):
         assert rights.keys() == {"migration", "queues"}
 
@@ -241,7 +249,7 @@ def test_a_worker_claims_settles_and_keeps_up(acting: Roles) -> None:
 
     assert worker.touch(kept)[0].outcome == "leased"
     assert worker.ack(done)[0].outcome == "done"
-    assert worker.nack(failed, message="no")[0].outcome == "queued"
+    assert worker.nack(failed, message="no", delay=timedelta(hours=1))[0].outcome == "queued"
     assert worker.release(freed)[0].outcome == "queued"
     assert [job.id for job in worker.held(kept.token)] == [kept.id]
     assert worker.settle({"id": kept.id, "token": kept.token, "verb": "ack"})[0].outcome == "done"

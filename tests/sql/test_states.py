@@ -41,7 +41,7 @@ edit                yes>queued     yes>queued     yes>queued     yes>queued     
 move                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased      no>leased
 archive             no>queued      no>queued      no>queued      no>queued      no>leased      no>leased      no>leased
 purge               yes>-          yes>-          yes>-          yes>-          no>leased      no>leased      no>leased
-explain             Ready>queued   Not>queued     Lane>queued    Follows>queued Leased>leased  The>leased     Waits>leased
+explain             Ready>queued   Not>queued     Lane>queued    Duplicate>queued Leased>leased  The>leased     Waits>leased
 get                 found>queued   found>queued   found>queued   found>queued   found>leased   found>leased   found>leased
 """  # noqa: E501
 

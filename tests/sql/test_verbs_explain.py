@@ -153,9 +153,9 @@ def test_a_follow_up(db: Protocol) -> None:
     db.take(worker="w1")
     follow_up = db.put(key="1", on_conflict="after")
 
-    assert (
-        db.explain(follow_up)
-        == f"Follows job {running}, which has the same key '1' and runs on w1."
+    assert db.explain(follow_up) == (
+        f"Duplicate of job {running}, which has the same key '1' and runs on w1:"
+        " it follows when that one has ended."
     )
 
 
@@ -202,9 +202,134 @@ def test_a_job_that_is_not_there(db: Protocol) -> None:
 
 def test_a_queue_that_serves_tenants_in_turn(db: Protocol) -> None:
     db.queue_set("default", fair=True)
-    id = db.put(tenant="a")
+    db.enqueue(*[{"kind": "k", "tenant": "b"}] * 3)
+    first, second = db.put(tenant="a"), db.put(tenant="a")
 
-    assert db.explain(id).endswith("in queue default, which serves tenants in turn.")
+    turn = f"Ready since {STAMP}; queue default serves tenants in turn, and"
+    assert says(rf"{turn} nothing of tenant 'a' is ahead of it\.", db.explain(first))
+    assert says(rf"{turn} 1 job of tenant 'a' is ahead of it\.", db.explain(second))
+
+
+def test_a_kind_without_a_worker(db: Protocol, later: Later) -> None:
+    id = db.put("send_sms", queue="mail")
+    nobody_lives = db.explain(id)
+    db.beat("w1", kinds=["send_email"], queues=["mail"])
+    other_kind = db.explain(id)
+    db.beat("w1", kinds=["send_sms"], queues=["letters"])
+    other_queue = db.explain(id)
+    db.beat("w1", kinds=["send_sms"], queues=["mail"])
+    handled = db.explain(id)
+    later(minutes=2)
+    gone = db.explain(id)
+
+    none = (
+        r"No worker for kind send_sms in queue mail: of %s none handles it;"
+        rf" it waits since {STAMP}\."
+    )
+    assert nobody_lives.startswith("Ready since")  # who says nothing of itself may come yet
+    assert says(none % "1 living worker", other_kind)
+    assert says(none % "1 living worker", other_queue)
+    assert handled.startswith("Ready since")
+    assert says(none % "0 living workers", gone)
+
+
+def test_a_worker_that_says_nothing_of_itself_counts_by_its_claims(
+    db: Protocol, later: Later
+) -> None:
+    waiting = db.put(run_at=(datetime.now(UTC) - timedelta(hours=1)).isoformat(), priority=0)
+    db.put(priority=9)
+    db.take(worker="a script")
+
+    assert db.explain(waiting).startswith("Ready since")
+    later(minutes=2)
+    assert db.explain(waiting).startswith("No worker for kind work")
+
+
+def queue_says(db: Protocol, queue: str = "default") -> str:
+    return str(db.value("explain_queue", queue=queue))
+
+
+def test_a_queue_says_what_keeps_it_back(db: Protocol, later: Later) -> None:
+    assert queue_says(db) == ("There is no queue default: nobody enqueued into it or set it up.")
+    db.queue_set("default", limit=1)
+    assert queue_says(db) == "Nothing waits in queue default; 0 running."
+    db.enqueue(*[{"kind": "k"}] * 2)
+    db.fold()
+    held = db.take(worker="w1")
+    db.fold()
+    assert says(
+        r"Queue default runs 1 job, its limit is 1; 1 waiting, the first for \S+ s\.",
+        queue_says(db),
+    )
+    db.queue_set("default", limit=None, rate_limit=1, rate_period=60)
+    db.release(held)
+    db.take(worker="w1")
+    db.fold()
+    assert says(
+        rf"Queue default has used its rate of 1 per 00:01:00; the next may start at {CLOCK}\.",
+        queue_says(db),
+    )
+    db.queue_set("default", rate_limit=None, rate_period=None)
+    db.beat("w1", kinds=["other"])
+    assert says(
+        r"No living worker handles k in queue default; 1 waiting, the first of these for \S+ s\.",
+        queue_says(db),
+    )
+    db.beat("w1", kinds=["k"])
+    assert queue_says(db).startswith("1 job waits in queue default, the first for ")
+    db.pause("default", actor="ada", reason="deploy")
+    assert says(
+        rf"Queue default is paused by ada since {STAMP}: deploy; 1 waiting\.", queue_says(db)
+    )
+
+
+def test_a_queue_whose_jobs_wait_for_their_time(db: Protocol) -> None:
+    db.put(delay=60)
+    db.fold()
+
+    assert queue_says(db) == (
+        "1 job waits in queue default, none is ready:"
+        " they wait for their time, behind others in their lane, or for a strike to be lifted."
+    )
+
+
+def lane_says(db: Protocol, lane: str = "l") -> str:
+    return str(db.value("explain_lane", queue="default", lane=lane))
+
+
+def test_a_lane_says_who_holds_it_and_what_is_next(db: Protocol) -> None:
+    assert lane_says(db) == "Nobody is in lane l of queue default."
+    db.enqueue(*[{"kind": "k", "lane": "l", "max_attempts": 1}] * 2)
+    held = db.take(worker="w1")
+    assert says(
+        rf"Lane l is busy: job {held.id} runs on w1 until {CLOCK} \(1 of 1 at a time\);"
+        r" 1 waiting\.",
+        lane_says(db),
+    )
+    db.release(held)
+    assert says(
+        rf"Job {held.id} is next in lane l: Ready since {STAMP};"
+        r" nothing is ahead of it in queue default\.",
+        lane_says(db),
+    )
+    db.lane_set("default", "l", on_failure="halt")
+    db.nack(db.take(), message="boom")
+    assert says(
+        rf"Lane l is halted at {STAMP} since job {held.id} died in it \(boom\); 1 waiting\."
+        r" Retry, archive or purge that job to go on\.",
+        lane_says(db),
+    )
+    db.lane_set("default", "l", halted=False, rate_limit=1, rate_period=60)
+    db.ack(db.take())
+    assert says(
+        rf"Lane l has used its rate of 1 per 00:01:00; the next may start at {CLOCK}\.",
+        lane_says(db),
+    )
+    db.lane_set("default", "l", rate_limit=None, rate_period=None)
+    assert lane_says(db) == "Nothing waits in lane l; 0 running."
+    db.put(lane="l")
+    db.pause("default", actor="ada")
+    assert lane_says(db).startswith("Queue default is paused by ada since")
 
 
 def test_a_job_that_is_told_it_is_next_is_next(db: Protocol) -> None:

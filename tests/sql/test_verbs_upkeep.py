@@ -20,7 +20,8 @@ def test_every_step_of_upkeep_reports_what_it_did(db: Protocol, later: Later) ->
 
     report = db.upkeep()
 
-    assert set(report) == {"reaped", "promoted", "unblocked", "folded", "floors", "pages"}
+    steps = {"reaped", "promoted", "unstruck", "unblocked", "folded", "sampled", "floors", "pages"}
+    assert set(report) == steps
     assert (report["reaped"], report["promoted"]) == (1, 1)
     assert report["folded"] > 0
 

@@ -1,74 +1,200 @@
-import { path } from "../api";
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { look, path, type Problem } from "../api";
 import { useFeed } from "../feed";
-import { count } from "../format";
-import { Head, JobId, Link, Panel, Time } from "../parts/basics";
+import { plural } from "../format";
+import { Button, Head, JobId, Link, Panel, Time } from "../parts/basics";
 import { OperationLine, runs } from "../parts/bulk";
+import { CopyAs, shell } from "../parts/copy";
 import { Empty, Wait } from "../parts/empty";
 import { save } from "../parts/table";
 import { Menu } from "../parts/menu";
-import { to } from "../route";
-import type { Event } from "../wire";
+import { query, setQuery, to } from "../route";
+import type { Event, EventPage, Json, Operation, Queue } from "../wire";
+
+const FIELDS = ["queue", "kind", "event", "actor", "worker", "job"] as const;
+type Field = (typeof FIELDS)[number];
+type Asked = Record<Field, string>;
+
+/** What the database puts on record, by what it concerns. */
+const EVENTS: [string, string[]][] = [
+  ["Attempts that failed", ["nacked", "reaped", "reconciled"]],
+  ["What people do to jobs", ["retried", "cancelled", "edited", "moved", "archived", "purged"]],
+  ["Where a queue notes all", ["enqueued", "claimed", "touched", "acked", "released", "handed_over"]],
+  ["Queues and lanes", ["queue_set", "paused", "resumed", "lane_set", "lane_released", "struck", "strike_lifted"]],
+  ["Schedules", ["schedule_set", "schedule_run", "schedule_paused", "schedule_resumed", "schedule_deleted"]],
+  ["Operations", ["operation_started", "operation_ended", "operation_cancelled", "operation_failed"]],
+  ["Workers and tokens", ["worker_stopped", "worker_left", "token_created", "token_revoked"]],
+];
+
+const said = (event: string): string => event.replace("_", " ");
+
+/** Pages behind the first, which alone keeps itself fresh. */
+const older = signal<{ events: Event[]; cursor: string | null } | undefined>(undefined);
+const failed = signal<string | undefined>(undefined);
 
 export function Activity() {
-  const events = useFeed<{ events: Event[] }>(path(["events"], { limit: 200 }), 1500);
-  const told = events.data.value?.events ?? [];
+  const asked = Object.fromEntries(FIELDS.map((name) => [name, query.value.get(name) ?? ""])) as Asked;
+  const address = path(["activity"], { ...asked, limit: 100 });
+  const first = useFeed<EventPage>(address, 1500);
+  const operations = useFeed<{ operations: Operation[] }>(path(["operations"], { limit: 20 }), 1500);
+  useEffect(() => {
+    older.value = failed.value = undefined;
+  }, [address]);
+  const seen = new Set(older.value?.events.map((event) => event.id));
+  const told = [...(first.data.value?.events ?? []).filter((event) => !seen.has(event.id)), ...(older.value?.events ?? [])];
+  const cursor = older.value ? older.value.cursor : first.data.value?.cursor;
+  const running = operations.data.value?.operations.filter(runs) ?? [];
+  const more = async () => {
+    try {
+      const page = await look<EventPage>(path(["activity"], { ...asked, limit: 100, cursor: cursor ?? "" }));
+      // What was shown of the first page stays where it is while that one moves on.
+      older.value = { events: [...told, ...page.events], cursor: page.cursor };
+    } catch (error) {
+      failed.value = (error as Problem).detail;
+    }
+  };
   return (
     <>
-      <Head title="Activity" sub="What was done to many jobs at once, by whom and with what result.">
-        <Menu label="Save what is shown" icon="download" items={[{ label: "As JSON", act: () => save("activity.json", "application/json", JSON.stringify(told, null, 2)) }]} />
+      <Head title="Activity" sub="What happened to jobs and who did what. Each queue says how much is noted: off, failures or all.">
+        <Menu
+          label="Save what is shown"
+          icon="download"
+          items={[
+            { label: "As JSON", act: () => save("activity.json", "application/json", JSON.stringify(told, null, 2)) },
+            { label: "As NDJSON", act: () => save("activity.ndjson", "application/x-ndjson", told.map((event) => JSON.stringify(event)).join("\n")) },
+          ]}
+        />
       </Head>
-      <Wait feed={events}>
-        {(data) =>
-          data.events.length ? (
+      <Choice asked={asked} />
+      {running.map((operation) => (
+        <OperationLine key={operation.id} operation={operation} />
+      ))}
+      <Wait feed={first}>
+        {() =>
+          told.length ? (
             <Panel flush>
               <ol class="events">
-                {data.events.map((event, index) => (
-                  <li key={event.operation?.id ?? index} data-row={event.operation?.id ?? index}>
+                {told.map((event) => (
+                  <li key={event.id} data-row={event.id}>
                     <span class="event-when soft number"><Time at={event.at} /></span>
-                    <div class="event-what">
-                      <EventText event={event} />
-                      {event.operation && runs(event.operation) && <OperationLine operation={event.operation} />}
-                    </div>
-                    <span class="soft">{event.actor ?? "somebody"}</span>
+                    <div class="event-what"><EventText event={event} /></div>
+                    <Who event={event} />
                   </li>
                 ))}
               </ol>
             </Panel>
           ) : (
-            <Empty icon="activity" title="Nothing was done yet">
-              <p>Operations on many jobs are listed here: who started them, on which filter, and how many jobs they changed.</p>
+            <Empty icon="activity" title={cursor ? "Nothing like it among the newest" : "Nothing like it is on record"}>
+              <p>Failures and what people do are noted for every queue that is not set to off; activity=all notes every event.</p>
             </Empty>
           )
         }
       </Wait>
-      <p class="notice">
-        <span>Single jobs carry their own record: open one to see its attempts, who retried or cancelled it, and why.</span>
-      </p>
+      {failed.value && <p class="notice"><span>{failed.value}</span></p>}
+      {cursor && <Button onClick={() => void more()}>Show older</Button>}
     </>
   );
 }
 
-function EventText({ event }: { event: Event }) {
-  const operation = event.operation;
-  if (!operation) {
-    return (
-      <span>
-        {event.event} {event.job && <JobId id={event.job} />} {event.detail ?? event.reason}
-      </span>
-    );
-  }
-  const verb = operation.verb === "purge" ? "delete" : operation.verb;
+/** What to look for; the address is the state, and a field is taken over when it is left or by Enter. */
+function Choice({ asked }: { asked: Asked }) {
+  const queues = useFeed<{ queues: Queue[] }>(path(["queues"]), 2000);
+  const known = EVENTS.flatMap(([, names]) => names);
+  const choose = (name: Field, value: string) => setQuery({ [name]: value.trim() || null }, { replace: false });
+  return (
+    <form class="filter choice" role="search" aria-label="Filter activity" onSubmit={(event) => event.preventDefault()}>
+      <Box name="queue" label="Queue" value={asked.queue} choose={choose} offers={queues.data.value?.queues.map((one) => one.queue)} />
+      <Box name="kind" label="Kind" value={asked.kind} choose={choose} />
+      <label class="field">
+        <span>Event</span>
+        <select value={asked.event} onChange={(event) => choose("event", event.currentTarget.value)}>
+          <option value="">any</option>
+          {asked.event && !known.includes(asked.event) && <option value={asked.event}>{asked.event}</option>}
+          {EVENTS.map(([group, names]) => (
+            <optgroup key={group} label={group}>
+              {names.map((name) => (
+                <option key={name} value={name}>{said(name)}</option>
+              ))}
+            </optgroup>
+          ))}
+        </select>
+      </label>
+      <Box name="actor" label="Actor" value={asked.actor} choose={choose} />
+      <Box name="worker" label="Worker" value={asked.worker} choose={choose} />
+      <Box name="job" label="Job id" value={asked.job} choose={choose} />
+      <div class="choice-acts">
+        <CopyAs
+          cli={shell("holdfast", "event", "tail", ...FIELDS.flatMap((name) => (asked[name] ? [`--${name}`, asked[name]] : [])))}
+          asked={{ method: "GET", path: path(["activity"], asked) }}
+        />
+        {FIELDS.some((name) => asked[name]) && (
+          <Button small look="quiet" onClick={() => setQuery(Object.fromEntries(FIELDS.map((name) => [name, null])), { replace: false })}>Show all</Button>
+        )}
+      </div>
+    </form>
+  );
+}
+
+function Box({ name, label, value, choose, offers }: { name: Field; label: string; value: string; choose: (name: Field, value: string) => void; offers?: string[] }) {
+  // News make the page draw itself anew while somebody types.
+  const [draft, setDraft] = useState(value);
+  useEffect(() => setDraft(value), [value]);
+  return (
+    <label class="field">
+      <span>{label}</span>
+      <input
+        value={draft}
+        list={offers && `known-${name}`}
+        maxLength={name === "job" ? 36 : name === "queue" ? 120 : 200}
+        placeholder="any"
+        spellcheck={false}
+        autocomplete="off"
+        onInput={(event) => setDraft(event.currentTarget.value)}
+        onChange={(event) => choose(name, event.currentTarget.value)}
+      />
+      {offers && (
+        <datalist id={`known-${name}`}>
+          {offers.map((one) => (
+            <option key={one} value={one} />
+          ))}
+        </datalist>
+      )}
+    </label>
+  );
+}
+
+/** What happened, in one line and perhaps a second. */
+export function EventText({ event }: { event: Event }) {
+  const filter = text(event.detail, "filter");
+  const job = event.job ?? text(event.detail, "job");
+  const more = [
+    event.attempt ? `attempt ${event.attempt}` : "",
+    event.state && !event.event.startsWith(event.state) ? `now ${event.state}` : "",
+    event.reason ?? "",
+    ...Object.entries(event.detail ?? {}).filter(([name]) => !HIDDEN.has(name)).map(([name, value]) => `${name} ${plain(value)}`),
+  ].filter(Boolean);
   return (
     <>
       <span>
-        <strong>{verb}</strong> <Link to={to(["jobs"], { q: operation.filter })} class="mono">{operation.filter}</Link>
+        <Link to={to(["activity"], { event: event.event })}><strong>{said(event.event)}</strong></Link>{" "}
+        {job ? <JobId id={job} /> : event.jobs > 0 ? plural(event.jobs, "job") : null}{" "}
+        {event.kind && <span class="mono">{event.kind}</span>}{" "}
+        {event.queue && <Link to={to(["queues", event.queue])} class="mono">{event.queue}</Link>}{" "}
+        {filter && <Link to={to(["jobs"], { q: filter })} class="mono">{filter}</Link>}
       </span>
-      <span class="soft number">
-        {operation.state} · {count(operation.changed)} of {count(operation.total)} changed
-        {operation.most ? ` · the newest ${count(operation.most)} only` : ""}
-        {operation.reason ? ` · ${operation.reason}` : ""}
-        {operation.problem ? ` · ${operation.problem}` : ""}
-      </span>
+      {more.length > 0 && <span class="soft">{more.join(" · ")}</span>}
     </>
   );
 }
+
+const HIDDEN = new Set(["filter", "group", "job"]);
+
+function Who({ event }: { event: Event }) {
+  if (event.actor) return <Link to={to(["activity"], { actor: event.actor })} class="soft">{event.actor}</Link>;
+  if (event.worker) return <Link to={to(["activity"], { worker: event.worker })} class="soft mono">{event.worker}</Link>;
+  return <span class="soft">–</span>;
+}
+
+const text = (detail: Event["detail"], name: string): string | null => (typeof detail?.[name] === "string" ? (detail[name] as string) : null);
+const plain = (value: Json | undefined): string => (typeof value === "string" ? value : JSON.stringify(value));

@@ -16,6 +16,7 @@ import { Timeline } from "../parts/timeline";
 import { go, parts, to } from "../route";
 import { barred } from "../session";
 import type { Attempt, DeadGroup, Job, Queue } from "../wire";
+import { EventText } from "./activity";
 
 export function JobPage() {
   const id = parts.value[1] ?? "";
@@ -124,6 +125,19 @@ function Shown({ job }: { job: Job }) {
           <Panel title="Payload" acts={<CopyAs cli={shell("holdfast", "job", "show", job.id)} asked={{ method: "GET", path: path(["jobs", job.id]) }} />}>
             <JsonView value={job.payload} label="payload" />
           </Panel>
+          {job.events && job.events.length > 0 && (
+            <Panel title="History" flush>
+              <ol class="events">
+                {job.events.map((event) => (
+                  <li key={event.id}>
+                    <span class="event-when soft number"><Time at={event.at} /></span>
+                    <div class="event-what"><EventText event={event} /></div>
+                    <span class="soft">{event.actor ?? event.worker}</span>
+                  </li>
+                ))}
+              </ol>
+            </Panel>
+          )}
           {job.result !== null && job.result !== undefined && (
             <Panel title="Result">
               <JsonView value={job.result} label="result" />
@@ -161,7 +175,7 @@ const sameAs = (one: Attempt, newer: Attempt | undefined): number | null =>
 function AttemptRow({ attempt, same, open }: { attempt: Attempt; same: number | null; open: boolean }) {
   const [shown, setShown] = useState(open);
   const seconds = attempt.started_at && attempt.ended_at ? (Date.parse(attempt.ended_at) - Date.parse(attempt.started_at)) / 1000 : null;
-  const details = attempt.traceback && same === null;
+  const details = (attempt.traceback && same === null) || attempt.log;
   return (
     <li class={attempt.outcome}>
       <div class="attempt-head">
@@ -173,18 +187,27 @@ function AttemptRow({ attempt, same, open }: { attempt: Attempt; same: number | 
             {attempt.ended_at && <span title={absolute(attempt.ended_at)}><Time at={attempt.ended_at} /></span>}
             {seconds !== null && <span class="number">ran {fine(seconds)}</span>}
             {attempt.worker ? <Mono>{attempt.worker}</Mono> : <None />}
+            {attempt.host && <span>{attempt.host}{attempt.version && `, ${attempt.version}`}</span>}
           </span>
         </span>
-        {same !== null ? (
+        {same !== null && !attempt.log ? (
           <span class="soft">same as {same}</span>
         ) : details ? (
-          <Button small look="quiet" icon={shown ? "down" : "right"} expanded={shown} onClick={() => setShown(!shown)}>Traceback</Button>
+          <Button small look="quiet" icon={shown ? "down" : "right"} expanded={shown} onClick={() => setShown(!shown)}>{attempt.traceback ? "Traceback" : "Log"}</Button>
         ) : null}
       </div>
-      {details && shown && <Traceback text={attempt.traceback!} />}
+      {shown && attempt.traceback && same === null && <Traceback text={attempt.traceback} />}
+      {shown && attempt.log && <Log text={attempt.log} />}
     </li>
   );
 }
+
+const Log = ({ text }: { text: string }) => (
+  <div class="json">
+    <CopyButton text={text} label="Copy the log" />
+    <pre class="traceback" tabIndex={0} aria-label="Log">{text}</pre>
+  </div>
+);
 
 const LIBRARY = /site-packages|dist-packages|lib\/python\d|<frozen /;
 

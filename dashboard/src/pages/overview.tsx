@@ -1,11 +1,11 @@
 import type { ComponentChildren } from "preact";
 import { path } from "../api";
-import { concerns, type Concern } from "../attention";
+import { pressing, useAnomalies, useBlindSince } from "../attention";
 import { useFeed } from "../feed";
 import { compact, count, duration, plural } from "../format";
 import { Age, Button, Head, Link, Meter, Panel, Time } from "../parts/basics";
 import { Chart, type Line } from "../parts/chart";
-import { Bones, Empty } from "../parts/empty";
+import { Blind, Bones, Empty, Trouble } from "../parts/empty";
 import { openEnqueue } from "../parts/enqueue";
 import { Icon } from "../parts/icon";
 import { Spark } from "../parts/spark";
@@ -13,30 +13,20 @@ import { go, query, setQuery, to } from "../route";
 import { rateOf } from "../rates";
 import { latest, spans, useHistory } from "../series";
 import { barred } from "../session";
-import type { DeadGroup, Kind, Lane, Queue, Schedule, Worker } from "../wire";
+import type { DeadGroup, Queue, Schedule, Worker } from "../wire";
 
 export function Overview() {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"]));
-  const kinds = useFeed<{ kinds: Kind[] }>(path(["kinds"]), 3000);
   const workers = useFeed<{ workers: Worker[] }>(path(["workers"]), 2000);
   const schedules = useFeed<{ schedules: Schedule[] }>(path(["schedules"]), 5000);
-  const lanes = useFeed<{ lanes: Lane[] }>(path(["lanes"]), 3000);
   const groups = useFeed<{ groups: DeadGroup[] }>(path(["dead", "groups"]), 3000);
   const known = queues.data.value?.queues;
-  const found = concerns({
-    queues: known,
-    kinds: kinds.data.value?.kinds,
-    workers: workers.data.value?.workers,
-    schedules: schedules.data.value?.schedules,
-    lanes: lanes.data.value?.lanes,
-  });
-  const ready = known && kinds.data.value && workers.data.value;
   return (
     <>
       <Head title="Overview">
         <Button icon="plus" look="primary" why={barred("produce")} onClick={() => openEnqueue()}>Enqueue</Button>
       </Head>
-      {known && known.length === 0 ? <FirstSteps /> : <Verdict found={found} ready={Boolean(ready)} />}
+      <Verdict first={known?.length === 0} />
       <Tiles queues={known} workers={workers.data.value?.workers} groups={groups.data.value?.groups} />
       <Flow />
       <div class="pair">
@@ -52,29 +42,38 @@ export function Overview() {
   );
 }
 
-function Verdict({ found, ready }: { found: Concern[]; ready: boolean }) {
-  if (!ready) return <div class="verdict waiting" aria-hidden="true" />;
-  if (!found.length)
+const SHOWN = 4;
+
+function Verdict({ first }: { first: boolean }) {
+  const told = useAnomalies();
+  const blind = useBlindSince();
+  const anomalies = told.data.value?.anomalies;
+  if (!anomalies) return told.problem.value ? <Trouble problem={told.problem.value} retry={() => void told.refresh()} /> : <div class="verdict waiting" aria-hidden="true" />;
+  const found = pressing(anomalies);
+  if (found.length)
     return (
-      <p class="verdict good" role="status">
-        <Icon name="done" /> Nothing needs you. Every queue is on time, every kind that waits has a worker.
-      </p>
+      <ul class="verdict-list" aria-label="What needs attention">
+        {found.slice(0, SHOWN).map((one) => (
+          <li key={one.id} class={one.severity === "critical" ? "verdict bad" : "verdict warn"}>
+            <Icon name={one.severity === "critical" ? "dead" : "info"} label={one.severity} />
+            <Link to="anomalies" class="strong">{one.title}</Link>
+            <span class="clip">{one.detail}</span>
+          </li>
+        ))}
+        {found.length > SHOWN && (
+          <li class="more">
+            <Link to="anomalies">{count(found.length - SHOWN)} more</Link>
+          </li>
+        )}
+      </ul>
     );
+  if (first) return <FirstSteps />;
+  if (blind !== undefined) return <Blind since={blind} />;
   return (
-    <ul class="verdict-list" aria-label="What needs attention">
-      {found.slice(0, 4).map((one) => (
-        <li key={one.title} class={one.grave ? "verdict bad" : "verdict warn"}>
-          <Icon name={one.grave ? "dead" : "info"} />
-          <Link to={one.link} class="strong">{one.title}</Link>
-          <span class="clip">{one.detail}</span>
-        </li>
-      ))}
-      {found.length > 4 && (
-        <li class="more">
-          <Link to="anomalies">{plural(found.length - 4, "more")}</Link>
-        </li>
-      )}
-    </ul>
+    <p class="verdict good" role="status">
+      <Icon name="done" /> Nothing needs you.
+      {anomalies.length > 0 && <Link to="anomalies">{plural(anomalies.length, "anomaly is", "anomalies are")} acked, muted or only to know</Link>}
+    </p>
   );
 }
 
@@ -91,13 +90,14 @@ function Tiles({ queues, workers, groups }: { queues?: Queue[]; workers?: Worker
   const slots = alive?.reduce((total, worker) => total + worker.slots, 0) ?? 0;
   const worst = queues?.reduce<Queue | null>((most, queue) => ((queue.oldest ?? 0) > (most?.oldest ?? 0) ? queue : most), null);
   const rate = rateOf(null, "done") ?? latest(done.values);
+  const late = useAnomalies().data.value?.anomalies.some((one) => one.code === "late" && one.queue === worst?.queue);
   const grown = growth(dead.values);
   return (
     <div class="tiles">
       <Tile name="Done a minute" link="queues" value={rate === null || !queues ? undefined : compact(rate * 60)} note={alive && `by ${plural(alive.length, "worker")}`}>
         <Spark values={done.values} label="Done, last hour" />
       </Tile>
-      <Tile name="Oldest waiting" link={worst ? to(["queues", worst.queue]) : "queues"} value={queues && duration(worst?.oldest ?? 0)} note={worst?.oldest ? `in ${worst.queue}` : "nothing is late"} bad={(worst?.oldest ?? 0) > 60}>
+      <Tile name="Oldest waiting" link={worst ? to(["queues", worst.queue]) : "queues"} value={queues && duration(worst?.oldest ?? 0)} note={worst?.oldest ? `in ${worst.queue}` : "nothing waits"} bad={late}>
         <Spark values={oldest.values} label="Oldest waiting, last hour" />
       </Tile>
       <Tile name="Queued" link={to(["jobs"], { q: "state:queued" })} value={queues && compact(sum("queued")!)} note={queues && `in ${plural(queues.filter((queue) => queue.queued).length, "queue")}`}>

@@ -1,15 +1,16 @@
 import { signal } from "@preact/signals";
-import { ask, path, root } from "../api";
+import { useState } from "preact/hooks";
+import { ask, look, path, root, type Problem } from "../api";
 import { useFeed } from "../feed";
-import { zone } from "../format";
+import { bytes, count, fine, now, plural, zone } from "../format";
 import { liveness } from "../live";
-import { Button, Fact, Facts, Head, None, Panel, Time } from "../parts/basics";
-import { Command, CopyButton, shell } from "../parts/copy";
+import { Button, Count, Fact, Facts, Head, Mood, None, Panel, Time } from "../parts/basics";
+import { Command, CopyAs, CopyButton, shell } from "../parts/copy";
 import { confirm } from "../parts/dialog";
-import { Wait } from "../parts/empty";
-import { barred, me, may } from "../session";
+import { Trouble, Wait } from "../parts/empty";
+import { barred, has, me, may } from "../session";
 import { chosen } from "../theme";
-import type { Json, Token } from "../wire";
+import type { Checkup, Json, Relation, System, Token } from "../wire";
 
 const fresh = signal<{ name: string; secret: string } | null>(null);
 
@@ -26,6 +27,7 @@ export function Settings() {
               <Command text="holdfast token create --scope read" />
             </Panel>
           )}
+          {who && who.queues === null && <SystemPanel />}
         </div>
         <div class="stack">
           <Panel title="You" acts={who && who.via !== "open" && <Button small onClick={() => void signOut()}>Sign out</Button>}>
@@ -137,6 +139,121 @@ function Tokens() {
         }}
       </Wait>
     </Panel>
+  );
+}
+
+function SystemPanel() {
+  const system = useFeed<System>(path(["system"]), 10_000);
+  return (
+    <Panel title="System" flush acts={<CopyAs asked={{ method: "GET", path: path(["system"]) }} />}>
+      <Wait feed={system} rows={6}>
+        {({ database }) => (
+          <>
+            <div class="system">
+              <Facts>
+                <Fact name="PostgreSQL">{database.postgresql}</Fact>
+                <Fact name="Schema">{database.schema}, migrated by {database.release}</Fact>
+                <Fact name="Database">{bytes(database.size)}</Fact>
+                <Fact name="Connections">{count(database.connections)} of {count(database.max_connections)}</Fact>
+                <Fact name="Oldest transaction">{database.oldest_transaction === null ? "none is seen" : `open for ${fine(database.oldest_transaction)}`}</Fact>
+              </Facts>
+            </div>
+            <Doctor />
+            <Relations relations={database.relations} />
+          </>
+        )}
+      </Wait>
+    </Panel>
+  );
+}
+
+const LARGEST = 8;
+
+function Relations({ relations }: { relations: Relation[] }) {
+  const [all, setAll] = useState(false);
+  const rest = all ? [] : relations.slice(LARGEST);
+  const sum = (name: "size" | "rows" | "dead") => rest.reduce((total, one) => total + one[name], 0);
+  return (
+    <div class="table-wrap">
+      <table aria-label="Tables">
+        <thead>
+          <tr>
+            <th scope="col">Table</th>
+            <th scope="col" class="right" title="with its indexes">Size</th>
+            <th scope="col" class="right rank2">Rows</th>
+            <th scope="col" class="right">Dead rows</th>
+            <th scope="col" class="right">Last vacuum</th>
+          </tr>
+        </thead>
+        <tbody>
+          {relations.slice(0, relations.length - rest.length).map((one) => (
+            <tr key={one.name} data-row={one.name}>
+              <td class="mono">{one.name}</td>
+              <td class="right number">{bytes(one.size)}</td>
+              <td class="right rank2"><Count value={one.rows} quiet /></td>
+              <td class="right"><Count value={one.dead} quiet /></td>
+              <td class="right">{one.vacuumed_at ? <Time at={one.vacuumed_at} /> : "never"}</td>
+            </tr>
+          ))}
+          {rest.length > 0 && (
+            <tr>
+              <td><button type="button" class="link" onClick={() => setAll(true)}>{plural(rest.length, "smaller one")}</button></td>
+              <td class="right number">{bytes(sum("size"))}</td>
+              <td class="right rank2"><Count value={sum("rows")} quiet /></td>
+              <td class="right"><Count value={sum("dead")} quiet /></td>
+              <td />
+            </tr>
+          )}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const levels = { fail: ["dead", "cross"], warn: ["paused", "dead"], ok: ["done", "done"] } as const;
+const worst = Object.keys(levels);
+
+/** The doctor looks into catalogues and queues: only when asked. */
+function Doctor() {
+  const [found, setFound] = useState<{ checks: Checkup[]; at: string }>();
+  const [problem, setProblem] = useState<Problem>();
+  const [busy, setBusy] = useState(false);
+  const run = async () => {
+    setBusy(true);
+    try {
+      const { checks } = await look<{ checks: Checkup[] }>(path(["doctor"]));
+      setFound({ checks: checks.sort((a, b) => worst.indexOf(a.level) - worst.indexOf(b.level)), at: new Date(now.value).toISOString() });
+      setProblem(undefined);
+    } catch (error) {
+      setProblem(error as Problem);
+    }
+    setBusy(false);
+  };
+  return (
+    <section class="doctor" aria-label="Doctor">
+      <header>
+        <p class="soft">
+          {found ? <>Looked at {plural(found.checks.length, "thing")} <Time at={found.at} />. </> : "What the database says of its own health. "}
+          <span class="mono">holdfast doctor</span> looks at connections and clocks as well.
+        </p>
+        <Button small disabled={busy} why={has("operate") ? undefined : 'You may not: this needs the scope "operate"'} onClick={() => void run()}>
+          {found ? "Run again" : "Run doctor"}
+        </Button>
+      </header>
+      {problem && <Trouble problem={problem} />}
+      {found && (
+        <ul class="checks" aria-label="What the doctor found">
+          {found.checks.map((one) => (
+            <li key={one.name} data-row={one.name}>
+              <Mood mood={levels[one.level][0]} icon={levels[one.level][1]}>{one.level}</Mood>
+              <p><strong>{one.name}</strong> {one.what}</p>
+              <p class="soft">{one.why}</p>
+              {one.fix && one.level !== "ok" && <Command text={one.fix} />}
+            </li>
+          ))}
+        </ul>
+      )}
+    </section>
   );
 }
 

@@ -1,5 +1,4 @@
 import { path } from "../api";
-import { skew } from "../attention";
 import { stopWorker } from "../deeds";
 import { useFeed } from "../feed";
 import { all } from "../filter";
@@ -21,6 +20,9 @@ const columns: Column<Worker>[] = [
   { name: "acked", title: "Acked", right: true, cell: (one) => <Count value={one.acked} quiet />, text: (one) => one.acked, rank: 2 },
   { name: "failed", title: "Failed", right: true, tip: "Of all it ended", cell: (one) => <Failed worker={one} />, text: (one) => one.failed, rank: 2 },
   { name: "lost", title: "Lost", right: true, tip: "Leases that ended before it did", cell: (one) => <Count value={one.lost} quiet bad />, text: (one) => one.lost, rank: 3 },
+  { name: "busy", title: "Busy", right: true, tip: "How long its handlers ran, in all", cell: (one) => <span class="number">{duration(one.busy_time)}</span>, text: (one) => one.busy_time, rank: 3 },
+  { name: "claimed", title: "Claimed", hidden: true, right: true, cell: (one) => <span class="number">{one.claimed_at ? <Age at={one.claimed_at} /> : <None />}</span>, text: (one) => one.claimed_at, rank: 3 },
+  { name: "acks", title: "Last ack", hidden: true, right: true, cell: (one) => <span class="number">{one.acked_at ? <Age at={one.acked_at} /> : <None />}</span>, text: (one) => one.acked_at, rank: 3 },
   { name: "rss", title: "Memory", right: true, cell: (one) => <span class="number">{bytes(one.rss)}</span>, text: (one) => one.rss, rank: 3 },
   { name: "lag", title: "Loop lag", right: true, tip: "How long its event loop was blocked", cell: (one) => <span class={`number${(one.loop_lag ?? 0) > 1 ? " bad" : ""}`}>{duration(one.loop_lag)}</span>, text: (one) => one.loop_lag, rank: 3 },
   { name: "version", title: "Version", cell: (one) => <span class="clip names" title={one.version ?? ""}>{one.version ?? <None />}</span>, text: (one) => one.version, rank: 3 },
@@ -138,4 +140,9 @@ function Failed({ worker }: { worker: Worker }) {
 function Acts({ worker }: { worker: Worker }) {
   const why = barred("operate") ?? (worker.alive ? (worker.stop_at ? "It is stopping" : undefined) : "It is gone");
   return <Button small look="quiet" label={`Stop ${worker.worker}`} why={why} onClick={() => stopWorker(worker)}>Stop</Button>;
+}
+
+/** The versions of Holdfast that living workers run. */
+function skew(workers: Worker[]): string[] {
+  return [...new Set(workers.filter((worker) => worker.alive && worker.pid !== null && worker.version).map((worker) => worker.version!))].sort();
 }

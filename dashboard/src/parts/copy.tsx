@@ -42,10 +42,12 @@ export function CopyButton({ text, label }: { text: string; label: string }) {
   );
 }
 
-/** A command to type, with a button that copies it. */
+const SQL = /^(select|alter|grant|vacuum|reindex|analyze|drop)\b/;
+
+/** A command to type, in a shell or psql, with a button that copies it. */
 export function Command({ text }: { text: string }) {
   return (
-    <div class="command">
+    <div class={SQL.test(text) ? "command sql" : "command"}>
       <code>{text}</code>
       <CopyButton text={text} label={`Copy: ${text}`} />
     </div>

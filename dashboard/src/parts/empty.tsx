@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import type { Problem } from "../api";
 import type { Feed } from "../feed";
-import { Button } from "./basics";
+import { Button, Time } from "./basics";
 import { Command } from "./copy";
 import { Icon, type IconName } from "./icon";
 
@@ -33,6 +33,18 @@ export function Trouble({ problem, retry }: { problem: Problem; retry?: () => vo
         {problem.fix && <p class="soft">{problem.fix}</p>}
       </div>
       {retry && <Button small onClick={retry}>Try again</Button>}
+    </div>
+  );
+}
+
+/** Where no detector has looked for long: that none is found says nothing. */
+export function Blind({ since }: { since: string | null }) {
+  return (
+    <div class="notice">
+      <span>
+        {since ? <>Detectors looked last <Time at={since} />.</> : "No detector has looked yet."} They run wherever upkeep does: in workers and servers.
+      </span>
+      <Command text="holdfast upkeep" />
     </div>
   );
 }

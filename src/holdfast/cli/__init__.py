@@ -4,20 +4,27 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.adopt import adopt, adopted, link, unadopt
+from holdfast.cli.anomaly import anomaly
 from holdfast.cli.completion import completion
 from holdfast.cli.config import config
 from holdfast.cli.dead import dead
 from holdfast.cli.demo import demo
 from holdfast.cli.dev import dev
+from holdfast.cli.doctor import doctor
+from holdfast.cli.event import event
 from holdfast.cli.grammar import Program
 from holdfast.cli.job import job
+from holdfast.cli.lane import lane
 from holdfast.cli.migrate import migrate
 from holdfast.cli.op import op
 from holdfast.cli.queue import queue
 from holdfast.cli.schedule import schedule
 from holdfast.cli.serve import serve
+from holdfast.cli.strike import strike
 from holdfast.cli.token import token
+from holdfast.cli.top import top
 from holdfast.cli.upkeep import upkeep
+from holdfast.cli.webhook import webhook
 from holdfast.cli.worker import worker
 
 __all__ = ["main"]
@@ -43,7 +50,14 @@ for command in (
     queue,
     dead,
     op,
+    top,
+    doctor,
+    anomaly,
     schedule,
+    event,
+    strike,
+    lane,
+    webhook,
     token,
     upkeep,
     adopt,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Event, RLock
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -157,18 +158,22 @@ class _Stage:
         except BrokenPipeError:
             raise
         except Exception as error:
-            [settled] = self.client.nack(
+            note = f"{type(error).__name__}: {error}"
+            settle = partial(
+                self.client.nack,
                 [lease],
                 error_kind=type(error).__name__,
                 message=str(error),
                 traceback=traceback.format_exc(),
             )
-            note = f"{type(error).__name__}: {error}"
         else:
-            [settled] = self.client.ack([lease], [result])
             note = f"{1000 * (time.monotonic() - started):.0f} ms"
-        outcome = "failed" if settled.outcome == "queued" else settled.outcome
-        self._event(lease.kind, lease.id, outcome, note)
+            settle = partial(self.client.ack, [lease], [result])
+        # That a job is done should be read before that the next of its lane is leased.
+        with self._voice:
+            [settled] = settle()
+            outcome = "failed" if settled.outcome == "queued" else settled.outcome
+            self._event(lease.kind, lease.id, outcome, note)
         if settled.outcome == "dead":
             self.dead.append(lease.id)
 

@@ -43,6 +43,15 @@ class Command(click.Command):
         self.examples = examples
         self.params += _common_options()
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if error.param and (variable := _variable(ctx, error.param)):
+                said = f"{error.message} {variable} says so."
+                raise click.BadParameter(said, ctx, error.param) from error
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [p for p in self.params if isinstance(p, click.Option) and p.name not in _COMMON]
         with formatter.section("Options"):
@@ -120,7 +129,7 @@ class Program(Group):
                 [(name, self.commands[name].get_short_help_str(60)) for name in shown]
             )
             if others:
-                formatter.write(f"  also {', '.join(others)}\n")
+                formatter.write_text(f"also {', '.join(others)}")
 
 
 def log_format(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,7 +156,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 _COMMON = ("url", "json", "quiet")
 # With a line for the others, what fits a screen of 24 lines.
-_MOST_COMMANDS = 10
+_MOST_COMMANDS = 9
+
+
+def _variable(ctx: click.Context, param: click.Parameter) -> str | None:
+    """Return the variable of the environment that gave an option its value, if one did."""
+    name = param.name or ""
+    if ctx.get_parameter_source(name) is not click.core.ParameterSource.ENVIRONMENT:
+        return None
+    return str(param.envvar or f"{ctx.auto_envvar_prefix}_{name.upper()}")
 
 
 def _common_options() -> list[click.Parameter]:

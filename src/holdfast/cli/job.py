@@ -8,11 +8,12 @@ from uuid import UUID
 import click
 
 from holdfast.cli import output
+from holdfast.cli.event import event_line
 from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
-from holdfast.model import Attempt, Change, Job
+from holdfast.model import Attempt, Change, Event, Job
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -109,13 +110,19 @@ def list_jobs(session: Session, filter: tuple[str, ...], limit: int, before: str
 @click.argument("id")
 @pass_session
 def show(session: Session, id: str) -> None:
-    """Show all that is known of a job: payload, failed attempts, why it waits."""
+    """Show all that is known of a job: payload, attempts, history, why it waits."""
     with session.client() as client:
         found = _get(client, find_id(client, id))
         attempts = client.attempts(found.id)
         why = client.explain(found.id)
-    document = {**output.plain(found), "attempts": attempts, "explain": why}
-    session.answer(document, lambda: _described(found, attempts, why))
+        events = client.activity(job=found.id, limit=100).events[::-1]
+    document = {
+        **output.plain(found),
+        "attempts": attempts,
+        "events": events,
+        "explain": why,
+    }
+    session.answer(document, lambda: _described(found, attempts, events, why))
 
 
 @job.command(examples=["holdfast job explain 1f00ab12", "holdfast job explain 1f00ab12 --json"])
@@ -305,7 +312,7 @@ def _get(client: "Client", id: UUID) -> Job:
     return found
 
 
-def _described(job: Job, attempts: Sequence[Attempt], why: str) -> str:
+def _described(job: Job, attempts: Sequence[Attempt], events: Sequence[Event], why: str) -> str:
     about = output.block(
         {
             "id": job.id,
@@ -333,16 +340,21 @@ def _described(job: Job, attempts: Sequence[Attempt], why: str) -> str:
     )
     parts = [about, "payload\n" + _indented(output.pretty(job.payload_json))]
     if attempts:
-        parts.append("failed attempts\n" + _indented(_attempts(attempts)))
+        parts.append("attempts\n" + _indented(_attempts(attempts)))
+    if attempts and attempts[-1].log:
+        told = output.clean(attempts[-1].log, keep="\n").rstrip()
+        parts.append(f"log of attempt {attempts[-1].attempt}\n" + _indented(told))
     if attempts and attempts[-1].traceback:
         trace = output.clean(attempts[-1].traceback, keep="\n").rstrip()
         parts.append("last traceback\n" + _indented(trace))
+    if events:
+        parts.append("history\n" + _indented("\n".join(map(event_line, events))))
     return "\n\n".join(parts)
 
 
 def _attempts(attempts: Sequence[Attempt]) -> str:
     return output.table(
-        ("attempt", "outcome", "ended", "ran", "worker", "error"),
+        ("attempt", "outcome", "ended", "ran", "worker", "host", "version", "error"),
         [
             (
                 one.attempt,
@@ -352,6 +364,8 @@ def _attempts(attempts: Sequence[Attempt]) -> str:
                 if one.started_at and one.ended_at
                 else "-",
                 one.worker or "-",
+                one.host or "-",
+                one.version or "-",
                 ": ".join(part for part in (one.error_kind, one.message) if part),
             )
             for one in attempts

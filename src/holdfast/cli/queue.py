@@ -76,6 +76,7 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
     lane_limit    leases at a time in each lane
     lane_on_failure   skip, retry or halt
     fanout        parts it is spread over
+    activity      off, failures or all;  keep_activity  7d
     """
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
@@ -117,6 +118,37 @@ def resume(session: Session, name: str) -> None:
         was_paused = _get(client, name).paused_at is not None
         found = client.resume(name, actor=actor())
     session.answer(found, lambda: f"{name} resumed" if was_paused else f"{name} was not paused")
+
+
+@queue.command(examples=["holdfast queue explain mail", "holdfast queue explain mail --json"])
+@click.argument("name", metavar="QUEUE")
+@pass_session
+def explain(session: Session, name: str) -> None:
+    """Say in one sentence how a queue does, and what keeps it back."""
+    with session.client() as client:
+        _get(client, name)
+        why = client.explain_queue(name)
+    session.answer({"queue": name, "explain": why}, lambda: output.clean(why))
+
+
+@queue.command(
+    examples=["holdfast queue forecast", "holdfast queue forecast mail --target 10m"],
+)
+@click.argument("name", metavar="[QUEUE]", required=False)
+@click.option(
+    "--target", type=duration, metavar="10m", help="how many slots would drain it in this time?"
+)
+@click.option("--span", type=duration, default="5m", metavar="5m", help="the pace of how long")
+@pass_session
+def forecast(session: Session, name: str | None, target: timedelta | None, span: timedelta) -> None:
+    """Say when queues will have drained, and how many slots that takes."""
+    with session.client() as client:
+        if name is not None:
+            _get(client, name)
+        found = client.forecast(name, target=target, span=span)
+    session.answer(found, lambda: "\n".join(output.clean(one.sentence) for one in found))
+    if not found:
+        session.say("there is no queue yet: holdfast job enqueue makes one")
 
 
 def queue_table(queues: list[Queue]) -> str:
@@ -177,6 +209,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "lane_limit": whole,
     "lane_on_failure": str,
     "fanout": whole,
+    "activity": str,
+    "keep_activity": duration,
 }
 
 

@@ -50,6 +50,7 @@ def networks(value: str) -> list[str]:
 
 @click.command(
     cls=Command,
+    context_settings={"auto_envvar_prefix": "HOLDFAST_SERVE"},
     short_help="Serve the HTTP API and the dashboard.",
     examples=[
         "holdfast serve",

@@ -62,6 +62,7 @@ def positive(value: str) -> int:
 
 @click.group(
     cls=AppOrCommand,
+    context_settings={"auto_envvar_prefix": "HOLDFAST_WORKER"},
     invoke_without_command=True,
     short_help="Run the jobs of an app; see and stop workers.",
     examples=["holdfast worker shop.jobs:app -q mail:8,axiom:1", "holdfast worker app.py --reload"],

@@ -22,19 +22,27 @@ from holdfast.client._async_doors import AsyncBound, AsyncPool
 from holdfast.client._call import Call, Row, may_retry
 from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.model import (
+    Activity,
+    Anomaly,
+    AnomalyChange,
     ApiToken,
     Attempt,
     Caller,
     Change,
+    Checkup,
     Claim,
     Count,
     DeadGroup,
     Declared,
     Depth,
+    Detector,
     Doubtful,
     DueSchedule,
     Duration,
     Enqueued,
+    Event,
+    Finding,
+    Forecast,
     Found,
     Held,
     Job,
@@ -43,6 +51,7 @@ from holdfast.model import (
     Lane,
     LaneReleased,
     Lease,
+    Mute,
     NewJob,
     NewSchedule,
     NewToken,
@@ -57,9 +66,11 @@ from holdfast.model import (
     Settled,
     Settlement,
     Slot,
+    Strike,
     System,
     Tended,
     Ticket,
+    Webhook,
     WorkerRow,
 )
 
@@ -72,7 +83,10 @@ _QUEUE = wire.columns(Queue)
 _SCHEDULE = wire.columns(Schedule)
 _SLOT = wire.columns(Slot)
 _OPERATION = wire.columns(Operation)
+_STRIKE = wire.columns(Strike)
 _TOKEN = wire.columns(ApiToken)
+_ANOMALY = wire.columns(Anomaly)
+_WEBHOOK = wire.columns(Webhook)
 _MINUTE = timedelta(minutes=1)
 _ACK: LiteralString = (
     "select id, outcome, detail from holdfast.ack("
@@ -105,7 +119,7 @@ select (select max(m.version) from holdfast.migration m),
 """
 # Pages of one log are shown as one.
 _RELATIONS: LiteralString = """
-select regexp_replace(t.relname, '_[0-9]{8}.*$', '') as name,
+select regexp_replace(t.relname, '_([0-9]{8}.*|[0-9]{2}|rest)$', '') as name,
   sum(pg_total_relation_size(t.relid))::bigint as size, sum(t.n_live_tup)::bigint,
   sum(t.n_dead_tup)::bigint, max(greatest(t.last_vacuum, t.last_autovacuum))
 from pg_stat_all_tables t
@@ -481,14 +495,22 @@ class AsyncClient:
         assert isinstance(at, datetime)
         return at
 
-    async def beat(self, worker: str, **facts: Any) -> bool:
+    async def beat(
+        self, worker: str, *, measured: Mapping[str, Any] | None = None, **facts: Any
+    ) -> bool:
         """Say that a worker lives, and what there is to know of it; whether it should stop.
 
         Facts that are left out stay as they were: host, pid, version, python, started_at, queues,
-        kinds, slots, busy, rss, loop_lag, claimed, acked, failed, lost.
+        kinds, slots, busy, rss, loop_lag, claimed, acked, failed, lost, busy_time, claimed_at,
+        acked_at, claims. `measured` is what it measured since the last time, and is not repeated.
         """
-        sql = "select stop from holdfast.beat(worker => %s::text, facts => %s::jsonb)"
-        call = Call("beat", sql, [worker, wire.settings(facts, "facts")])
+        sql = (
+            "select stop from holdfast.beat("
+            "worker => %s::text, facts => %s::jsonb, measured => %s::jsonb)"
+        )
+        told = None if measured is None else wire.settings(measured, "measured")
+        parameters = [worker, wire.settings(facts, "facts"), told]
+        call = Call("beat", sql, parameters, repeatable=measured is None)
         [(stop,)] = await self._door.run(call)
         return bool(stop)
 
@@ -523,8 +545,8 @@ class AsyncClient:
     async def tend(self, holder: str, *, length: Duration = 5.0) -> Tended:
         """Do all housekeeping once if `holder` leads, in one call; see `lead` and `upkeep`."""
         sql = (
-            "select leads, done, next_slot, doubtful, operating from holdfast.tend("
-            "holder => %s::text, length => %s::interval)"
+            "select leads, done, next_slot, doubtful, operating, detecting, delivering "
+            "from holdfast.tend(holder => %s::text, length => %s::interval)"
         )
         call = Call("tend", sql, [holder, wire.interval(length)])
         [(leads, done, *rest)] = await self._door.run(call)
@@ -704,6 +726,18 @@ class AsyncClient:
         """Say in one sentence why a job is not running."""
         sql = "select holdfast.explain(id => %s::uuid)"
         [(sentence,)] = await self._door.run(Call("explain", sql, [id], reads=True))
+        return str(sentence)
+
+    async def explain_queue(self, queue: str) -> str:
+        """Say in one sentence how a queue does, and what keeps it back."""
+        sql = "select holdfast.explain_queue(queue => %s::text)"
+        [(sentence,)] = await self._door.run(Call("explain_queue", sql, [queue], reads=True))
+        return str(sentence)
+
+    async def explain_lane(self, queue: str, lane: str) -> str:
+        """Say in one sentence who holds a lane, and what is next in it."""
+        sql = "select holdfast.explain_lane(queue => %s::text, lane => %s::text)"
+        [(sentence,)] = await self._door.run(Call("explain_lane", sql, [queue, lane], reads=True))
         return str(sentence)
 
     async def queues(self) -> list[Queue]:
@@ -908,16 +942,28 @@ class AsyncClient:
         [row] = await self._door.run(Call("lane_release", sql, [queue, lane, actor]))
         return LaneReleased(*row)
 
-    async def tell(self, worker: str, facts: Mapping[str, Any], counts: Mapping[str, int]) -> bool:
+    async def tell(
+        self,
+        worker: str,
+        facts: Mapping[str, Any],
+        counts: Mapping[str, float],
+        measured: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Say for a worker that it lives, and what it did since; whether it should stop.
 
-        Facts are those of `beat`; counts (claimed, acked, failed, lost) add up over all who tell.
+        Facts and what it measured are those of `beat`; counts (claimed, acked, failed, lost,
+        busy_time) add up over all who tell.
         """
         sql = (
-            "select stop from holdfast.tell("
-            "worker => %s::text, facts => %s::jsonb, counts => %s::jsonb)"
+            "select stop from holdfast.tell(worker => %s::text, facts => %s::jsonb, "
+            "counts => %s::jsonb, measured => %s::jsonb)"
         )
-        parameters = [worker, wire.settings(facts, "facts"), wire.settings(counts, "counts")]
+        said = [wire.settings(facts, "facts"), wire.settings(counts, "counts")]
+        parameters = [
+            worker,
+            *said,
+            None if measured is None else wire.settings(measured, "measured"),
+        ]
         [(stop,)] = await self._door.run(Call("tell", sql, parameters, repeatable=False))
         return bool(stop)
 
@@ -1097,6 +1143,280 @@ class AsyncClient:
         sql = f"select {_OPERATION} from holdfast.operations where id = %s::bigint"
         rows = await self._door.run(Call("operation", sql, [id], reads=True))
         return Operation(*rows[0]) if rows else None
+
+    async def activity(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        kind: str | None = None,
+        event: str | None = None,
+        actor: str | None = None,
+        worker: str | None = None,
+        job: UUID | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        patience: Duration = 0.1,
+    ) -> Activity:
+        """Return what happened, newest first; `after` a place in the log, the oldest first.
+
+        Looked for not much longer than `patience`: where `searched_to` of the answer is a place,
+        a look `before` it, or `after` it, goes on.
+        """
+        sql = (
+            f"select {wire.columns(Event)}, searched_to from (select (a.entry).*, a.searched_to "
+            "from holdfast.activity(queues => %s::text[], kind => %s::text, event => %s::text, "
+            "actor => %s::text, worker => %s::text, job => %s::uuid, since => %s::timestamptz, "
+            "until => %s::timestamptz, before => %s::bigint, after => %s::bigint, "
+            "max_events => %s::int, patience => %s::interval) a) e"
+        )
+        names = None if queues is None else [*queues]
+        span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
+        place = [before, after, limit, wire.interval(patience)]
+        parameters = [names, kind, event, actor, worker, job, *span, *place]
+        rows = await self._door.run(Call("activity", sql, parameters, reads=True))
+        events = [Event(*row[:-1]) for row in rows if row[0] is not None]
+        return Activity(events, rows[0][-1] if rows else None)
+
+    async def series(
+        self,
+        metric: str,
+        *,
+        queues: Sequence[str] | None = None,
+        kind: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: Duration = 60.0,
+    ) -> list[tuple[datetime, float | None]]:
+        """Return a metric over time, a value per `step`; where nobody looked there is none.
+
+        Metrics are enqueued, done and failed, per second; queued, leased and dead; oldest, and
+        p50, p95 and p99 of pickup and run, as in `run_p95`, in seconds.
+        """
+        sql = (
+            "select at, value from holdfast.series(metric => %s::text, queues => %s::text[], "
+            "kind => %s::text, since => %s::timestamptz, until => %s::timestamptz, "
+            "step => %s::interval)"
+        )
+        names = None if queues is None else [*queues]
+        span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
+        parameters = [metric, names, kind, *span, wire.interval(step)]
+        rows = await self._door.run(Call("series", sql, parameters, reads=True))
+        return [(at, value) for at, value in rows]
+
+    async def strikes(self, *, all: bool = False) -> list[Strike]:
+        """Return the strikes that are in force, the newest first; `all`: also those that are over.
+
+        What is over is forgotten after 90 days.
+        """
+        sql = (
+            f"select {_STRIKE} from holdfast.strikes where in_force or %s::boolean "
+            "order by number desc"
+        )
+        return [
+            Strike(*row) for row in await self._door.run(Call("strikes", sql, [all], reads=True))
+        ]
+
+    async def strike_add(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        mode: str = "hold",
+        reason: str | None = None,
+        expires: Duration | None = None,
+        actor: str | None = None,
+    ) -> Strike:
+        """Let no job run that is of this queue and kind and whose payload contains this one.
+
+        Whoever claims after this has returned gets none of them. What runs goes on.
+        """
+        sql = (
+            f"select {_STRIKE} from holdfast.strike_add(mode => %s::text, queue => %s::text, "
+            "kind => %s::text, payload => %s::jsonb, reason => %s::text, expires => %s::interval, "
+            "actor => %s::text)"
+        )
+        wanted = None if payload is None else wire.encoded(payload, "payload").decode()
+        parameters = [mode, queue, kind, wanted, reason, wire.interval(expires), actor]
+        [row] = await self._door.run(Call("strike_add", sql, parameters, repeatable=False))
+        return Strike(*row)
+
+    async def strike_lift(
+        self, number: int, *, reason: str | None = None, actor: str | None = None
+    ) -> Strike | None:
+        """Let the jobs of a strike run again; None if there is none of that number."""
+        sql = (
+            f"select {_STRIKE} from holdfast.strike_lift("
+            "number => %s::bigint, reason => %s::text, actor => %s::text)"
+        )
+        rows = await self._door.run(Call("strike_lift", sql, [number, reason, actor]))
+        return Strike(*rows[0]) if rows else None
+
+    async def detect(self, codes: Sequence[str] | None = None) -> list[AnomalyChange]:
+        """Run the detectors that are due, or those named; returns what changed."""
+        columns = wire.columns(AnomalyChange)
+        sql = f"select {columns} from holdfast.detect(codes => %s::text[])"
+        rows = await self._door.run(Call("detect", sql, [None if codes is None else [*codes]]))
+        return [AnomalyChange(*row) for row in rows]
+
+    async def detector_due(self, code: str, *, every: Duration = 60.0) -> bool:
+        """Whether a detector of one's own should look now: one caller in each span is told so."""
+        sql = "select holdfast.detector_due(code => %s::text, every => %s::interval)"
+        [(due,)] = await self._door.run(Call("detector_due", sql, [code, wire.interval(every)]))
+        return bool(due)
+
+    async def report(self, code: str, findings: Iterable[Finding]) -> list[AnomalyChange]:
+        """Say all that a detector of one's own finds now; what it finds no more is over."""
+        sql = (
+            "select id, %s::text, change, severity, queue, subject, title, muted "
+            "from holdfast.report(code => %s::text, findings => %s::jsonb)"
+        )
+        parameters = [code, code, wire.findings(findings)]
+        rows = await self._door.run(Call("report", sql, parameters))
+        return [AnomalyChange(*row) for row in rows]
+
+    async def anomalies(self, *, over: bool = False, limit: int = 500) -> list[Anomaly]:
+        """Return what looks wrong, the worst and newest first; `over`: what did within a week."""
+        sql = (
+            f"select {_ANOMALY} from holdfast.anomalies where (resolved_at is not null) = %s "
+            "order by muted, array_position(array['critical', 'warning', 'info'], severity), "
+            "raised_at desc, id limit %s::int"
+        )
+        rows = await self._door.run(Call("anomalies", sql, [over, limit], reads=True))
+        return [Anomaly(*row) for row in rows]
+
+    async def anomaly(self, id: str) -> Anomaly | None:
+        """Return one anomaly; None if there is none of that id."""
+        sql = f"select {_ANOMALY} from holdfast.anomalies where id = %s::text"
+        rows = await self._door.run(Call("anomaly", sql, [id], reads=True))
+        return Anomaly(*rows[0]) if rows else None
+
+    async def anomaly_ack(
+        self, id: str, *, note: str | None = None, actor: str | None = None
+    ) -> Anomaly | None:
+        """Say that somebody knows and cares; None if there is none of that id."""
+        sql = (
+            f"select {_ANOMALY} from holdfast.anomaly_ack("
+            "id => %s::text, note => %s::text, actor => %s::text)"
+        )
+        rows = await self._door.run(Call("anomaly_ack", sql, [id, note, actor]))
+        return Anomaly(*rows[0]) if rows else None
+
+    async def anomaly_mute(
+        self,
+        code: str,
+        *,
+        until: datetime | None = None,
+        queue: str | None = None,
+        subject: str | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Tell nobody of what a detector finds, in all queues or one, for good or `until` then."""
+        sql = (
+            "select holdfast.anomaly_mute(code => %s::text, until => %s::timestamptz, "
+            "queue => %s::text, subject => %s::text, reason => %s::text, actor => %s::text)"
+        )
+        end = until and wire.moment(until, "until")
+        parameters = [code, end, queue, subject, reason, actor]
+        await self._door.run(Call("anomaly_mute", sql, parameters))
+
+    async def anomaly_unmute(
+        self,
+        code: str,
+        *,
+        queue: str | None = None,
+        subject: str | None = None,
+        actor: str | None = None,
+    ) -> bool:
+        """Tell again of what was muted; False if it was not."""
+        sql = (
+            "select holdfast.anomaly_unmute(code => %s::text, queue => %s::text, "
+            "subject => %s::text, actor => %s::text)"
+        )
+        parameters = [code, queue, subject, actor]
+        [(found,)] = await self._door.run(Call("anomaly_unmute", sql, parameters))
+        return bool(found)
+
+    async def mutes(self) -> list[Mute]:
+        """Return what nobody is told of."""
+        sql = f"select {wire.columns(Mute)} from holdfast.mutes order by code, queue, subject"
+        return [Mute(*row) for row in await self._door.run(Call("mutes", sql, reads=True))]
+
+    async def detectors(self) -> list[Detector]:
+        """Return every detector, by its code."""
+        sql = f"select {wire.columns(Detector)} from holdfast.detectors order by code"
+        return [Detector(*row) for row in await self._door.run(Call("detectors", sql, reads=True))]
+
+    async def detector_set(
+        self, code: str, *, queue: str | None = None, actor: str | None = None, **settings: Any
+    ) -> Detector:
+        """Change how closely a detector looks, at all queues or one: `enabled`, thresholds.
+
+        Thresholds are numbers; None goes back to what is usual.
+        """
+        sql = (
+            f"select {wire.columns(Detector)} from holdfast.detector_set(code => %s::text, "
+            "settings => %s::jsonb, queue => %s::text, actor => %s::text)"
+        )
+        parameters = [code, wire.settings(settings, "settings"), queue, actor]
+        [row] = await self._door.run(Call("detector_set", sql, parameters))
+        return Detector(*row)
+
+    async def webhooks(self) -> list[Webhook]:
+        """Return who is told of anomalies by HTTP, by name; without the secrets."""
+        sql = f"select {_WEBHOOK} from holdfast.webhooks order by name"
+        return [Webhook(*row) for row in await self._door.run(Call("webhooks", sql, reads=True))]
+
+    async def webhook_set(self, name: str, *, actor: str | None = None, **settings: Any) -> Webhook:
+        """Make or change a webhook: url, secret, severity, codes, queues."""
+        sql = (
+            f"select {_WEBHOOK} from holdfast.webhook_set("
+            "name => %s::text, settings => %s::jsonb, actor => %s::text)"
+        )
+        parameters = [name, wire.settings(settings, "settings"), actor]
+        [row] = await self._door.run(Call("webhook_set", sql, parameters))
+        return Webhook(*row)
+
+    async def webhook_delete(self, name: str, *, actor: str | None = None) -> bool:
+        """Tell a webhook nothing more; False if there was none of that name."""
+        sql = "select holdfast.webhook_delete(name => %s::text, actor => %s::text)"
+        [(found,)] = await self._door.run(Call("webhook_delete", sql, [name, actor]))
+        return bool(found)
+
+    async def webhook_target(self, name: str) -> tuple[str, str] | None:
+        """Return where a webhook is and its secret, for whoever delivers; None if it is gone."""
+        sql = "select url, secret from holdfast.webhook_target(name => %s::text)"
+        for url, secret in await self._door.run(Call("webhook_target", sql, [name], reads=True)):
+            return url, secret
+        return None
+
+    async def forecast(
+        self,
+        queue: str | None = None,
+        *,
+        target: Duration | None = None,
+        span: Duration = 300.0,
+    ) -> list[Forecast]:
+        """Say for each queue, or one, when it will have drained at the pace of the last `span`.
+
+        With a `target`, how many slots would have to be at work to have it drained within that.
+        """
+        sql = (
+            f"select {wire.columns(Forecast)} from holdfast.forecast(only_queue => %s::text, "
+            "target => %s::interval, span => %s::interval)"
+        )
+        parameters = [queue, wire.interval(target), wire.interval(span)]
+        rows = await self._door.run(Call("forecast", sql, parameters, reads=True))
+        return [Forecast(*row) for row in rows]
+
+    async def doctor(self) -> list[Checkup]:
+        """Return what the database says of its own health."""
+        sql = f"select {wire.columns(Checkup)} from holdfast.doctor()"
+        return [Checkup(*row) for row in await self._door.run(Call("doctor", sql))]
 
     async def depth(self) -> list[Depth]:
         """Return how many jobs there are by queue, kind and state, from kept counters."""

@@ -21,6 +21,7 @@ from holdfast.model import (
     Ack,
     Cancel,
     Duration,
+    Finding,
     Held,
     Nack,
     NewJob,
@@ -107,6 +108,15 @@ def results(values: Sequence[Any] | None) -> str | None:
     if values is None:
         return None
     return msgspec.json.encode([msgspec.Raw(encoded(v, "result")) for v in values]).decode()
+
+
+def findings(found: Iterable[Finding]) -> str:
+    """Encode what a detector of one's own found as the array holdfast.report takes."""
+    said = [
+        {f.name: value for f in fields(one) if (value := getattr(one, f.name)) is not None}
+        for one in found
+    ]
+    return encoded(said, "findings").decode()
 
 
 def progress(said: Sequence[Mapping[str, Any] | None] | None) -> str | None:
@@ -279,6 +289,8 @@ def _settlement(wanted: Settlement) -> dict[str, Any]:
         item["error_kind"] = text(wanted.error_kind)
         item["message"] = text(wanted.message)
         item["traceback"] = text(wanted.traceback)
+        if wanted.log:
+            item["log"] = text(wanted.log)
         if wanted.final:
             item["final"] = True
     if (delay := interval(wanted.delay)) is not None:

@@ -224,6 +224,49 @@ class LaneOf(Body):
     queue: QueueName = "default"
 
 
+class Anomalies(Body):
+    """Which anomalies: those that last, or those that are over."""
+
+    over: bool = False
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class Noted(Body):
+    """A word to those who look later."""
+
+    note: Text | None = None
+
+
+class Muted(Body):
+    """Silence, for good or for a while, of one anomaly or all that its detector finds."""
+
+    seconds: LeaseSeconds | None = None
+    reason: Text | None = None
+    all: bool = False
+
+
+class Unmuted(Body):
+    """The end of a silence, of one anomaly or all that its detector finds."""
+
+    all: bool = False
+
+
+class Tuned(Body):
+    """How closely a detector looks, at all queues or one; null goes back to what is usual."""
+
+    enabled: bool | None = None
+    thresholds: dict[str, Annotated[float, Meta(ge=0, le=1e9)] | None] = field(default_factory=dict)
+    queue: QueueName | None = None
+
+
+class Forecast(Body):
+    """Of which queue, to be drained within which target, at the pace of how long."""
+
+    queue: Annotated[str, Meta(max_length=120)] = ""
+    target: Annotated[float, Meta(ge=1, le=2_592_000)] | None = None
+    span: Annotated[float, Meta(ge=10, le=86400)] = 300.0
+
+
 class Previewed(Body):
     """One verb for all jobs that match a filter."""
 
@@ -274,10 +317,57 @@ class Link(Body):
 class Series(Body):
     """Which numbers over time."""
 
-    metric: Literal["queued", "leased", "dead", "oldest", "done", "enqueued"] = "done"
+    metric: Literal[
+        "queued",
+        "leased",
+        "dead",
+        "oldest",
+        "done",
+        "enqueued",
+        "failed",
+        "pickup_p50",
+        "pickup_p95",
+        "pickup_p99",
+        "run_p50",
+        "run_p95",
+        "run_p99",
+    ] = "done"
     queue: Annotated[str, Meta(max_length=120)] = ""
+    kind: Annotated[str, Meta(max_length=200)] = ""
     start: Annotated[float, Meta(ge=0)] | Moment | None = field(default=None, name="from")
     step: Annotated[int, Meta(ge=1, le=86400)] = 10
+
+
+class Asked(Body):
+    """Which events of the activity log."""
+
+    queue: Annotated[str, Meta(max_length=120)] = ""
+    kind: Annotated[str, Meta(max_length=200)] = ""
+    event: Annotated[str, Meta(max_length=50)] = ""
+    actor: Annotated[str, Meta(max_length=200)] = ""
+    worker: Annotated[str, Meta(max_length=200)] = ""
+    job: Annotated[str, Meta(max_length=36)] = ""
+    start: Moment | None = field(default=None, name="from")
+    end: Moment | None = field(default=None, name="until")
+    cursor: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*$")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class NewStrike(Body):
+    """A rule by which jobs do not run."""
+
+    mode: Literal["hold", "skip"] = "hold"
+    queue: QueueName | None = None
+    kind: Name | None = None
+    payload: dict[str, Any] | None = None
+    reason: Text | None = None
+    expires: LeaseSeconds | None = None
+
+
+class Strikes(Body):
+    """Which strikes."""
+
+    all: bool = False
 
 
 class Limit(Body):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.errors import HoldfastError
-from holdfast.model import Job, Operation, Queue
+from holdfast.model import Anomaly, Job, Operation, Queue
 from holdfast.server import answers
 from holdfast.server.access import User
 from holdfast.server.problems import SOON, Problem
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # At most four looks a second; one a second while nothing happens, or where nothing is heard.
 QUICK = 0.25
 CALM = 1.0
+# As many are compared, the worst.
+ANOMALIES = 200
 PING = 15.0
 # A socket that takes nothing for so long is dropped.
 STALLED = 30.0
@@ -94,6 +96,7 @@ class Feed:
         self._queues: dict[str, Queue] | None = None
         self._jobs: dict[UUID, tuple[Any, ...]] = {}
         self._operations: dict[int, tuple[Any, ...]] = {}
+        self._anomalies: dict[str, tuple[Any, ...]] | None = None
         self._looked_at = 0.0
         self._plain = 0
         self._said: list[tuple[Any, Sequence[str]]] = []
@@ -149,6 +152,8 @@ class Feed:
             with contextlib.suppress(HoldfastError):
                 if self._queues is None:
                     self._queues = _named(await self._live.reads.queues())
+                if self._anomalies is None:
+                    self._anomalies = _marks(await self._live.reads.anomalies(limit=ANOMALIES))
             about = {"mode": self.mode, "at": datetime.now(UTC)}
             yield self._framed("hello", about, stream.seq)
             for job in await self._jobs_of(sorted(stream.watch)):
@@ -169,6 +174,7 @@ class Feed:
             if not self._streams:
                 self._someone.clear()
                 self._queues, self._jobs, self._operations = None, {}, {}
+                self._anomalies = None
 
     def _admit(self, stream: Stream) -> None:
         if len(self._streams) >= self._most:
@@ -254,6 +260,7 @@ class Feed:
         if monotonic() - self._looked_at > CALM:
             self._looked_at = monotonic()
             changed |= self._compare_operations(await self._live.reads.operations(limit=20))
+            changed |= self._compare_anomalies(await self._live.reads.anomalies(limit=ANOMALIES))
         return changed
 
     def _compare_queues(self, found: Sequence[Queue]) -> bool:
@@ -309,10 +316,31 @@ class Feed:
                 self._publish("op", operation(one), None)
         return changed
 
+    def _compare_anomalies(self, found: Sequence[Anomaly]) -> bool:
+        known, now = self._anomalies, _marks(found)
+        self._anomalies = now
+        if known is None:
+            return False
+        changed = [one for one in found if known.get(one.id) != now[one.id]]
+        for one in changed:
+            about = {"change": "changed" if one.id in known else "raised"}
+            queues = None if one.queue is None else (one.queue,)
+            self._publish("anomaly", answers.record(one) | about, queues)
+        over = known.keys() - now.keys()
+        for id in sorted(over):
+            queue = known[id][0]
+            queues = None if queue is None else (queue,)
+            self._publish("anomaly", {"id": id, "queue": queue, "change": "resolved"}, queues)
+        return bool(changed or over)
+
 
 def operation(one: Operation) -> dict[str, Any]:
     """Return an operation as JSON can say it, its id as a string."""
     return answers.record(one) | {"id": str(one.id), "done": one.seen}
+
+
+def _marks(found: Sequence[Anomaly]) -> dict[str, tuple[Any, ...]]:
+    return {one.id: (one.queue, one.severity, one.acked_at, one.muted) for one in found}
 
 
 _COUNTS = ("queued", "leased", "dead", "done", "cancelled", "archived")

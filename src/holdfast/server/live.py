@@ -15,6 +15,7 @@ from holdfast import schema
 from holdfast.client import AsyncClient, Client
 from holdfast.events import Listener
 from holdfast.model import (
+    Anomaly,
     DeadGroup,
     Depth,
     Enqueued,
@@ -32,7 +33,6 @@ from holdfast.server.feed import Feed
 from holdfast.server.operations import Operations
 from holdfast.server.prometheus import Totals
 from holdfast.server.redaction import Redaction
-from holdfast.server.series import Series
 from holdfast.server.settings import Settings
 from holdfast.server.waits import Waits
 from holdfast.upkeep import Upkeep
@@ -71,7 +71,6 @@ class Live:
         self.waits = Waits(self.client, server=self.id, most=settings.waits)
         self.consumers = Consumers(self.client)
         self.operations = Operations(self.client)
-        self.series = Series(self)
         self.totals = Totals()
         self.feed = Feed(self, most=settings.streams, most_per_address=settings.streams_per_address)
         self._shared = _Shared(settings.fresh)
@@ -167,8 +166,12 @@ class Live:
         """Return what the database is, as it was within seconds: sizes are dear to find out."""
         return await self._slow.get("system", self.reads.system)
 
+    async def anomalies(self) -> list[Anomaly]:
+        """Return what looks wrong, as it did within a second."""
+        return await self._shared.get("anomalies", self.reads.anomalies)
+
     def _start(self) -> None:
-        loops = [self.waits.poll(), self.feed.run(), self.series.run()]
+        loops = [self.waits.poll(), self.feed.run()]
         if not self.settings.read_only:
             loops += [self.consumers.run(), self.operations.run()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]

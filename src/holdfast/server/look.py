@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast import cron
 from holdfast.errors import InvalidSchedule, UnknownJob, UnknownQueue, UnknownSchedule
-from holdfast.model import Job, Operation, Schedule, WorkerRow
+from holdfast.model import Event, Job, Operation, Schedule, Strike, WorkerRow
 from holdfast.server import answers, bodies
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
@@ -51,7 +51,11 @@ async def job(call: Call) -> Answer:
     told["explain"] = await call.reads.explain(found.id)
     include = set(call.asked.include.split(","))
     if "attempts" in include:
-        told["attempts"] = [answers.record(one) for one in await call.reads.attempts(found.id)]
+        attempts = await call.reads.attempts(found.id)
+        told["attempts"] = [call.live.redaction.attempt(found, one) for one in attempts]
+    if "events" in include:
+        page = await call.reads.activity(job=found.id, limit=200)
+        told["events"] = [_event(call, one) for one in page.events]
     return Answer(told)
 
 
@@ -167,46 +171,81 @@ async def find_operation(call: Call) -> Operation:
 
 
 async def series(call: Call) -> Answer:
-    """Tell a metric over time, as this server saw it."""
+    """Tell a metric over time."""
     asked: bodies.Series = call.asked
-    queues = [asked.queue] if asked.queue else None
-    if call.user.queues is not None:
-        call.user.check_queues(queues or ())
-        queues = queues or list(call.user.queues)
-    start = asked.start.timestamp() if isinstance(asked.start, datetime) else asked.start or 0.0
-    points = call.live.series.points(asked.metric, queues, start, asked.step)
+    start = asked.start
+    since = datetime.fromtimestamp(start, UTC) if isinstance(start, int | float) else start
+    points = await call.reads.series(
+        asked.metric,
+        queues=_queues_of(call, asked.queue),
+        kind=asked.kind or None,
+        since=since,
+        step=asked.step,
+    )
     return Answer(
         {
             "metric": asked.metric,
             "queue": asked.queue or None,
             "step": asked.step,
-            "points": points,
+            "points": [(int(at.timestamp()), value) for at, value in points],
         }
     )
 
 
-async def anomalies(call: Call) -> Answer:
-    """List what looks wrong: nothing, until something looks for it."""
-    return Answer({"anomalies": []})
-
-
-async def events(call: Call) -> Answer:
-    """List what was done to many jobs, and by whom, the newest first."""
-    found = await call.reads.operations(limit=call.asked.limit)
+async def activity(call: Call) -> Answer:
+    """List what happened and what people did, the newest first."""
+    asked: bodies.Asked = call.asked
+    job = None
+    if asked.job:
+        call.request.path_params["id"] = asked.job
+        job = await call.job_id()
+    page = await call.reads.activity(
+        queues=_queues_of(call, asked.queue),
+        kind=asked.kind or None,
+        event=asked.event or None,
+        actor=asked.actor or None,
+        worker=asked.worker or None,
+        job=job,
+        since=asked.start,
+        until=asked.end,
+        before=int(asked.cursor) if asked.cursor else None,
+        limit=asked.limit,
+    )
+    last = page.searched_to
+    if last is None and len(page.events) == asked.limit:
+        last = page.events[-1].seq
     return Answer(
         {
-            "events": [
-                {
-                    "at": answers.moment(one.started_at),
-                    "event": f"operation {one.state}",
-                    "actor": one.actor,
-                    "operation": operation(one),
-                }
-                for one in found
-                if _is_mine(call, one)
-            ]
+            "events": [_event(call, one) for one in page.events],
+            "cursor": None if last is None else str(last),
         }
     )
+
+
+async def strikes(call: Call) -> Answer:
+    """List rules by which jobs do not run, the newest first."""
+    found = await call.reads.strikes(all=call.asked.all)
+    seen = [one for one in found if one.queue is None or call.user.sees(one.queue)]
+    return Answer({"strikes": [strike(call, one) for one in seen]})
+
+
+def strike(call: Call, one: Strike) -> dict[str, Any]:
+    """Return a strike as JSON can say it, without what is redacted."""
+    told = answers.record(one)
+    return told | {"payload": call.live.redaction.payload(one.kind, told["payload"])}
+
+
+def _event(call: Call, one: Event) -> dict[str, Any]:
+    told = answers.record(one) | {"id": str(one.seq)}
+    del told["seq"]
+    return told | {"detail": call.live.redaction.detail(one.kind, told["detail"])}
+
+
+def _queues_of(call: Call, queue: str) -> list[str] | None:
+    if queue:
+        call.user.check_queues([queue])
+        return [queue]
+    return None if call.user.queues is None else list(call.user.queues)
 
 
 def _is_mine(call: Call, one: Operation) -> bool:

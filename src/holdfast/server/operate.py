@@ -9,7 +9,13 @@ from uuid import UUID
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from holdfast.errors import UnknownJob, UnknownQueue, UnknownSchedule, UnknownWorker
+from holdfast.errors import (
+    UnknownJob,
+    UnknownQueue,
+    UnknownSchedule,
+    UnknownStrike,
+    UnknownWorker,
+)
 from holdfast.model import Change, Schedule
 from holdfast.server import answers, bodies, look
 from holdfast.server.call import Answer, Call
@@ -240,6 +246,45 @@ async def release_lane(call: Call) -> Answer:
         )
     call.live.note_change(said.queue)
     return Answer({"queue": said.queue, "lane": lane, **answers.record(done)})
+
+
+async def strike(call: Call) -> Answer:
+    """Let no job run that fits."""
+    said: bodies.NewStrike = call.said
+    if said.queue is not None:
+        call.user.check_queues([said.queue])
+    else:
+        call.user.check_everywhere()
+    call.live.redaction.check_payload(said.payload)
+    made = await call.client.strike_add(
+        queue=said.queue,
+        kind=said.kind,
+        payload=said.payload,
+        mode=said.mode,
+        reason=said.reason,
+        expires=said.expires,
+        actor=call.actor,
+    )
+    call.live.note_change()
+    return Answer(look.strike(call, made), 201)
+
+
+async def lift(call: Call) -> Answer:
+    """Let the jobs of a strike run again."""
+    text = call.part("number")
+    number = int(text) if text.isdecimal() and len(text) < 18 else -1
+    known = {one.number: one for one in await call.client.strikes(all=True)}
+    if number not in known:
+        raise UnknownStrike(text)
+    queue = known[number].queue
+    if queue is None:
+        call.user.check_everywhere()
+    else:
+        call.user.check_queues([queue])
+    lifted = await call.client.strike_lift(number, actor=call.actor)
+    assert lifted is not None
+    call.live.note_change()
+    return Answer(look.strike(call, lifted))
 
 
 async def preview(call: Call) -> Answer:

@@ -21,10 +21,12 @@ from holdfast.errors import (
     Refused,
     SchemaError,
     Unavailable,
+    UnknownAnomaly,
     UnknownJob,
     UnknownOutcome,
     UnknownQueue,
     UnknownSchedule,
+    UnknownStrike,
     UnknownWorker,
 )
 
@@ -103,7 +105,7 @@ def _as(error: HoldfastError, status: int, **facts: Any) -> Problem:
     return problem
 
 
-_CODES = {"HF412": 409}
+_CODES = {"HF412": 409, "HF227": 404}
 # The first that fits, so the narrower one stands before the wider.
 _STATUSES: dict[type[HoldfastError], int] = {
     Unavailable: 503,
@@ -113,6 +115,8 @@ _STATUSES: dict[type[HoldfastError], int] = {
     UnknownQueue: 404,
     UnknownSchedule: 404,
     UnknownWorker: 404,
+    UnknownAnomaly: 404,
+    UnknownStrike: 404,
     Misuse: 422,
     Refused: 403,
 }
@@ -132,12 +136,16 @@ TITLES = {
     "HF204": "Bad value",
     "HF207": "Token missing",
     "HF210": "Payload too large",
+    "HF219": "Bad finding",
     "HF220": "Bad filter",
     "HF221": "Bad setting",
     "HF222": "Cannot be edited",
     "HF223": "Bad schedule",
     "HF224": "Bad token",
     "HF225": "Bad operation",
+    "HF227": "No such detector",
+    "HF228": "Bad strike",
+    "HF229": "Bad metric",
     "HF300": "Lease lost",
     "HF310": "No such job",
     "HF311": "No such queue",
@@ -147,6 +155,8 @@ TITLES = {
     "HF315": "No such token",
     "HF316": "No such lane",
     "HF317": "No message",
+    "HF318": "No such strike",
+    "HF319": "No such anomaly",
     "HF400": "Refusing to listen",
     "HF401": "Not allowed",
     "HF402": "Not signed in",

@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Misuse
-from holdfast.model import Job, Schedule
+from holdfast.model import Attempt, Job, Schedule
 from holdfast.server import answers
 from holdfast.server.problems import Problem
 
 MASK = "•••"
+# A shorter value is found in texts that have nothing to do with it.
+SHORTEST = 4
 _ROOTS = ("payload", "result", "headers")
 # Numbers stay as they were, digit for digit.
 _decode = msgspec.json.Decoder(float_hook=Decimal).decode
@@ -46,6 +48,43 @@ class Redaction:
                 told["declared"] = _masked(told["declared"], ["options", root, *path])
         return told
 
+    def attempt(self, job: Job, one: Attempt) -> dict[str, Any]:
+        """Return an attempt at a job; what is redacted of the job is masked in its texts too."""
+        told = answers.record(one)
+        hidden = self._hidden(job)
+        for name in ("message", "traceback", "log"):
+            for value in hidden if told[name] else ():
+                told[name] = told[name].replace(value, MASK)
+        return told
+
+    def payload(self, kind: str | None, raw: msgspec.Raw | None) -> msgspec.Raw | None:
+        """Return a payload, or a part of one, without what is redacted; of any kind if unknown."""
+        for only, root, path in self._rules:
+            if raw is not None and root == "payload" and (kind is None or only in ("", kind)):
+                raw = _masked(raw, path)
+        return raw
+
+    def detail(self, kind: str | None, raw: msgspec.Raw | None) -> msgspec.Raw | None:
+        """Return what an event says in detail, without what is redacted in it."""
+        for only, root, path in self._rules:
+            if raw is not None and (kind is None or only in ("", kind)):
+                raw = _masked(_masked(raw, ["was", root, *path]), [root, *path])
+        return raw
+
+    def _hidden(self, job: Job) -> list[str]:
+        """Return the redacted values of a job that are long enough to be told from other text."""
+        found: list[str] = []
+        roots = {
+            "payload": job.payload_json,
+            "result": job.result_json,
+            "headers": job.headers_json,
+        }
+        for root, path in self._paths(job.kind):
+            text = roots[root]
+            if text is not None:
+                found += _texts(_at(_decode(text), path))
+        return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+
     def check_filter(self, filter: str) -> None:
         """Refuse a filter that would find out a redacted value by asking for it."""
         for found in re.finditer(r"payload\.([^:\s\"]+):", filter):
@@ -57,6 +96,13 @@ class Redaction:
                     raise Problem(
                         403, "HF401", f"payload.{found[1]} is redacted and cannot be searched"
                     )
+
+    def check_payload(self, payload: Mapping[str, Any] | None) -> None:
+        """Refuse a condition that would find out a redacted value by trying it."""
+        for _, root, path in self._rules:
+            if payload is not None and root == "payload" and (not path or path[0] in payload):
+                told = ".".join([root, *path])
+                raise Problem(403, "HF401", f"{told} is redacted and cannot be asked for")
 
     def restored(
         self, kind: str, changes: Mapping[str, Any], stored: Mapping[str, str | None]
@@ -97,6 +143,25 @@ def _mask(value: Any, path: Sequence[str]) -> Any:
     if isinstance(value, list):
         return [_mask(part, path[1:] if path[0] == "*" else path) for part in value]
     return value
+
+
+def _at(value: Any, path: Sequence[str]) -> list[Any]:
+    if not path:
+        return [value]
+    if isinstance(value, dict):
+        return _at(value[path[0]], path[1:]) if path[0] in value else []
+    if isinstance(value, list):
+        rest = path[1:] if path[0] == "*" else path
+        return [found for part in value for found in _at(part, rest)]
+    return []
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for part in value.values() for text in _texts(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in _texts(part)]
+    return [] if value is None or isinstance(value, bool) else [str(value)]
 
 
 def _restore(value: Any, old: Any, path: Sequence[str]) -> Any:

@@ -216,16 +216,22 @@ async def config(call: Call) -> Answer:
 
 async def activity(call: Call) -> Answer:
     """List what happened, the newest first."""
-    events = (await look.events(call)).document["events"]
-    return Answer({"activities": [_activity(one) for one in events]})
+    told = (await look.activity(call)).document
+    activities = [one for event in told["events"] for one in _activities(event)]
+    return Answer({"activities": activities, "next_cursor": told["cursor"]})
 
 
 async def message_activity(call: Call) -> Answer:
     """List what happened to a message, the first thing first."""
     call.asked = bodies.OneJob(include="attempts,events")
     job = (await look.job(call)).document
-    events = job.get("events") or _past(job)
-    told = sorted(map(_activity, events), key=lambda one: one["timestamp"])
+    events = job["events"]
+    if all(one["event"] != "enqueued" for one in events):
+        # Not all of its life was noted: it tells that itself, and the log what was done to it.
+        done = [one for one in events if one["event"] not in ("nacked", "reaped")]
+        events = _past(job) + done
+    told = [one for event in events for one in _activities(event)]
+    told.sort(key=lambda one: one["timestamp"])
     return Answer({"message_id": job["id"], "status": STATUSES[job["state"]], "activities": told})
 
 
@@ -337,8 +343,9 @@ async def _walk(
     return told | {"messages": [message_of(job) for job in found], "next_cursor": cursor}
 
 
-def _activity(event: dict[str, Any]) -> dict[str, Any]:
-    return {
+def _activities(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the other dialect calls an event: of a last failure, two things."""
+    told = {
         "timestamp": event["at"],
         "action": _ACTIONS.get(event["event"], event["event"]),
         "message_id": event.get("job"),
@@ -347,8 +354,11 @@ def _activity(event: dict[str, Any]) -> dict[str, Any]:
         "consumer_id": event.get("worker"),
         "actor": event.get("actor"),
         "reason": event.get("reason"),
-        "details": event.get("detail") or event.get("operation"),
+        "details": event.get("detail"),
     }
+    if event["event"] in ("nacked", "reaped") and event["state"] == "dead":
+        return [told, told | {"action": "dlq"}]
+    return [told]
 
 
 def _past(job: dict[str, Any]) -> list[dict[str, Any]]:

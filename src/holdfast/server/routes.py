@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.server import (
     about,
+    anomalies,
     bodies,
     consume,
     contract,
@@ -56,9 +57,9 @@ def post(path: str, scope: str, handler: Handler, body: Any = bodies.Nothing) ->
     return Entry("POST", path, scope, handler, body=body, once=True)
 
 
-def for_programs(path: str, handler: Handler) -> Entry:
+def for_programs(path: str, handler: Handler, query: Any = bodies.Empty) -> Entry:
     """Make an entry that only looks, at the address of a page."""
-    return Entry("GET", path, "read", handler, query=bodies.Empty, programs=True)
+    return Entry("GET", path, "read", handler, query=query, programs=True)
 
 
 # The busiest stand first: they are looked for in this order.
@@ -89,6 +90,7 @@ OURS: list[Entry] = [
     post("/v1/queues/{queue:path}/pause", "operate", operate.pause, bodies.Paused),
     post("/v1/queues/{queue:path}/resume", "operate", operate.resume),
     post("/v1/queues/{queue:path}/drain", "operate", operate.drain, bodies.Drained),
+    get("/v1/queues/{queue:path}/explain", "read", anomalies.explain_queue),
     get("/v1/queues/{queue:path}", "read", look.queue),
     Entry("PATCH", "/v1/queues/{queue:path}", "operate", operate.queue_set, body=dict[str, Any]),
     get("/v1/kinds", "read", look.kinds),
@@ -110,9 +112,21 @@ OURS: list[Entry] = [
     post("/v1/workers/{worker:path}/stop", "operate", operate.stop_worker),
     get("/v1/lanes", "read", look.lanes),
     post("/v1/lanes/{lane:path}/release", "admin", operate.release_lane, bodies.LaneOf),
-    get("/v1/anomalies", "read", look.anomalies),
+    get("/v1/lanes/{lane:path}/explain", "read", anomalies.explain_lane, bodies.LaneOf),
+    get("/v1/anomalies", "read", anomalies.anomalies, bodies.Anomalies),
+    post("/v1/anomalies/{id}/ack", "operate", anomalies.ack, bodies.Noted),
+    post("/v1/anomalies/{id}/mute", "operate", anomalies.mute, bodies.Muted),
+    post("/v1/anomalies/{id}/unmute", "operate", anomalies.unmute, bodies.Unmuted),
+    get("/v1/anomalies/{id}", "read", anomalies.anomaly),
+    get("/v1/detectors", "read", anomalies.detectors),
+    Entry("PATCH", "/v1/detectors/{code}", "operate", anomalies.detector_set, body=bodies.Tuned),
+    get("/v1/forecasts", "read", anomalies.forecasts, bodies.Forecast),
+    get("/v1/doctor", "operate", anomalies.doctor),
     get("/v1/events/stream", "read", stream.events, bodies.Watch),
-    get("/v1/events", "read", look.events, bodies.Limit),
+    get("/v1/activity", "read", look.activity, bodies.Asked),
+    get("/v1/strikes", "read", look.strikes, bodies.Strikes),
+    post("/v1/strikes", "operate", operate.strike, bodies.NewStrike),
+    Entry("DELETE", "/v1/strikes/{number}", "operate", operate.lift),
     get("/v1/metrics/series", "read", look.series, bodies.Series),
     get("/metrics", "read", prometheus.metrics),
     get("/v1/system", "read", about.system),
@@ -174,7 +188,7 @@ THEIRS: list[Entry] = [
         ),
         Entry("DELETE", "/queue/message/{id}", "operate", relay_operate.delete),
         Entry("DELETE", "/queue/clear", "admin", relay_operate.clear, query=relay_operate.OfQueue),
-        get("/queue/activity", "read", relay_look.activity, bodies.Limit),
+        get("/queue/activity", "read", relay_look.activity, bodies.Asked),
         get("/queue/{state}/messages", "read", relay_look.listed, relay_look.Listed),
         get("/queue/{state}/export", "read", relay_look.export, relay_look.Exported),
         Entry(
@@ -185,7 +199,7 @@ THEIRS: list[Entry] = [
             query=relay_operate.OfQueue,
         ),
         for_programs("/activity/message/{id}", relay_look.message_activity),
-        for_programs("/activity/anomalies", look.anomalies),
+        for_programs("/activity/anomalies", anomalies.anomalies, bodies.Anomalies),
         for_programs("/activity/consumers", relay_look.consumers),
         Entry("DELETE", "/activity/clear", "admin", relay_operate.clear_activity),
         for_programs("/queues", relay_look.queues),

@@ -13,7 +13,7 @@ from holdfast.server.call import Call
 from holdfast.server.feed import PLAIN, STALLED, WATCHED, Stream
 from holdfast.server.problems import Problem
 
-EVERYTHING = frozenset({"tick", "job", "op"})
+EVERYTHING = frozenset({"tick", "job", "op", "anomaly"})
 # How often it is asked whether whoever watches still may.
 ALLOWED_EVERY = 15.0
 

@@ -30,8 +30,13 @@ begin
       holdfast.part_of(uuid), holdfast.oldest(text, integer) to %I', v_role);
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
+      execute format('revoke select on holdfast.webhook from %I', v_role);   -- it holds secrets
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
         holdfast.search(text, integer, uuid, interval), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+      execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,
+        bigint, integer, interval), holdfast.series(text, text[], text, timestamptz, timestamptz, interval) to %I', v_role);
+      execute format('grant execute on function holdfast.explain_queue(text), holdfast.explain_lane(text, text),
+        holdfast.forecast(text, interval, interval), holdfast.doctor() to %I', v_role);
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], bigint[]) to %I', v_role);
@@ -43,7 +48,7 @@ begin
     if v_role in ('holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function
         holdfast.claim(text, text, uuid, integer, interval, text[], boolean), holdfast.touch(uuid[], uuid[], interval, jsonb),
-        holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean),
+        holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean, text),
         holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
         holdfast.await_work(text[], text, interval), holdfast.ping(text), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
         holdfast.raise_floors(interval), holdfast.fold(), holdfast.turn_pages(), holdfast.upkeep(),
@@ -51,10 +56,11 @@ begin
         holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function
-        holdfast.beat(text, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval),
+        holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval),
         holdfast.operation_step(integer), holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
         holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
-        holdfast.schedule_fault(text, bigint, text) to %I', v_role);
+        holdfast.schedule_fault(text, bigint, text), holdfast.detect(text[]), holdfast.detector_due(text, interval),
+        holdfast.report(text, jsonb), holdfast.webhook_target(text) to %I', v_role);
     end if;
     if v_role = 'holdfast_operator' then
       execute format('grant execute on function
@@ -68,9 +74,14 @@ begin
       execute format('grant execute on function
         holdfast.token_create(text, bytea, text, text[], text[], interval, text, text, text), holdfast.token_find(text),
         holdfast.link_spend(text, bytea), holdfast.token_revoke(text, text), holdfast.once(text, text, text),
-        holdfast.answered(text, text, text), holdfast.tell(text, jsonb, jsonb), holdfast.receipt(uuid),
+        holdfast.answered(text, text, text), holdfast.tell(text, jsonb, jsonb, jsonb), holdfast.receipt(uuid),
         holdfast.operation_preview(text, text, jsonb, bigint, text, text), holdfast.operation_start(uuid, double precision, text),
-        holdfast.operation_cancel(bigint, text) to %I', v_role);
+        holdfast.operation_cancel(bigint, text), holdfast.strike_lift(bigint, text, text),
+        holdfast.strike_add(text, text, text, jsonb, text, interval, text) to %I', v_role);
+      execute format('grant execute on function
+        holdfast.anomaly_ack(text, text, text), holdfast.anomaly_mute(text, timestamptz, text, text, text, text),
+        holdfast.anomaly_unmute(text, text, text, text), holdfast.detector_set(text, jsonb, text, text),
+        holdfast.webhook_set(text, jsonb, text), holdfast.webhook_delete(text, text) to %I', v_role);
     end if;
   end loop;
 end

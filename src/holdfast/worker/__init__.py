@@ -18,6 +18,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -36,6 +37,7 @@ from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
 from holdfast.worker.keeper import Keeper, LoopWatch
 from holdfast.worker.life import Counts, Life, Line, Runner
+from holdfast.worker.logs import captured
 from holdfast.worker.meter import Address, Meter
 from holdfast.worker.place import place_of
 from holdfast.worker.processes import ProcessRunner
@@ -129,6 +131,7 @@ class Worker:
         # Renewals have a connection of their own, and no more patience than their leases allow.
         patience = max(0.5, min(self._lease / 6, 3.0))
         with (
+            captured(),
             Client(url, pool_size=4, application_name=name, listen_url=listen_url) as client,
             Client(url, pool_size=1, timeout=patience, application_name=name) as renewals,
             ExitStack() as opened,
@@ -164,7 +167,12 @@ class Worker:
                     "listener": lambda: listener.run(self._over),
                 }
                 if self._upkeep:
-                    upkeep = Upkeep(client, holder=self.id, checks=_checks(self.app))
+                    upkeep = Upkeep(
+                        client,
+                        holder=self.id,
+                        checks=_checks(self.app),
+                        detectors=self.app.detectors,
+                    )
                     work["upkeep"] = lambda: upkeep.run(self._over)
                     if self._until_idle:
                         # It may be the only one that ever comes: for it, overdue is not idle.
@@ -184,6 +192,7 @@ class Worker:
                     processes.close()
             if not living.is_alive():
                 with suppress(HoldfastError):  # else its row says when it was seen last
+                    renewals.beat(self.id, measured=life.measured(), **self._facts())
                     renewals.leave(self.id)
         if self._failure:
             raise self._failure
@@ -293,7 +302,8 @@ class Worker:
             return
         self._beat_at = now + BEAT_EVERY * random.uniform(0.8, 1.0)
         try:
-            asked_to_stop = client.beat(self.id, **self._facts())
+            # What was measured is lost with a beat that fails: told twice, it would count twice.
+            asked_to_stop = client.beat(self.id, measured=self._life.measured(), **self._facts())
         except HoldfastError:
             return
         if asked_to_stop:
@@ -316,6 +326,12 @@ class Worker:
             "acked": counts.acked,
             "failed": counts.failed,
             "lost": counts.lost,
+            "busy_time": round(counts.busy_time, 3),
+            "claimed_at": counts.claims[0] if counts.claims else None,
+            "acked_at": counts.acked_at,
+            "claims": list(counts.claims),
+            "clock": datetime.now(UTC).isoformat(),
+            "listens": self.hears,
         }
 
 

@@ -25,8 +25,9 @@ from typing import Any
 from holdfast import tracing
 from holdfast.app import App
 from holdfast.current import CurrentJob, JobTransaction, running
-from holdfast.model import Duration, Lease, Settlement, Ticket
+from holdfast.model import Duration, Lease, Nack, Settlement, Ticket
 from holdfast.worker.life import decided
+from holdfast.worker.logs import captured
 from holdfast.worker.place import Place
 from holdfast.worker.screen import Screen
 from holdfast.worker.spawned import belong, ignore_stops
@@ -60,7 +61,8 @@ def _work(place: Place, pipe: Any, deadline: Any) -> None:
         while order := pipe.recv():
             lease, lease_seconds = order
             job = ChildJob(app, lease, lease_seconds, line, deadline)
-            settlement, spent = _run(job, loop)
+            with captured():
+                settlement, spent = _run(job, loop)
             _flush()
             line.end(job, settlement, spent)
             if spent:
@@ -270,6 +272,8 @@ def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
         settlement = decided(job, returned)
     if job.span:
         job.span.end(job, settlement, raised)
+    if job.log is not None and isinstance(settlement, Nack):
+        settlement = replace(settlement, log=job.log.text())
     if settlement and isinstance(settlement.lease, Lease):
         # The worker has the lease with its payload.
         settlement = replace(settlement, lease=(job.id, job.lease.token))

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -22,6 +23,7 @@ from holdfast.client import Client
 from holdfast.current import CurrentJob, Keeps, Stop
 from holdfast.errors import HoldfastError, LeaseLost, Misuse, Unavailable, UnknownOutcome
 from holdfast.logs import fields_of
+from holdfast.measures import Measures
 from holdfast.model import Ack, Claim, Lease, Nack, Release, Settled, Settlement
 from holdfast.outcome import RetryBudget, decide, error_kind, error_message
 from holdfast.worker.allowance import Allowance
@@ -37,6 +39,11 @@ FIRST_LOOK = 0.01
 ENOUGH_LOOKS = 3
 # The local belief in a lease ends this share of it, at most a second, before the database's.
 MARGIN = 0.1
+# Of attempts that end well one in so many is kept, and not more between two beats.
+SAMPLED = 100
+MOST_SAMPLED = 50
+# Claims whose times are told.
+RECENT = 10
 
 
 class Runner(Protocol):
@@ -83,6 +90,9 @@ class Counts:
     failed: int = 0
     released: int = 0
     lost: int = 0
+    busy_time: float = 0.0
+    acked_at: datetime | None = None
+    claims: deque[datetime] = field(default_factory=lambda: deque(maxlen=RECENT))
 
 
 class Life:
@@ -105,6 +115,7 @@ class Life:
         self.worker = worker
         self.held: dict[tuple[UUID, UUID], CurrentJob] = {}
         self.counts = counts
+        self._measures = Measures()
         self._app = app
         self._client = client
         self._lines = {line.queue: line for line in lines}
@@ -177,12 +188,18 @@ class Life:
             job.finished = True
             if settlement and (budget := self._budgets.get(job.kind)):
                 settlement = budget.charge(settlement)
+            ran = None if job.started is None else monotonic() - job.started
+            if ran is not None:
+                self.counts.busy_time += ran
+                self._measures.ran(job.lease.queue, job.lease.kind, ran)
+            if job.log is not None and isinstance(settlement, Nack):
+                settlement = replace(settlement, log=job.log.text())
             self._ended.append((job, settlement))
             line.ended += 1
             line.running -= 1
             after = self._next_to_start(line)
-        if self._meter:
-            self._meter.ran(job)
+        if self._meter and ran is not None:
+            self._meter.ran(job, ran)
         if after:
             self._start(after)
         self._bell.set()
@@ -212,6 +229,11 @@ class Life:
             self._meter.lost(job)
         self.held.pop((job.id, job.lease.token), None)
         self.stop(job, Stop.LOST)
+
+    def measured(self) -> dict[str, Any] | None:
+        """Return what was measured since this was last called; from any thread."""
+        with self._lock:
+            return self._measures.take()
 
     def running(self) -> list[CurrentJob]:
         """Return the jobs whose handlers run now."""
@@ -307,7 +329,9 @@ class Life:
             self._allowance.claimed(len(leases))
         line = self._lines[claim.queue]
         jobs = [self._hold(lease, sent) for lease in leases]
+        self.counts.claims.appendleft(datetime.now(UTC))
         with self._lock:
+            self._note_waits(leases)
             if self._stopping:
                 for job in jobs:
                     self._give_back(job)
@@ -318,6 +342,13 @@ class Life:
                 starting.append(first)
         for job in starting:
             self._start(job)
+
+    def _note_waits(self, leases: Sequence[Lease]) -> None:
+        # What a lease was counted from is when it was claimed, by the clock of the database.
+        length = timedelta(seconds=self._lease)
+        for lease in leases:
+            claimed = lease.lease_until - (lease.lease or length)
+            self._measures.waited(lease.queue, lease.kind, lease.run_at, claimed)
 
     def _hold(self, lease: Lease, sent: float) -> CurrentJob:
         job = CurrentJob(lease, self._app.tasks[lease.kind], self._keeps)
@@ -373,6 +404,7 @@ class Life:
     def _note_settled(
         self, settlements: Iterable[tuple[CurrentJob, Settlement]], settled: Iterable[Settled]
     ) -> None:
+        before = self.counts.acked
         for (job, settlement), answer in zip(settlements, settled, strict=True):
             self.held.pop((job.id, job.lease.token), None)
             if not answer.held:
@@ -380,6 +412,8 @@ class Life:
                     self.lost(job, answer.detail or "")
             elif type(settlement) is Ack:
                 self.counts.acked += 1
+                if self.counts.acked % SAMPLED == 0:
+                    self._sample(job)
                 if self._notes:
                     self._note_ended(job, "done")
             elif isinstance(settlement, Nack):
@@ -398,6 +432,24 @@ class Life:
                     self._note_ended(job, "released")
             elif self._notes:
                 self._note_ended(job, "cancelled")
+        if self.counts.acked > before:
+            self.counts.acked_at = datetime.now(UTC)
+
+    def _sample(self, job: CurrentJob) -> None:
+        """Keep one attempt that ended well: what it logged shows what is usual."""
+        if self._measures.attempts >= MOST_SAMPLED or job.started is None:
+            return
+        ended = datetime.now(UTC)
+        attempt = {
+            "id": job.id,
+            "attempt": job.attempt,
+            "token": job.lease.token,
+            "started_at": ended - timedelta(seconds=monotonic() - job.started),
+            "ended_at": ended,
+            "log": job.log.text() if job.log is not None else None,
+        }
+        with self._lock:
+            self._measures.ended(attempt)
 
     def _note_ended(self, job: CurrentJob, how: str) -> None:
         if self._meter:

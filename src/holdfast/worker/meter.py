@@ -97,10 +97,9 @@ class Meter:
         waited = (claimed_at - lease.run_at).total_seconds() + monotonic() - job.claimed
         self._of(job).pickup.observe(max(waited, 0.0))
 
-    def ran(self, job: CurrentJob) -> None:
-        """Note that a handler has ended, or was left behind."""
-        if job.started is not None:
-            self._of(job).run.observe(monotonic() - job.started)
+    def ran(self, job: CurrentJob, seconds: float) -> None:
+        """Note that a handler has ended, or was left behind, after so long."""
+        self._of(job).run.observe(seconds)
 
     def ended(self, job: CurrentJob, outcome: str) -> None:
         """Note how an attempt ended."""

@@ -31,7 +31,11 @@ declare
   v_lanes  boolean;    -- the ready order showed jobs that belong to lanes
   v_pass   boolean;    -- pass over them: they cannot be decided now
   v_moved  integer;
+  v_struck integer;
+  v_rounds integer := 0;
+  known    record;
   v_got    integer;
+  v_strikes boolean;   -- some are in force here
 begin
   if token is null or not coalesce(length(worker) between 1 and 200, false) or worker ~ '[[:cntrl:]]'
      or not coalesce(length(queue) between 1 and 120, false) or queue ~ '[[:cntrl:]]'
@@ -43,7 +47,13 @@ begin
     perform set_config('synchronous_commit', 'off', true);
   end if;
 
-  select q.* into v_queue from holdfast.queue q where q.name = claim.queue;
+  select q as row,
+         exists (select from holdfast.strike s where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true)) as struck
+  into known
+  from (select claim.queue as name) n
+  left join holdfast.queue q on q.name = n.name;
+  v_queue := known.row;
+  v_strikes := known.struck;
   if v_queue.paused_at is not null and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
     return;
   end if;
@@ -105,6 +115,14 @@ begin
           select v_rows || p.chosen, p.moved into v_rows, v_moved
           from holdfast.pick_lanes(v_queue, v_part, v_floors, v_want - coalesce(cardinality(v_rows), 0), kinds, v_now) p;
         end if;
+        v_struck := 0;
+        if v_strikes and v_rows is not null then
+          select p.passed, p.moved into v_rows, v_struck from holdfast.pass_strikes(v_part, v_rows, v_now) p;
+          if v_struck > 0 then
+            perform holdfast.strike_ahead(v_part, queue, v_floors, v_now);
+            v_rounds := v_rounds + 1;
+          end if;
+        end if;
 
         return query
           with taken as (
@@ -137,6 +155,7 @@ begin
           insert into holdfast.rate_use (part, queue, lane, at, starts)
           values (v_base, claim.queue, '', v_now, v_got);
         end if;
+        continue when v_struck > 0 and v_rounds <= 5;   -- what they stood before may be free
         exit when v_lanes is not true;
         v_pass := v_got = 0 and v_moved = 0;
       end loop;
@@ -146,6 +165,17 @@ begin
     exit when not holdfast.let_in(queue, max_jobs);
     v_want := max_jobs;
   end loop;
+
+  -- Not a part of the statement above, which would open the log for everybody.
+  if v_queue.activity = 'all' then
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+    select v_now, holdfast.event_slot(v_now), l.part, j.id, 'claimed', 'leased', claim.queue, j.kind, j.attempt, claim.worker
+    from holdfast.lease l
+    cross join lateral unnest(l.ids) i(id)
+    cross join lateral (
+      select x.id, x.kind, x.attempt from holdfast.job x where x.part = l.part and x.id = i.id and x.token = claim.token limit 1) j
+    where l.token = claim.token and l.claimed_at = v_now;
+  end if;
 end
 $$;
 
@@ -330,7 +360,7 @@ as $$
 declare
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
   v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs, queue));
-  v_helped   integer := v_promoted + v_reaped;
+  v_helped   integer := v_promoted + v_reaped + holdfast.unstrike(max_jobs, queue);
   v_part     constant smallint := holdfast.queue_part(queue);
   v_lane     text := '';
 begin

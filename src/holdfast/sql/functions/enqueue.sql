@@ -144,12 +144,19 @@ begin
       on conflict do nothing
       returning part, id, kind, pos
     ), counted as (
-      insert into holdfast.tally (part, queue, kind, queued)
-      select s.part, v_name, s.kind, count(*)
+      insert into holdfast.tally (part, queue, kind, queued, enqueued)
+      select s.part, v_name, s.kind, count(*), count(*)
       from stored s
       group by s.part, s.kind
     )
-    select array_agg(s.id) as ids, count(s.pos) as ready into part_of_batch from stored s;
+    select array_agg(s.id) as ids, count(s.pos) as ready,
+           array_agg(row(null, v_now, 'enqueued', s.id, v_name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
+             filter (where v_queue.activity = 'all') as told
+    into part_of_batch
+    from stored s;
+    if part_of_batch.told is not null then
+      perform holdfast.note_events(part_of_batch.told);
+    end if;
     v_stored := v_stored || part_of_batch.ids;
     if v_queue.lease_limit is not null then
       v_limited := array_append(v_limited, v_name);
@@ -265,6 +272,7 @@ declare
   v_part   constant smallint := holdfast.queue_part(queue_row.name);
   v_digits constant text := holdfast.part_digits(v_part);
   v_ids    uuid[];
+  v_told   holdfast.events[];
 begin
   with stored as (
     insert into holdfast.job (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
@@ -275,12 +283,19 @@ begin
     from jsonb_array_elements(items) with ordinality as i(item, ord)
     returning id, kind
   ), counted as (
-    insert into holdfast.tally (part, queue, kind, queued)
-    select v_part, queue_row.name, s.kind, count(*)
+    insert into holdfast.tally (part, queue, kind, queued, enqueued)
+    select v_part, queue_row.name, s.kind, count(*), count(*)
     from stored s
     group by s.kind
   )
-  select array_agg(s.id) into v_ids from stored s;
+  select array_agg(s.id),
+         array_agg(row(null, store_plain.at, 'enqueued', s.id, queue_row.name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
+           filter (where queue_row.activity = 'all')
+  into v_ids, v_told
+  from stored s;
+  if v_told is not null then
+    perform holdfast.note_events(v_told);
+  end if;
   return v_ids;
 end
 $$;
@@ -678,8 +693,8 @@ begin
       where j.id = any(v_known) and j.part = holdfast.part_of(j.id)
       returning j.part, j.queue, j.kind
     )
-    insert into holdfast.tally (part, queue, kind, queued)
-    select r.part, r.queue, r.kind, -count(*)
+    insert into holdfast.tally (part, queue, kind, queued, enqueued)
+    select r.part, r.queue, r.kind, -count(*), -count(*)
     from removed r
     group by r.part, r.queue, r.kind;
   end if;
@@ -743,7 +758,8 @@ begin
       returning id into id;
       created := found;
       if created then
-        insert into holdfast.tally (part, queue, kind, queued) values (v_part, g.queue, g.kind, 1);
+        insert into holdfast.tally (part, queue, kind, queued, enqueued) values (v_part, g.queue, g.kind, 1, 1);
+        perform holdfast.note_enqueued(v_part, id, g.queue, g.kind, at);
         if repeat then
           perform holdfast.take_back(array[wanted]);   -- it ended while this call looked away
         end if;
@@ -765,10 +781,11 @@ begin
       update holdfast.job j
       set payload = g.payload, headers = g.headers, priority = g.priority, max_attempts = g.max_attempts,
           lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, attempt = 0, error = null,
-          blocked  = j.blocked and v_ready,
+          strike   = null,
+          blocked  = j.blocked and v_ready and j.strike is null,
           lane_seq = case when v_ready then coalesce(j.lane_seq, case when j.lane is not null then nextval('holdfast.pos') end) end,
           pos      = case
-            when not v_ready or j.blocked then null
+            when not v_ready or j.blocked and j.strike is null then null
             when j.pos is not null and j.priority = g.priority then j.pos
             else nextval('holdfast.pos')
           end
@@ -804,7 +821,8 @@ begin
       end if;
       created := id = wanted;
       if created then
-        insert into holdfast.tally (part, queue, kind, queued) values (v_part, g.queue, g.kind, 1);
+        insert into holdfast.tally (part, queue, kind, queued, enqueued) values (v_part, g.queue, g.kind, 1, 1);
+        perform holdfast.note_enqueued(v_part, id, g.queue, g.kind, at);
       end if;
       return;
     end if;
@@ -814,6 +832,17 @@ begin
     message = format('key %L of kind %L changed hands too often to be enqueued', g.key, g.kind),
     hint = 'Repeat the transaction.';
 end
+$$;
+
+-- note_enqueued: put one enqueued job on record, if its queue's log has every event.
+create or replace function holdfast.note_enqueued(part smallint, id uuid, queue text, kind text, at timestamptz)
+returns void
+language sql volatile
+as $$
+  insert into holdfast.event (at, slot, part, job, event, state, queue, kind)
+  select note_enqueued.at, holdfast.event_slot(note_enqueued.at), note_enqueued.part, note_enqueued.id, 'enqueued', 'queued',
+         note_enqueued.queue, note_enqueued.kind
+  where note_enqueued.queue = any(holdfast.told_queues())
 $$;
 
 -- copied: what a COPY into holdfast.job owes in the same transaction: the counters and the wake-up.
@@ -831,9 +860,13 @@ begin
   if exists (select from holdfast.queue q where q.name = copied.queue and q.adopted is not null) then
     perform holdfast.refuse_adopted(queue);
   end if;
-  insert into holdfast.tally (part, queue, kind, queued)
-  select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs
+  insert into holdfast.tally (part, queue, kind, queued, enqueued)
+  select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs, c.jobs
   from unnest(kinds, counts) c(kind, jobs);
+  insert into holdfast.event (at, slot, part, jobs, event, state, queue, kind)
+  select holdfast.now(), holdfast.event_slot(holdfast.now()), holdfast.queue_part(copied.queue), c.jobs, 'enqueued', 'queued', copied.queue, c.kind
+  from unnest(kinds, counts) c(kind, jobs)
+  where copied.queue = any(holdfast.told_queues());
   if exists (select from holdfast.queue q where q.name = copied.queue and (q.fair or q.by_kind)) then
     perform holdfast.apply_settings(queue);
   end if;

@@ -18,6 +18,9 @@ declare
   v_heads  uuid[];
   v_start  uuid[];
   v_more   integer;
+  v_strikes constant boolean := exists (
+    select from holdfast.strike s
+    where s.ended_at is null and s.expires_at > at and coalesce(s.queue = queue_row.name, true));
 begin
   moved := 0;
   if max_jobs <= 0 then
@@ -57,6 +60,7 @@ begin
         from holdfast.job x
         where x.part = pick_lanes.part and x.id = u.id
           and x.token is null and x.run_at <= at and (kinds is null or x.kind = any(kinds))
+          and (not v_strikes or not coalesce(holdfast.held_back(x.queue, x.kind, x.payload, at), false))
         for update skip locked
       ) j
       limit max_jobs
@@ -279,6 +283,7 @@ begin
     perform holdfast.refuse('HF221', format('settings %s do not fit a lane', settings), sqlerrm,
       'limit is at least 1; on_failure is skip, retry or halt; rate_limit and rate_period go together.');
   end;
+  perform holdfast.note('lane_set', actor, null, queue, jsonb_build_object('lane', lane, 'settings', settings));
   perform holdfast.unblock(v_part, array[queue], array[lane], holdfast.now());
 end
 $$;
@@ -325,6 +330,7 @@ begin
     -- The job before the lane, as everybody does; who held it meanwhile may be somebody else.
     perform from holdfast.job j where j.part = v_part and j.id = held.id and j.token = held.token for update;
     if found then
+      perform holdfast.note('lane_released', actor, null, queue, jsonb_build_object('lane', lane, 'job', held.id, 'worker', held.worker));
       perform holdfast.expire(v_part, array[held.id], array[held.token], v_now);
       return query select 'released', held.id, held.worker;
       return;

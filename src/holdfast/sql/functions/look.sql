@@ -211,15 +211,17 @@ as $$
   select array(select l.id from holdfast.list(find.filter, find.max_jobs, find.before) l)
 $$;
 
--- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled.
+-- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled;
+-- of those that ended well (done) only some are kept.
 create or replace function holdfast.attempts(id uuid)
 returns table (
   attempt smallint, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
-  error_kind text, message text, traceback text, fingerprint text)
+  error_kind text, message text, traceback text, fingerprint text, host text, version text, log text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select a.attempt, a.outcome, a.worker, a.started_at, a.ended_at, a.error_kind, a.message, a.traceback, a.fingerprint
+  select a.attempt, a.outcome, a.worker, a.started_at, a.ended_at, a.error_kind, a.message, a.traceback, a.fingerprint,
+         a.host, a.version, a.log
   from holdfast.attempt a
   where a.id = coalesce(holdfast.locate(attempts.id), attempts.id)
     and a.part = holdfast.part_of(coalesce(holdfast.locate(attempts.id), attempts.id))
@@ -333,6 +335,7 @@ create or replace function holdfast.explain(id uuid)
 returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -340,6 +343,7 @@ declare
   v_id    constant uuid := holdfast.locate(id);
   v_queue holdfast.queue;
   v_lane  holdfast.lane;
+  v_strike holdfast.strike;
   v_count bigint;
   v_since timestamptz;
   v_outside boolean;
@@ -384,13 +388,27 @@ begin
       to_char(v_queue.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(' until ' || to_char(v_queue.paused_until, 'YYYY-MM-DD HH24:MI:SS TZ'), ''),
       coalesce(': ' || v_queue.paused_reason, ''));
   end if;
+  select s.* into v_strike from holdfast.strike s where s.number = holdfast.strike_of(j.queue, j.kind, j.payload, v_now);
+  if found then
+    return format(case v_strike.mode
+        when 'hold' then 'Held back by strike %s on %s%s%s%s.'
+        else 'Struck by strike %s on %s%s%s%s: the next claim that meets it cancels it.' end,
+      v_strike.number, concat_ws(', ', 'queue ' || v_strike.queue, 'kind ' || v_strike.kind, 'payload ' || v_strike.payload::text),
+      coalesce(' by ' || v_strike.actor, ''),
+      case when isfinite(v_strike.expires_at) then ' until ' || to_char(v_strike.expires_at, 'YYYY-MM-DD HH24:MI:SS TZ') else ' until it is lifted' end,
+      coalesce(' (' || v_strike.reason || ')', ''));
+  end if;
+  if j.strike is not null then
+    return format('Was held back by strike %s, which is over; it enters the ready order with the next claim or upkeep.', j.strike);
+  end if;
   if j.follow then
     select h.id, h.worker into other from holdfast.job h
     where h.part = j.part and h.queue = j.queue and h.kind = j.kind and h.key = j.key and not h.follow;
     if not found then
       return format('Followed a job with the same key %L that has ended; the next upkeep lets it in.', j.key);
     end if;
-    return format('Follows job %s, which has the same key %L%s.', other.id, j.key, coalesce(' and runs on ' || other.worker, ''));
+    return format('Duplicate of job %s, which has the same key %L%s: it follows when that one has ended.', other.id, j.key,
+      coalesce(' and runs on ' || other.worker, ''));
   end if;
   if j.run_at > v_now then
     return case
@@ -450,8 +468,27 @@ begin
         to_char(v_since + v_queue.rate_period, 'HH24:MI:SS TZ'));
     end if;
   end if;
+  if not holdfast.is_handled(j.queue, j.kind, v_now) then
+    select count(*) into v_count from holdfast.worker w where w.seen_at > v_now - interval '1 minute';
+    -- who says nothing of itself may be about to claim: wait a minute before saying that nobody will
+    if v_count > 0 or j.run_at < v_now - interval '1 minute' then
+      return format('No worker for kind %s in queue %s: of %s none handles it; it waits since %s.', j.kind, j.queue,
+        case v_count when 1 then '1 living worker' else v_count || ' living workers' end, to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'));
+    end if;
+  end if;
   if j.pos is null then
     return 'Due; it enters the ready order with the next claim or upkeep.';
+  end if;
+  if v_queue.fair then
+    select count(*) into v_count
+    from (
+      select from holdfast.job h
+      where h.part = j.part and h.queue = j.queue and h.priority = j.priority and h.tenant = j.tenant and h.pos < j.pos and h.token is null
+      limit 10001
+    ) ahead;
+    return format('Ready since %s; queue %s serves tenants in turn, and %s of tenant %L %s ahead of it.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'), j.queue,
+      case when v_count > 10000 then 'more than 10000 jobs' when v_count = 1 then '1 job' when v_count = 0 then 'nothing' else v_count || ' jobs' end,
+      j.tenant, case when v_count <= 1 then 'is' else 'are' end);
   end if;
 
   select count(*) into v_count
@@ -461,8 +498,119 @@ begin
       and (h.priority > j.priority or h.priority = j.priority and h.pos < j.pos)
     limit 10001
   ) ahead;
-  return format('Ready since %s; %s ahead of it in queue %s%s.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+  return format('Ready since %s; %s ahead of it in queue %s.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
     case when v_count > 10000 then 'more than 10000 jobs are' when v_count = 1 then '1 job is' when v_count = 0 then 'nothing is' else v_count || ' jobs are' end,
-    j.queue, case when v_queue.fair then ', which serves tenants in turn' else '' end);
+    j.queue);
+end
+$$;
+
+-- explain_queue: one sentence how a queue does, and what keeps it back.
+create or replace function holdfast.explain_queue(queue text)
+returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now   constant timestamptz := holdfast.now();
+  v_count bigint;
+  v_since timestamptz;
+  v_text  text;
+  q       holdfast.queues;
+begin
+  select v.* into q from holdfast.queues v where v.queue = explain_queue.queue;
+  if not found then
+    return format('There is no queue %s: nobody enqueued into it or set it up.', queue);
+  end if;
+  if q.paused_at is not null then
+    return format('Queue %s is paused%s since %s%s%s; %s waiting.', q.queue, coalesce(' by ' || q.paused_by, ''),
+      to_char(q.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(' until ' || to_char(q.paused_until, 'YYYY-MM-DD HH24:MI:SS TZ'), ''),
+      coalesce(': ' || q.paused_reason, ''), q.queued);
+  end if;
+  if q.queued = 0 then
+    return format('Nothing waits in queue %s; %s running.', q.queue, q.leased);
+  end if;
+  if q."limit" is not null and q.leased >= q."limit" then
+    return format('Queue %s runs %s, its limit is %s; %s waiting, the first for %s.', q.queue,
+      case q.leased when 1 then '1 job' else q.leased || ' jobs' end, q."limit", q.queued, holdfast.span_text(q.oldest));
+  end if;
+  if q.rate_limit is not null then
+    select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
+    where u.part = q.part and u.queue = q.queue and u.lane = '' and u.at > v_now - q.rate_period;
+    if v_count >= q.rate_limit then
+      return format('Queue %s has used its rate of %s per %s; the next may start at %s.', q.queue, q.rate_limit, q.rate_period,
+        to_char(v_since + q.rate_period, 'HH24:MI:SS TZ'));
+    end if;
+  end if;
+  select string_agg(k.kind, ', ' order by k.kind), min(k.since) into v_text, v_since
+  from holdfast.waiting_kinds(v_now) k
+  where k.queue = q.queue and not holdfast.is_handled(k.queue, k.kind, v_now)
+    and (k.since < v_now - interval '1 minute' or exists (select from holdfast.worker w where w.seen_at > v_now - interval '1 minute'));
+  if v_text is not null then
+    return format('No living worker handles %s in queue %s; %s waiting, the first of these for %s.', v_text, q.queue, q.queued, holdfast.span_text(v_now - v_since));
+  end if;
+  if q.oldest is null then
+    return format('%s in queue %s, none is ready: they wait for their time, behind others in their lane, or for a strike to be lifted.',
+      case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end, q.queue);
+  end if;
+  select f.sentence into v_text from holdfast.forecast(q.queue) f;
+  return format('%s in queue %s, the first for %s; %s running. %s', case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end,
+    q.queue, holdfast.span_text(q.oldest), q.leased, v_text);
+end
+$$;
+
+-- explain_lane: one sentence who holds a lane and what is next in it.
+create or replace function holdfast.explain_lane(queue text, lane text)
+returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now   constant timestamptz := holdfast.now();
+  v_count bigint;
+  v_since timestamptz;
+  head    record;
+  l       holdfast.lanes;
+  d       record;
+begin
+  select v.* into l from holdfast.lanes v where v.queue = explain_lane.queue and v.lane = explain_lane.lane;
+  if not found then
+    return format('Nobody is in lane %s of queue %s.', lane, queue);
+  end if;
+  if l.halted_by is not null then
+    select x.ended_at, x.error into d from holdfast.dead x where x.part = holdfast.part_of(l.halted_by) and x.id = l.halted_by;
+    return format('Lane %s is halted%s since job %s died in it%s; %s waiting. Retry, archive or purge that job to go on.', l.lane,
+      coalesce(' at ' || to_char(d.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), ''), l.halted_by, coalesce(' (' || left(d.error, 200) || ')', ''), l.waiting);
+  end if;
+  if exists (
+    select from holdfast.queue q where q.name = l.queue and q.paused_at is not null and (q.paused_until is null or q.paused_until > v_now)) then
+    return holdfast.explain_queue(l.queue);
+  end if;
+  if l.running >= l."limit" then
+    return format('Lane %s is busy: job %s runs on %s until %s (%s of %s at a time); %s waiting.', l.lane, l.job, l.worker,
+      to_char(l.lease_until, 'HH24:MI:SS TZ'), l.running, l."limit", l.waiting);
+  end if;
+  if l.rate_limit is not null then
+    select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
+    where u.queue = l.queue and u.lane = l.lane and u.at > v_now - l.rate_period
+      and u.part = (select x.part from holdfast.lane x where x.queue = l.queue and x.name = l.lane limit 1);
+    if v_count >= l.rate_limit then
+      return format('Lane %s has used its rate of %s per %s; the next may start at %s.', l.lane, l.rate_limit, l.rate_period,
+        to_char(v_since + l.rate_period, 'HH24:MI:SS TZ'));
+    end if;
+  end if;
+  select j.id into head
+  from holdfast.lane x
+  join holdfast.job j on j.part = x.part and j.queue = x.queue and j.lane = x.name and j.lane_seq is not null and j.token is null
+  where x.queue = l.queue and x.name = l.lane
+  order by j.lane_seq
+  limit 1;
+  if not found then
+    return format('Nothing waits in lane %s; %s running.', l.lane, l.running);
+  end if;
+  return format('Job %s is next in lane %s: %s', head.id, l.lane, holdfast.explain(head.id));
 end
 $$;

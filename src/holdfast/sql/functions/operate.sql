@@ -28,7 +28,7 @@ begin
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
     select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null) into v_some, v_told
     from holdfast.end_cancelled(v_part, v_stored, array_fill(null::uuid, array[cardinality(v_stored)]),
-      array_fill(coalesce(cancel.reason, 'cancelled by ' || cancel.actor), array[cardinality(v_stored)]), 'cancelled', v_now) c;
+      array_fill(coalesce(cancel.reason, 'cancelled by ' || cancel.actor), array[cardinality(v_stored)]), 'cancelled', v_now, cancel.actor) c;
     v_done := v_done || v_some;
     v_all := v_all || v_told;
   end loop;
@@ -102,8 +102,11 @@ begin
       where e.state = 'dead'
       group by e.fingerprint, e.kind, e.queue
     )
-    select array_agg(q.id) as ids, array_agg(distinct q.queue) as queues into back from queued q;
+    select array_agg(q.id) as ids, array_agg(distinct q.queue) as queues, array_agg(q.queue) as told, array_agg(q.kind) as kinds
+    into back
+    from queued q;
     continue when back.ids is null;
+    perform holdfast.note_jobs('retried', v_part, back.ids, back.told, back.kinds, 'queued', actor, reason, v_now);
     v_done := v_done || back.ids;
     delete from holdfast.ended e where e.part = v_part and e.id = any(back.ids);
     perform holdfast.resume_lanes(v_part, back.ids, v_now);
@@ -129,7 +132,6 @@ declare
   v_stored constant uuid[] := holdfast.located(ids);
   v_field  text;
   v_done   uuid[] := '{}';
-  v_some   uuid[];
   v_run_at timestamptz;
   v_part   smallint;
   waiting  record;
@@ -164,17 +166,23 @@ begin
             when j.lane is null or j.follow or d.run_at > v_now then null
             else coalesce(j.lane_seq, nextval('holdfast.pos'))
           end,
-          blocked = j.blocked and (j.follow or d.run_at <= v_now),
+          -- a job that was held back is looked at afresh: it may be another one now
+          strike = null,
+          blocked = j.blocked and j.strike is null and (j.follow or d.run_at <= v_now),
           pos = case
-            when d.run_at > v_now or j.blocked then null
+            when d.run_at > v_now or j.blocked and j.strike is null then null
             when j.pos is not null and j.priority = coalesce(nullif(changes -> 'priority', 'null')::smallint, j.priority) then j.pos
             else nextval('holdfast.pos')
           end
-      from (select x.id, coalesce(v_run_at, x.run_at) as run_at from holdfast.job x where x.part = v_part and x.id = any(v_stored)) d
+      from (
+        select x.id, coalesce(v_run_at, x.run_at) as run_at, holdfast.kept_of(to_jsonb(x), changes) as was
+        from holdfast.job x
+        where x.part = v_part and x.id = any(v_stored)
+      ) d
       where j.part = v_part and j.id = d.id and j.token is null
-      returning j.id, j.queue, j.lane
+      returning j.id, j.queue, j.kind, j.lane, d.was
     )
-    select array_agg(e.id) as ids,
+    select array_agg(e.id) as ids, array_agg(e.queue) as told, array_agg(e.kind) as kinds, array_agg(e.was) as was,
            array_agg(e.queue) filter (where e.lane is not null) as lane_queues,
            array_agg(e.lane) filter (where e.lane is not null) as lanes,
            array_agg(distinct e.queue) as queues
@@ -185,6 +193,7 @@ begin
       perform holdfast.unblock(v_part, waiting.lane_queues, waiting.lanes, v_now);
     end if;
     if waiting.ids is not null then
+      perform holdfast.note_jobs('edited', v_part, waiting.ids, waiting.told, waiting.kinds, 'queued', actor, reason, v_now, waiting.was);
       perform holdfast.wake(waiting.queues, cardinality(waiting.ids));
     end if;
     with edited as (
@@ -195,11 +204,20 @@ begin
           max_attempts = coalesce(nullif(changes -> 'max_attempts', 'null')::smallint, d.max_attempts),
           lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else d.lease_for end,
           reason       = coalesce(edit.reason, 'edited by ' || edit.actor, d.reason)
-      where d.part = v_part and d.id = any(v_stored)
-      returning d.id
+      from (
+        select x.id, holdfast.kept_of(to_jsonb(x), changes) as was
+        from holdfast.dead x
+        where x.part = v_part and x.id = any(v_stored)
+      ) o
+      where d.part = v_part and d.id = o.id
+      returning d.id, d.queue, d.kind, o.was
     )
-    select array_agg(e.id) into v_some from edited e;
-    v_done := v_done || v_some;
+    select array_agg(e.id) as ids, array_agg(e.queue) as told, array_agg(e.kind) as kinds, array_agg(e.was) as was into waiting
+    from edited e;
+    v_done := v_done || waiting.ids;
+    if waiting.ids is not null then
+      perform holdfast.note_jobs('edited', v_part, waiting.ids, waiting.told, waiting.kinds, 'dead', actor, reason, v_now, waiting.was);
+    end if;
   end loop;
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'edited') a;
 end
@@ -222,6 +240,9 @@ declare
   v_part   smallint;
   v_to     smallint;
   v_moved  boolean;
+  v_kind   text;
+  v_from   text;
+  v_state  text;
   job      holdfast.job;
   dead     record;
   these    record;
@@ -252,6 +273,9 @@ begin
           case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
           case when job.run_at <= v_now then nextval('holdfast.pos') end);
         v_moved := true;
+        v_kind := job.kind;
+        v_from := job.queue;
+        v_state := 'queued';
       exception when unique_violation then
         v_moved := false;   -- a live job there has the same key
       end;
@@ -280,9 +304,14 @@ begin
         values (v_part, dead.fingerprint, dead.kind, dead.queue, -1), (v_to, dead.fingerprint, dead.kind, move.queue, 1);
         perform holdfast.resume_lanes(v_part, array[these.id], v_now);
         v_moved := true;
+        v_kind := dead.kind;
+        v_from := dead.queue;
+        v_state := 'dead';
       end if;
     end if;
     if v_moved then
+      perform holdfast.note_jobs('moved', v_to, array[holdfast.stamp(these.id, v_to)], array[move.queue], array[v_kind],
+        v_state, actor, reason, v_now, array[jsonb_build_object('from', v_from, 'was', these.id)]);
       update holdfast.attempt a set part = v_to, id = holdfast.stamp(these.id, v_to)
       where a.part = v_part and a.id = these.id;
       v_done := v_done || these.id;
@@ -306,8 +335,8 @@ as $$
 declare
   v_stored constant uuid[] := holdfast.located(ids);
   v_done   uuid[] := '{}';
-  v_some   uuid[];
   v_part   smallint;
+  these    record;
 begin
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
     -- deleted and inserted, not updated: whoever waits for the row must find it gone, not moved
@@ -323,7 +352,7 @@ begin
              r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
              coalesce(archive.reason, 'archived by ' || archive.actor, r.reason), r.headers, r.payload, r.result
       from removed r
-      returning id
+      returning id, queue, kind
     ), counted as (
       insert into holdfast.tally (part, queue, kind, dead, cancelled, archived)
       select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'dead'), -count(*) filter (where r.state = 'cancelled'), count(*)
@@ -336,9 +365,11 @@ begin
       where r.state = 'dead'
       group by r.fingerprint, r.kind, r.queue
     )
-    select array_agg(p.id) into v_some from put_away p;
-    v_done := v_done || v_some;
-    perform holdfast.resume_lanes(v_part, v_some, holdfast.now());
+    select array_agg(p.id) as ids, array_agg(p.queue) as queues, array_agg(p.kind) as kinds into these from put_away p;
+    continue when these.ids is null;
+    perform holdfast.note_jobs('archived', v_part, these.ids, these.queues, these.kinds, 'archived', actor, reason, holdfast.now());
+    v_done := v_done || these.ids;
+    perform holdfast.resume_lanes(v_part, these.ids, holdfast.now());
   end loop;
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'archived') a;
 end
@@ -384,7 +415,7 @@ begin
       from removed r
       group by r.queue, r.kind
     )
-    select array_agg(r.id) as ids,
+    select array_agg(r.id) as ids, array_agg(r.queue) as queues, array_agg(r.kind) as kinds,
            array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
            array_agg(r.lane) filter (where r.lane is not null) as lanes,
            array_agg(r.queue) filter (where r.key is not null) as key_queues,
@@ -394,6 +425,7 @@ begin
     from removed r;
     continue when gone.ids is null;
     v_done := v_done || gone.ids;
+    perform holdfast.note_jobs('purged', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
     perform holdfast.resume_lanes(v_part, gone.ids, v_now);
     if gone.keys is not null then
@@ -410,7 +442,7 @@ $$;
 -- end_cancelled: end live jobs of one part as cancelled; where a token is given, only if it holds the job.
 -- The caller has locked the rows.
 create or replace function holdfast.end_cancelled(
-  part smallint, ids uuid[], tokens uuid[], reasons text[], how text, at timestamptz)
+  part smallint, ids uuid[], tokens uuid[], reasons text[], how text, at timestamptz, actor text)
 returns table (id uuid, token uuid, worker text)
 language plpgsql
 as $$
@@ -441,6 +473,7 @@ begin
     group by r.part, r.queue, r.kind
   )
   select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(r.worker) as workers,
+         array_agg(r.queue) as queues, array_agg(r.kind) as kinds, min(r.why) as why,
          array_agg(r.id) filter (where r.token is not null) as leased_ids,
          array_agg(r.token) filter (where r.token is not null) as leased_tokens,
          array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
@@ -453,6 +486,8 @@ begin
   if gone.ids is null then
     return;
   end if;
+  perform holdfast.note_jobs('cancelled', part, gone.ids, gone.queues, gone.kinds, 'cancelled', actor, gone.why, at,
+    workers => gone.workers);
   if gone.leased_ids is not null then
     perform holdfast.mark_taken(gone.leased_ids, gone.leased_tokens, how);
   end if;
@@ -464,6 +499,16 @@ begin
   end if;
   return query select u.id, u.token, u.worker from unnest(gone.ids, gone.tokens, gone.workers) u(id, token, worker);
 end
+$$;
+
+-- kept_of: what is put on record of a job before it is edited: the fields that change, if they are not large.
+create or replace function holdfast.kept_of(job jsonb, changes jsonb)
+returns jsonb
+language sql immutable
+as $$
+  select jsonb_build_object('was', coalesce(jsonb_object_agg(k.name, f.value) filter (where pg_column_size(f.value) < 8192), '{}'))
+  from jsonb_object_keys(changes) k(name)
+  cross join lateral (select job -> case k.name when 'lease' then 'lease_for' else k.name end as value) f
 $$;
 
 -- lock_jobs: lock live jobs, everywhere in the order of their ids, so that calls that share jobs wait for

@@ -84,6 +84,8 @@ begin
     set state = 'running', rate = operation_start.rate, actor = coalesce(operation_start.actor, x.actor),
         started_at = holdfast.now(), next_at = holdfast.now()
     where x.id = o.id;
+    perform holdfast.note('operation_started', coalesce(operation_start.actor, o.actor), o.reason,
+      detail => jsonb_build_object('operation', o.id, 'verb', o.verb, 'filter', o.filter, 'arguments', o.arguments, 'total', o.total, 'most', o.most));
   end if;
   return query select v.* from holdfast.operations v where v.id = o.id;
 end
@@ -101,6 +103,9 @@ begin
   update holdfast.operation x
   set state = 'cancelled', ended_at = holdfast.now(), ended_by = operation_cancel.actor
   where x.id = operation_cancel.id and x.state in ('previewed', 'running');
+  if found then
+    perform holdfast.note('operation_cancelled', actor, detail => jsonb_build_object('operation', id));
+  end if;
   return query select v.* from holdfast.operations v where v.id = operation_cancel.id;
 end
 $$;
@@ -146,6 +151,7 @@ begin
     update holdfast.operation x
     set state = 'failed', ended_at = v_now, problem = format('%s: %s', sqlstate, sqlerrm)
     where x.id = o.id;
+    perform holdfast.note('operation_failed', o.actor, sqlerrm, detail => jsonb_build_object('operation', o.id, 'verb', o.verb));
     return query select v.* from holdfast.operations v where v.id = o.id;
     return;
   end;
@@ -158,6 +164,10 @@ begin
       state = case when v_ended then 'done' else x.state end,
       ended_at = case when v_ended then v_now end
   where x.id = o.id;
+  if v_ended then
+    perform holdfast.note('operation_ended', o.actor, o.reason, detail => jsonb_build_object('operation', o.id, 'verb', o.verb,
+      'filter', o.filter, 'changed', o.changed + v_changed, 'seen', o.seen + cardinality(v_ids)));
+  end if;
   return query select v.* from holdfast.operations v where v.id = o.id;
 end
 $$;

@@ -8,7 +8,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout}';
+  v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout,activity,keep_activity}';
   v_field text;
   old     holdfast.queue;
   new     holdfast.queue;
@@ -49,7 +49,9 @@ begin
         by_kind         = case when settings ? 'by_kind' then (settings ->> 'by_kind')::boolean else q.by_kind end,
         lane_limit      = case when settings ? 'lane_limit' then (settings ->> 'lane_limit')::integer else q.lane_limit end,
         lane_on_failure = case when settings ? 'lane_on_failure' then settings ->> 'lane_on_failure' else q.lane_on_failure end,
-        fanout          = case when settings ? 'fanout' then (settings ->> 'fanout')::smallint else q.fanout end
+        fanout          = case when settings ? 'fanout' then (settings ->> 'fanout')::smallint else q.fanout end,
+        activity        = case when settings ? 'activity' then settings ->> 'activity' else q.activity end,
+        keep_activity   = case when settings ? 'keep_activity' then make_interval(secs => (settings ->> 'keep_activity')::double precision) else q.keep_activity end
     where q.name = queue_set.queue
     returning q.* into new;
   exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range or datetime_field_overflow then
@@ -61,6 +63,7 @@ begin
     perform holdfast.apply_settings(queue);
     insert into holdfast.redo (queue) values (queue_set.queue);
   end if;
+  perform holdfast.note('queue_set', actor, null, queue, jsonb_build_object('settings', settings));
   return query select q.* from holdfast.queues q where q.queue = queue_set.queue;
 end
 $$;
@@ -104,6 +107,7 @@ begin
   update holdfast.queue q
   set paused_at = holdfast.now(), paused_by = pause.actor, paused_reason = pause.reason, paused_until = pause.until
   where q.name = pause.queue;
+  perform holdfast.note('paused', actor, reason, queue, jsonb_build_object('until', until));
   return query select q.* from holdfast.queues q where q.queue = pause.queue;
 end
 $$;
@@ -121,6 +125,7 @@ begin
   set paused_at = null, paused_by = null, paused_reason = null, paused_until = null
   where q.name = resume.queue;
   perform holdfast.wake(array[resume.queue], 16);
+  perform holdfast.note('resumed', actor, null, queue);
   return query select q.* from holdfast.queues q where q.queue = resume.queue;
 end
 $$;

@@ -34,9 +34,9 @@ begin
     update holdfast.job j
     set token = hand_over.new_token, worker = hand_over.holder, lease_until = v_now + timeout
     where j.part = v_part and j.id = hand_over.id and j.token = hand_over.token
-    returning j.queue, j.lease_until into v_job;
+    returning j.queue, j.kind, j.attempt, j.lease_until into v_job;
   else
-    select a.queue, a.lease_until into v_job
+    select a.queue, null::text as kind, null::smallint as attempt, a.lease_until into v_job
     from holdfast.hand_over_adopted(id, token, new_token, v_now + timeout, holder) a;
   end if;
   if found then
@@ -47,6 +47,10 @@ begin
     from holdfast.lease l
     where l.token = hand_over.token and l.part = v_part;
     perform holdfast.mark_taken(array[id], array[token], 'handed over');
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+    select v_now, holdfast.event_slot(v_now), v_part, hand_over.id, 'handed_over', 'leased', v_job.queue, v_job.kind, v_job.attempt,
+           hand_over.holder
+    where v_job.queue = any(holdfast.told_queues());
     return query select 'leased', v_job.lease_until, null::text;
     return;
   end if;
@@ -278,7 +282,7 @@ begin
   return query
     select f.id, f.token, f.queue, f.kind, f.worker, f.outcome
     from holdfast.fail(part, these.ids, these.tokens, these.kinds, these.messages, null,
-      array_fill(interval '0', array[cardinality(these.ids)]), null, 'expired', at) f;
+      array_fill(interval '0', array[cardinality(these.ids)]), null, 'expired', at, null) f;
 end
 $$;
 
@@ -309,6 +313,12 @@ begin
     select e.part, e.queue, e.kind, -count(*), count(*), count(*)
     from ended e
     group by e.part, e.queue, e.kind
+  ), told as (
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker, actor)
+    select end_done.at, holdfast.event_slot(end_done.at), e.part, e.id, 'reconciled', 'done', e.queue, e.kind, e.attempt, e.worker, 'upkeep'
+    from ended e
+    left join holdfast.queue q on q.name = e.queue
+    where coalesce(q.activity, 'failures') <> 'off'
   )
   select array_agg(e.id) as ids, array_agg(e.token) as tokens,
          array_agg(e.queue) filter (where e.lane is not null) as lane_queues,

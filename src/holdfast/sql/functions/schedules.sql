@@ -95,6 +95,7 @@ begin
     new.updated_by := actor;
     exit when holdfast.schedule_store(old, new) is not null;
   end loop;
+  perform holdfast.note('schedule_set', actor, null, new.queue, jsonb_build_object('schedule', name, 'settings', settings - 'payload'), new.kind);
   return query select s.* from holdfast.schedules s where s.name = schedule_set.name;
 end
 $$;
@@ -164,7 +165,7 @@ begin
       s.skipped := s.skipped + 1;
     else
       if v_live then
-        perform holdfast.cancel(array[s.last_job], format('schedule %s: its next slot came', s.name));
+        perform holdfast.cancel(array[s.last_job], format('schedule %s: its next slot came', s.name), 'schedule ' || s.name);
       end if;
       begin
         select e.id, case when e.created then 'fired' else 'duplicate' end into job, outcome
@@ -225,6 +226,7 @@ begin
   insert into holdfast.schedule_slot (name, slot, outcome, job, at)
   values (s.name, schedule_run.slot, schedule_run.outcome, schedule_run.job, schedule_run.slot)
   on conflict do nothing;
+  perform holdfast.note('schedule_run', actor, null, s.queue, jsonb_build_object('schedule', s.name, 'job', job), s.kind);
   return next;
 end
 $$;
@@ -241,6 +243,7 @@ begin
   update holdfast.schedule s
   set paused_at = holdfast.now(), paused_by = schedule_pause.actor, paused_reason = schedule_pause.reason
   where s.name = schedule_pause.name;
+  perform holdfast.note('schedule_paused', actor, reason, detail => jsonb_build_object('schedule', name));
   return query select s.* from holdfast.schedules s where s.name = schedule_pause.name;
 end
 $$;
@@ -259,6 +262,7 @@ begin
   set paused_at = null, paused_by = null, paused_reason = null,
       next_at = '-infinity', since = holdfast.now(), revision = s.revision + 1
   where s.name = schedule_resume.name and s.paused_at is not null;
+  perform holdfast.note('schedule_resumed', actor, detail => jsonb_build_object('schedule', name));
   return query select s.* from holdfast.schedules s where s.name = schedule_resume.name;
 end
 $$;
@@ -277,6 +281,7 @@ begin
     return false;
   end if;
   delete from holdfast.schedule_slot x where x.name = schedule_delete.name;
+  perform holdfast.note('schedule_deleted', actor, detail => jsonb_build_object('schedule', name));
   return true;
 end
 $$;

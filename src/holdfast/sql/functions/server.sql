@@ -53,20 +53,22 @@ as $$
 $$;
 
 -- tell: a consumer that speaks through a server was seen, and did so much since it was told last. facts are
--- those of beat; counts are claimed, acked, failed and lost, and add up over all servers.
-create or replace function holdfast.tell(worker text, facts jsonb default '{}', counts jsonb default '{}')
+-- those of beat; counts are claimed, acked, failed, lost and busy_time, and add up over all servers.
+create or replace function holdfast.tell(worker text, facts jsonb default '{}', counts jsonb default '{}', measured jsonb default null)
 returns table (stop boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  return query select b.stop from holdfast.beat(tell.worker, facts) b;
+  return query select b.stop from holdfast.beat(tell.worker, facts - 'claims', measured) b;
   update holdfast.worker w
   set claimed = w.claimed + coalesce((counts ->> 'claimed')::bigint, 0),
       acked   = w.acked + coalesce((counts ->> 'acked')::bigint, 0),
       failed  = w.failed + coalesce((counts ->> 'failed')::bigint, 0),
-      lost    = w.lost + coalesce((counts ->> 'lost')::bigint, 0)
-  where w.name = tell.worker and counts <> '{}';
+      lost    = w.lost + coalesce((counts ->> 'lost')::bigint, 0),
+      busy_time = w.busy_time + coalesce((counts ->> 'busy_time')::double precision, 0),
+      claims  = (array(select x::timestamptz from jsonb_array_elements_text(facts -> 'claims') x) || w.claims)[1:10]
+  where w.name = tell.worker and (counts <> '{}' or facts ? 'claims');
 end
 $$;

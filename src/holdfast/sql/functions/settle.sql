@@ -14,8 +14,9 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
-  kept  record;
+  v_now  constant timestamptz := holdfast.now();
+  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
+  kept   record;
 begin
   perform holdfast.check_length('lease', lease, '1 year');
   tokens := holdfast.paired(ids, tokens);
@@ -40,12 +41,17 @@ begin
       order by x.id
     ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
-    returning j.id, j.token, j.lease_until, u.nth
+    returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker
   )
   select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
-         array_agg(t.lease_until order by t.nth) as untils
+         array_agg(t.lease_until order by t.nth) as untils,
+         array_agg(row(null, v_now, 'touched', t.id, t.queue, t.kind, 'leased', t.attempt, 1, t.worker, null, null, null)::holdfast.events)
+           filter (where t.queue = any(v_told)) as told
   into kept
   from touched t;
+  if kept.told is not null then
+    perform holdfast.note_events(kept.told);
+  end if;
   if cardinality(kept.ids) is distinct from cardinality(ids) then
     select kept.ids || array_agg(a.id) as ids, kept.tokens || array_agg(a.token) as tokens, kept.untils || array_agg(a.lease_until) as untils
     into kept
@@ -79,14 +85,21 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
-  gone  record;
+  v_now   constant timestamptz := holdfast.now();
+  v_keeps boolean;
+  v_told  text[];     -- queues of which every event is noted
+  gone    record;
 begin
   tokens := holdfast.paired(ids, tokens);
   if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
     perform holdfast.refuse('HF208', format('results must be a JSON array of %s values, one per id', cardinality(ids)));
   end if;
-  if keep or exists (select from holdfast.queue q where q.keep_done > '0') then
+  if exists (select from holdfast.queue q where q.keep_done > '0' or q.activity = 'all') then
+    select bool_or(q.keep_done > '0'), array_agg(q.name) filter (where q.activity = 'all') into v_keeps, v_told
+    from holdfast.queue q
+    where q.keep_done > '0' or q.activity = 'all';
+  end if;
+  if keep or v_keeps then
     perform holdfast.keep_done(ids, tokens, results, keep, v_now);
   end if;
 
@@ -99,7 +112,7 @@ begin
       select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id
     ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
-    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key
+    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key, j.attempt, j.worker
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, done)
     select e.part, e.queue, e.kind, -count(*), count(*)
@@ -108,9 +121,14 @@ begin
   )
   select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
          jsonb_agg(jsonb_build_array(e.part, e.queue, e.kind, e.key)) filter (where e.key is not null) as keys,
-         jsonb_agg(jsonb_build_array(e.part, e.queue, e.lane)) filter (where e.lane is not null) as lanes
+         jsonb_agg(jsonb_build_array(e.part, e.queue, e.lane)) filter (where e.lane is not null) as lanes,
+         array_agg(row(null, v_now, 'acked', e.id, e.queue, e.kind, 'done', e.attempt, 1, e.worker, null, null, null)::holdfast.events)
+           filter (where e.queue = any(v_told)) as told
   into gone
   from ended e;
+  if gone.told is not null then
+    perform holdfast.note_events(gone.told);
+  end if;
   if gone.keys is not null then
     perform holdfast.unfollow((k -> 0)::smallint, array_agg(k ->> 1), array_agg(k ->> 2), array_agg(k ->> 3), v_now)
     from jsonb_array_elements(gone.keys) k
@@ -167,7 +185,7 @@ $$;
 -- attempts are left.
 create or replace function holdfast.nack(
   ids uuid[], tokens uuid[], error_kind text default null, message text default null,
-  traceback text default null, delay interval default null, final boolean default false)
+  traceback text default null, delay interval default null, final boolean default false, log text default null)
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -180,7 +198,7 @@ begin
     from holdfast.nack_each(ids, holdfast.paired(ids, tokens),
       array_fill(error_kind, array[cardinality(ids)]), array_fill(message, array[cardinality(ids)]),
       array_fill(traceback, array[cardinality(ids)]), array_fill(delay, array[cardinality(ids)]),
-      array_fill(final, array[cardinality(ids)])) f;
+      array_fill(final, array[cardinality(ids)]), array_fill(log, array[cardinality(ids)])) f;
 end
 $$;
 
@@ -201,7 +219,7 @@ $$;
 
 -- settle: end many leases in one call, each in its own way.
 -- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel", "result", "keep",
---          "error_kind", "message", "traceback", "final", "delay", "reason"}]
+--          "error_kind", "message", "traceback", "log", "final", "delay", "reason"}]
 -- cancel ends the caller's own lease, and the job with it, as cancelled.
 create or replace function holdfast.settle(items jsonb)
 returns table (ord integer, id uuid, outcome text, detail text)
@@ -223,7 +241,7 @@ begin
   select i.item, i.ord into v_bad
   from jsonb_array_elements(items) with ordinality i(item, ord)
   where jsonb_typeof(i.item) <> 'object'
-     or i.item - '{id,token,verb,result,keep,error_kind,message,traceback,final,delay,reason}'::text[] <> '{}'
+     or i.item - '{id,token,verb,result,keep,error_kind,message,traceback,log,final,delay,reason}'::text[] <> '{}'
      or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel'), false)
      or not coalesce(jsonb_typeof(i.item -> 'keep'), 'null') in ('boolean', 'null')
      or not coalesce(jsonb_typeof(i.item -> 'final'), 'null') in ('boolean', 'null')
@@ -235,7 +253,7 @@ begin
       perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null, 'The token of the claim proves the lease.');
     end if;
     perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, left(v_bad.item::text, 200)), null,
-      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes error_kind, message, traceback and final; nack and release take delay in seconds; cancel takes reason.');
+      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason.');
   end if;
 
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
@@ -250,7 +268,7 @@ begin
   where i.item ->> 'verb' = 'ack' and i.item -> 'keep' = 'true';
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
          array_agg(i.item ->> 'error_kind') as kinds, array_agg(i.item ->> 'message') as messages,
-         array_agg(i.item ->> 'traceback') as tracebacks,
+         array_agg(i.item ->> 'traceback') as tracebacks, array_agg(i.item ->> 'log') as logs,
          array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays,
          array_agg(coalesce((nullif(i.item -> 'final', 'null'))::boolean, false)) as finals
   into nacks
@@ -279,7 +297,7 @@ begin
       where keeps.ids is not null
       union all
       select 'nack', n.nth, n.id, n.outcome, n.detail
-      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals)
+      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals, nacks.logs)
         with ordinality n(id, outcome, detail, nth)
       where nacks.ids is not null
       union all
@@ -390,7 +408,7 @@ end
 $$;
 
 create or replace function holdfast.nack_each(
-  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[])
+  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[], logs text[])
 returns table (id uuid, outcome text, detail text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
@@ -411,7 +429,7 @@ begin
   end if;
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
     select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
-    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now) f;
+    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now, logs) f;
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
     v_outs := v_outs || these.outs;
@@ -441,8 +459,9 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
-  freed record;
+  v_now  constant timestamptz := holdfast.now();
+  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
+  freed  record;
 begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
   perform pg_advisory_xact_lock_shared(4915, 1);
@@ -457,16 +476,22 @@ begin
       order by x.id, x.token
     ) u
     where j.part = u.part and j.id = u.id and j.token = u.token
-    returning j.part, j.id, u.token, j.queue, j.kind
+    returning j.part, j.id, u.token, j.queue, j.kind, j.attempt
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, queued)
     select r.part, r.queue, r.kind, -count(*), count(*)
     from released r
     group by r.part, r.queue, r.kind
   )
-  select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues
+  select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues,
+         array_agg(row(null, v_now, 'released', r.id, r.queue, r.kind, 'queued', r.attempt + 1, 1,
+           (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1), null, null, null)::holdfast.events)
+           filter (where r.queue = any(v_told)) as told
   into freed
   from released r;
+  if freed.told is not null then
+    perform holdfast.note_events(freed.told);
+  end if;
   if freed.ids is not null then
     perform holdfast.mark_taken(freed.ids, freed.tokens, 'released');
     perform holdfast.wake(freed.queues, cardinality(freed.ids));
@@ -506,7 +531,7 @@ begin
   end if;
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     select array_agg(c.id) as ids, array_agg(c.token) as tokens into these
-    from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now) c;
+    from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now, null) c;
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
   end loop;
@@ -541,7 +566,7 @@ $$;
 -- has locked the rows; a job whose token differs is not touched.
 create or replace function holdfast.fail(
   part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
-  delays interval[], finals boolean[], how text, at timestamptz)
+  delays interval[], finals boolean[], how text, at timestamptz, logs text[])
 returns table (id uuid, token uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
 as $$
@@ -551,23 +576,29 @@ declare
 begin
   with failed as materialized (
     select
-      j as job, j.id, u.token, u.error_kind, u.message, u.traceback,
+      j as job, j.id, u.token, u.error_kind, u.message, u.traceback, u.log,
       left(concat_ws(': ', u.error_kind, u.message), 2000) as error,
       holdfast.fingerprint(u.error_kind, u.message) as fingerprint,
       j.attempt >= j.max_attempts or coalesce(u.final, false) as dies,
       coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure,
+      coalesce(q.activity, 'failures') <> 'off' as told,
       fail.at + coalesce(u.delay, make_interval(secs => random() * least(
         extract(epoch from coalesce(q.backoff, '1 second')) * power(2, least(j.attempt, 40) - 1),
         extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
     from (
       select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.*
-      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals)
-        x(id, token, error_kind, message, traceback, delay, final)
+      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals, logs)
+        x(id, token, error_kind, message, traceback, delay, final, log)
       where holdfast.part_of(x.id) = fail.part
     ) u
     join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
     left join holdfast.queue q on q.name = j.queue
     left join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
+  ), holders as materialized (
+    select f.token, f.worker, w.host, w.version,
+           (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part) as started_at
+    from (select distinct on (x.token) x.token, (x.job).worker as worker from failed x) f
+    left join holdfast.worker w on w.name = f.worker
   ), removed as (
     delete from holdfast.job j
     using failed f
@@ -607,16 +638,26 @@ begin
       and l.part = fail.part and l.queue = (f.job).queue and l.name = (f.job).lane
   ), noted as (
     insert into holdfast.attempt (
-      part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
-    select fail.part, f.id, (f.job).attempt, f.token, fail.how, (f.job).worker,
-           (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part),
-           fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint
+      part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint,
+      log, host, version)
+    select fail.part, f.id, (f.job).attempt, f.token, fail.how, h.worker, h.started_at,
+           fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint,
+           left(f.log, 20000), h.host, h.version
     from failed f
+    join holders h on h.token = f.token
   ), counted as (
-    insert into holdfast.tally (part, queue, kind, leased, dead, queued)
-    select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies)
+    insert into holdfast.tally (part, queue, kind, leased, dead, queued, failed)
+    select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies),
+           count(*)
     from failed f
     group by (f.job).queue, (f.job).kind
+  ), told as (
+    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker, actor, reason, detail)
+    select fail.at, holdfast.event_slot(fail.at), fail.part, f.id, case fail.how when 'expired' then 'reaped' else 'nacked' end,
+           case when f.dies then 'dead' else 'queued' end, (f.job).queue, (f.job).kind, (f.job).attempt, (f.job).worker,
+           case fail.how when 'expired' then 'upkeep' end, left(f.error, 500), jsonb_build_object('group', f.fingerprint)
+    from failed f
+    where f.told
   )
   select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.dies) as dies,
          array_agg((f.job).queue) as queues, array_agg((f.job).kind) as kinds, array_agg((f.job).worker) as workers,

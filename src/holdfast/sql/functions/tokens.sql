@@ -38,6 +38,9 @@ begin
     )
     select m.id, m.sort, m.name, m.scopes, m.queues, m.created_at, m.created_by, m.expires_at, m.used_at, m.revoked_at, m.revoked_by
     from made m;
+  if sort = 'token' then
+    perform holdfast.note('token_created', actor, detail => jsonb_build_object('token', id, 'name', name, 'scopes', scopes, 'queues', queues));
+  end if;
 end
 $$;
 
@@ -94,6 +97,10 @@ begin
   update holdfast.api_token t
   set revoked_at = coalesce(t.revoked_at, holdfast.now()), revoked_by = coalesce(t.revoked_by, token_revoke.actor)
   where t.id = token_revoke.id;
-  return found;
+  if not found then
+    return false;
+  end if;
+  perform holdfast.note('token_revoked', actor, detail => jsonb_build_object('token', id));
+  return true;
 end
 $$;

@@ -482,6 +482,8 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_at     constant timestamptz := holdfast.sample_at();
+  v_others constant text[] := holdfast.queues_in_sum();
   v_folded integer;
 begin
   if not pg_try_advisory_xact_lock(4915, 2) then
@@ -489,21 +491,50 @@ begin
   end if;
   with gone as (
     delete from holdfast.tally t
-    returning t.*
+    returning t.*, t.xmin::text as call
+  ), nets as (
+    -- one call, one transaction: what it took from one queue and gave to another it moved
+    select n.queue, n.net, n.cancelled, min(n.net) over w as least, max(n.net) over w as most
+    from (
+      select g.call, g.queue, sum(g.queued + g.leased + g.dead + g.done + g.cancelled + g.archived) as net, sum(g.cancelled) as cancelled
+      from gone g
+      group by g.call, g.queue
+      having abs(sum(g.queued + g.leased + g.dead + g.done + g.cancelled + g.archived)) >= 5 or sum(g.cancelled) >= 5
+    ) n
+    window w as (partition by n.call)
+  ), noted as (
+    insert into holdfast.bulk (at, queue, sort, calls, jobs, largest)
+    select holdfast.now(), b.queue, b.sort, count(*), sum(b.jobs), max(b.jobs)
+    from (
+      select n.queue, abs(case when n.net = 0 then n.cancelled else n.net end) as jobs,
+             case when n.net > 0 and n.least < 0 then 'moved' when n.net > 0 then 'enqueued'
+               when n.net < 0 and n.most > 0 then null when n.net < 0 then 'deleted' when n.cancelled > 0 then 'cancelled' end as sort
+      from nets n
+    ) b
+    where b.sort is not null
+    group by b.queue, b.sort
   ), sums as (
     select g.part, g.queue, g.kind, sum(g.queued) as queued, sum(g.leased) as leased, sum(g.dead) as dead,
            sum(g.done) as done, sum(g.cancelled) as cancelled, sum(g.archived) as archived,
-           sum(g.reconciled) as reconciled, count(*) as deltas
+           sum(g.reconciled) as reconciled, sum(g.enqueued) as enqueued, sum(g.failed) as failed, count(*) as deltas
     from gone g
     group by g.part, g.queue, g.kind
   ), added as (
-    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled)
-    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled
+    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled, enqueued, failed)
+    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled, s.enqueued, s.failed
     from sums s
     on conflict (part, queue, kind) do update
     set queued = t.queued + excluded.queued, leased = t.leased + excluded.leased, dead = t.dead + excluded.dead,
         done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived,
-        reconciled = t.reconciled + excluded.reconciled
+        reconciled = t.reconciled + excluded.reconciled, enqueued = t.enqueued + excluded.enqueued, failed = t.failed + excluded.failed
+  ), sampled as (
+    insert into holdfast.sample as m (step, at, queue, kind, enqueued, done, failed)
+    select 10, v_at, case when s.queue = any(v_others) then '' else s.queue end, s.kind, sum(s.enqueued), sum(s.done), sum(s.failed)
+    from sums s
+    group by 3, 4
+    having (sum(s.enqueued), sum(s.done), sum(s.failed)) is distinct from (0, 0, 0)
+    on conflict (step, at, queue, kind) do update
+    set enqueued = m.enqueued + excluded.enqueued, done = m.done + excluded.done, failed = m.failed + excluded.failed
   ), known as (
     insert into holdfast.queue (name)
     select distinct s.queue from sums s where length(s.queue) between 1 and 120
@@ -625,7 +656,7 @@ declare
   v_failed jsonb := '{}';
   v_step   text;
 begin
-  foreach v_step in array '{forgotten,floors,reaped,promoted,unblocked,folded,floors,pages}'::text[] loop
+  foreach v_step in array '{forgotten,floors,reaped,promoted,unstruck,unblocked,folded,sampled,floors,pages}'::text[] loop
     begin
       v_done := v_done || jsonb_build_object(v_step, holdfast.upkeep_step(v_step));
     exception when others then
@@ -652,6 +683,8 @@ begin
       delete from holdfast.worker w where w.seen_at < holdfast.now() - interval '1 day';
       delete from holdfast.request r where r.at < holdfast.now() - interval '1 day';
       delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < holdfast.now();
+      delete from holdfast.strike s where s.ended_at < holdfast.now() - interval '90 days'
+        and not exists (select from holdfast.job j where j.strike = s.number);
       perform holdfast.fold_notes();
       delete from holdfast.operation o where o.state = 'previewed' and o.created_at < holdfast.now() - interval '1 hour';
       return 0;
@@ -659,14 +692,18 @@ begin
       return (select count(*) from holdfast.reap(1000)) + holdfast.rescue(1000);
     when 'promoted' then
       return holdfast.promote(1000);
+    when 'unstruck' then
+      return holdfast.unstrike(1000);
     when 'unblocked' then
       return holdfast.sweep(200);
     when 'folded' then
       return holdfast.fold() + holdfast.fold_dead();
+    when 'sampled' then
+      return holdfast.take_samples() + holdfast.roll_samples();
     when 'floors' then
       return holdfast.raise_floors();
     when 'pages' then
-      return holdfast.turn_pages();
+      return holdfast.turn_pages() + holdfast.forget_activity();
   end case;
 end
 $$;

@@ -2,8 +2,9 @@
 -- what a worker may do is proven by its tokens alone.
 
 -- beat: a worker says that it lives and what there is to know of it; facts it leaves out stay as they
--- were. Answers whether somebody asked it to stop.
-create or replace function holdfast.beat(worker text, facts jsonb default '{}')
+-- were. measured is what it measured since the last beat: times by queue and kind, and attempts that ended
+-- well. Answers whether somebody asked it to stop.
+create or replace function holdfast.beat(worker text, facts jsonb default '{}', measured jsonb default null)
 returns table (stop boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -11,7 +12,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now   constant timestamptz := holdfast.now();
-  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost}';
+  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost,busy_time,claimed_at,acked_at,claims,clock,listens}';
   v_field text;
   v_said  holdfast.worker;
 begin
@@ -26,20 +27,22 @@ begin
   end if;
   begin
     select f.* into v_said from jsonb_populate_record(null::holdfast.worker, facts) f;
+    v_said.skew := extract(epoch from (facts ->> 'clock')::timestamptz - v_now);
   exception when data_exception then
     perform holdfast.refuse('HF221', format('facts %s do not fit a worker', left(facts::text, 200)), sqlerrm,
-      'queues and kinds are arrays of names, started_at is a time, the counts are whole numbers.');
+      'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, the counts are whole numbers.');
   end;
 
   return query
     insert into holdfast.worker as w (
       name, seen_at, started_at, host, pid, version, python, queues, kinds, slots, busy, rss, loop_lag,
-      claimed, acked, failed, lost)
+      claimed, acked, failed, lost, busy_time, claimed_at, acked_at, claims, skew, listens)
     values (
       beat.worker, v_now, coalesce(v_said.started_at, v_now), v_said.host, v_said.pid, v_said.version, v_said.python,
       coalesce(v_said.queues, '{}'), coalesce(v_said.kinds, '{}'), coalesce(v_said.slots, 0), coalesce(v_said.busy, 0),
       v_said.rss, v_said.loop_lag, coalesce(v_said.claimed, 0), coalesce(v_said.acked, 0), coalesce(v_said.failed, 0),
-      coalesce(v_said.lost, 0))
+      coalesce(v_said.lost, 0), coalesce(v_said.busy_time, 0), v_said.claimed_at, v_said.acked_at, coalesce(v_said.claims, '{}'), v_said.skew,
+      v_said.listens)
     on conflict (name) do update
     set seen_at    = v_now,
         started_at = coalesce(v_said.started_at, w.started_at),
@@ -56,23 +59,38 @@ begin
         claimed    = coalesce(v_said.claimed, w.claimed),
         acked      = coalesce(v_said.acked, w.acked),
         failed     = coalesce(v_said.failed, w.failed),
-        lost       = coalesce(v_said.lost, w.lost)
+        lost       = coalesce(v_said.lost, w.lost),
+        busy_time  = coalesce(v_said.busy_time, w.busy_time),
+        claimed_at = coalesce(v_said.claimed_at, w.claimed_at),
+        acked_at   = coalesce(v_said.acked_at, w.acked_at),
+        claims     = coalesce(v_said.claims, w.claims),
+        skew       = coalesce(v_said.skew, w.skew),
+        listens    = coalesce(v_said.listens, w.listens)
     returning w.stop_at is not null;
+  if measured is not null then
+    perform holdfast.take_measures(worker, measured);
+  end if;
 end
 $$;
 
 -- leave: a worker that ends says so; its leases, if it still has any, are as they were.
 create or replace function holdfast.leave(worker text)
 returns boolean
-language sql volatile security definer
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  with gone as (
-    delete from holdfast.worker w
-    where w.name = leave.worker
-    returning 1
-  )
-  select exists (select from gone)
+#variable_conflict use_column
+declare
+  gone holdfast.worker;
+begin
+  delete from holdfast.worker w where w.name = leave.worker returning w.* into gone;
+  if not found then
+    return false;
+  end if;
+  perform holdfast.note('worker_left', null, worker => leave.worker, detail => jsonb_build_object('host', gone.host, 'started_at', gone.started_at,
+    'claimed', gone.claimed, 'acked', gone.acked, 'failed', gone.failed, 'lost', gone.lost, 'busy_time', gone.busy_time));
+  return true;
+end
 $$;
 
 -- stop_worker: ask a worker to finish what it runs and end; it learns of it by its next beat. Answers
@@ -89,6 +107,7 @@ begin
   if not found then
     return false;
   end if;
+  perform holdfast.note('worker_stopped', actor, worker => stop_worker.worker);
   perform pg_notify('holdfast', E'\n' || worker);   -- a hint, as for leases: look now
   return true;
 end
@@ -127,9 +146,11 @@ $$;
 
 -- tend: a turn of upkeep by whoever leads. done is null where another does; next_slot is how long it is
 -- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
--- somebody to look whether they are done; operating, whether an operation waits for its next step.
+-- somebody to look whether they are done; operating, whether an operation waits for its next step; detecting,
+-- whether detectors are due; delivering, whether anomalies wait to be told.
 create or replace function holdfast.tend(holder text, length interval default '5 seconds')
-returns table (leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean)
+returns table (
+  leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean, detecting boolean, delivering boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -147,6 +168,12 @@ begin
   end if;
   doubtful := exists (select from holdfast.lease l where l.open and l.asked_at is not null);
   operating := exists (select from holdfast.operation o where o.state = 'running' and o.next_at <= holdfast.now());
+  detecting := leads and exists (
+    select from holdfast.chore c
+    where c.name = 'detected' and (c.at <= holdfast.now() - interval '5 seconds' or c.at > holdfast.now()));
+  delivering := leads and exists (
+    select from holdfast.job j
+    where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null and j.token is null);
   return next;
 end
 $$;

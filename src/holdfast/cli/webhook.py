@@ -1,0 +1,117 @@
+"""`holdfast webhook`: who is told of anomalies by HTTP."""
+
+import secrets
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.grammar import Group
+from holdfast.cli.session import Session, actor, pass_session
+
+
+@click.group(
+    cls=Group,
+    examples=[
+        "holdfast webhook set ops https://example.org/hook --severity critical",
+        "holdfast webhook list",
+    ],
+)
+def webhook() -> None:
+    """Say who is told of anomalies by HTTP."""
+
+
+@webhook.command("list", examples=["holdfast webhook list", "holdfast webhook list --json"])
+@pass_session
+def list_webhooks(session: Session) -> None:
+    """List who is told, and of what."""
+    with session.client() as client:
+        found = client.webhooks()
+    session.answer(
+        found,
+        lambda: (
+            output.table(
+                ("name", "severity", "codes", "queues", "url"),
+                [
+                    (
+                        one.name,
+                        one.severity,
+                        ",".join(one.codes) if one.codes else "all",
+                        ",".join(one.queues) if one.queues else "all",
+                        one.url,
+                    )
+                    for one in found
+                ],
+            )
+            if found
+            else ""
+        ),
+    )
+    if not found:
+        session.say("nobody is told: holdfast webhook set NAME URL")
+
+
+@webhook.command(
+    "set",
+    examples=[
+        "holdfast webhook set ops https://example.org/hook",
+        "holdfast webhook set ops https://example.org/hook --code job_died --queue mail",
+    ],
+)
+@click.argument("name")
+@click.argument("address", metavar="URL")
+@click.option(
+    "--severity",
+    type=click.Choice(["info", "warning", "critical"]),
+    default="warning",
+    metavar="WHAT",
+    help="this and worse: info, warning or critical  [warning]",
+)
+@click.option("--code", "codes", multiple=True, metavar="CODE", help="only this; repeatable")
+@click.option(
+    "-q", "--queue", "queues", multiple=True, metavar="Q", help="only of this; repeatable"
+)
+@click.option("--secret", help="what to sign with; else one is made and shown this once")
+@pass_session
+def set_webhook(
+    session: Session,
+    name: str,
+    address: str,
+    severity: str,
+    codes: tuple[str, ...],
+    queues: tuple[str, ...],
+    secret: str | None,
+) -> None:
+    """Tell an address of anomalies; of one that is there, change it.
+
+    Requests are signed as Standard Webhooks says.
+    """
+    with session.client() as client:
+        known = any(one.name == name for one in client.webhooks())
+        made = secrets.token_hex(32) if secret is None and not known else None
+        signed = secret or made
+        found = client.webhook_set(
+            name,
+            url=address,
+            severity=severity,
+            codes=list(codes) or None,
+            queues=list(queues) or None,
+            actor=actor(),
+            **({"secret": signed} if signed else {}),
+        )
+    document = {**output.plain(found), **({"secret": made} if made else {})}
+    session.answer(document, lambda: made or f"{name} changed")
+    if made:
+        session.say("this is the secret it is signed with; it is not shown again")
+
+
+@webhook.command(examples=["holdfast webhook delete ops", "holdfast webhook delete ops --json"])
+@click.argument("name")
+@pass_session
+def delete(session: Session, name: str) -> None:
+    """Tell an address nothing more."""
+    with session.client() as client:
+        found = client.webhook_delete(name, actor=actor())
+    session.answer(
+        {"name": name, "deleted": found},
+        lambda: f"{name} deleted" if found else f"there was no webhook {name}",
+    )

@@ -1,0 +1,54 @@
+"""What workers measure of the jobs they run: how long those waited, and how long they ran."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+# Spans of time that end at 1, 2, 4, 8 … milliseconds; the last one, from over an hour, has no end.
+SPANS = 24
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Measures:
+    """Counts of times by queue and kind since they were last taken; not safe to share."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        self._attempts: list[Mapping[str, Any]] = []
+
+    def waited(self, queue: str, kind: str, due: datetime, claimed: datetime) -> None:
+        """Note how long a job waited from when it was due; both by the clock of the database."""
+        span = ((claimed - due) // _MILLISECOND).bit_length() if claimed > due else 0
+        self._of(queue, kind)[0][span if span < SPANS else SPANS - 1] += 1
+
+    def ran(self, queue: str, kind: str, seconds: float) -> None:
+        """Note how long a handler ran."""
+        span = int(seconds * 1000).bit_length()
+        self._of(queue, kind)[1][span if span < SPANS else SPANS - 1] += 1
+
+    def ended(self, attempt: Mapping[str, Any]) -> None:
+        """Note an attempt that ended well."""
+        self._attempts.append(attempt)
+
+    def take(self) -> dict[str, Any] | None:
+        """Return what was noted since the last time, as the database takes it; None if nothing."""
+        times, self._times = self._times, {}
+        attempts, self._attempts = self._attempts, []
+        if not times and not attempts:
+            return None
+        told = [
+            {"queue": queue, "kind": kind, "pickup": pickup, "run": run}
+            for (queue, kind), (pickup, run) in times.items()
+        ]
+        return {"times": told, "attempts": attempts}
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts wait to be told."""
+        return len(self._attempts)
+
+    def _of(self, queue: str, kind: str) -> tuple[list[int], list[int]]:
+        found = self._times.get((queue, kind))
+        if found is None:
+            found = self._times[queue, kind] = [0] * SPANS, [0] * SPANS
+        return found

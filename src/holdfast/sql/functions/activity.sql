@@ -1,0 +1,208 @@
+-- The activity log: what happened to jobs, and what people did. Verbs write to it in the statement by which
+-- they change a job: of a queue at `off` nothing but the sum of what operators did, at `failures` also what
+-- went wrong and each job an operator changed, at `all` every event. Deeds that concern no job are always noted.
+
+-- activity: events, newest first: of queues, a kind, event, actor, worker or job; since and until then; before
+-- a place in the log, or after it, then the oldest of those first. It looks no longer than patience: in every
+-- row searched_to is null if the page is whole or nothing is left; else nothing that lies beyond this place
+-- was looked at, and a look from there goes on. One that found nothing in time is one row without an event.
+create or replace function holdfast.activity(
+  queues text[] default null, kind text default null, event text default null, actor text default null,
+  worker text default null, job uuid default null, since timestamptz default null, until timestamptz default null,
+  before bigint default null, after bigint default null, max_events integer default 100,
+  patience interval default '100 milliseconds')
+returns table (entry holdfast.events, searched_to bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_until constant timestamptz := clock_timestamp() + patience;
+  v_kept  constant timestamptz := holdfast.now() - interval '31 days';
+  v_slots constant smallint[] := array(
+    select distinct holdfast.event_slot(d)
+    from generate_series(greatest(since, v_kept), least(until, holdfast.now()) + interval '1 day', interval '1 day') d);
+  v_ids   constant uuid[] := case when activity.job is not null then holdfast.once_named(activity.job) end;
+  v_step  integer := greatest(1000, 2 * max_events);
+  v_from  bigint := coalesce(after, before);
+  v_found holdfast.events[] := '{}';
+  v_last  bigint;
+  v_seen  integer;
+  v_some  holdfast.events[];
+begin
+  if not coalesce(max_events between 1 and 100000, false) then
+    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed', coalesce(max_events::text, 'null')));
+  end if;
+  loop
+    -- So many are looked at, and four times as many in the next round. A job's own are found by its ids.
+    with looked as materialized (
+      (select x.*
+       from holdfast.event x
+       where v_ids is null and after is null and x.slot = any(v_slots) and (v_from is null or x.seq < v_from)
+       order by x.seq desc
+       limit v_step)
+      union all
+      (select x.*
+       from holdfast.event x
+       where v_ids is null and after is not null and x.slot = any(v_slots) and x.seq > v_from
+       order by x.seq
+       limit v_step)
+      union all
+      select x.*
+      from unnest(v_ids) i(id)
+      cross join lateral (
+        select y.*
+        from holdfast.event y
+        where y.part = holdfast.part_of(i.id) and y.job = i.id
+          and (before is null or y.seq < before) and (after is null or y.seq > after)
+      ) x
+    )
+    select count(*), case when after is null then min(l.seq) else max(l.seq) end,
+           array(
+             select row(l.seq, l.at, l.event, l.job, l.queue, l.kind, l.state, l.attempt, l.jobs, l.worker, l.actor, l.reason,
+                        l.detail)::holdfast.events
+             from looked l
+             where (queues is null or l.queue = any(queues)) and (activity.kind is null or l.kind = activity.kind)
+               and (activity.event is null or l.event = activity.event) and (activity.actor is null or l.actor = activity.actor)
+               and (activity.worker is null or l.worker = activity.worker)
+               and (since is null or l.at >= since) and (until is null or l.at < until)
+             order by case when after is null then -l.seq else l.seq end
+             limit max_events - cardinality(v_found))
+    into v_seen, v_last, v_some
+    from looked l;
+    v_found := v_found || v_some;
+    if cardinality(v_found) >= max_events or v_ids is not null or v_seen < v_step then
+      v_last := null;
+      exit;
+    end if;
+    v_from := v_last;
+    exit when clock_timestamp() > v_until;
+    v_step := least(4 * v_step, 100000);
+  end loop;
+  return query select v_found[n], v_last from generate_subscripts(v_found, 1) n;
+  if not found and v_last is not null then
+    return query select null::holdfast.events, v_last;
+  end if;
+end
+$$;
+
+-- once_named: the id of a job and those it had in the queues that it was moved from.
+create or replace function holdfast.once_named(id uuid)
+returns uuid[]
+language plpgsql stable
+as $$
+#variable_conflict use_column
+declare
+  v_ids uuid[] := array[coalesce(holdfast.locate(id), id)];
+  v_was uuid;
+begin
+  loop
+    select (e.detail ->> 'was')::uuid into v_was
+    from holdfast.event e
+    where e.part = holdfast.part_of(v_ids[cardinality(v_ids)]) and e.job = v_ids[cardinality(v_ids)] and e.event = 'moved'
+    order by e.seq
+    limit 1;
+    exit when v_was is null or v_was = any(v_ids);
+    v_ids := v_ids || v_was;
+  end loop;
+  return v_ids;
+end
+$$;
+
+-- event_slot: the table of a day, in UTC.
+create or replace function holdfast.event_slot(at timestamptz)
+returns smallint
+language sql stable parallel safe
+as $$ select (floor(extract(epoch from at) / 86400)::bigint % 32)::smallint $$;
+
+-- note: put a deed on record that concerns no job in particular.
+create or replace function holdfast.note(
+  event text, actor text, reason text default null, queue text default null, detail jsonb default null,
+  kind text default null, worker text default null)
+returns void
+language sql volatile
+as $$
+  insert into holdfast.event (at, slot, part, jobs, event, queue, kind, worker, actor, reason, detail)
+  values (holdfast.now(), holdfast.event_slot(holdfast.now()), coalesce(holdfast.queue_part(note.queue), 0), 0, note.event,
+    note.queue, note.kind, note.worker, note.actor, left(note.reason, 2000), jsonb_strip_nulls(note.detail))
+$$;
+
+-- note_events: put events of jobs on record.
+create or replace function holdfast.note_events(events holdfast.events[])
+returns void
+language plpgsql
+as $$
+begin
+  insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+  select e.at, holdfast.event_slot(e.at), holdfast.part_of(e.job), e.job, e.event, e.state, e.queue, e.kind, e.attempt, e.worker
+  from unnest(events) e;
+end
+$$;
+
+-- note_jobs: put on record what an operator did to jobs of one part: each job, and of queues whose log is off
+-- only how many. Parallel arrays; details may be null.
+create or replace function holdfast.note_jobs(
+  event text, part smallint, ids uuid[], queues text[], kinds text[], state text, actor text, reason text,
+  at timestamptz, details jsonb[] default null, workers text[] default null)
+returns void
+language sql volatile
+as $$
+  with told as materialized (
+    select u.*, coalesce(q.activity, 'failures') = 'off' as summed
+    from unnest(ids, queues, kinds, details, workers) u(id, queue, kind, detail, worker)
+    left join holdfast.queue q on q.name = u.queue
+  )
+  insert into holdfast.event (at, slot, part, jobs, job, event, state, queue, kind, worker, actor, reason, detail)
+  select note_jobs.at, holdfast.event_slot(note_jobs.at), note_jobs.part, 1, t.id, note_jobs.event, note_jobs.state, t.queue, t.kind,
+         t.worker, note_jobs.actor, left(note_jobs.reason, 2000), t.detail
+  from told t
+  where not t.summed
+  union all
+  select note_jobs.at, holdfast.event_slot(note_jobs.at), note_jobs.part, count(*), null, note_jobs.event, note_jobs.state, t.queue, t.kind,
+         null, note_jobs.actor, left(note_jobs.reason, 2000), null
+  from told t
+  where t.summed
+  group by t.queue, t.kind
+$$;
+
+-- told_queues: queues of which every event is noted.
+create or replace function holdfast.told_queues()
+returns text[]
+language sql stable
+as $$ select array(select q.name from holdfast.queue q where q.activity = 'all') $$;
+
+-- forget_activity: empty the tables of days that are past keeping. Truncated one by one: writers never wait,
+-- they have other days; a reader that is in one at this moment is waited for in vain, and there is another turn.
+create or replace function holdfast.forget_activity()
+returns integer
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '50ms'
+as $$
+declare
+  v_today  constant date := (holdfast.now() at time zone 'UTC')::date;
+  v_keep   constant integer := ceil(extract(epoch from greatest(interval '1 day',
+    (select max(q.keep_activity) from holdfast.queue q), case when not exists (select from holdfast.queue) then interval '7 days' end)) / 86400);
+  v_page   text;
+  v_full   boolean;
+  v_emptied integer := 0;
+begin
+  if not pg_try_advisory_xact_lock(4915, 6) then
+    return 0;
+  end if;
+  for age in v_keep + 1 .. 30 loop
+    v_page := format('holdfast.event_%s', lpad(holdfast.event_slot((v_today - age)::timestamp at time zone 'UTC')::text, 2, '0'));
+    execute format('select exists (select from %s)', v_page) into v_full;
+    continue when not v_full;
+    begin
+      execute format('truncate %s', v_page);
+      v_emptied := v_emptied + 1;
+    exception when lock_not_available then
+      null;
+    end;
+  end loop;
+  return v_emptied;
+end
+$$;

@@ -1,0 +1,284 @@
+"""holdfast anomaly, webhook, lane, doctor, top, and queue explain and forecast."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from holdfast.client import Client
+from tests.cli.conftest import Run
+from tests.conftest import Clock, Connect
+
+# The package has the command of that name in its place.
+top: Any = import_module("holdfast.cli.top")
+
+
+@pytest.fixture
+def client(database: str) -> Iterator[Client]:
+    with Client(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def died(client: Client) -> str:
+    """The id of an anomaly: a job died."""
+    client.enqueue("send", queue="mail", max_attempts=1)
+    client.nack(client.claim("mail", worker="w"), error_kind="Timeout", message="30 s")
+    [change] = client.detect(["job_died"])
+    assert change.id
+    return change.id
+
+
+def test_list_and_show(holdfast: Run, died: str) -> None:
+    listed = holdfast("anomaly", "list")
+    shown = holdfast("anomaly", "show", died)
+    document = holdfast("anomaly", "show", died, "--json").json
+
+    assert listed.out.splitlines()[0].split() == ["id", "severity", "code", "for", "state", "what"]
+    assert f"{died}  warning   job_died" in listed.out
+    assert "1 send died" in listed.out
+    assert "type      holdfast dead groups" in shown.out
+    assert '"count": 1' in shown.out
+    assert document["evidence"]["count"] == 1
+    assert holdfast("anomaly", "list", "--over").err == "nothing was wrong\n"
+
+
+def test_an_unknown_anomaly(holdfast: Run) -> None:
+    for command in ("show", "ack"):
+        ended = holdfast("anomaly", command, "nonsense")
+        assert ended.code == 1
+        assert ended.err.startswith("HF319 there is no anomaly nonsense")
+    assert holdfast("anomaly", "list").err == "nothing looks wrong\n"
+
+
+def test_ack_mute_and_unmute(holdfast: Run, client: Client, died: str) -> None:
+    acked = holdfast("anomaly", "ack", died, "--note", "on it")
+    muted = holdfast("anomaly", "mute", "job_died", "--queue", "mail", "--for", "1d")
+    listed = holdfast("anomaly", "list")
+    unmuted = holdfast("anomaly", "unmute", "job_died", "--queue", "mail")
+    again = holdfast("anomaly", "unmute", "job_died", "--queue", "mail")
+
+    found = client.anomaly(died)
+    assert found is not None
+    assert acked.out == f"{died} acked by {found.acked_by}\n"
+    assert found.note == "on it"
+    assert muted.out.startswith("job_died muted until 2")
+    assert "  muted  " in listed.out
+    assert (unmuted.out, again.out) == ("job_died unmuted\n", "job_died was not muted\n")
+    assert "acked by" in holdfast("anomaly", "list").out
+    assert holdfast("anomaly", "mute", "nonsense").err.startswith("HF227 no detector is called")
+
+
+def test_detectors_and_their_thresholds(holdfast: Run) -> None:
+    usual = holdfast("anomaly", "detectors").out
+    changed = holdfast("anomaly", "set", "late", "seconds=60", "--queue", "mail")
+    off = holdfast("anomaly", "set", "job_died", "enabled=off", "jobs=3")
+    back = holdfast("anomaly", "set", "job_died", "enabled=none", "jobs=none", "--json").json
+
+    assert "flash_job" in usual
+    assert changed.out == "seconds  60.0\n"
+    assert off.out.splitlines() == ["enabled  False", "jobs     3.0", "seconds  300"]
+    assert (back["enabled"], back["thresholds"]["jobs"]) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("seconds", "'seconds' is not KEY=VALUE"),
+        ("seconds=soon", "seconds: 'soon' is not a number"),
+        ("enabled=perhaps", "enabled:"),
+        ("hours=1", "HF221 setting 'hours' of detector late cannot be 1"),
+    ],
+)
+def test_a_setting_that_is_none(holdfast: Run, setting: str, told: str) -> None:
+    ended = holdfast("anomaly", "set", "late", setting)
+
+    assert ended.code == 2
+    assert told in ended.err
+
+
+def test_webhooks(holdfast: Run, client: Client) -> None:
+    nobody = holdfast("webhook", "list")
+    made = holdfast("webhook", "set", "ops", "https://example.org/hook", "--code", "job_died")
+    changed = holdfast("webhook", "set", "ops", "https://example.org/other", "--severity", "info")
+    listed = holdfast("webhook", "list")
+    wrong = holdfast("webhook", "set", "ops", "example.org")
+    deleted = holdfast("webhook", "delete", "ops")
+    again = holdfast("webhook", "delete", "ops")
+
+    assert nobody.err == "nobody is told: holdfast webhook set NAME URL\n"
+    assert len(made.out) == 65
+    assert "not shown again" in made.err
+    assert changed.out == "ops changed\n"
+    assert listed.out.splitlines()[1].split() == [
+        *("ops", "info", "all", "all", "https://example.org/other"),
+    ]
+    assert wrong.err.startswith("HF221 settings")
+    assert (deleted.out, again.out) == ("ops deleted\n", "there was no webhook ops\n")
+
+
+def test_a_secret_of_ones_own_is_not_printed(holdfast: Run, client: Client) -> None:
+    ended = holdfast("webhook", "set", "ops", "http://a/", "--secret", "x" * 20, "--json")
+
+    assert "secret" not in ended.json
+    assert client.webhook_target("ops") == ("http://a/", "x" * 20)
+
+
+def test_a_lane_is_explained(holdfast: Run, client: Client) -> None:
+    assert holdfast("lane", "list").err == "there is no lane\n"
+    client.enqueue("a", lane="l")
+    client.enqueue("a", lane="l")
+    [held] = client.claim(worker="w1")
+
+    listed = holdfast("lane", "list").out.splitlines()[1].split()
+    told = holdfast("lane", "explain", "default", "l").out
+    document = holdfast("lane", "explain", "default", "l", "--json").json
+
+    assert listed[:5] == ["default", "l", "busy", "1/1", "1"]
+    assert told.startswith(f"Lane l is busy: job {held.id} runs on w1 until ")
+    assert document["explain"] in told
+
+
+def test_a_queue_is_explained_and_forecast(holdfast: Run, client: Client, clock: Clock) -> None:
+    client.enqueue_many(_jobs(120))
+    client.upkeep()
+    client.detect()
+    clock.advance(seconds=10)
+    client.ack(client.claim(worker="w1", limit=20))
+    client.claim(worker="w1", limit=2)
+    client.detect()
+
+    told = holdfast("queue", "forecast", "default", "--target", "10m")
+    document = holdfast("queue", "forecast", "--json").json
+    explained = holdfast("queue", "explain", "default")
+
+    assert told.out.startswith("Queue default is drained at ")
+    assert re.search(r"0 arrive and (1\.\d|2) are finished per second", told.out)
+    assert "would drain it in 00:10:00." in told.out
+    assert 1.8 < document[0]["finishing"] <= 2.0
+    assert re.match(
+        r"98 jobs wait in queue default, the first for \d+ s; 2 running\. Queue default is drained",
+        explained.out,
+    )
+    assert holdfast("queue", "forecast", "nonsense").err.startswith("HF311")
+    assert holdfast("queue", "explain", "nonsense").err.startswith("HF311")
+
+
+def test_a_queue_that_fills_is_never_drained(holdfast: Run, client: Client, clock: Clock) -> None:
+    client.enqueue("a")
+    client.detect()
+    clock.advance(seconds=20)
+    client.enqueue_many(_jobs(40))
+    client.upkeep()
+    client.detect()
+
+    told = holdfast("queue", "forecast", "default").out
+
+    assert re.fullmatch(
+        r"Queue default is never drained at this pace:"
+        r" (1\.\d|2) arrive and 0 are finished per second\.\n",
+        told,
+    )
+
+
+def test_the_doctor_finds_a_healthy_database_healthy(holdfast: Run, client: Client) -> None:
+    client.upkeep()
+    ended = holdfast("doctor")
+    document = holdfast("doctor", "--json")
+
+    # the server of the tests is faster and less careful than one should be
+    found = {one["name"]: one for one in document.json}
+    assert ended.code == document.code == 0
+    assert {one["level"] for one in document.json} == {"ok", "warn"}
+    assert found["settings"]["what"] == "fsync is off, full_page_writes is off"
+    assert "ok    connection     PostgreSQL " in ended.out
+    assert found["pooling"]["what"] == "a direct connection"
+    assert found["listen"]["what"] == "notifications arrive"
+    for one in document.json:
+        assert one["why"]
+        assert one["level"] == "ok" or one["fix"]
+
+
+def test_the_doctor_finds_what_is_wrong_and_fails(
+    holdfast: Run, client: Client, clock: Clock, connect: Connect
+) -> None:
+    client.enqueue("send_sms")
+    client.upkeep()
+    clock.advance(minutes=2)
+    connect().execute("alter table holdfast.job set (autovacuum_enabled = off)")
+    ended = holdfast("doctor")
+    found = {one["name"]: one for one in holdfast("doctor", "--json").json}
+
+    assert ended.code == 1
+    assert "no living worker handles send_sms in default" in ended.out
+    assert (found["upkeep"]["level"], found["upkeep"]["fix"]) == ("fail", "holdfast upkeep")
+    assert (found["clock"]["level"], found["clock"]["fix"]) == ("warn", "timedatectl status")
+    assert found["autovacuum"]["fix"] == "alter table holdfast.job reset (autovacuum_enabled);"
+    assert "alter table holdfast.job reset" in ended.out
+
+
+def test_the_doctor_without_a_schema_and_without_a_database(run: Run, empty_database: str) -> None:
+    bare = run("doctor", "--url", empty_database)
+    away = run("doctor", "--url", "postgresql://127.0.0.1:1/none")
+
+    assert bare.code == 4
+    assert "fail  schema" in bare.out
+    assert "holdfast migrate" in bare.out
+    assert away.code == 3
+    assert away.err.startswith("HF100")
+
+
+def test_top_is_one_frame_when_piped(holdfast: Run, client: Client, died: str) -> None:
+    client.beat("web1", host="web1", queues=["mail"], kinds=["send"], slots=8, busy=3)
+    client.enqueue("send", queue="mail")
+    frame = holdfast("top").out
+    document = holdfast("top", "--json").json
+
+    assert "1 waiting   0 leased   1 dead   1 worker, 3 of 8 slots busy" in frame
+    assert "▲ 1 send died" in frame
+    assert "mail   active" in frame
+    assert "web1    web1  3/8" in frame
+    assert "\x1b[H" not in frame
+    assert sorted(document) == ["anomalies", "forecasts", "queues", "workers"]
+
+
+def test_top_of_an_empty_database(holdfast: Run) -> None:
+    assert "no queue" in holdfast("top", "--once").out
+
+
+def test_top_draws_over_itself_until_interrupted(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.enqueue("send", queue="mail")
+    naps = iter([None, None])
+
+    def nap(seconds: float) -> None:
+        if next(naps, "enough") == "enough":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(top.time, "sleep", nap)
+    top._watch(client, 0.1)
+
+    drawn = capsys.readouterr().out
+    assert drawn.count("\x1b[H\x1b[J") == 3
+    assert drawn.count("mail   active") == 3
+    assert drawn.endswith("\x1b[?1049l")
+
+
+def _jobs(count: int) -> Any:
+    from holdfast import NewJob
+
+    return [NewJob(kind="a") for _ in range(count)]
+
+
+def test_the_forecast_has_a_target(client: Client) -> None:
+    client.enqueue("a")
+
+    [found] = client.forecast("default", target=timedelta(minutes=1))
+
+    assert found.sentence.startswith("Nothing is known of queue default yet")
+    assert json.dumps(found.slots_needed) == "null"
