@@ -20,7 +20,7 @@ const columns: Column<Worker>[] = [
   { name: "acked", title: "Acked", right: true, cell: (one) => <Count value={one.acked} quiet />, text: (one) => one.acked, rank: 2 },
   { name: "failed", title: "Failed", right: true, tip: "Of all it ended", cell: (one) => <Failed worker={one} />, text: (one) => one.failed, rank: 2 },
   { name: "lost", title: "Lost", right: true, tip: "Leases that ended before it did", cell: (one) => <Count value={one.lost} quiet bad />, text: (one) => one.lost, rank: 3 },
-  { name: "busy", title: "Busy", right: true, tip: "How long its handlers ran, in all", cell: (one) => <span class="number">{duration(one.busy_time)}</span>, text: (one) => one.busy_time, rank: 3 },
+  { name: "busy", title: "Busy", hidden: true, right: true, tip: "How long its handlers ran, in all", cell: (one) => <span class="number">{duration(one.busy_time)}</span>, text: (one) => one.busy_time, rank: 3 },
   { name: "claimed", title: "Claimed", hidden: true, right: true, cell: (one) => <span class="number">{one.claimed_at ? <Age at={one.claimed_at} /> : <None />}</span>, text: (one) => one.claimed_at, rank: 3 },
   { name: "acks", title: "Last ack", hidden: true, right: true, cell: (one) => <span class="number">{one.acked_at ? <Age at={one.acked_at} /> : <None />}</span>, text: (one) => one.acked_at, rank: 3 },
   { name: "rss", title: "Memory", right: true, cell: (one) => <span class="number">{bytes(one.rss)}</span>, text: (one) => one.rss, rank: 3 },
