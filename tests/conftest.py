@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -89,7 +90,7 @@ def postgres(binaries: Path) -> Iterator[Postgres]:
     with ExitStack() as stack:
         url = os.environ.get("HOLDFAST_TEST_URL")
         if not url:
-            server = embedded.start(temporary=True, settings=SETTINGS, binaries=binaries)
+            server = embedded.start(_memory(), temporary=True, settings=SETTINGS, binaries=binaries)
             url = stack.enter_context(server).url
         with psycopg.connect(url) as connection:
             major = connection.info.server_version // 10_000
@@ -179,6 +180,13 @@ class Clock:
 def clock(connect: Connect) -> Clock:
     """Moves the time of the test's database, for all its sessions at once."""
     return Clock(connect())
+
+
+def _memory() -> Path | None:
+    """Where files are memory, if there is enough: a database is made in a tenth of the time."""
+    shared = Path("/dev/shm")
+    enough = shared.is_dir() and shutil.disk_usage(shared).free > 8 * 1024**3
+    return shared if enough and os.access(shared, os.W_OK) else None
 
 
 def _create(postgres: Postgres, name: str, template: str = "template0") -> None:

@@ -280,9 +280,15 @@ def test_the_terminals_interrupt_does_not_reach_the_server(pg: Path, new_user: N
         assert answers(url)
 
 
-def test_a_temporary_server_leaves_nothing_behind() -> None:
-    with embedded.start(temporary=True) as server:
+@pytest.mark.parametrize("below", [None, "there"])
+def test_a_temporary_server_leaves_nothing_behind(below: str | None, pg: Path) -> None:
+    place = below and pg.parent / below
+    if place:
+        place.mkdir()
+        place.chmod(0o755)
+    with embedded.start(place, temporary=True) as server:
         assert answers(server.url)
+        assert server.data_dir.parent == (place or Path("/tmp"))
 
     assert not server.data_dir.exists()
 

@@ -116,8 +116,8 @@ def start(
     """Start the server of a directory, or join it when it already runs.
 
     The directory is `data_dir`, else `pg` in HOLDFAST_HOME, else ./.holdfast/pg; a temporary one
-    is deleted when the server stops. `settings` and `binaries` count only for the process that
-    starts it. `tcp` adds 127.0.0.1 with a random port and password.
+    is made below `data_dir` or /tmp, and deleted when the server stops. `settings` and `binaries`
+    count only for the process that starts it. `tcp` adds 127.0.0.1 with a random port and password.
     """
     shown, directory, account = place_for(data_dir, temporary=temporary)
     try:

@@ -13,7 +13,7 @@ from holdfast.errors import EmbeddedUnavailable
 def place_for(data_dir: Path | str | None, *, temporary: bool) -> tuple[str, Path, Account]:
     """Make the server's directory; returns how to show it, where it is and who runs the server."""
     if temporary:
-        path = Path(tempfile.mkdtemp(prefix="holdfast-", dir="/tmp"))
+        path = Path(tempfile.mkdtemp(prefix="holdfast-", dir=data_dir or "/tmp"))
     elif data_dir is not None:
         path = Path(os.path.abspath(data_dir))  # noqa: PTH100  resolve() would lose the symlink
     else:
