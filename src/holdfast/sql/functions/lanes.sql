@@ -72,7 +72,7 @@ begin
   update holdfast.job j
   set pos = null, blocked = true
   from unnest(v_met) u(id)
-  where j.part = holdfast.part_of(u.id) and j.id = u.id and j.lane = any(v_locked) and not j.id = any(v_heads);
+  where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.lane = any(v_locked) and not j.id = any(v_heads);
   get diagnostics moved = row_count;
   -- Heads that stay behind for want of room become ready, unless someone is at them.
   update holdfast.job j
@@ -88,18 +88,18 @@ begin
     ) h
     offset 0
   ) h
-  where j.part = h.part and j.id = h.id;
+  where j.part = any(array[h.part]) and j.id = h.id;
   get diagnostics v_more = row_count;
   moved := moved + v_more;
   update holdfast.job j
   set blocked = false
   from unnest(v_start) u(id)
-  where j.part = holdfast.part_of(u.id) and j.id = u.id and j.blocked;
+  where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.blocked;
 
   insert into holdfast.rate_use (part, queue, lane, at, starts)
   select pick_lanes.part, queue_row.name, l.name, pick_lanes.at, count(*)
   from unnest(v_start) u(id)
-  join holdfast.job j on j.part = holdfast.part_of(u.id) and j.id = u.id
+  join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
   cross join lateral (
     select x.name from holdfast.lane x
     where x.part = j.part and x.queue = j.queue and x.name = j.lane and x.rate_limit is not null
@@ -110,7 +110,7 @@ begin
   chosen := array(
     select j.ctid
     from unnest(v_start) u(id)
-    join holdfast.job j on j.part = holdfast.part_of(u.id) and j.id = u.id);
+    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id);
 end
 $$;
 
@@ -207,7 +207,7 @@ begin
       ) b
       offset 0
     ) b
-    where j.part = b.part and j.id = b.id;
+    where j.part = any(array[b.part]) and j.id = b.id;
     get diagnostics v_woken = row_count;
     if v_woken > 0 then
       v_ready := v_ready + v_woken;

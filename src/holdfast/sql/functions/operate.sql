@@ -23,7 +23,7 @@ begin
   perform holdfast.lock_ledger(array(
     select j.token
     from unnest(v_stored) u(id)
-    join holdfast.job j on j.part = holdfast.part_of(u.id) and j.id = u.id
+    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
     where j.token is not null));
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
     select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null) into v_some, v_told
@@ -457,7 +457,7 @@ begin
       from unnest(ids, tokens, reasons) x(id, token, reason)
       where holdfast.part_of(x.id) = end_cancelled.part
     ) u
-    where j.part = u.part and j.id = u.id and (u.token is null or j.token = u.token)
+    where j.part = any(array[u.part]) and j.id = u.id and (u.token is null or j.token = u.token)
     returning j.*, u.reason as why
   ), kept as (
     insert into holdfast.history (

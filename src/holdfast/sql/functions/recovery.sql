@@ -300,7 +300,7 @@ begin
   with ended as (
     delete from holdfast.job j
     using unnest(ids, tokens) u(id, token)
-    where j.part = holdfast.part_of(u.id) and j.id = u.id and j.token = u.token
+    where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.token = u.token
     returning j.part, j.id, j.token, j.attempt, j.worker, j.queue, j.kind, j.lane, j.key
   ), noted as (
     insert into holdfast.attempt (part, id, attempt, token, outcome, worker, started_at, ended_at, message)

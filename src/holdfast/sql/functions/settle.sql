@@ -40,7 +40,7 @@ begin
       from unnest(ids, tokens) with ordinality x(id, token, nth)
       order by x.id
     ) u
-    where j.part = u.part and j.id = u.id and j.token = u.token
+    where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
     returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker
   )
   select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
@@ -105,13 +105,14 @@ begin
 
   with ended as (
     delete from holdfast.job j
-    -- The part is joined, not given: with nothing known about job rows beforehand, one probe of the
-    -- primary key per pair is the only plan there is, whatever the planner believes about the table.
+    -- The part is joined, not given, and as the one element of an array: with nothing known about job rows
+    -- beforehand, and no equality by which two orders could be merged, one probe of the primary key per pair
+    -- is the only plan there is, whatever the planner believes about the table.
     -- In the order of ids, so that two calls that share jobs wait for each other and do not deadlock.
     using (
       select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id
     ) u
-    where j.part = u.part and j.id = u.id and j.token = u.token
+    where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
     returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key, j.attempt, j.worker
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, done)
@@ -175,7 +176,7 @@ as $$
     from unnest(ids, tokens) with ordinality x(id, token, nth)
     order by x.id, x.token, x.nth
   ) u
-  join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
+  join holdfast.job j on j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
   where everything or exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
   for update of j
 $$;
@@ -475,7 +476,7 @@ begin
       from unnest(ids, tokens, delays) x(id, token, delay)
       order by x.id, x.token
     ) u
-    where j.part = u.part and j.id = u.id and j.token = u.token
+    where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
     returning j.part, j.id, u.token, j.queue, j.kind, j.attempt
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, queued)
@@ -591,9 +592,10 @@ begin
         x(id, token, error_kind, message, traceback, delay, final, log)
       where holdfast.part_of(x.id) = fail.part
     ) u
-    join holdfast.job j on j.part = u.part and j.id = u.id and j.token = u.token
-    left join holdfast.queue q on q.name = j.queue
-    left join holdfast.lane l on l.part = j.part and l.queue = j.queue and l.name = j.lane
+    join holdfast.job j on j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
+    left join lateral (select x.* from holdfast.queue x where x.name = j.queue limit 1) q on true
+    left join lateral (
+      select x.on_failure from holdfast.lane x where x.part = j.part and x.queue = j.queue and x.name = j.lane limit 1) l on true
   ), holders as materialized (
     select f.token, f.worker, w.host, w.version,
            (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part) as started_at
@@ -602,7 +604,7 @@ begin
   ), removed as (
     delete from holdfast.job j
     using failed f
-    where f.dies and j.part = (f.job).part and j.id = f.id
+    where f.dies and j.part = any(array[(f.job).part]) and j.id = f.id
   ), buried as (
     insert into holdfast.dead (
       part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
@@ -629,7 +631,7 @@ begin
         end,
         pos = case when f.next_at <= fail.at then nextval('holdfast.pos') end
     from failed f
-    where not f.dies and j.part = (f.job).part and j.id = f.id
+    where not f.dies and j.part = any(array[(f.job).part]) and j.id = f.id
   ), halted as (
     update holdfast.lane l
     set halted_by = f.id

@@ -469,7 +469,7 @@ begin
   update holdfast.job j
   set pos = nextval('holdfast.pos')
   from strays s
-  where j.part = s.part and j.id = s.id;
+  where j.part = any(array[s.part]) and j.id = s.id;
   get diagnostics v_moved = row_count;
   return v_moved;
 end
