@@ -127,7 +127,7 @@ class Upkeep:
     def _tend(self, told: Callable[[dict[str, int]], None] | None) -> float:
         """Do what one turn of the leader is; returns how long to wait for the next."""
         tended = self._duty("upkeep", lambda: self._client.tend(self._holder, length=LEAD))
-        self._leads = tended is None or tended.leads
+        led, self._leads = self._leads, tended is None or tended.leads
         doubtful = tended is None or tended.doubtful
         own = self._detect_own()
         if not self._leads:
@@ -145,7 +145,8 @@ class Upkeep:
             done |= self._look()
         if tended and tended.operating:
             done["operated"] = self._duty("operations", self._operate) or 0
-        if tended and tended.detecting:
+        # Not in its first turn: who has just started has jobs to run before it judges anything.
+        if tended and tended.detecting and led:
             own += self._duty("anomalies", self._detect) or 0
         if tended and tended.delivering:
             self._send_out()
