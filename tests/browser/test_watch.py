@@ -18,6 +18,7 @@ def finding(number: int, severity: str) -> Finding:
 
 
 def test_overview_tells_the_worst_first_and_how_many_more(page: Page, client: Client) -> None:
+    client.detect()  # what else there is to find is found before, not meanwhile by the server
     client.report("mild", [finding(number, "warning") for number in range(3)])
     client.report("grave", [finding(number, "critical") for number in range(3, 6)])
     client.report("known", [finding(7, "info")])
@@ -57,6 +58,7 @@ def test_what_the_detectors_do_not_say_is_not_said(page: Page, client: Client) -
 
 
 def test_what_is_acked_or_muted_no_longer_presses(page: Page, client: Client) -> None:
+    client.detect()  # not meanwhile by the server
     badge = page.get_by_role("navigation", name="Pages").get_by_label("to look at")
     pressing = [one for one in client.anomalies() if one.severity != "info"]
     assert len(pressing) > 1
