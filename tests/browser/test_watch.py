@@ -13,12 +13,18 @@ from tests.browser.conftest import Open, Serve
 ATTENTION = "What needs attention"
 
 
+@pytest.fixture
+def page(shop: str, client: Client, serve: Serve, open_page: Open) -> Page:
+    """The shop's overview, all there is to find found; the server does not look meanwhile."""
+    client.detect()
+    return open_page(serve(shop, name="prod", upkeep=False))
+
+
 def finding(number: int, severity: str) -> Finding:
     return Finding(f"Refund {number}", severity=severity, subject=str(number), queue="mail")
 
 
 def test_overview_tells_the_worst_first_and_how_many_more(page: Page, client: Client) -> None:
-    client.detect()  # what else there is to find is found before, not meanwhile by the server
     client.report("mild", [finding(number, "warning") for number in range(3)])
     client.report("grave", [finding(number, "critical") for number in range(3, 6)])
     client.report("known", [finding(7, "info")])
@@ -58,7 +64,6 @@ def test_what_the_detectors_do_not_say_is_not_said(page: Page, client: Client) -
 
 
 def test_what_is_acked_or_muted_no_longer_presses(page: Page, client: Client) -> None:
-    client.detect()  # not meanwhile by the server
     badge = page.get_by_role("navigation", name="Pages").get_by_label("to look at")
     pressing = [one for one in client.anomalies() if one.severity != "info"]
     assert len(pressing) > 1
