@@ -173,12 +173,17 @@ def test_options_come_from_the_environment_and_are_named_when_they_are_wrong(
     with serving("--url", database, **told) as (url, _):
         me = httpx.get(f"{url}/v1/me").json()
     monkeypatch.setenv("HOLDFAST_SERVE_PORT", "many")
+    monkeypatch.setenv("HOLDFAST_WORKER_GRACE", "soon")
     refused = holdfast("serve")
+    refused_worker = holdfast("worker", "app.py")
 
     assert (me["name"], me["read_only"]) == ("prod", True)
     assert refused.code == 2
     assert "'many'" in refused.err
     assert "HOLDFAST_SERVE_PORT" in refused.err
+    assert refused_worker.code == 2
+    assert "'soon'" in refused_worker.err
+    assert "HOLDFAST_WORKER_GRACE" in refused_worker.err
 
 
 @pytest.mark.proves("S4x.7")

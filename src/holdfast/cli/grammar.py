@@ -43,13 +43,13 @@ class Command(click.Command):
         self.examples = examples
         self.params += _common_options()
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
-            return super().parse_args(ctx, args)
+            return super().make_context(*args, **extra)
         except click.BadParameter as error:
-            if error.param and (variable := _variable(ctx, error.param)):
+            if error.ctx and error.param and (variable := _variable(error.ctx, error.param)):
                 said = f"{error.message} {variable} says so."
-                raise click.BadParameter(said, ctx, error.param) from error
+                raise click.BadParameter(said, error.ctx, error.param) from error
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
