@@ -183,14 +183,21 @@ def test_two_old_processors_and_five_workers_share_a_table(
     REPORTS.create(connection, 4000)
     adopt.adopt(database, adopt.plan(database, "report_jobs", REPORTS.choices))
     connection.execute("create table run (job bigint, by_whom text)")
+    # Whoever is faster, everyone gets a row: the old ones begin when a worker
+    # has one, and the workers end theirs when each of the old ones has one.
+    held = threading.Event()
+    begun = {"old 1": threading.Event(), "old 2": threading.Event()}
 
     @app.task(queue="reports", kind="reports")
     def render(id: int, title: str, **row: object) -> None:
+        held.set()
+        assert all(event.wait(30) for event in begun.values())
         with current().transaction() as handle:
             handle.execute("insert into run values (%s, 'holdfast')", [id])
 
     def naive(name: str) -> None:
         """What the table had before: look, then take, without a lock."""
+        held.wait(30)
         with psycopg.connect(database, autocommit=True, application_name=name) as old:
             while found := old.execute(
                 "select id from report_jobs where status = 'queued' order by created_at limit 5"
@@ -202,6 +209,7 @@ def test_two_old_processors_and_five_workers_share_a_table(
                         [id],
                     )
                     old.execute("insert into run values (%s, %s)", [id, name])
+                    begun[name].set()
                     old.execute(
                         "update report_jobs set status = 'completed', completed_at = now() "
                         "where id = %s",
@@ -209,7 +217,7 @@ def test_two_old_processors_and_five_workers_share_a_table(
                     )
 
     workers = [start_processor(app, concurrency=4, until_idle=True) for _ in range(5)]
-    old = [threading.Thread(target=naive, args=[f"old {n}"]) for n in (1, 2)]
+    old = [threading.Thread(target=naive, args=[name]) for name in begun]
     for thread in old:
         thread.start()
     for thread in old:
@@ -223,12 +231,12 @@ def test_two_old_processors_and_five_workers_share_a_table(
     ).fetchall()
     assert twice == []
     ran = dict(connection.execute("select by_whom, count(*) from run group by 1").fetchall())
-    assert set(ran) == {"holdfast", "old 1", "old 2"}
+    assert set(ran) == {"holdfast", *begun}
     report = {
         (row["who"].split(" as ")[0], row["what"]): row["jobs"]
         for row in adopt.report(database, "report_jobs")
     }
-    for name in ("old 1", "old 2"):
+    for name in begun:
         ended = sum(
             jobs for (who, what), jobs in report.items() if who == name and ("to completed" in what)
         )
