@@ -10,7 +10,19 @@ from pathlib import Path
 
 import psycopg
 
-from bench import activity, backlog, cycle, drain, enqueue, lanes, notify, pinned, report, server
+from bench import (
+    activity,
+    backlog,
+    cycle,
+    drain,
+    enqueue,
+    lanes,
+    notify,
+    operation,
+    pinned,
+    report,
+    server,
+)
 from bench.harness import SETTINGS, Options, Server
 
 PARTS = {
@@ -22,6 +34,7 @@ PARTS = {
     "lanes": lanes,
     "drain": drain,
     "server": server,
+    "operation": operation,
     "activity": activity,
 }
 QUICK = Options(
@@ -83,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--idle", type=int, help="seconds an idle worker is watched (20)")
     add("--rows", type=int, help="server: rows spread over the tables (10000000)")
     add("--requests", type=int, help="server: requests for each page (60)")
-    add("--dead", type=int, help="server: dead jobs that are retried (1000000)")
+    add("--dead", type=int, help="operation: dead jobs that are retried (1000000)")
     add("--peers", action="store_true", default=None, help="drain: install and run pgqueuer too")
     results = Path(__file__).parent / "results"
     add("--output", type=Path, default=results, help="where results are kept (bench/results)")

@@ -196,10 +196,10 @@ def _ready(peer: Peer, database: Database) -> None:
 
 
 def _empty(peer: Peer, database: Database) -> None:
-    if peer.name == "holdfast":
-        database.reset()
-    else:
+    if peer.reset:
         database.connection.execute(peer.reset)
+    else:
+        database.reset()
 
 
 @contextmanager

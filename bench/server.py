@@ -1,4 +1,4 @@
-"""The server and its dashboard on very many rows, and work on very many jobs beside a worker."""
+"""The server and its dashboard on very many rows."""
 
 import asyncio
 import json
@@ -9,13 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from statistics import median, quantiles
+from statistics import quantiles
 
 import httpx
 
 from bench import peers
-from bench.drain import drain
 from bench.harness import PAYLOAD, Database, Options, Server, running
 from bench.report import Figure
 
@@ -65,12 +63,29 @@ FILTERS = [
 
 
 def run(server: Server, options: Options) -> list[Figure]:
-    """Ask for pages of many rows while streams are open; then retry many jobs beside a worker."""
+    """Ask for pages of many rows while streams are open."""
     with server.database("server") as database:
         _fill(database, options.rows)
-        found = _pages(database, options)
-    with server.database("bulk") as database:
-        return found + _bulk(database, options)
+        return _pages(database, options)
+
+
+@contextmanager
+def serving(database: Database) -> Iterator[str]:
+    """Run `holdfast serve` beside, and give its address once it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "holdfast", "serve", "--port", port, "--url", database.url]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in peers.until(time.time() + 30, every=0.1):
+            with suppress(httpx.ConnectError):
+                if httpx.get(f"{address}/readyz").is_success:
+                    break
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _fill(database: Database, rows: int) -> None:
@@ -120,7 +135,7 @@ def _fill(database: Database, rows: int) -> None:
 def _pages(database: Database, options: Options) -> list[Figure]:
     digits = str(database.value("select id from holdfast.dead limit 1"))[-8:]
     with (
-        _serving(database) as address,
+        serving(database) as address,
         _streams(address),
         _traffic(database),
         httpx.Client(base_url=address, timeout=30) as client,
@@ -156,24 +171,6 @@ def _p95(client: httpx.Client, path: str, many: int) -> tuple[float, bool]:
         notice = notice or bool(isinstance(told, dict) and told.get("searched_to"))
         time.sleep(0.05)
     return quantiles(times, n=20, method="inclusive")[18], notice
-
-
-@contextmanager
-def _serving(database: Database) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "holdfast", "serve", "--port", port, "--url", database.url]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in peers.until(time.time() + 30, every=0.1):
-            with suppress(httpx.ConnectError):
-                if httpx.get(f"{address}/readyz").is_success:
-                    break
-        yield address
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @contextmanager
@@ -221,71 +218,3 @@ def _traffic(database: Database) -> Iterator[None]:
 
     with running(busy, done):
         yield
-
-
-def _bulk(database: Database, options: Options) -> list[Figure]:
-    """Drain, first alone, then while all dead jobs of another queue are retried."""
-    others = "select count(*) from holdfast.job where queue <> 'later'"
-    holdfast = replace(peers.here("holdfast"), remaining=others)
-    alone = [drain(holdfast, database, options.drain)["rate"] for _ in range(options.rounds)]
-    beside = []
-    _die(database, options.dead)
-    canary = _operation(database, most=10)
-    while not _ended(database, canary):
-        drain(holdfast, database, 1000)
-    operation = _operation(database)
-    started = time.monotonic()
-    while not _ended(database, operation):
-        beside.append(drain(holdfast, database, options.drain)["rate"])
-    took = time.monotonic() - started
-    changed = database.value("select changed from holdfast.operations where id = %s", operation)
-    reached = database.value("select changed from holdfast.operations where id = %s", canary)
-    left = database.value("select count(*) from holdfast.dead")
-    base = Figure("server", "a worker alone", "jobs/s", [median(alone)])
-    return [
-        base,
-        Figure(
-            "server",
-            f"a worker while {changed:,} dead jobs are retried",
-            "jobs/s",
-            [median(beside)],
-            base,
-            at_least=0.8,
-        ),
-        Figure("server", "retried a second meanwhile", "jobs/s", [changed / took]),
-        Figure("server", "retried by a canary of 10", "jobs", [reached], at_least=10, at_most=10),
-        Figure("server", "dead jobs left", "jobs", [left], at_most=0),
-    ]
-
-
-def _die(database: Database, many: int) -> None:
-    database.connection.execute(
-        """
-        insert into holdfast.dead (
-          part, id, state, queue, kind, priority, attempt, max_attempts,
-          run_at, created_at, ended_at, worker, error, fingerprint, payload)
-        select p.part, holdfast.id_in(p.part), 'dead', 'later', 'k', 0, 3, 3, now(), now(), now(),
-               'w', 'TimeoutError: timed out', 'f', %s::jsonb
-        from (select holdfast.queue_part('later') as part) p cross join generate_series(1, %s)
-        """,
-        [json.dumps(PAYLOAD), many],
-    )
-    database.connection.execute("select holdfast.recount()")
-    database.connection.execute("vacuum analyze")
-
-
-def _operation(database: Database, most: int | None = None) -> int:
-    token = database.value(
-        "select token from holdfast.operation_preview('retry', 'group:f queue:later', most => %s)",
-        most,
-    )
-    return int(database.value("select id from holdfast.operation_start(%s)", token))
-
-
-def _ended(database: Database, operation: int) -> bool:
-    state = database.value("select state from holdfast.operations where id = %s", operation)
-    if state == "failed":
-        raise RuntimeError(
-            database.value("select problem from holdfast.operations where id = %s", operation)
-        )
-    return bool(state == "done")
