@@ -17,7 +17,7 @@ declare
   v_names  text[];
   v_name   text;
   v_part   smallint;
-  v_digits text;
+  v_head   text;
   v_firsts bigint[];        -- items that may be ready at once although they have a lane
   v_past   uuid[] := '{}';  -- ids of an earlier sending whose jobs were claimed or have ended
   v_ids    uuid[];          -- one per item, where the stored rows alone cannot tell
@@ -53,11 +53,13 @@ begin
   if not batch.fine or batch.largest > 100000 then
     perform holdfast.check_items(items);
   end if;
-  v_names := case
-    when batch.queues = 0 then array['default']
-    when batch.queues = batch.jobs and batch.first_queue = batch.last_queue then array[batch.first_queue]
-    else array(select distinct coalesce(i.item ->> 'queue', 'default') from jsonb_array_elements(items) i(item))
-  end;
+  if batch.queues = 0 then
+    v_names := array['default'];
+  elsif batch.queues = batch.jobs and batch.first_queue = batch.last_queue then
+    v_names := array[batch.first_queue];
+  else
+    v_names := array(select distinct coalesce(i.item ->> 'queue', 'default') from jsonb_array_elements(items) i(item));
+  end if;
   if batch.plain and not repeat and cardinality(v_names) = 1 then
     v_plain := holdfast.enqueue_plain(items, v_names[1], batch.jobs, batch.ids, batch.largest, v_now, v_seed);
     if v_plain.ids is not null then
@@ -105,7 +107,7 @@ begin
       perform holdfast.refuse_adopted(v_name);
     end if;
     v_part := holdfast.queue_part(v_name);
-    v_digits := holdfast.part_digits(v_part);
+    v_head := holdfast.id_head(v_part, v_now);
     if batch.largest > v_queue.payload_limit then
       perform holdfast.check_items(items);
     end if;
@@ -123,7 +125,7 @@ begin
         key, lane, tenant, subject, headers, payload, by_kind, blocked, lane_seq, pos)
       select
         case when v_ids is null then v_part else holdfast.part_of(v_ids[i.ord]) end,
-        case when v_ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_digits, v_now, v_seed + i.ord) else v_ids[i.ord] end,
+        case when v_ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_head, v_seed + i.ord) else v_ids[i.ord] end,
         v_name, i.item ->> 'kind', coalesce(nullif(i.item -> 'priority', 'null')::smallint, 0::smallint), j.run_at, v_now,
         coalesce(nullif(i.item -> 'max_attempts', 'null')::smallint, v_queue.max_attempts, 3::smallint),
         make_interval(secs => (i.item ->> 'lease')::double precision),
@@ -270,15 +272,15 @@ as $$
 #variable_conflict use_column
 declare
   v_part   constant smallint := holdfast.queue_part(queue_row.name);
-  v_digits constant text := holdfast.part_digits(v_part);
+  v_head   constant text := holdfast.id_head(v_part, at);
   v_ids    uuid[];
   v_told   holdfast.events[];
 begin
   with stored as (
     insert into holdfast.job (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
     select
-      v_part, holdfast.id_of(i.item ->> 'id', v_part, v_digits, at, seed + i.ord), queue_row.name, i.item ->> 'kind',
-      coalesce(nullif(i.item -> 'priority', 'null')::smallint, 0::smallint), at, at, coalesce(queue_row.max_attempts, 3::smallint),
+      v_part, holdfast.id_of(i.item ->> 'id', v_part, v_head, seed + i.ord), queue_row.name, i.item ->> 'kind',
+      case when i.item ? 'priority' then coalesce(nullif(i.item -> 'priority', 'null')::smallint, 0::smallint) else 0::smallint end, at, at, coalesce(queue_row.max_attempts, 3::smallint),
       case when queue_row.fair then '' end, coalesce(queue_row.by_kind, false), coalesce(i.item -> 'payload', '{}')
     from jsonb_array_elements(items) with ordinality as i(item, ord)
     returning id, kind
@@ -403,7 +405,7 @@ returns table (
 language sql stable
 as $$
   select
-    i.ord, i.item, holdfast.id_of(i.item ->> 'id', p.part, holdfast.part_digits(p.part), items_of.at, seed + i.ord),
+    i.ord, i.item, holdfast.id_of(i.item ->> 'id', p.part, holdfast.id_head(p.part, items_of.at), seed + i.ord),
     coalesce(i.item ->> 'queue', 'default'), i.item ->> 'kind', holdfast.due_at(i.item, items_of.at),
     coalesce(i.item ->> 'tenant', case when q.fair then '' end),
     coalesce(q.by_kind, false),
@@ -429,26 +431,26 @@ $$;
 
 -- id_of: the caller's id carrying the right part, or a new one. One seed serves a whole batch: the
 -- numbers that follow it are as unlikely to be met again as the seed itself, and cost no randomness.
--- The part is also given as the three digits an id shows it by: comparing those is cheapest.
-create or replace function holdfast.id_of(given text, part smallint, digits text, at timestamptz, number bigint)
+-- The head of new ids ends in the three digits by which an id shows its part: comparing those is cheapest.
+create or replace function holdfast.id_of(given text, part smallint, head text, number bigint)
 returns uuid
 language sql stable
 as $$
   select case
-    when given is null then encode(
-      substr(int8send((extract(epoch from at) * 1000)::bigint), 3)
-      || substr(int8send(32768::bigint | part), 7)
-      || int8send((number & 4611686018427387903) | (-9223372036854775807 - 1)), 'hex')::uuid
-    when substr(given, 16, 3) = digits then given::uuid
+    when given is null then (head || to_hex((number & 4611686018427387903) | (-9223372036854775807 - 1)))::uuid
+    when substr(given, 16, 3) = right(head, 3) then given::uuid
     else holdfast.stamp(given::uuid, part)
   end
 $$;
 
--- part_digits: a part as an id shows it.
-create or replace function holdfast.part_digits(part smallint)
+-- id_head: the first half of the ids of one batch: milliseconds, the version and the part.
+create or replace function holdfast.id_head(part smallint, at timestamptz)
 returns text
-language sql immutable parallel safe
-as $$ select lpad(to_hex(part::integer), 3, '0') $$;
+language sql stable parallel safe
+as $$
+  select encode(
+    substr(int8send((extract(epoch from at) * 1000)::bigint), 3) || substr(int8send(32768::bigint | part), 7), 'hex')
+$$;
 
 create or replace function holdfast.id_seed()
 returns bigint
