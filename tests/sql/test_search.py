@@ -95,6 +95,26 @@ def test_a_search_for_dead_jobs_reads_no_live_ones(filled: Protocol) -> None:
     assert read == 0
 
 
+@pytest.mark.parametrize("filter", ["state:cancelled", "state:dead,cancelled queue:q3"])
+def test_a_search_for_a_state_that_no_row_has_ends_in_time_too(db: Protocol, filter: str) -> None:
+    db.connection.execute(
+        "insert into holdfast.history (part, id, state, queue, kind, priority, attempt, "
+        "max_attempts, run_at, created_at, ended_at, payload) "
+        "select p, holdfast.id_in(p), 'done', 'q3', 'k', 0, 1, 1, now(), now(), now(), '{}' "
+        "from holdfast.queue_part('q3') p, generate_series(1, 3000)"
+    )
+
+    [row] = db.call(
+        "search",
+        columns=("job", "searched_to", "searched"),
+        filter=filter,
+        patience=timedelta(microseconds=0),
+    )
+
+    assert (row.job, row.searched) == (None, 50)
+    assert row.searched_to is not None
+
+
 @pytest.mark.parametrize("max_jobs", [0, 100_001])
 def test_a_page_has_1_to_100000_jobs(db: Protocol, max_jobs: int) -> None:
     with pytest.raises(errors.Error) as refused:

@@ -81,8 +81,9 @@ begin
     v_from := v_some.oldest;
     v_bound := (select max(i::text)::uuid from unnest(v_from) i);
     v_found := array(select i from unnest(v_hits) i where v_bound is null or i >= v_bound order by i desc limit max_jobs);
-    -- The next round is as long as there is time for, going by the last one.
-    v_more := extract(epoch from v_until - clock_timestamp()) / greatest(extract(epoch from clock_timestamp() - v_began), 0.000001);
+    -- The next round is as long as there is time for, going by the last one: twice as long, since rows that lie
+    -- further back are more often not in memory.
+    v_more := extract(epoch from v_until - clock_timestamp()) / greatest(2 * extract(epoch from clock_timestamp() - v_began), 0.000001);
     exit when v_bound is null or cardinality(v_found) >= max_jobs or v_more < 0.5;
     v_step := least(v_step * least(v_more, 4), 100000);
     v_began := clock_timestamp();
@@ -181,7 +182,8 @@ as $$
     holdfast.parts())
 $$;
 
--- search_source: the tables in which jobs of these states are, in the order of ids.
+-- search_source: the tables in which jobs of these states are, in the order of ids. Whether a row has such a state
+-- is for the filter to say: a table would be read to its end for a state that no row in it has.
 create or replace function holdfast.search_source(states text[])
 returns text
 language sql stable
@@ -191,13 +193,12 @@ as $$
       'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, x.priority, x.attempt,'
       || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload,'
       || ' null::timestamptz as ended_at from holdfast.job x' end,
-    case when states is null or not states <@ '{queued,leased}' or states = '{}' then
-      'select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, e.created_at, e.worker, e.key, e.lane, e.tenant,'
-      || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.ended e'
-      || case when states is null then '' else format(' where e.state = any(%L)', states) end end,
+    (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, e.created_at, e.worker, e.key, e.lane, e.tenant,'
+       || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.%I e', t.name), ' union all ')
+     from (values ('dead', '{dead}'::text[]), ('archive', '{archived}'), ('history', '{done,cancelled}')) t(name, states)
+     where search_source.states is null or search_source.states = '{}' or search_source.states && t.states),
     (select string_agg(format('select a.part, a.id, a.state, a.queue, a.kind, a.priority, a.attempt, a.created_at, a.worker, a.key, a.lane, a.tenant,'
-       || ' a.subject, a.error, a.fingerprint, a.payload, a.ended_at from holdfast_adopted.%I a', a.part::text)
-       || case when states is null then '' else format(' where a.state = any(%L)', states) end, ' union all ')
+       || ' a.subject, a.error, a.fingerprint, a.payload, a.ended_at from holdfast_adopted.%I a', a.part::text), ' union all ')
      from holdfast.adopted a
      where a.live))
 $$;
