@@ -51,6 +51,7 @@ delete from holdfast.schedule_slot;
 delete from holdfast.api_token;
 delete from holdfast.request;
 delete from holdfast.operation;
+delete from holdfast.operation_chunk;
 delete from holdfast.event;
 delete from holdfast.strike;
 delete from holdfast.sample;

@@ -223,7 +223,7 @@ export type Verb = "retry" | "cancel" | "archive" | "purge" | "move";
 export interface Operation {
   id: string;
   state: "previewed" | "running" | "done" | "cancelled" | "failed";
-  verb: Verb;
+  verb: Verb | "undo";
   filter: string;
   arguments: Record<string, Json> | null;
   most: number | null;
@@ -235,6 +235,7 @@ export interface Operation {
   actor: string | null;
   done: number;
   changed: number;
+  undoable: number;
   created_at: string;
   started_at: string | null;
   ended_at: string | null;

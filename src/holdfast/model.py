@@ -810,11 +810,15 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One verb for many jobs, and how far it has come: `seen` of `total`, `changed` of those."""
+    """One verb for many jobs, and how far it has come: `seen` of `total`, `changed` of those.
+
+    `undoable` of these can be undone, for seven days. An undo is an operation itself, and names
+    the one it is of in `arguments`.
+    """
 
     id: int
     state: Literal["previewed", "running", "done", "cancelled", "failed"]
-    verb: Literal["retry", "cancel", "archive", "purge", "move"]
+    verb: Literal["retry", "cancel", "archive", "purge", "move", "undo"]
     filter: str
     arguments_json: str
     most: int | None
@@ -831,6 +835,7 @@ class Operation:
     ended_at: datetime | None
     ended_by: str | None
     problem: str | None
+    undoable: int
 
     @property
     def arguments(self) -> dict[str, Any]:

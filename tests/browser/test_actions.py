@@ -217,6 +217,36 @@ def test_a_running_operation_can_be_stopped(page: Page, client: Client) -> None:
     assert client.find("state:dead tenant:acme")
 
 
+def test_what_an_operation_did_is_undone_from_the_tray_and_from_the_record(
+    page: Page, client: Client
+) -> None:
+    page.goto(page.url + "dead")
+    group = page.locator("[data-row]").filter(has_text="TimeoutError")
+    tray = page.get_by_label("Operations", exact=True)
+    for many, place in ((10, "tray"), (120, "record")):
+        if many == 10:
+            group.get_by_role("button", name="Retry 10 first").click()
+        else:
+            group.get_by_role("button", name="Retry all").click()
+            dialog(page).get_by_label("At most").select_option("")
+        dialog(page).get_by_role("button", name=f"Retry {many}").click()
+        expect(tray).to_contain_text(f"{many}/{many} retried")
+        if place == "tray":
+            tray.get_by_role("button", name="Undo").click()
+        else:
+            page.goto(page.url.replace("dead", "activity"))
+            page.locator("[data-row]").get_by_role("button", name="Undo").click()
+        expect(dialog(page)).to_contain_text("nobody has begun since")
+        dialog(page).get_by_role("button", name=f"Undo {many}").click()
+        told(page, "Undo: started")
+        expect(tray).to_contain_text(f"{many}/{many} as before")
+        expect(tray.get_by_role("button", name="Undo")).to_have_count(0)
+        assert len(client.find("state:dead tenant:acme")) == 120
+
+    expect(page.locator("[data-row]").get_by_role("button", name="Undo")).to_have_count(0)
+    expect(page.locator(".events")).to_contain_text("undone")
+
+
 def test_a_group_is_deleted_only_after_its_number_is_typed(page: Page, client: Client) -> None:
     page.goto(page.url + "dead")
     group = page.locator("[data-row]").filter(has_text="orientation")

@@ -257,6 +257,25 @@ def test_an_operation_is_previewed_started_and_followed(
     assert client.queue("mail").queued == 30
 
 
+def test_an_operation_is_undone(holdfast: Run, client: Client, dead: Any) -> None:
+    done = holdfast("op", "start", "retry", "kind:send", "--yes", "--wait", "--json").json
+    id = done["id"]
+
+    unasked = holdfast("op", "undo", id)
+    undone = holdfast("op", "undo", id, "--yes", "--wait", "--reason", "wrong group")
+    again = holdfast("op", "undo", id, "--yes")
+    unknown = holdfast("op", "undo", 4711)
+
+    assert done["undoable"] == 30
+    assert unasked.code == 5
+    assert "this would undo retry of 30 jobs matching kind:send state:dead,cancelled" in unasked.err
+    assert undone.out == f"operation {id + 1}  undo  done  30/30 jobs\n"
+    assert client.queue("mail").dead == 30
+    assert again.code == 2
+    assert f"HF409 operation {id} cannot be undone: it was undone" in again.err
+    assert unknown.code == 1
+
+
 def test_an_operation_is_stopped(holdfast: Run, client: Client, dead: Any) -> None:
     started = holdfast("op", "start", "retry", "state:dead", "--rate", 1, "--yes", "--json").json
     client.operation_step()

@@ -102,6 +102,29 @@ def test_many_who_step_at_once_do_each_job_once(
     assert db.depth() == {"cancelled": 200}
 
 
+def test_an_undo_waits_for_who_is_just_beginning_a_job_and_leaves_it_that(
+    db: Protocol, held_open: Protocol, start: Callable[..., Running[Any]]
+) -> None:
+    db.enqueue(*[{"kind": "a", "max_attempts": 1}] * 2)
+    db.nack(*db.claim(max_jobs=2), error_kind="E", message="m")
+    [row] = db.call("operation_preview", columns=("id", "token"), verb="retry", filter="kind:a")
+    db.call("operation_start", columns=("id",), token=row.token, rate=1e6)
+    while db.call("operation_step", columns=("seen",)):
+        pass
+    begun = held_open.take()
+    db.call("operation_undo", columns=("id",), id=row.id, rate=1e6)
+
+    undone = start(
+        lambda session: session.call("operation_step", columns=("seen", "changed", "verb"))
+    )
+    assert undone.waits()
+    held_open.connection.commit()
+
+    assert [tuple(answer) for answer in undone.answer()] == [(2, 1, "undo")]
+    assert db.depth() == {"leased": 1, "dead": 1}
+    assert [one.outcome for one in db.ack(begun)] == ["done"]
+
+
 def release_lane(session: Protocol) -> str:
     [row] = session.call("lane_release", columns=("outcome",), queue="default", lane="l")
     return str(row.outcome)

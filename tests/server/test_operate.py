@@ -214,6 +214,30 @@ def test_ten_are_retried_first_and_then_all_as_operations(api: Api, client: Clie
     assert (client.queue("mail").queued, client.queue("mail").dead) == (700, 0)
 
 
+def test_what_an_operation_did_is_undone(api: Api, client: Client) -> None:
+    dead(client, 12)
+    preview = api.post("/v1/operations:preview", json={"op": "retry", "q": "state:dead"}).json()
+    started = api.post("/v1/operations", json={"preview_token": preview["preview_token"]}).json()
+    done = ended(api, started["id"])
+    place = f"/v1/operations/{started['id']}/undo"
+
+    answer = api.post(place, json={"reason": "wrong group", "rate": "500/s"})
+    undone = ended(api, answer.json()["id"])
+    again = api.post(place, json={})
+    wrong = api.post(place, json={"rate": "soon"})
+    unknown = api.post("/v1/operations/4711/undo", json={})
+
+    assert done["undoable"] == 12
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"/v1/operations/{undone['id']}"
+    assert (undone["verb"], undone["state"], undone["changed"]) == ("undo", "done", 12)
+    assert undone["arguments"] == {"operation": int(started["id"])}
+    assert (client.queue("mail").queued, client.queue("mail").dead) == (0, 12)
+    assert (again.status_code, again.json()["code"]) == (409, "HF409")
+    assert "it was undone" in again.json()["detail"]
+    assert (wrong.status_code, unknown.status_code) == (422, 404)
+
+
 def test_jobs_that_came_after_the_preview_are_left_alone(api: Api, client: Client) -> None:
     dead(client, 3)
     preview = api.post("/v1/operations:preview", json={"op": "retry", "q": "state:dead"}).json()

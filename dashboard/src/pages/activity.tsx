@@ -4,12 +4,13 @@ import { look, path, type Problem } from "../api";
 import { useFeed } from "../feed";
 import { plural } from "../format";
 import { Button, Head, JobId, Link, Panel, Time } from "../parts/basics";
-import { OperationLine, runs } from "../parts/bulk";
+import { OperationLine, runs, undoOperation } from "../parts/bulk";
 import { CopyAs, shell } from "../parts/copy";
 import { Empty, Wait } from "../parts/empty";
 import { save } from "../parts/table";
 import { Menu } from "../parts/menu";
 import { query, setQuery, to } from "../route";
+import { barred } from "../session";
 import type { Event, EventPage, Json, Operation, Queue } from "../wire";
 
 const FIELDS = ["queue", "kind", "event", "actor", "worker", "job"] as const;
@@ -19,7 +20,7 @@ type Asked = Record<Field, string>;
 /** What the database puts on record, by what it concerns. */
 const EVENTS: [string, string[]][] = [
   ["Attempts that failed", ["nacked", "reaped", "reconciled"]],
-  ["What people do to jobs", ["retried", "cancelled", "edited", "moved", "archived", "purged"]],
+  ["What people do to jobs", ["retried", "cancelled", "edited", "moved", "archived", "purged", "undone"]],
   ["Where a queue notes all", ["enqueued", "claimed", "touched", "acked", "released", "handed_over"]],
   ["Queues and lanes", ["queue_set", "paused", "resumed", "lane_set", "lane_released", "struck", "strike_lifted"]],
   ["Schedules", ["schedule_set", "schedule_run", "schedule_paused", "schedule_resumed", "schedule_deleted"]],
@@ -45,6 +46,7 @@ export function Activity() {
   const told = [...(first.data.value?.events ?? []).filter((event) => !seen.has(event.id)), ...(older.value?.events ?? [])];
   const cursor = older.value ? older.value.cursor : first.data.value?.cursor;
   const running = operations.data.value?.operations.filter(runs) ?? [];
+  const undoable = new Map(operations.data.value?.operations.filter((one) => one.undoable > 0 && !runs(one)).map((one) => [Number(one.id), one]));
   const more = async () => {
     try {
       const page = await look<EventPage>(path(["activity"], { ...asked, limit: 100, cursor: cursor ?? "" }));
@@ -78,7 +80,10 @@ export function Activity() {
                 {told.map((event) => (
                   <li key={event.id} data-row={event.id}>
                     <span class="event-when soft number"><Time at={event.at} /></span>
-                    <div class="event-what"><EventText event={event} /></div>
+                    <div class="event-what">
+                      <EventText event={event} />
+                      {event.event !== "operation_started" && <Undo operation={undoable.get(event.detail?.operation as number)} />}
+                    </div>
                     <Who event={event} />
                   </li>
                 ))}
@@ -189,6 +194,15 @@ export function EventText({ event }: { event: Event }) {
 }
 
 const HIDDEN = new Set(["filter", "group", "job"]);
+
+function Undo({ operation }: { operation?: Operation }) {
+  if (!operation) return null;
+  return (
+    <span>
+      <Button small look="quiet" why={barred("operate")} onClick={() => undoOperation(operation)}>Undo</Button>
+    </span>
+  );
+}
 
 function Who({ event }: { event: Event }) {
   if (event.actor) return <Link to={to(["activity"], { actor: event.actor })} class="soft">{event.actor}</Link>;

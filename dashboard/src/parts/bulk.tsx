@@ -7,6 +7,7 @@ import { feed, refreshAll, useFeed } from "../feed";
 import { absolute, count, plural, short } from "../format";
 import { operations } from "../live";
 import { to } from "../route";
+import { barred } from "../session";
 import type { Json, Operation, Preview, Verb } from "../wire";
 import { Button, Link, Meter } from "./basics";
 import { CopyAs, shell } from "./copy";
@@ -28,7 +29,7 @@ export function bulk(verb: Verb, filter: string, options: { limit?: number; titl
   wanted.value = { verb, filter, ...options };
 }
 
-const verbs: Record<string, { act: string; past: string; text: string; bad?: boolean; sure?: boolean; states?: string }> = {
+const verbs: Record<Verb, { act: string; past: string; text: string; bad?: boolean; sure?: boolean }> = {
   retry: { act: "Retry", past: "retried", text: "get another life with all their attempts." },
   cancel: { act: "Cancel", past: "cancelled", text: "will not run; handlers that run are told.", bad: true },
   archive: { act: "Archive", past: "archived", text: "are put away: still to be found, no longer counted as dead." },
@@ -51,7 +52,7 @@ function Asking({ start }: { start: Wanted }) {
   const [problem, setProblem] = useState<Problem>();
   const [busy, setBusy] = useState(false);
   const close = () => (wanted.value = null);
-  const said = verbs[verb]!;
+  const said = verbs[verb];
 
   // A filter that matches everything has to say so: an empty one is refused.
   const q = start.filter.trim() || "state:queued,leased,done,dead,cancelled,archived";
@@ -222,22 +223,25 @@ export function Tray() {
 export const runs = (operation: Operation): boolean => operation.state === "running";
 
 export function OperationLine({ operation, away }: { operation: Operation; away?: () => void }) {
-  const said = verbs[operation.verb];
+  const said = operation.verb === "undo" ? { act: "Undo", past: "as before" } : verbs[operation.verb];
   const whole = operation.total || operation.done || 1;
   return (
     <div class="operation">
       <div class="operation-head">
-        <strong>{said?.act ?? operation.verb}</strong>
+        <strong>{said.act}</strong>
         <code class="clip" title={operation.filter}>{operation.filter}</code>
         {runs(operation) ? (
           <Button small look="quiet" onClick={() => cancelOperation(operation)}>Stop</Button>
-        ) : away ? (
-          <Button small look="quiet" icon="close" label="Put away" onClick={away} />
-        ) : null}
+        ) : (
+          <>
+            {operation.undoable > 0 && <Button small look="quiet" why={barred("operate")} onClick={() => undoOperation(operation)}>Undo</Button>}
+            {away && <Button small look="quiet" icon="close" label="Put away" onClick={away} />}
+          </>
+        )}
       </div>
       <Meter value={operation.done} most={whole} mood={operation.state === "failed" ? "bad" : "good"} />
       <span class="number soft">
-        {count(operation.done)}/{count(operation.total)} {runs(operation) ? "" : operation.state === "done" ? (said?.past ?? "done") : operation.state}
+        {count(operation.done)}/{count(operation.total)} {runs(operation) ? "" : operation.state === "done" ? said.past : operation.state}
         {operation.done > operation.changed ? ` · ${count(operation.done - operation.changed)} had changed before` : ""}
         {operation.problem ? ` · ${operation.problem}` : ""}
       </span>
@@ -248,7 +252,7 @@ export function OperationLine({ operation, away }: { operation: Operation; away?
 export function cancelOperation(operation: Operation): void {
   confirm({
     title: "Stop this operation",
-    body: `${count(operation.done)} of ${count(operation.total)} are done and stay so; the rest is left as it is.`,
+    body: `${count(operation.done)} of ${count(operation.total)} are done; the rest is left as it is.${operation.verb === "purge" ? "" : " What is done can be undone."}`,
     act: "Stop it",
     bad: true,
     deed: () => ({
@@ -257,5 +261,30 @@ export function cancelOperation(operation: Operation): void {
       said: "Stopped",
     }),
     after: () => void feed("/v1/operations").refresh(),
+  });
+}
+
+/** What becomes of the jobs of an operation that is undone, if they are as it left them. */
+const back: Record<string, string> = {
+  retry: "that nobody has begun since end again as they had: dead with their last error, or cancelled.",
+  cancel: "that waited wait again, for the time they were to run at. Those that ran stay cancelled.",
+  archive: "that are still archived are what they were before.",
+  move: "that still wait or are dead go back to the queues they came from.",
+};
+
+export function undoOperation(operation: Operation): void {
+  confirm<Operation>({
+    title: `Undo: ${verbs[operation.verb as Verb].act.toLowerCase()} ${operation.filter}`,
+    body: `Of ${plural(operation.undoable, "job")}, those ${back[operation.verb]}`,
+    act: `Undo ${count(operation.undoable)}`,
+    deed: () => ({
+      asked: { method: "POST", path: path(["operations", operation.id, "undo"]), body: {} },
+      cli: shell("holdfast", "op", "undo", operation.id),
+      said: "Undo: started",
+    }),
+    after: (started) => {
+      operations.value = { ...operations.value, [started.id]: started };
+      refreshAll();
+    },
   });
 }

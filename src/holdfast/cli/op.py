@@ -1,4 +1,4 @@
-"""`holdfast op`: one verb for many jobs, in the background: look, start, follow, stop."""
+"""`holdfast op`: one verb for many jobs, in the background: look, start, follow, stop, undo."""
 
 import time
 from datetime import timedelta
@@ -138,8 +138,40 @@ def cancel(session: Session, id: int) -> None:
         found = client.operation_cancel(id, actor=actor())
         assert found is not None
     session.answer(found, lambda: _line(found))
+    if found.undoable:
+        session.say(f"undo what it did:  holdfast op undo {id}")
     if found.state != "cancelled":
         fail()
+
+
+@op.command(examples=["holdfast op undo 31", "holdfast op undo 31 --wait --yes"])
+@click.argument("id", type=int)
+@click.option("--rate", type=float, metavar="N", help="jobs per second  [as fast as it goes]")
+@click.option("--reason", help="kept with the jobs")
+@click.option("--wait", is_flag=True, help="stay until it has ended")
+@click.option("--yes", is_flag=True, help="do not ask")
+@pass_session
+def undo(
+    session: Session, id: int, rate: float | None, reason: str | None, wait: bool, yes: bool
+) -> None:
+    """Undo an operation that has ended, for jobs that are as it left them.
+    Retried jobs that nobody has begun are dead again, cancelled ones that waited wait
+    again, archived and moved ones go back. Purged ones are gone.
+    """
+    with session.client() as client:
+        found = _get(client, id)
+        told = (
+            f"undo {found.verb} of {output.counted(found.undoable, 'job')} matching {found.filter}"
+        )
+        if found.undoable:
+            session.confirm(f"{told}?", count=f"this would {told}", yes=yes)
+        started = client.operation_undo(id, rate=rate, reason=reason, actor=actor())
+        assert started is not None
+        if wait:
+            started = _followed(session, client, started)
+    session.answer(started, lambda: _line(started))
+    if started.state == "running":
+        session.say(f"follow it:  holdfast op show {started.id} --wait")
 
 
 def _followed(session: Session, client: "Client", followed: "Operation") -> "Operation":

@@ -1123,6 +1123,26 @@ class AsyncClient:
         rows = await self._door.run(Call("operation_cancel", sql, [id, actor]))
         return Operation(*rows[0]) if rows else None
 
+    async def operation_undo(
+        self,
+        id: int,
+        *,
+        rate: float | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> Operation | None:
+        """Start to undo an operation that has ended; None if there is none of that id.
+
+        Jobs that are no longer as it left them stay as they are. Asking again answers the undo
+        that runs. Purged jobs are gone for good.
+        """
+        sql = (
+            f"select {_OPERATION} from holdfast.operation_undo(id => %s::bigint, "
+            "rate => %s::float8, reason => %s::text, actor => %s::text)"
+        )
+        rows = await self._door.run(Call("operation_undo", sql, [id, rate, reason, actor]))
+        return Operation(*rows[0]) if rows else None
+
     async def operation_step(self, limit: int = 500) -> Operation | None:
         """Do the next chunk of an operation that is due; None if there is none."""
         sql = f"select {_OPERATION} from holdfast.operation_step(max_jobs => %s::int)"

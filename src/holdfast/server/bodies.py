@@ -292,6 +292,13 @@ class Drained(Body):
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] | str | None = None
 
 
+class Undone(Body):
+    """An operation, undone."""
+
+    reason: Text | None = None
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | str | None = None
+
+
 class NewToken(Body):
     """A token for a program."""
 

@@ -308,7 +308,9 @@ class Feed:
 
     def _compare_operations(self, found: Sequence[Operation]) -> bool:
         known = self._operations
-        self._operations = {one.id: (one.state, one.seen, one.changed) for one in found}
+        self._operations = {
+            one.id: (one.state, one.seen, one.changed, one.undoable) for one in found
+        }
         changed = False
         for one in found:
             if known and known.get(one.id) != self._operations[one.id]:

@@ -16,7 +16,7 @@ from holdfast.errors import (
     UnknownStrike,
     UnknownWorker,
 )
-from holdfast.model import Change, Schedule
+from holdfast.model import Change, Operation, Schedule
 from holdfast.server import answers, bodies, look
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
@@ -336,10 +336,25 @@ async def stop_operation(call: Call) -> Answer:
     return Answer(operation(stopped))
 
 
+async def undo_operation(call: Call) -> Answer:
+    """Undo what an operation did, as far as jobs are as it left them."""
+    said: bodies.Undone = call.said
+    found = await look.find_operation(call)
+    started = await call.client.operation_undo(
+        found.id, rate=_rate(said.rate), reason=said.reason, actor=call.actor
+    )
+    assert started is not None
+    return _begun(call, started)
+
+
 async def _begin(call: Call, token: UUID, rate: float | str | None) -> Answer:
     started = await call.client.operation_start(token, rate=_rate(rate), actor=call.actor)
     if started is None:
         raise Problem(404, "HF314", "there is no such preview", fix="Preview it again.")
+    return _begun(call, started)
+
+
+def _begun(call: Call, started: Operation) -> Answer:
     call.live.operations.ring()
     place = f"{call.request.scope.get('root_path', '')}/v1/operations/{started.id}"
     return Answer(operation(started), 202, {"Location": place})

@@ -105,7 +105,7 @@ def _as(error: HoldfastError, status: int, **facts: Any) -> Problem:
     return problem
 
 
-_CODES = {"HF412": 409, "HF227": 404}
+_CODES = {"HF409": 409, "HF412": 409, "HF227": 404}
 # The first that fits, so the narrower one stands before the wider.
 _STATUSES: dict[type[HoldfastError], int] = {
     Unavailable: 503,

@@ -86,6 +86,7 @@ OURS: list[Entry] = [
     post("/v1/operations", "operate", operate.start, bodies.Started),
     get("/v1/operations/{id}", "read", look.one_operation),
     Entry("DELETE", "/v1/operations/{id}", "operate", operate.stop_operation),
+    post("/v1/operations/{id}/undo", "operate", operate.undo_operation, bodies.Undone),
     get("/v1/queues", "read", look.queues),
     post("/v1/queues/{queue:path}/pause", "operate", operate.pause, bodies.Paused),
     post("/v1/queues/{queue:path}/resume", "operate", operate.resume),

@@ -76,7 +76,7 @@ begin
         holdfast.link_spend(text, bytea), holdfast.token_revoke(text, text), holdfast.once(text, text, text),
         holdfast.answered(text, text, text), holdfast.tell(text, jsonb, jsonb, jsonb), holdfast.receipt(uuid),
         holdfast.operation_preview(text, text, jsonb, bigint, text, text), holdfast.operation_start(uuid, double precision, text),
-        holdfast.operation_cancel(bigint, text), holdfast.strike_lift(bigint, text, text),
+        holdfast.operation_cancel(bigint, text), holdfast.operation_undo(bigint, double precision, text, text), holdfast.strike_lift(bigint, text, text),
         holdfast.strike_add(text, text, text, jsonb, text, interval, text) to %I', v_role);
       execute format('grant execute on function
         holdfast.anomaly_ack(text, text, text), holdfast.anomaly_mute(text, timestamptz, text, text, text, text),

@@ -53,7 +53,7 @@ declare
   v_from   uuid[] := array_fill(before, array[cardinality(v_parts)]);
   v_step   integer := max_jobs;
   v_began  timestamptz := clock_timestamp();
-  v_more   double precision;
+  v_took   double precision;
   v_hits   uuid[] := '{}';
   v_found  uuid[];
   v_bound  uuid;
@@ -64,7 +64,7 @@ begin
   if not coalesce(max_jobs between 1 and 100000, false) then
     perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
   end if;
-  -- Of every part so many rows are looked at, newest first, and up to four times as many in the next round. What
+  -- Of every part so many rows are looked at, newest first, and as many as time allows in the next round. What
   -- is newer than all that is left to look at is known for sure.
   v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where r.seen = $3) as oldest,'
     || ' coalesce(sum(r.seen), 0) as seen, (select array_agg(h) from unnest(array_agg(r.hits)) h) as hits from ('
@@ -81,11 +81,11 @@ begin
     v_from := v_some.oldest;
     v_bound := (select max(i::text)::uuid from unnest(v_from) i);
     v_found := array(select i from unnest(v_hits) i where v_bound is null or i >= v_bound order by i desc limit max_jobs);
-    -- The next round is as long as there is time for, going by the last one: twice as long, since rows that lie
-    -- further back are more often not in memory.
-    v_more := extract(epoch from v_until - clock_timestamp()) / greatest(2 * extract(epoch from clock_timestamp() - v_began), 0.000001);
-    exit when v_bound is null or cardinality(v_found) >= max_jobs or v_more < 0.5;
-    v_step := least(v_step * least(v_more, 4), 100000);
+    v_took := greatest(extract(epoch from clock_timestamp() - v_began), 0.000001);
+    exit when v_bound is null or cardinality(v_found) >= max_jobs or v_until - clock_timestamp() < make_interval(secs => v_took / 2);
+    -- The next round takes a tenth of the time, going by the last one: rows that lie further back may not be in
+    -- memory, and take ten times as long.
+    v_step := least(greatest(v_step * least(4, extract(epoch from patience) / 10 / v_took), 10), 100000);
     v_began := clock_timestamp();
   end loop;
   if cardinality(v_found) >= max_jobs then

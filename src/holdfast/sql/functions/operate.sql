@@ -50,30 +50,49 @@ set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
-  v_run_at constant timestamptz := v_now + coalesce(retry.delay, '0');
   v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[];
+begin
+  perform holdfast.check_length('delay', delay, '100 years');
+  v_done := holdfast.revive(v_stored, reason, actor, delay);
+  select v_done || array_agg(a.id) into v_done
+  from holdfast.settle_adopted(v_stored, null, 'retry', holdfast.now(), delays => array_fill(retry.delay, array[cardinality(v_stored)]),
+    reason => coalesce(retry.reason, 'retried by ' || retry.actor)) a;
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'retried') a;
+end
+$$;
+
+-- revive: queue ended jobs again; which. as_before: only cancelled ones, with the time they were to run at and
+-- the attempts they had.
+create or replace function holdfast.revive(
+  ids uuid[], reason text, actor text, delay interval default null, as_before boolean default false)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
   v_done   uuid[] := '{}';
   v_part   smallint;
   back     record;
 begin
-  perform holdfast.check_length('delay', delay, '100 years');
-  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
-    perform from holdfast.ended e where e.part = v_part and e.id = any(v_stored) order by e.id for update;
+  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
+    perform from holdfast.ended e where e.part = v_part and e.id = any(ids) order by e.id for update;
     with ended as materialized (
-      select e.*, l.halted_by = e.id as halts
+      select e.*, l.halted_by = e.id as halts, case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
       from holdfast.ended e
       left join holdfast.lane l on l.part = e.part and l.queue = e.queue and l.name = e.lane
-      where e.part = v_part and e.id = any(v_stored)
+      where e.part = v_part and e.id = any(ids) and (not as_before or e.state = 'cancelled')
     ), queued as (
       insert into holdfast.job (
-        part, id, queue, kind, priority, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
-        reason, headers, payload, by_kind, lane_seq, pos)
-      select e.part, e.id, e.queue, e.kind, e.priority, e.max_attempts, v_run_at, e.created_at, e.key, e.lane,
-             coalesce(e.tenant, case when q.fair then '' end), e.subject, e.lease_for, coalesce(retry.reason, 'retried by ' || retry.actor), e.headers, e.payload,
+        part, id, queue, kind, priority, attempt, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
+        error, reason, headers, payload, by_kind, lane_seq, pos)
+      select e.part, e.id, e.queue, e.kind, e.priority, case when as_before then e.attempt else 0 end, e.max_attempts, e.due, e.created_at, e.key, e.lane,
+             coalesce(e.tenant, case when q.fair then '' end), e.subject, e.lease_for,
+             case when as_before then e.error end, coalesce(revive.reason, 'retried by ' || revive.actor), e.headers, e.payload,
              coalesce(q.by_kind, false),
              case
-               when e.lane is null or v_run_at > v_now then null
+               when e.lane is null or e.due > v_now then null
                -- the job that halted its lane goes first in it again
                when e.halts then coalesce((
                  select j.lane_seq - 1 from holdfast.job j
@@ -81,7 +100,7 @@ begin
                  order by j.lane_seq limit 1), nextval('holdfast.pos'))
                else nextval('holdfast.pos')
              end,
-             case when v_run_at <= v_now then nextval('holdfast.pos') end
+             case when e.due <= v_now then nextval('holdfast.pos') end
       from ended e
       left join holdfast.queue q on q.name = e.queue
       order by e.ended_at, e.id
@@ -106,16 +125,13 @@ begin
     into back
     from queued q;
     continue when back.ids is null;
-    perform holdfast.note_jobs('retried', v_part, back.ids, back.told, back.kinds, 'queued', actor, reason, v_now);
+    perform holdfast.note_jobs(case when as_before then 'undone' else 'retried' end, v_part, back.ids, back.told, back.kinds, 'queued', actor, reason, v_now);
     v_done := v_done || back.ids;
     delete from holdfast.ended e where e.part = v_part and e.id = any(back.ids);
     perform holdfast.resume_lanes(v_part, back.ids, v_now);
     perform holdfast.wake(back.queues, cardinality(back.ids));
   end loop;
-  select v_done || array_agg(a.id) into v_done
-  from holdfast.settle_adopted(v_stored, null, 'retry', v_now, delays => array_fill(retry.delay, array[cardinality(v_stored)]),
-    reason => coalesce(retry.reason, 'retried by ' || retry.actor)) a;
-  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'retried') a;
+  return v_done;
 end
 $$;
 

@@ -71,9 +71,7 @@ as $$
 declare
   o holdfast.operation;
 begin
-  if rate <= 0 or rate > 1000000 then
-    perform holdfast.refuse('HF225', format('rate %s is not a number of jobs per second', rate), null, 'Leave it out for as fast as others allow.');
-  end if;
+  perform holdfast.check_rate(rate);
   select x.* into o from holdfast.operation x where x.token = operation_start.token for update;
   if o.state = 'previewed' then
     if o.created_at < holdfast.now() - interval '10 minutes' then
@@ -88,6 +86,17 @@ begin
       detail => jsonb_build_object('operation', o.id, 'verb', o.verb, 'filter', o.filter, 'arguments', o.arguments, 'total', o.total, 'most', o.most));
   end if;
   return query select v.* from holdfast.operations v where v.id = o.id;
+end
+$$;
+
+create or replace function holdfast.check_rate(rate double precision)
+returns void
+language plpgsql
+as $$
+begin
+  if rate <= 0 or rate > 1000000 then
+    perform holdfast.refuse('HF225', format('rate %s is not a number of jobs per second', rate), null, 'Leave it out for as fast as others allow.');
+  end if;
 end
 $$;
 
@@ -124,6 +133,7 @@ declare
   v_began   constant timestamptz := clock_timestamp();
   v_want    integer;
   v_ids     uuid[];
+  v_seen    integer;
   v_changed bigint;
   v_ended   boolean;
   o         holdfast.operation;
@@ -140,9 +150,14 @@ begin
   -- small enough that a cancel is felt soon and a rate is even
   v_want := least(max_jobs, o.most - o.seen, case when o.rate is not null then greatest(1, round(o.rate / 4)) end);
   begin
-    select n.ids, n.ended, n.at_part, n.at_id into v_ids, v_ended, o.at_part, o.at_id
-    from holdfast.operation_next(o, v_want) n;
-    v_changed := holdfast.operation_apply(o, v_ids);
+    if o.verb = 'undo' then
+      select r.seen, r.changed, r.ended into v_seen, v_changed, v_ended from holdfast.operation_revert(o, v_want) r;
+    else
+      select n.ids, n.ended, n.at_part, n.at_id into v_ids, v_ended, o.at_part, o.at_id
+      from holdfast.operation_next(o, v_want) n;
+      v_seen := cardinality(v_ids);
+      v_changed := holdfast.operation_apply(o, v_ids);
+    end if;
   exception when others then
     -- what passes by itself is tried again; anything else ends the operation, and says why
     if sqlstate like any ('{25%,40%,53%,55%,57%}') then
@@ -155,18 +170,19 @@ begin
     return query select v.* from holdfast.operations v where v.id = o.id;
     return;
   end;
-  v_ended := v_ended or coalesce(o.seen + cardinality(v_ids) >= o.most, false);
+  v_ended := v_ended or coalesce(o.seen + v_seen >= o.most, false);
   update holdfast.operation x
-  set seen = x.seen + cardinality(v_ids), changed = x.changed + v_changed, at_part = o.at_part, at_id = o.at_id,
-      total = greatest(x.total, x.seen + cardinality(v_ids)),
+  set seen = x.seen + v_seen, changed = x.changed + v_changed,
+      undoable = x.undoable + case when x.verb in ('purge', 'undo') then 0 else v_changed end, at_part = o.at_part, at_id = o.at_id,
+      total = greatest(x.total, x.seen + v_seen),
       -- without a rate it takes a quarter of the time, so that whoever works meanwhile hardly feels it
-      next_at = case when x.rate is null then v_now + 4 * (clock_timestamp() - v_began) else greatest(x.next_at, v_now - interval '1 second') + make_interval(secs => cardinality(v_ids) / x.rate) end,
+      next_at = case when x.rate is null then v_now + 4 * (clock_timestamp() - v_began) else greatest(x.next_at, v_now - interval '1 second') + make_interval(secs => v_seen / x.rate) end,
       state = case when v_ended then 'done' else x.state end,
       ended_at = case when v_ended then v_now end
   where x.id = o.id;
   if v_ended then
     perform holdfast.note('operation_ended', o.actor, o.reason, detail => jsonb_build_object('operation', o.id, 'verb', o.verb,
-      'filter', o.filter, 'changed', o.changed + v_changed, 'seen', o.seen + cardinality(v_ids)));
+      'filter', o.filter, 'changed', o.changed + v_changed, 'seen', o.seen + v_seen));
   end if;
   return query select v.* from holdfast.operations v where v.id = o.id;
 end
@@ -232,29 +248,53 @@ begin
 end
 $$;
 
--- operation_apply: do the verb to some jobs; how many it changed.
+-- operation_apply: do the verb to some jobs and keep what they were; how many it changed.
 create or replace function holdfast.operation_apply(o holdfast.operation, ids uuid[])
 returns bigint
 language plpgsql
 as $$
 declare
   v_reason  constant text := coalesce(o.reason, format('operation %s by %s', o.id, coalesce(o.actor, 'nobody')));
-  v_changed bigint;
+  v_parts   constant smallint[] := array(select distinct holdfast.part_of(i) from unnest(ids) i);
+  v_was     text[];
+  v_changed uuid[];
 begin
+  if o.verb in ('cancel', 'move') then
+    perform holdfast.lock_jobs(ids);   -- what waits is not to begin before it is looked at
+  end if;
+  v_was := array(
+    select x.was
+    from unnest(ids) with ordinality u(id, nth)
+    left join (
+      select j.id, case when o.verb = 'move' then j.queue when j.token is null then 'queued' else 'leased' end as was
+      from holdfast.job j
+      where j.part = any(v_parts) and j.id = any(ids) and o.verb in ('cancel', 'move')
+      union all
+      select e.id, case when o.verb = 'move' then e.queue else e.state end
+      from holdfast.ended e
+      where e.part = any(v_parts) and e.id = any(ids) and o.verb in ('retry', 'archive', 'move')
+    ) x on x.id = u.id
+    order by u.nth);
   case o.verb
     when 'retry' then
-      select count(*) into v_changed
-      from holdfast.retry(ids, v_reason, o.actor, make_interval(secs => (o.arguments ->> 'delay')::double precision)) c where c.changed;
+      v_changed := array(
+        select case when c.changed then c.id end
+        from holdfast.retry(ids, v_reason, o.actor, make_interval(secs => (o.arguments ->> 'delay')::double precision)) c);
     when 'cancel' then
-      select count(*) into v_changed from holdfast.cancel(ids, v_reason, o.actor) c where c.changed;
+      v_changed := array(select case when c.changed then c.id end from holdfast.cancel(ids, v_reason, o.actor) c);
     when 'archive' then
-      select count(*) into v_changed from holdfast.archive(ids, v_reason, o.actor) c where c.changed;
+      v_changed := array(select case when c.changed then c.id end from holdfast.archive(ids, v_reason, o.actor) c);
     when 'purge' then
-      select count(*) into v_changed from holdfast.purge(ids, v_reason, o.actor) c where c.changed;
+      return (select count(*) from holdfast.purge(ids, v_reason, o.actor) c where c.changed);
     when 'move' then
-      select count(*) into v_changed from holdfast.move(ids, o.arguments ->> 'queue', v_reason, o.actor) c where c.changed;
+      v_changed := array(select case when c.changed then c.new_id end from holdfast.move(ids, o.arguments ->> 'queue', v_reason, o.actor) c);
   end case;
-  return v_changed;
+  insert into holdfast.operation_chunk (operation, ids, was)
+  select o.id, array_agg(c.id), array_agg(c.was)
+  from unnest(v_changed, v_was) c(id, was)
+  where c.id is not null
+  having count(*) > 0;
+  return cardinality(array_remove(v_changed, null));
 end
 $$;
 

@@ -686,6 +686,11 @@ begin
       delete from holdfast.strike s where s.ended_at < holdfast.now() - interval '90 days'
         and not exists (select from holdfast.job j where j.strike = s.number);
       perform holdfast.fold_notes();
+      with old as (
+        update holdfast.operation o set undoable = 0
+        where o.undoable > 0 and coalesce(o.ended_at, o.started_at) < holdfast.now() - interval '7 days' and o.state <> 'running'
+        returning o.id)
+      delete from holdfast.operation_chunk c using old where c.operation = old.id;
       delete from holdfast.operation o where o.state = 'previewed' and o.created_at < holdfast.now() - interval '1 hour';
       return 0;
     when 'reaped' then

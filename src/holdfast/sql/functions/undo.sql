@@ -1,0 +1,226 @@
+-- Undoing an operation: an operation itself, done chunk by chunk to the jobs that the first one changed and that
+-- are still as it left them. What it changed is kept for seven days.
+
+-- operation_undo: start to undo an operation that has ended. A repeat answers the undo that runs. No row if there
+-- is no such operation.
+create or replace function holdfast.operation_undo(
+  id bigint, rate double precision default null, reason text default null, actor text default null)
+returns setof holdfast.operations
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_now  constant timestamptz := holdfast.now();
+  v_undo bigint;
+  o      holdfast.operation;
+begin
+  perform holdfast.check_rate(rate);
+  select x.* into o from holdfast.operation x where x.id = operation_undo.id for update;
+  if not found then
+    return;
+  end if;
+  select x.id into v_undo from holdfast.operation x
+  where x.state = 'running' and x.verb = 'undo' and x.arguments = jsonb_build_object('operation', o.id);
+  if not found then
+    if o.state in ('previewed', 'running') then
+      perform holdfast.refuse('HF409', format('operation %s is %s', o.id, o.state), null,
+        format('Stop it first: holdfast op cancel %s', o.id));
+    elsif o.verb in ('purge', 'undo') or o.undoable = 0 then
+      perform holdfast.refuse('HF409', format('operation %s cannot be undone: %s', o.id, case
+        when o.verb = 'purge' then 'the jobs are deleted'
+        when o.verb = 'undo' then 'it is an undo'
+        when o.changed = 0 then 'it changed nothing'
+        else 'it was undone, or is older than seven days' end), null, 'See what it did: holdfast op show');
+    end if;
+    insert into holdfast.operation as x (
+      state, verb, filter, arguments, as_of, total, capped, rate, reason, actor, created_at, started_at, next_at)
+    values ('running', 'undo', o.filter, jsonb_build_object('operation', o.id), v_now, o.undoable, false,
+      operation_undo.rate, operation_undo.reason, operation_undo.actor, v_now, v_now, v_now)
+    returning x.id into v_undo;
+    perform holdfast.note('operation_started', actor, reason,
+      detail => jsonb_build_object('operation', v_undo, 'verb', 'undo', 'filter', o.filter, 'arguments', jsonb_build_object('operation', o.id), 'total', o.undoable));
+  end if;
+  return query select v.* from holdfast.operations v where v.id = v_undo;
+end
+$$;
+
+-- operation_revert: undo some of what an operation changed, the newest first; how many jobs that were, how many of
+-- them are as before, and whether those were the last.
+create or replace function holdfast.operation_revert(
+  o holdfast.operation, want integer, out seen integer, out changed bigint, out ended boolean)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_of     constant bigint := (o.arguments ->> 'operation')::bigint;
+  v_reason constant text := concat_ws(': ', format('undo of operation %s', v_of), o.reason);
+  v_verb   text;
+  v_queue  text;
+  chunk    holdfast.operation_chunk;
+begin
+  select c.* into chunk from holdfast.operation_chunk c where c.operation = v_of order by c.nth desc limit 1 for update;
+  if not found then
+    seen := 0;
+    changed := 0;
+    ended := true;
+    return;
+  end if;
+  if cardinality(chunk.ids) > want then
+    update holdfast.operation_chunk c set ids = chunk.ids[want + 1 :], was = chunk.was[want + 1 :]
+    where c.operation = v_of and c.nth = chunk.nth;
+    chunk.ids := chunk.ids[: want];
+    chunk.was := chunk.was[: want];
+  else
+    delete from holdfast.operation_chunk c where c.operation = v_of and c.nth = chunk.nth;
+  end if;
+  seen := cardinality(chunk.ids);
+  update holdfast.operation x set undoable = x.undoable - operation_revert.seen where x.id = v_of returning x.verb into v_verb;
+  ended := not exists (select from holdfast.operation_chunk c where c.operation = v_of);
+  case v_verb
+    when 'retry' then
+      changed := holdfast.put_back(chunk.ids, chunk.was, v_reason, o.actor);
+    when 'cancel' then
+      -- what ran when it was cancelled has lost its lease, and may have done half its work: it stays cancelled
+      changed := cardinality(holdfast.revive(
+        array(select u.id from unnest(chunk.ids, chunk.was) u(id, was) where u.was = 'queued'), v_reason, o.actor, as_before => true));
+    when 'archive' then
+      changed := holdfast.take_out(chunk.ids, chunk.was, v_reason, o.actor);
+    when 'move' then
+      changed := 0;
+      for v_queue in select distinct u.queue from unnest(chunk.was) u(queue) order by 1 loop
+        changed := changed + (
+          select count(*)
+          from holdfast.move(array(select u.id from unnest(chunk.ids, chunk.was) u(id, queue) where u.queue = v_queue), v_queue, v_reason, o.actor) m
+          where m.changed);
+      end loop;
+  end case;
+end
+$$;
+
+-- put_back: end jobs that were retried and that nobody has begun since: as what they had ended as, with the last
+-- error on record. How many.
+create or replace function holdfast.put_back(ids uuid[], states text[], reason text, actor text)
+returns bigint
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_now  constant timestamptz := holdfast.now();
+  v_back bigint := 0;
+  v_part smallint;
+  gone   record;
+begin
+  perform holdfast.lock_jobs(ids);
+  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
+    with removed as (
+      delete from holdfast.job j
+      using (select holdfast.part_of(x.id) as part, x.id, x.state from unnest(ids, states) x(id, state)) u
+      where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.attempt = 0
+      returning j.*, u.state
+    ), ended as (
+      insert into holdfast.ended (
+        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload)
+      select r.part, r.id, r.state, r.queue, r.kind, r.priority, coalesce(a.attempt, 0), r.max_attempts, r.run_at, r.created_at,
+             coalesce(a.ended_at, v_now), a.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for,
+             case when a.id is not null then left(concat_ws(': ', a.error_kind, a.message), 2000) end, a.fingerprint,
+             put_back.reason, r.headers, r.payload
+      from removed r
+      left join lateral (
+        select x.* from holdfast.attempt x
+        where x.part = any(array[r.part]) and x.id = r.id and r.state in ('dead', 'archived')
+        order by x.ended_at desc limit 1) a on true
+      returning id, state, queue, kind, fingerprint
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
+      select v_part, e.queue, e.kind, -count(*), count(*) filter (where e.state = 'dead'),
+             count(*) filter (where e.state = 'cancelled'), count(*) filter (where e.state = 'archived')
+      from ended e
+      group by e.queue, e.kind
+    ), grouped as (
+      insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+      select v_part, e.fingerprint, e.kind, e.queue, count(*)
+      from ended e
+      where e.state = 'dead'
+      group by e.fingerprint, e.kind, e.queue
+    )
+    select array_agg(r.id) as ids,
+           array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
+           array_agg(r.lane) filter (where r.lane is not null) as lanes,
+           array_agg(r.queue) filter (where r.key is not null) as key_queues,
+           array_agg(r.kind) filter (where r.key is not null) as key_kinds,
+           array_agg(r.key) filter (where r.key is not null) as keys
+    into gone
+    from removed r;
+    continue when gone.ids is null;
+    v_back := v_back + cardinality(gone.ids);
+    perform holdfast.note_undone(v_part, gone.ids, actor, reason, v_now);
+    if gone.keys is not null then
+      perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
+    end if;
+    if gone.lanes is not null then
+      perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
+    end if;
+  end loop;
+  return v_back;
+end
+$$;
+
+-- take_out: give archived jobs the states back that they had. How many.
+create or replace function holdfast.take_out(ids uuid[], states text[], reason text, actor text)
+returns bigint
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_out  bigint := 0;
+  v_part smallint;
+  v_ids  uuid[];
+begin
+  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
+    with removed as (
+      delete from holdfast.archive e
+      using (select holdfast.part_of(x.id) as part, x.id, x.state from unnest(ids, states) x(id, state)) u
+      where u.part = v_part and e.part = any(array[u.part]) and e.id = u.id
+      returning e.*, u.state as was
+    ), ended as (
+      insert into holdfast.ended (
+        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result)
+      select r.part, r.id, r.was, r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
+             r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
+             take_out.reason, r.headers, r.payload, r.result
+      from removed r
+      returning id
+    ), counted as (
+      insert into holdfast.tally (part, queue, kind, dead, cancelled, archived)
+      select v_part, r.queue, r.kind, count(*) filter (where r.was = 'dead'), count(*) filter (where r.was = 'cancelled'), -count(*)
+      from removed r
+      group by r.queue, r.kind
+    ), grouped as (
+      insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+      select v_part, r.fingerprint, r.kind, r.queue, count(*)
+      from removed r
+      where r.was = 'dead'
+      group by r.fingerprint, r.kind, r.queue
+    )
+    select array_agg(e.id) into v_ids from ended e;
+    continue when v_ids is null;
+    v_out := v_out + cardinality(v_ids);
+    perform holdfast.note_undone(v_part, v_ids, actor, reason, holdfast.now());
+  end loop;
+  return v_out;
+end
+$$;
+
+-- note_undone: put on record that ended jobs of one part are as they were before.
+create or replace function holdfast.note_undone(part smallint, ids uuid[], actor text, reason text, at timestamptz)
+returns void
+language sql volatile
+as $$
+  select holdfast.note_jobs('undone', note_undone.part, array_agg(e.id), array_agg(e.queue), array_agg(e.kind), e.state, note_undone.actor, note_undone.reason, note_undone.at)
+  from holdfast.ended e
+  where e.part = note_undone.part and e.id = any(ids)
+  group by e.state
+$$;
