@@ -36,7 +36,7 @@ OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
     *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
-    *("lane_release", "operation_preview", "operation_start", "operation_cancel"),
+    *("lane_release", "operation_preview", "operation_start", "operation_cancel", "operation_undo"),
     *("strike_add", "strike_lift"),
     *("anomaly_ack", "anomaly_mute", "anomaly_unmute", "detector_set"),
     *("webhook_set", "webhook_delete"),
