@@ -184,12 +184,12 @@ def test_an_operation_that_cannot_go_on_says_why(db: Protocol) -> None:
     die(db, 3)
     found = preview(db, "retry", "state:dead")
     start(db, found.token)
-    db.connection.execute("update holdfast.operation set arguments = '{\"delay\": -1}'")
+    db.connection.execute("update holdfast.operation set filter = 'colour:red'")
 
     failed = step(db)
 
     assert (failed.state, failed.changed) == ("failed", 0)
-    assert failed.problem.startswith("HF204: delay")
+    assert failed.problem.startswith("HF220: filter:")
     assert db.depth() == {"dead": 3}
 
 

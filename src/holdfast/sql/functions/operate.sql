@@ -11,31 +11,45 @@ set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
   v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[];
+begin
+  v_done := holdfast.cancelled(v_stored, reason, actor);
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'cancelled') a;
+end
+$$;
+
+-- cancelled, and its like for the other verbs: do it to jobs by the ids they are stored under; which it changed.
+create or replace function holdfast.cancelled(stored uuid[], reason text, actor text)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
   v_done   uuid[] := '{}';
   v_some   uuid[];
   v_told   text[];
   v_all    text[] := '{}';
   v_part   smallint;
 begin
-  perform holdfast.lock_jobs(v_stored);
+  perform holdfast.lock_jobs(stored);
   perform holdfast.lock_ledger(array(
     select j.token
-    from unnest(v_stored) u(id)
+    from unnest(stored) u(id)
     join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
     where j.token is not null));
-  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+  for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
     select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null) into v_some, v_told
-    from holdfast.end_cancelled(v_part, v_stored, array_fill(null::uuid, array[cardinality(v_stored)]),
-      array_fill(coalesce(cancel.reason, 'cancelled by ' || cancel.actor), array[cardinality(v_stored)]), 'cancelled', v_now, cancel.actor) c;
+    from holdfast.end_cancelled(v_part, stored, array_fill(null::uuid, array[cardinality(stored)]),
+      array_fill(coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor), array[cardinality(stored)]), 'cancelled', v_now, cancelled.actor) c;
     v_done := v_done || v_some;
     v_all := v_all || v_told;
   end loop;
   select v_done || array_agg(a.id), v_all || array_agg(a.worker) filter (where a.token is not null) into v_done, v_all
-  from holdfast.settle_adopted(v_stored, null, 'cancel', v_now, reason => coalesce(cancel.reason, 'cancelled by ' || cancel.actor)) a;
+  from holdfast.settle_adopted(stored, null, 'cancel', v_now, reason => coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor)) a;
   perform pg_notify('holdfast', E'\n' || w.worker) from (select distinct x.worker from unnest(v_all) x(worker)) w;
-  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'cancelled') a;
+  return v_done;
 end
 $$;
 
@@ -54,12 +68,19 @@ declare
   v_done   uuid[];
 begin
   perform holdfast.check_length('delay', delay, '100 years');
-  v_done := holdfast.revive(v_stored, reason, actor, delay);
-  select v_done || array_agg(a.id) into v_done
-  from holdfast.settle_adopted(v_stored, null, 'retry', holdfast.now(), delays => array_fill(retry.delay, array[cardinality(v_stored)]),
-    reason => coalesce(retry.reason, 'retried by ' || retry.actor)) a;
+  v_done := holdfast.retried(v_stored, reason, actor, delay);
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'retried') a;
 end
+$$;
+
+create or replace function holdfast.retried(stored uuid[], reason text, actor text, delay interval)
+returns uuid[]
+language sql
+as $$
+  select holdfast.revive(stored, reason, actor, delay) || array(
+    select a.id
+    from holdfast.settle_adopted(stored, null, 'retry', holdfast.now(), delays => array_fill(delay, array[cardinality(stored)]),
+      reason => coalesce(retried.reason, 'retried by ' || retried.actor)) a)
 $$;
 
 -- revive: queue ended jobs again; which. as_before: only cancelled ones, with the time they were to run at and
@@ -249,9 +270,24 @@ set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
   v_stored constant uuid[] := holdfast.located(ids);
-  v_done   uuid[] := '{}';
+  v_done   uuid[];
+begin
+  perform holdfast.named('queue', queue, 120);
+  v_done := array(select m.id from holdfast.moved(v_stored, queue, reason, actor) m);
+  return query
+    select a.id, a.changed, a.state, a.detail, holdfast.locate(a.id)
+    from holdfast.answers(ids, v_stored, v_done, 'moved') a;
+end
+$$;
+
+create or replace function holdfast.moved(stored uuid[], queue text, reason text, actor text)
+returns table (id uuid, new_id uuid)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
   v_target holdfast.queue;
   v_part   smallint;
   v_to     smallint;
@@ -263,15 +299,14 @@ declare
   dead     record;
   these    record;
 begin
-  perform holdfast.named('queue', queue, 120);
-  select q.* into v_target from holdfast.queue q where q.name = move.queue;
+  select q.* into v_target from holdfast.queue q where q.name = moved.queue;
   if v_target.adopted is not null then
     perform holdfast.refuse_adopted(queue);
   end if;
-  for these in select u.id from unnest(v_stored) u(id) order by u.id loop
+  for these in select u.id from unnest(stored) u(id) order by u.id loop
     v_part := holdfast.part_of(these.id);
     select j.* into job from holdfast.job j
-    where j.part = v_part and j.id = these.id and j.token is null and j.queue <> move.queue for update;
+    where j.part = v_part and j.id = these.id and j.token is null and j.queue <> moved.queue for update;
     if found then
       v_to := case when coalesce(v_target.fanout, 1) = 1 then holdfast.queue_part(queue)
                    else holdfast.fanned_part(queue, v_target.fanout, jsonb_build_object('lane', job.lane, 'key', job.key, 'id', these.id), 0) end;
@@ -282,9 +317,9 @@ begin
           part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
           lease_for, error, reason, headers, payload, by_kind, lane_seq, pos)
         values (
-          v_to, holdfast.stamp(these.id, v_to), move.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
+          v_to, holdfast.stamp(these.id, v_to), moved.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
           job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
-          job.lease_for, job.error, coalesce(move.reason, 'moved by ' || move.actor, job.reason), job.headers, job.payload,
+          job.lease_for, job.error, coalesce(moved.reason, 'moved by ' || moved.actor, job.reason), job.headers, job.payload,
           coalesce(v_target.by_kind, false),
           case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
           case when job.run_at <= v_now then nextval('holdfast.pos') end);
@@ -297,27 +332,27 @@ begin
       end;
       if v_moved then
         insert into holdfast.tally (part, queue, kind, queued)
-        values (v_part, job.queue, job.kind, -1), (v_to, move.queue, job.kind, 1);
+        values (v_part, job.queue, job.kind, -1), (v_to, moved.queue, job.kind, 1);
         if job.key is not null then
           perform holdfast.unfollow(v_part, array[job.queue], array[job.kind], array[job.key], v_now);
         end if;
         if job.lane is not null then
           perform holdfast.unblock(v_part, array[job.queue], array[job.lane], v_now);
         end if;
-        perform holdfast.wake(array[move.queue], 1);
+        perform holdfast.wake(array[moved.queue], 1);
       end if;
     else
       v_to := holdfast.queue_part(queue);
       select d.queue, d.kind, d.fingerprint into dead from holdfast.dead d
-      where d.part = v_part and d.id = these.id and d.queue <> move.queue for update;
+      where d.part = v_part and d.id = these.id and d.queue <> moved.queue for update;
       if found then
         update holdfast.dead d
-        set part = v_to, id = holdfast.stamp(these.id, v_to), queue = move.queue, reason = coalesce(move.reason, d.reason)
+        set part = v_to, id = holdfast.stamp(these.id, v_to), queue = moved.queue, reason = coalesce(moved.reason, d.reason)
         where d.part = v_part and d.id = these.id;
         insert into holdfast.tally (part, queue, kind, dead)
-        values (v_part, dead.queue, dead.kind, -1), (v_to, move.queue, dead.kind, 1);
+        values (v_part, dead.queue, dead.kind, -1), (v_to, moved.queue, dead.kind, 1);
         insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
-        values (v_part, dead.fingerprint, dead.kind, dead.queue, -1), (v_to, dead.fingerprint, dead.kind, move.queue, 1);
+        values (v_part, dead.fingerprint, dead.kind, dead.queue, -1), (v_to, dead.fingerprint, dead.kind, moved.queue, 1);
         perform holdfast.resume_lanes(v_part, array[these.id], v_now);
         v_moved := true;
         v_kind := dead.kind;
@@ -326,17 +361,16 @@ begin
       end if;
     end if;
     if v_moved then
-      perform holdfast.note_jobs('moved', v_to, array[holdfast.stamp(these.id, v_to)], array[move.queue], array[v_kind],
+      perform holdfast.note_jobs('moved', v_to, array[holdfast.stamp(these.id, v_to)], array[moved.queue], array[v_kind],
         v_state, actor, reason, v_now, array[jsonb_build_object('from', v_from, 'was', these.id)]);
       update holdfast.attempt a set part = v_to, id = holdfast.stamp(these.id, v_to)
       where a.part = v_part and a.id = these.id;
-      v_done := v_done || these.id;
+      id := these.id;
+      new_id := holdfast.stamp(these.id, v_to);
+      return next;
     end if;
     v_moved := null;
   end loop;
-  return query
-    select a.id, a.changed, a.state, a.detail, holdfast.locate(a.id)
-    from holdfast.answers(ids, v_stored, v_done, 'moved') a;
 end
 $$;
 
@@ -350,15 +384,28 @@ as $$
 #variable_conflict use_column
 declare
   v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[];
+begin
+  v_done := holdfast.archived(v_stored, reason, actor);
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'archived') a;
+end
+$$;
+
+create or replace function holdfast.archived(stored uuid[], reason text, actor text)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
   v_done   uuid[] := '{}';
   v_part   smallint;
   these    record;
 begin
-  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+  for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
     -- deleted and inserted, not updated: whoever waits for the row must find it gone, not moved
     with removed as (
       delete from holdfast.ended e
-      where e.part = v_part and e.id = any(v_stored) and e.state <> 'archived'
+      where e.part = v_part and e.id = any(stored) and e.state <> 'archived'
       returning e.*
     ), put_away as (
       insert into holdfast.archive (
@@ -366,7 +413,7 @@ begin
         key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result)
       select r.part, r.id, 'archived', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
              r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
-             coalesce(archive.reason, 'archived by ' || archive.actor, r.reason), r.headers, r.payload, r.result
+             coalesce(archived.reason, 'archived by ' || archived.actor, r.reason), r.headers, r.payload, r.result
       from removed r
       returning id, queue, kind
     ), counted as (
@@ -387,7 +434,7 @@ begin
     v_done := v_done || these.ids;
     perform holdfast.resume_lanes(v_part, these.ids, holdfast.now());
   end loop;
-  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'archived') a;
+  return v_done;
 end
 $$;
 
@@ -400,21 +447,34 @@ set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
   v_stored constant uuid[] := holdfast.located(ids);
+  v_done   uuid[];
+begin
+  v_done := holdfast.purged(v_stored, reason, actor);
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'purged') a;
+end
+$$;
+
+create or replace function holdfast.purged(stored uuid[], reason text, actor text)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
   v_done   uuid[] := '{}';
   v_part   smallint;
   gone     record;
 begin
-  perform holdfast.lock_jobs(v_stored);
-  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+  perform holdfast.lock_jobs(stored);
+  for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
     with waiting as (
       delete from holdfast.job j
-      where j.part = v_part and j.id = any(v_stored) and j.token is null
+      where j.part = v_part and j.id = any(stored) and j.token is null
       returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state
     ), ended as (
       delete from holdfast.ended e
-      where e.part = v_part and e.id = any(v_stored)
+      where e.part = v_part and e.id = any(stored)
       returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state, e.fingerprint
     ), removed as (
       select w.* from waiting w union all select e.id, e.queue, e.kind, e.key, e.lane, e.state from ended e
@@ -451,7 +511,7 @@ begin
       perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
     end if;
   end loop;
-  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'purged') a;
+  return v_done;
 end
 $$;
 

@@ -125,7 +125,7 @@ create or replace function holdfast.operation_step(max_jobs integer default 500)
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
+set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -257,7 +257,8 @@ declare
   v_reason  constant text := coalesce(o.reason, format('operation %s by %s', o.id, coalesce(o.actor, 'nobody')));
   v_parts   constant smallint[] := array(select distinct holdfast.part_of(i) from unnest(ids) i);
   v_was     text[];
-  v_changed uuid[];
+  v_done    uuid[];
+  v_moved   uuid[];   -- what they are called since
 begin
   if o.verb in ('cancel', 'move') then
     perform holdfast.lock_jobs(ids);   -- what waits is not to begin before it is looked at
@@ -277,24 +278,23 @@ begin
     order by u.nth);
   case o.verb
     when 'retry' then
-      v_changed := array(
-        select case when c.changed then c.id end
-        from holdfast.retry(ids, v_reason, o.actor, make_interval(secs => (o.arguments ->> 'delay')::double precision)) c);
+      v_done := holdfast.retried(ids, v_reason, o.actor, make_interval(secs => (o.arguments ->> 'delay')::double precision));
     when 'cancel' then
-      v_changed := array(select case when c.changed then c.id end from holdfast.cancel(ids, v_reason, o.actor) c);
+      v_done := holdfast.cancelled(ids, v_reason, o.actor);
     when 'archive' then
-      v_changed := array(select case when c.changed then c.id end from holdfast.archive(ids, v_reason, o.actor) c);
+      v_done := holdfast.archived(ids, v_reason, o.actor);
     when 'purge' then
-      return (select count(*) from holdfast.purge(ids, v_reason, o.actor) c where c.changed);
+      return cardinality(holdfast.purged(ids, v_reason, o.actor));
     when 'move' then
-      v_changed := array(select case when c.changed then c.new_id end from holdfast.move(ids, o.arguments ->> 'queue', v_reason, o.actor) c);
+      select coalesce(array_agg(m.id), '{}'), array_agg(m.new_id) into v_done, v_moved
+      from holdfast.moved(ids, o.arguments ->> 'queue', v_reason, o.actor) m;
   end case;
   insert into holdfast.operation_chunk (operation, ids, was)
-  select o.id, array_agg(c.id), array_agg(c.was)
-  from unnest(v_changed, v_was) c(id, was)
-  where c.id is not null
+  select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was)
+  from unnest(v_done, v_moved) d(id, moved)
+  join unnest(ids, v_was) w(id, was) on w.id = d.id
   having count(*) > 0;
-  return cardinality(array_remove(v_changed, null));
+  return cardinality(v_done);
 end
 $$;
 

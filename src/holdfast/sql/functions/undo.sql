@@ -91,8 +91,7 @@ begin
       for v_queue in select distinct u.queue from unnest(chunk.was) u(queue) order by 1 loop
         changed := changed + (
           select count(*)
-          from holdfast.move(array(select u.id from unnest(chunk.ids, chunk.was) u(id, queue) where u.queue = v_queue), v_queue, v_reason, o.actor) m
-          where m.changed);
+          from holdfast.moved(array(select u.id from unnest(chunk.ids, chunk.was) u(id, queue) where u.queue = v_queue), v_queue, v_reason, o.actor));
       end loop;
   end case;
 end
