@@ -59,7 +59,7 @@ test: lint dashboard
 	  fi; \
 	done
 	$(PYTEST) --ignore tests/browser --ignore tests/chaos
-	$(BIN)/pytest tests/browser
+	$(PYTEST) --numprocesses 2 tests/browser
 	$(PYTEST) --numprocesses 2 tests/chaos
 
 chaos: setup
