@@ -21,8 +21,11 @@ class Cost(NamedTuple):
 
     @property
     def small(self) -> bool:
-        """Whether it is nothing against the million jobs and their 28,000 pages."""
-        return self.scans == 0 and self.rows <= 100 and self.pages <= 600
+        """Whether it is nothing against the million jobs and their 28,000 pages.
+
+        A reap touches 563; the catalog costs some more where a plan is made anew meanwhile.
+        """
+        return self.scans == 0 and self.rows <= 100 and self.pages <= 1000
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ begin
     v_firsts := holdfast.lane_firsts(items, repeat);
   end if;
   if batch.keys or repeat or batch.ids not in (0, batch.jobs) or cardinality(v_names) > 1 then
-    v_ids := array(select i.id from holdfast.items_of(items, v_now, v_seed) i order by i.ord);
+    v_ids := holdfast.ids_of(items, v_names, v_now, v_seed);
   end if;
   if repeat then
     v_past := holdfast.known_before(v_ids);
@@ -116,7 +116,7 @@ begin
         'Each decides where the job lives, so that its rule holds in one place.');
     end if;
     if v_queue.fanout > 1 and v_ids is null then
-      v_ids := array(select i.id from holdfast.items_of(items, v_now, v_seed) i order by i.ord);
+      v_ids := holdfast.ids_of(items, v_names, v_now, v_seed);
     end if;
 
     with stored as (
@@ -188,7 +188,7 @@ begin
     return;
   end if;
 
-  v_ids := coalesce(v_ids, array(select i.id from holdfast.items_of(items, v_now, v_seed) i order by i.ord));
+  v_ids := coalesce(v_ids, holdfast.ids_of(items, v_names, v_now, v_seed));
   for missing in
     select
       i.ord::integer, i.item, v_ids[i.ord] as id,
@@ -395,6 +395,24 @@ begin
     ) h
     order by h.pos);
   return case when cardinality(v_held) >= v_queue.lease_limit then v_held[1] end;
+end
+$$;
+
+-- ids_of: the id of each item, in their order.
+create or replace function holdfast.ids_of(items jsonb, queues text[], at timestamptz, seed bigint)
+returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_part constant smallint := holdfast.queue_part(queues[1]);
+  v_head constant text := holdfast.id_head(v_part, at);
+begin
+  if cardinality(queues) > 1 or exists (select from holdfast.queue q where q.name = queues[1] and q.fanout > 1) then
+    return array(select i.id from holdfast.items_of(items, at, seed) i order by i.ord);
+  end if;
+  return array(
+    select holdfast.id_of(i.item ->> 'id', v_part, v_head, seed + i.ord)
+    from jsonb_array_elements(items) with ordinality as i(item, ord));
 end
 $$;
 
