@@ -5,7 +5,6 @@ says that it hears nothing.
 """
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -16,6 +15,7 @@ from psycopg import sql
 from holdfast import conninfo
 from holdfast.client import Client
 from holdfast.errors import HoldfastError
+from holdfast.jitter import uniform
 
 log = logging.getLogger("holdfast")
 
@@ -50,7 +50,7 @@ class Listener:
             except (psycopg.Error, HoldfastError, OSError):
                 pass  # the client tells of outages; here they only mean polling
             self.up = False
-            stop.wait(random.uniform(0, pause))
+            stop.wait(uniform(0, pause))
             pause = min(2 * pause, 10.0)
 
     def _listen(self, stop: threading.Event) -> None:

@@ -1,7 +1,6 @@
 """What a caller holds of a job: its state, its result when there is one, the way to cancel it."""
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,6 +14,7 @@ from holdfast.errors import (
     ResultTimeout,
     ResultUnreadable,
 )
+from holdfast.jitter import uniform
 from holdfast.model import Change, Duration, Enqueued, Job, State
 from holdfast.outcome import seconds
 
@@ -103,7 +103,7 @@ class _Wait(Generic[R]):
         return job.state not in ("queued", "leased")
 
     def pause(self) -> float:
-        pause = self._pause * random.uniform(0.5, 1.0)
+        pause = self._pause * uniform(0.5, 1.0)
         self._pause = min(self._pause * 1.5, 1.0)
         if self._timeout is None:
             return pause

@@ -7,7 +7,6 @@ once, through a pooler too, and callers see either the old behaviour or the new.
 """
 
 import os
-import random
 import socket
 import threading
 import time
@@ -35,6 +34,7 @@ from holdfast.errors import (
     SchemaTooNew,
     Unavailable,
 )
+from holdfast.jitter import uniform
 
 BEHAVIOUR = "functions, views and grants"
 # A server that takes longer than this to read a few rows will not answer at all.
@@ -83,7 +83,7 @@ def migrate(
             except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
                 if time.monotonic() > give_up:
                     raise _blocked(connection, patience) from error
-                time.sleep(random.uniform(0.1, 0.5))
+                time.sleep(uniform(0.1, 0.5))
 
 
 def plan(url: str, *, source: str = "") -> list[str]:

@@ -5,7 +5,6 @@ save the others the work. A duty that fails does not stop the others.
 """
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -29,6 +28,7 @@ from holdfast.errors import (
     Unavailable,
     UnknownOutcome,
 )
+from holdfast.jitter import uniform
 from holdfast.model import Doubtful, DueSchedule
 
 __all__ = ["DoneWhen", "Upkeep"]
@@ -116,7 +116,7 @@ class Upkeep:
                 # Of later outages the client speaks; of a database that was never there, nobody.
                 if not self._reached:
                     self._failed("database", error)
-                pause = random.uniform(0.1, 1.0)
+                pause = uniform(0.1, 1.0)
             except (SchemaError, Refused) as error:
                 self._failed("database", error)
                 pause = LEAD
@@ -134,7 +134,7 @@ class Upkeep:
             # Whoever leads may not have these checks: they are asked by everyone who has them.
             if doubtful:
                 self._look()
-            return LEAD * random.uniform(0.6, 1.0)
+            return LEAD * uniform(0.6, 1.0)
         # Where that failed nobody knows who leads, nor what has come: the other duties look.
         done = self._counted(tended.done or {}) if tended else {}
         next_slot = tended.next_slot if tended else timedelta()

@@ -5,7 +5,6 @@ for locks so briefly that writers do not notice, and is remembered, so that adop
 again where it failed. What the rows are worth is decided by their status, before and after.
 """
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from holdfast import conninfo
 from holdfast.adopt.catalog import key_of, literal_sql, locate, name_sql
 from holdfast.adopt.plan import Choices, Plan, Planner, Step
 from holdfast.errors import AdoptionBlocked, CannotAdopt, Refused
+from holdfast.jitter import uniform
 
 __all__ = [
     "Choices",
@@ -272,7 +272,7 @@ def _apply(
                     fix="What was done stays done. End these transactions and run it again.",
                 ) from error
             # Writers that queued behind it get through first.
-            time.sleep(random.uniform(0.05, 0.25))
+            time.sleep(uniform(0.05, 0.25))
 
 
 def _apply_alone(connection: psycopg.Connection, statement: str) -> None:

@@ -6,7 +6,6 @@ backs off for minutes: after an outage of 37 s its first connection came 28 s la
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -34,6 +33,7 @@ from holdfast.client._call import (
 )
 from holdfast.client._twins import AsyncSlots
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
+from holdfast.jitter import uniform
 
 RV = TypeVar("RV")
 
@@ -399,7 +399,7 @@ def _reusable(connection: AsyncConnection[Any]) -> bool:
 
 
 def _jitter(turn: int) -> float:
-    return random.uniform(0, min(1.0, 0.025 * 2**turn))
+    return uniform(0, min(1.0, 0.025 * 2**turn))
 
 
 def _is_final(error: psycopg.Error) -> bool:

@@ -1,7 +1,6 @@
 """Generated from _async_doors.py by tools/generate_sync_client.py: edit that."""
 
 import logging
-import random
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +29,7 @@ from holdfast.client._call import (
 )
 from holdfast.client._twins import Slots
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
+from holdfast.jitter import uniform
 
 RV = TypeVar("RV")
 
@@ -395,7 +395,7 @@ def _reusable(connection: Connection[Any]) -> bool:
 
 
 def _jitter(turn: int) -> float:
-    return random.uniform(0, min(1.0, 0.025 * 2**turn))
+    return uniform(0, min(1.0, 0.025 * 2**turn))
 
 
 def _is_final(error: psycopg.Error) -> bool:

@@ -7,7 +7,6 @@ run all other jobs. With more than one of them this process only watches over th
 
 import logging
 import os
-import random
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import psycopg
 from holdfast import __version__, conninfo, schema
 from holdfast.app import App
 from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, Unavailable, WorkerDied
+from holdfast.jitter import uniform
 from holdfast.outcome import seconds
 from holdfast.worker import GRACE, Worker, place
 from holdfast.worker.allowance import Allowance
@@ -304,7 +304,7 @@ def _status(url: str, source: str, *, patient: bool) -> schema.Status:
             if not told:
                 log.warning("%s\n      Waiting for it.", error)
             told = True
-            sleep(random.uniform(0.2, 1.0))
+            sleep(uniform(0.2, 1.0))
 
 
 def _processors() -> int:
