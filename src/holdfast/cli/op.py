@@ -82,11 +82,7 @@ def start(
         )
         started = client.operation_start(found.token, rate=rate, actor=actor())
         assert started is not None
-        if wait:
-            started = _followed(session, client, started)
-    session.answer(started, lambda: _line(started))
-    if started.state == "running":
-        session.say(f"follow it:  holdfast op show {started.id} --wait")
+        _tell(session, client, started, wait)
 
 
 @op.command("list", examples=["holdfast op list", "holdfast op list --json"])
@@ -167,11 +163,14 @@ def undo(
             session.confirm(f"{told}?", count=f"this would {told}", yes=yes)
         started = client.operation_undo(id, rate=rate, reason=reason, actor=actor())
         assert started is not None
-        if wait:
-            started = _followed(session, client, started)
-    session.answer(started, lambda: _line(started))
-    if started.state == "running":
-        session.say(f"follow it:  holdfast op show {started.id} --wait")
+        _tell(session, client, started, wait)
+
+
+def _tell(session: Session, client: "Client", started: "Operation", wait: bool) -> None:
+    last = _followed(session, client, started) if wait else started
+    session.answer(last, lambda: _line(last))
+    if last.state == "running":
+        session.say(f"follow it:  holdfast op show {last.id} --wait")
 
 
 def _followed(session: Session, client: "Client", followed: "Operation") -> "Operation":

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import platform
-import random
 import resource
 import signal
 import socket
@@ -30,6 +29,7 @@ from holdfast.client import Client
 from holdfast.current import Stop
 from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
 from holdfast.events import Listener
+from holdfast.jitter import uniform
 from holdfast.model import Duration
 from holdfast.outcome import seconds
 from holdfast.upkeep import DoneWhen, Upkeep
@@ -145,6 +145,7 @@ class Worker:
                 counts=self.counts,
                 lease=self._lease,
                 poll=self._poll,
+                stopping=self._stop_asked,
                 until_idle=self._until_idle,
                 allowance=self._allowance,
                 meter=self._meter,
@@ -275,7 +276,7 @@ class Worker:
 
     def _poll(self) -> float:
         usual = POLL_HEARING if self.hears else POLL_DEAF
-        return random.uniform(0.8, 1.2) * (self._looks_every or usual)
+        return uniform(0.8, 1.2) * (self._looks_every or usual)
 
     def _insist(self, call: Callable[[], object]) -> None:
         """Make a call that can be repeated until it succeeds, or the worker is to stop."""
@@ -284,7 +285,7 @@ class Worker:
                 call()
                 return
             except (Unavailable, UnknownOutcome):
-                self._stop_asked.wait(random.uniform(0.1, 1.0))
+                self._stop_asked.wait(uniform(0.1, 1.0))
 
     def _declare(self, client: Client) -> None:
         """Tell the database what there is: kinds and whom to ask about them, and schedules."""
@@ -300,7 +301,7 @@ class Worker:
         now = monotonic()
         if now < self._beat_at:
             return
-        self._beat_at = now + BEAT_EVERY * random.uniform(0.8, 1.0)
+        self._beat_at = now + BEAT_EVERY * uniform(0.8, 1.0)
         try:
             # What was measured is lost with a beat that fails: told twice, it would count twice.
             asked_to_stop = client.beat(self.id, measured=self._life.measured(), **self._facts())

@@ -6,7 +6,6 @@ claim. Handlers run elsewhere: see `runners`.
 """
 
 import logging
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from holdfast.app import App
 from holdfast.client import Client
 from holdfast.current import CurrentJob, Keeps, Stop
 from holdfast.errors import HoldfastError, LeaseLost, Misuse, Unavailable, UnknownOutcome
+from holdfast.jitter import uniform
 from holdfast.logs import fields_of
 from holdfast.measures import Measures
 from holdfast.model import Ack, Claim, Lease, Nack, Release, Settled, Settlement
@@ -108,6 +108,7 @@ class Life:
         counts: Counts,
         lease: float,
         poll: Callable[[], float],
+        stopping: threading.Event,
         until_idle: bool = False,
         allowance: Allowance | None = None,
         meter: Meter | None = None,
@@ -123,6 +124,7 @@ class Life:
         self._keeps: Keeps = _NobodyKeeps()
         self._lease = lease
         self._poll = poll
+        self._stopping = stopping
         self._until_idle = until_idle
         self._allowance = allowance
         self._meter = meter
@@ -137,7 +139,6 @@ class Life:
         self._ended: list[tuple[CurrentJob, Settlement | None]] = []
         self._doubtful: list[tuple[Claim, float]] = []
         self._ask_at = 0.0
-        self._stopping = False
         self._rated_at = monotonic()
 
     def run(self, runners: Mapping[str, Runner], keeps: Keeps) -> None:
@@ -154,7 +155,7 @@ class Life:
                 self._exchange(settlements, claims)
                 if self._allowance:
                     self._allowance.give_back(sum(claim.limit for claim in claims))
-            elif not self.held and (self._stopping or self._has_done_enough()):
+            elif not self.held and (self._stopping.is_set() or self._has_done_enough()):
                 return
             else:
                 self._bell.wait(self._pause())
@@ -166,9 +167,8 @@ class Life:
             self._bell.set()
 
     def drain(self) -> None:
-        """Claim nothing more, give back what has not started; what runs may end."""
+        """Give back what has not started, once nothing more is to start; what runs may end."""
         with self._lock:
-            self._stopping = True
             waiting = [job for line in self._lines.values() for job in line.waiting]
             for line in self._lines.values():
                 line.waiting.clear()
@@ -240,7 +240,7 @@ class Life:
         return [job for job in list(self.held.values()) if job.started and not job.finished]
 
     def _next_claims(self) -> list[Claim]:
-        if self._stopping:
+        if self._stopping.is_set():
             return []
         now = monotonic()
         claims = []
@@ -332,7 +332,7 @@ class Life:
         self.counts.claims.appendleft(datetime.now(UTC))
         with self._lock:
             self._note_waits(leases)
-            if self._stopping:
+            if self._stopping.is_set():
                 for job in jobs:
                     self._give_back(job)
                 return
@@ -359,7 +359,7 @@ class Life:
         return job
 
     def _next_to_start(self, line: Line) -> CurrentJob | None:
-        while line.waiting and line.running < line.slots:
+        while line.waiting and line.running < line.slots and not self._stopping.is_set():
             job = line.waiting.popleft()
             if job.held():
                 line.running += 1
@@ -482,7 +482,7 @@ class Life:
             line.ahead = min(int(rate * AHEAD_SECONDS), MOST_AHEAD)
 
     def _pause(self) -> float:
-        if self._stopping or (self._allowance and not self._allowance.left()):
+        if self._stopping.is_set() or (self._allowance and not self._allowance.left()):
             return 1.0
         now = monotonic()
         looks = [line.look_at - now for line in self._lines.values() if line.wanted() > 0]
@@ -492,7 +492,7 @@ class Life:
     def _wait_out(self) -> None:
         # The client has waited already; a herd of workers should not return as one.
         self._bell.clear()
-        self._bell.wait(random.uniform(0.05, 1.0))
+        self._bell.wait(uniform(0.05, 1.0))
 
     def _has_done_enough(self) -> bool:
         if self._allowance and self._allowance.used_up():
@@ -535,7 +535,7 @@ def _decided(job: CurrentJob, returned: Any, raised: BaseException | None) -> Se
         return Release(job.lease)
     if raised is not None and raised is job.cut_by:
         # Nothing was done and nothing is wrong with the job: an outage costs it no attempt.
-        return Release(job.lease, random.uniform(1, 5))
+        return Release(job.lease, uniform(1, 5))
     task = job.task
     if raised is None and task.keep_result:
         try:
