@@ -1,7 +1,8 @@
-"""The whole cycle, enqueue, claim, ack, against the physical floor: the same rows in and out.
+"""The whole cycle, enqueue, claim, ack, against the physical floor: rows in, the oldest out.
 
-Two floors have the table of the queue. One deletes the rows it has just inserted, by their ids; no
-queue can do that. The other takes the oldest out, the least that a queue without leases does.
+The floor is the least that a queue without leases does, in a table of the queue's shape. Beside it
+stand two that are no queue: rows deleted by ids that only their inserter knows, in the same table
+and in a bare one.
 """
 
 from collections.abc import Callable
@@ -40,9 +41,9 @@ with stored as (
   returning id)
 select array_agg(id)::text as ids from stored
 """
-FLOOR_OUT = "delete from bench.floor where part = 27 and id = any({ids}::uuid[])"
+BY_ID = "delete from bench.floor where part = 27 and id = any({ids}::uuid[])"
 
-POP = f"""
+OLDEST = f"""
 with taken as (
   delete from bench.floor where ctid = any(array(
     select ctid from bench.floor
@@ -52,7 +53,7 @@ with taken as (
 select array_agg(id) as ids from taken \\gset
 """
 
-BARE_FLOOR = """
+BARE = """
 with stored as (
   insert into bench.bare (payload)
   select item -> 'payload' from jsonb_array_elements(:items::jsonb) item
@@ -71,23 +72,17 @@ FLOOR_SETTINGS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
 
 
 def run(server: Server, options: Options) -> list[Figure]:
-    """Measure bare floor, floor and cycle in turn, round after round."""
-    rounds: dict[str, list[tuple[Load, int]]] = {
-        "bare floor": [],
-        "floor": [],
-        "floor that takes the oldest": [],
-        "enqueue, claim, ack": [],
-    }
+    """Measure the floor, what lies below it, and the cycle in turn, round after round."""
     with server.database("cycle") as database:
         _make_floors(database)
         floor_in = FLOOR_IN.format(new_id=_new_id(database), items=":items")
-        floor = f"{floor_in} \\gset\n{FLOOR_OUT.format(ids=':ids')};"
         scripts = {
-            "bare floor": BARE_FLOOR,
-            "floor": floor,
-            "floor that takes the oldest": f"{floor_in} \\gset\n{POP}",
+            "bare rows in, out by id": BARE,
+            "rows in, out by id": f"{floor_in} \\gset\n{BY_ID.format(ids=':ids')};",
+            "floor: rows in, the oldest out": f"{floor_in} \\gset\n{OLDEST}",
             "enqueue, claim, ack": CYCLE,
         }
+        rounds: dict[str, list[tuple[Load, int]]] = {what: [] for what in scripts}
         for _ in range(options.rounds):
             for what, script in scripts.items():
                 database.reset()
@@ -119,7 +114,7 @@ def _figures(rounds: dict[str, list[tuple[Load, int]]]) -> list[Figure]:
     }
     found: list[Figure] = []
     for unit, measure in measures.items():
-        bare, floor, pop, cycle = (
+        bare, by_id, floor, cycle = (
             Figure("cycle", what, unit, [measure(load, jobs) for load, jobs in loads])
             for what, loads in rounds.items()
         )
@@ -127,10 +122,10 @@ def _figures(rounds: dict[str, list[tuple[Load, int]]]) -> list[Figure]:
             continue  # the kernel does not tell
         found += [
             floor,
+            replace(cycle, base=floor, at_least=0.7 if unit == "jobs/s" else None),
+            replace(by_id, base=floor),
             replace(bare, base=floor),
-            replace(pop, base=floor),
-            replace(cycle, base=floor),
-            replace(cycle, base=pop, at_least=0.7 if unit == "jobs/s" else None),
+            replace(cycle, base=by_id),
         ]
         if unit == "WAL B/job":
             found.append(replace(cycle, at_most=850))
@@ -150,11 +145,11 @@ def _verbs(database: Database, options: Options) -> list[Figure]:
             return cursor.fetchall()[0][0] if cursor.description else None
 
         floor_in = FLOOR_IN.format(new_id=_new_id(database), items="%s")
-        floor_out = FLOOR_OUT.format(ids="%s")
+        by_id = BY_ID.format(ids="%s")
         batch = items(BATCH)
         for _ in range(5 + 40 * options.seconds):
-            ids = call("floor, in", floor_in, batch)
-            call("floor, out", floor_out, ids)
+            ids = call("rows in", floor_in, batch)
+            call("out by id", by_id, ids)
             token = uuid4()
             call("enqueue", "select count(*) from holdfast.enqueue(%s::jsonb)", batch)
             ids = call("claim", CLAIM, token)
