@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Client, LeaseLost, adopt, aonce, current, once
+from holdfast.errors import Misuse
 from holdfast.worker import Worker
 from holdfast.worker.processor import start_processor
 from tests.adoption.shapes import REPORTS
@@ -89,6 +90,19 @@ def test_what_other_code_ended_cannot_be_ended_again(
     [touched], [settled] = client.touch([lease]), client.ack([lease])
 
     assert (touched.outcome, settled.outcome) == ("lost", "lost")
+
+
+def test_an_operation_on_rows_says_that_it_cannot_be_undone(
+    table: psycopg.Connection, client: Client
+) -> None:
+    preview = client.operation_preview("cancel", "queue:reports")
+    client.operation_start(preview.token)
+    done = client.operation_step()
+
+    assert done is not None
+    assert (done.state, done.changed, done.undoable) == ("done", 5, 0)
+    with pytest.raises(Misuse, match="rows of an adopted table"):
+        client.operation_undo(done.id)
 
 
 def test_a_new_row_of_other_code_wakes_a_worker_that_waits(

@@ -224,7 +224,10 @@ def test_half_of_an_operation_and_half_of_an_undo(db: Protocol) -> None:
         ("cannot be undone: the jobs are deleted", "purge"),
         ("cannot be undone: it is an undo", "undo"),
         ("cannot be undone: it changed nothing", "nothing"),
-        ("cannot be undone: it was undone, or is older than seven days", "twice"),
+        (
+            "cannot be undone: it was undone, is older than seven days, or",
+            "twice",
+        ),
     ],
 )
 def test_what_cannot_be_undone_says_why(db: Protocol, told: str, verb: str) -> None:

@@ -172,8 +172,7 @@ begin
   end;
   v_ended := v_ended or coalesce(o.seen + v_seen >= o.most, false);
   update holdfast.operation x
-  set seen = x.seen + v_seen, changed = x.changed + v_changed,
-      undoable = x.undoable + case when x.verb in ('purge', 'undo') then 0 else v_changed end, at_part = o.at_part, at_id = o.at_id,
+  set seen = x.seen + v_seen, changed = x.changed + v_changed, at_part = o.at_part, at_id = o.at_id,
       total = greatest(x.total, x.seen + v_seen),
       -- without a rate it takes a quarter of the time, so that whoever works meanwhile hardly feels it
       next_at = case when x.rate is null then v_now + 4 * (clock_timestamp() - v_began) else greatest(x.next_at, v_now - interval '1 second') + make_interval(secs => v_seen / x.rate) end,
@@ -289,11 +288,16 @@ begin
       select coalesce(array_agg(m.id), '{}'), array_agg(m.new_id) into v_done, v_moved
       from holdfast.moved(ids, o.arguments ->> 'queue', v_reason, o.actor) m;
   end case;
-  insert into holdfast.operation_chunk (operation, ids, was)
-  select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was)
-  from unnest(v_done, v_moved) d(id, moved)
-  join unnest(ids, v_was) w(id, was) on w.id = d.id
-  having count(*) > 0;
+  with kept as (
+    insert into holdfast.operation_chunk as c (operation, ids, was)
+    select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was)
+    from unnest(v_done, v_moved) d(id, moved)
+    join unnest(ids, v_was) w(id, was) on w.id = d.id
+    where w.was is not null   -- a row of an adopted table: its status is the application's
+    having count(*) > 0
+    returning cardinality(c.ids) as jobs
+  )
+  update holdfast.operation x set undoable = x.undoable + kept.jobs from kept where x.id = o.id;
   return cardinality(v_done);
 end
 $$;

@@ -31,7 +31,7 @@ begin
         when o.verb = 'purge' then 'the jobs are deleted'
         when o.verb = 'undo' then 'it is an undo'
         when o.changed = 0 then 'it changed nothing'
-        else 'it was undone, or is older than seven days' end), null, format('See what it did: holdfast op show %s', o.id));
+        else 'it was undone, is older than seven days, or changed rows of an adopted table' end), null, format('See what it did: holdfast op show %s', o.id));
     end if;
     insert into holdfast.operation as x (
       state, verb, filter, arguments, as_of, total, capped, rate, reason, actor, created_at, started_at, next_at)
