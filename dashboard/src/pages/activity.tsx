@@ -199,7 +199,7 @@ function Undo({ operation }: { operation?: Operation }) {
   if (!operation) return null;
   return (
     <span>
-      <Button small look="quiet" why={barred("operate")} onClick={() => undoOperation(operation)}>Undo</Button>
+      <Button small why={barred("operate")} onClick={() => undoOperation(operation)}>Undo</Button>
     </span>
   );
 }
