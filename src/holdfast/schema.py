@@ -149,7 +149,8 @@ class _Piece:
 def _migrations() -> tuple[_Piece, ...]:
     found = sorted(_sql_files("migrations"), key=lambda file: file.name)
     pieces = tuple(_Piece(int(f.name[:4]), f.name.removesuffix(".sql"), _text(f)) for f in found)
-    assert [p.version for p in pieces] == list(range(1, len(pieces) + 1)), "migrations have a gap"
+    # Numbers may be left out: they are given before it is known whether each is needed.
+    assert len({p.version for p in pieces}) == len(pieces), "two migrations have one number"
     return pieces
 
 
@@ -259,11 +260,11 @@ def _pending(applied: list[Applied]) -> list[str]:
 def _conflict(applied: list[Applied]) -> SchemaError | None:
     known = {piece.version: piece for piece in _migrations()}
     for row in applied:
-        if row.version > len(known):
-            return SchemaTooNew(found=applied[-1].version, known=len(known))
         if row.version == 0:
             if _order(row.release) > _order(__version__):
                 return SchemaTooNew(found=row.release, known=__version__)
+        elif row.version not in known:
+            return SchemaTooNew(found=applied[-1].version, known=max(known))
         elif row.checksum != known[row.version].checksum:
             return SchemaDrift(
                 f"migration {row.name} was applied with another text than this program has",
