@@ -2,6 +2,7 @@
 # make run     start a database, a busy worker and the dashboard
 # make test    everything CI runs
 # make chaos   the scenarios of tests/chaos at full length
+# make mutants plant faults one by one and see the tests of what they break fail
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile
 
-.PHONY: setup dashboard run test chaos lint fmt bench lock clean
+.PHONY: setup dashboard run test chaos mutants lint fmt bench lock clean
 
 setup: $(READY)
 
@@ -64,6 +65,10 @@ test: lint dashboard
 
 chaos: setup
 	$(BIN)/python -m tests.chaos --long
+
+# Some of them: make mutants ARGS="lane explain". It takes about twenty minutes for all.
+mutants: setup
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 fmt: setup
 	$(BIN)/ruff check --fix

@@ -1,0 +1,111 @@
+"""Plants faults in copies of the tree and runs the tests named for what they break."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from tests.mutants.catalogue import ROOT, Mutant, Stale
+
+KILLED, SURVIVED, STALE, LATE, BROKEN = "killed", "survived", "stale", "timeout", "broken"
+# How long the tests of one fault may take, in seconds.
+TIMEOUT = 300.0
+
+_LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv", ".holdfast", "node_modules", ".*_cache", ".hypothesis", "dist", "build"
+)
+# The fixture of the protocol compares counters with rows when a test is over: that counts as well.
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_NOT_SET_UP = "ERROR at setup of"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a fault: the test that noticed it, or what pytest said instead.
+
+    A fault is killed by a test that fails. One that keeps tests from being set up or found is
+    broken: it proves nothing of them. So is one whose tests take too long.
+    """
+
+    mutant: Mutant
+    verdict: str
+    seconds: float
+    by: str = ""
+    told: str = ""
+
+
+def run(
+    mutants: Sequence[Mutant], *, jobs: int = 2, patience: float = TIMEOUT, root: Path = ROOT
+) -> Iterator[Result]:
+    """Plant each of these faults and yield what became of it, as it is known."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as place:
+        clean = Path(place, "clean")
+        shutil.copytree(root, clean, ignore=_LEFT_OUT, symlinks=True)
+        with ThreadPoolExecutor(jobs) as pool:
+            asked = [pool.submit(_run_one, one, clean, patience) for one in mutants]
+            for done in as_completed(asked):
+                yield done.result()
+
+
+def _run_one(mutant: Mutant, clean: Path, patience: float) -> Result:
+    began = monotonic()
+    tree = clean.parent / mutant.name
+    try:
+        edited = mutant.planted((clean / mutant.file).read_text("utf-8"))
+    except (Stale, FileNotFoundError) as error:
+        return Result(mutant, STALE, 0.0, told=str(error))
+    # Linked, since only one file differs, and that one is written anew.
+    shutil.copytree(clean, tree, copy_function=os.link, symlinks=True)
+    try:
+        (tree / mutant.file).unlink()
+        (tree / mutant.file).write_text(edited, "utf-8")
+        code, told = _tested(mutant, tree, patience)
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+    seconds = monotonic() - began
+    failed = _FAILED.findall(told)
+    if code is None:
+        return Result(mutant, LATE, seconds, told=told[-3000:])
+    if code == 0:
+        return Result(mutant, SURVIVED, seconds)
+    if code == 1 and failed and _NOT_SET_UP not in told:
+        return Result(mutant, KILLED, seconds, by=failed[0])
+    return Result(mutant, BROKEN, seconds, told=told[-3000:])
+
+
+def _tested(mutant: Mutant, tree: Path, patience: float) -> tuple[int | None, str]:
+    """Run the tests in a copy of the tree; returns how they ended, None if not in time."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=short", "--no-header"]
+    command += ["-p", "no:cacheprovider", *mutant.tests]
+    # Before what is installed, so that programs which the tests start have the fault as well.
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        try:
+            told, _ = running.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            # As Ctrl-C would: the server that the tests have started ends with them.
+            for ending in (signal.SIGINT, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, ending)
+                with suppress(subprocess.TimeoutExpired):
+                    told, _ = running.communicate(timeout=20)
+                    return None, told
+            return None, ""
+    return running.returncode, told
