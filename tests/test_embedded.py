@@ -142,6 +142,14 @@ def test_a_server_starts_answers_and_stops(home: Path) -> None:
     assert not answers(url)
 
 
+def test_what_is_committed_is_on_disk(tmp_path: Path) -> None:
+    with embedded.start(tmp_path / "pg") as server, psycopg.connect(server.url) as connection:
+        settings = ("fsync", "full_page_writes", "synchronous_commit")
+        found = {name: connection.execute(f"show {name}").fetchone() for name in settings}
+
+    assert found == dict.fromkeys(settings, ("on",))
+
+
 def test_the_data_is_still_there_at_the_next_start(pg: Path) -> None:
     with embedded.start(pg) as server:
         ask(server.url, "create table kept as select 42 as answer", fetch=False)

@@ -90,6 +90,22 @@ def test_a_turn_fires_what_has_come_and_plans_what_is_new(
     assert (job.kind, job.headers["schedule"]) == ("pricing", "process-pricing-queue")
 
 
+def test_schedules_of_one_rule_fire_each_by_the_clock_of_its_own_zone(
+    client: Client, upkeep: Upkeep, clock: Clock
+) -> None:
+    zones = {"tokyo": "Asia/Tokyo", "kolkata": "Asia/Kolkata", "utc": "UTC"}
+    for name, tz in zones.items():
+        client.schedule_set(name, kind=name, cron="30 5 * * *", tz=tz, missed="all")
+
+    upkeep.turn()
+    clock.advance(days=1)
+    upkeep.turn()
+
+    # None of these zones moves its clocks.
+    fired = {name: [slot[11:] for slot in slots(client, name)] for name in zones}
+    assert fired == {"tokyo": ["20:30:00Z"], "kolkata": ["00:00:00Z"], "utc": ["05:30:00Z"]}
+
+
 @pytest.mark.parametrize(("missed", "jobs"), [("skip", 0), ("once", 1), ("all", 10)])
 def test_slots_nobody_was_there_to_fire(
     missed: Any, jobs: int, client: Client, upkeep: Upkeep, clock: Clock

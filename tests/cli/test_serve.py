@@ -7,15 +7,18 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
+from holdfast import schema
 from holdfast.client import Client
 from holdfast.model import NewJob
 from tests.cli.conftest import PROGRAM, Run
+from tests.conftest import Connect
 
 
 @contextmanager
@@ -80,6 +83,39 @@ def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
     assert took < 5
     assert out == ""
     assert err == f"serving {url}   (this machine only)\n"
+
+
+def test_it_looks_at_the_standby_and_has_the_pool_that_it_is_told(
+    database: str, empty_database: str, client: Client, connect: Connect
+) -> None:
+    schema.migrate(empty_database)
+    with Client(empty_database) as standby:
+        standby.enqueue("a", queue="there")
+    first = connect(autocommit=False)
+    first.execute("""select holdfast.enqueue('{"kind": "a", "key": "k"}')""")
+    waiting = (
+        "select count(*) from pg_stat_activity"
+        " where application_name = 'holdfast server' and wait_event_type = 'Lock'"
+    )
+    options = ("--url", database, "--read-url", empty_database, "--pool", "2", "--no-upkeep")
+    with serving(*options) as (url, _), ThreadPoolExecutor(4) as threads:
+        [queue] = httpx.get(f"{url}/v1/queues").json()["queues"]
+        # All of them wait for the one that has their key and is not committed.
+        job = {"kind": "a", "key": "k"}
+        asked = [
+            threads.submit(httpx.post, f"{url}/v1/jobs", json=job, timeout=30) for _ in range(4)
+        ]
+        watcher, end = connect(), time.monotonic() + 20
+        while (used := watcher.execute(waiting).fetchone()) != (2,) and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.2)  # as long as it takes for one more, if there were room
+        more = watcher.execute(waiting).fetchone()
+        first.commit()
+        answers = [one.result().status_code for one in asked]
+
+    assert queue["queue"] == "there"
+    assert (used, more) == ((2,), (2,))
+    assert answers == [200] * 4
 
 
 def test_it_logs_as_json_if_asked(database: str) -> None:

@@ -1,6 +1,7 @@
 """The stories that the sources tell, told again with the protocol."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -340,6 +341,32 @@ def test_a_client_uses_no_more_connections_than_its_pool_has(
             "select count(*) from pg_stat_activity where application_name = 'pooled'"
         )
     assert used <= 2
+
+
+@pytest.mark.proves("S4.35")
+def test_as_many_calls_of_a_client_are_under_way_as_its_pool_has_connections(
+    database: str, connect: Connect
+) -> None:
+    first = connect(autocommit=False)
+    first.execute("""select holdfast.enqueue('{"kind": "a", "key": "k"}')""")
+    waiting = (
+        "select count(*) from pg_stat_activity"
+        " where application_name = 'pooled' and wait_event_type = 'Lock'"
+    )
+    with (
+        Client(database, pool_size=3, application_name="pooled") as client,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        # All of them wait for the one that has their key and is not committed.
+        calls = [threads.submit(client.enqueue, "a", key="k") for _ in range(8)]
+        watcher, end = connect(), time.monotonic() + 20
+        while (used := watcher.execute(waiting).fetchone()) != (3,) and time.monotonic() < end:
+            time.sleep(0.01)
+        first.commit()
+        answers = [call.result() for call in calls]
+
+    assert used == (3,)
+    assert not any(answer.created for answer in answers)
 
 
 @pytest.mark.proves("S4.36")

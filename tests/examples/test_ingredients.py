@@ -98,7 +98,7 @@ def test_a_line_that_kills_its_runs_is_found_and_given_up(
     assert (job.state, job.attempt) == ("dead", 5)
 
 
-@pytest.mark.proves("S0.17", "S0.20", "S0.22", "S0.23")
+@pytest.mark.proves("S0.17", "S0.20", "S0.22")
 def test_failed_lines_are_tried_again_only_when_asked_and_keep_the_reason(
     conn: psycopg.Connection, client: Client
 ) -> None:

@@ -168,6 +168,23 @@ def test_a_limit_is_exact_under_eight_workers(db: Protocol, at_once: AtOnce) -> 
     assert max(most) == 3
 
 
+@pytest.mark.parametrize("setting", [{"limit": 1}, {"rate_limit": 2, "rate_period": 3600}])
+def test_a_claim_waits_at_the_gate_for_the_one_before_and_then_counts_it(
+    db: Protocol, held_open: Protocol, start: Start, setting: dict[str, int]
+) -> None:
+    db.queue_set("default", **setting)
+    db.enqueue(*[{"kind": "k"}] * 3)
+    db.ack(db.take())  # the gate is there from the first claim on
+
+    held_open.take()
+    claim = start(lambda session: session.claim())
+    waited = claim.waits()
+    held_open.connection.commit()
+
+    assert waited
+    assert claim.answer() == []
+
+
 def test_a_limit_is_exact_for_one_burst(db: Protocol, at_once: AtOnce) -> None:
     db.queue_set("default", limit=5)
     db.enqueue(*[{"kind": "k"}] * 60)

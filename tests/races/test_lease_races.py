@@ -1,7 +1,7 @@
 """The holder against reaper, canceller, and himself."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -68,6 +68,46 @@ def test_a_reap_leaves_alone_what_is_being_touched(
     assert not waited
     assert reap.answer() == []
     assert bool(db.reap()) == (end == "rollback")
+
+
+@pytest.fixture
+def reap_stops_half_way(db: Protocol) -> Iterator[Callable[[], None]]:
+    """Has a reap stop after it has seen what expired, until what is given here is called.
+
+    It stops where it closes a claim that holds nothing any more; such a claim is made here, too.
+    """
+    db.put()
+    db.ack(db.take())
+    db.connection.execute(
+        """
+        create function holdfast_test.stop() returns trigger language plpgsql
+        as 'begin perform pg_advisory_xact_lock(1); return new; end';
+        create trigger stop before update on holdfast.lease
+        for each row when (old.open and not new.open) execute function holdfast_test.stop();
+        select pg_advisory_lock(1);
+        """
+    )
+    yield lambda: db.connection.execute("select pg_advisory_unlock(1)") and None
+    db.connection.execute(
+        "select pg_advisory_unlock_all(); drop function holdfast_test.stop() cascade"
+    )
+
+
+@pytest.mark.proves("S4x.8")
+def test_a_lease_renewed_between_the_two_looks_of_a_reap_is_not_taken_back(
+    db: Protocol,
+    reap_stops_half_way: Callable[[], None],
+    expired: Leased,
+    start: Start,
+) -> None:
+    reap = start(lambda session: session.reap())
+    assert reap.waits()
+    assert db.touch(expired)[0].outcome == "leased"
+
+    reap_stops_half_way()
+
+    assert reap.answer() == []
+    assert db.state(expired.id) == "leased"
 
 
 @pytest.mark.parametrize(("end", "outcome"), [("commit", "lost"), ("rollback", "leased")])

@@ -222,6 +222,27 @@ def test_a_claim_waits_until_there_is_a_job(server: Serving, client: Client) -> 
     assert got[1][0] - stored < 1.0
 
 
+def test_a_claim_that_waits_finds_within_seconds_what_nobody_told_it_of(
+    server: Serving, client: Client
+) -> None:
+    client.queue_set("mail")
+    got: list[Any] = []
+
+    def wait() -> None:
+        with server.client() as api:
+            got.extend(claim(api, queues=["mail"], wait=20))
+
+    waiting = Thread(target=wait)
+    waiting.start()
+    with psycopg.connect(client.url, autocommit=True) as connection:
+        # Once it waits, nobody knows of it any more.
+        _until(lambda: connection.execute("delete from holdfast.waiter").rowcount > 0)
+        job = client.enqueue("a", queue="mail")
+        waiting.join()
+
+    assert [lease["id"] for lease in got] == [str(job.id)]
+
+
 def test_a_claim_that_waited_in_vain_gets_an_empty_list(api: Api, client: Client) -> None:
     client.queue_set("mail")
     started = time.monotonic()

@@ -1,6 +1,7 @@
 """What operators do over HTTP: to jobs, queues, schedules, lanes; one by one and many at once."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partialmethod
 from typing import Any
 from uuid import uuid4
@@ -8,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import AsyncClient, Client, NewJob, schema
-from tests.conftest import Clock
+from tests.conftest import Clock, Connect
 from tests.server.conftest import Api, Serve
 
 
@@ -614,6 +615,49 @@ def test_metrics_answer_from_kept_counters(serve: Serve, client: Client) -> None
         text = api.get("/metrics").text
 
     assert 'holdfast_queue_depth{queue="mail",state="queued"} 10' in text
+
+
+def test_a_server_looks_at_its_standby_and_changes_the_primary(
+    serve: Serve, client: Client, empty_database: str
+) -> None:
+    schema.migrate(empty_database)
+    with Client(empty_database) as standby:
+        standby.enqueue("a", queue="there")
+
+    with serve(read_url=empty_database, fresh=0.0).client() as api:
+        api.post("/v1/jobs", json={"kind": "a", "queue": "here"}).raise_for_status()
+        [queue] = api.get("/v1/queues").json()["queues"]
+        [job] = api.get("/v1/jobs").json()["jobs"]
+
+    assert (queue["queue"], job["queue"]) == ("there", "there")
+    assert [job.queue for job in client.list()] == ["here"]
+
+
+def test_as_many_requests_are_under_way_in_the_database_as_the_pool_has_connections(
+    serve: Serve, connect: Connect
+) -> None:
+    first = connect(autocommit=False)
+    first.execute("""select holdfast.enqueue('{"kind": "a", "key": "k"}')""")
+    waiting = (
+        "select count(*) from pg_stat_activity"
+        " where application_name = 'holdfast server' and wait_event_type = 'Lock'"
+    )
+    server = serve(pool_size=3, upkeep=False)
+
+    def ask(_: int) -> int:
+        with server.client() as api:
+            return api.post("/v1/jobs", json={"kind": "a", "key": "k"}).status_code
+
+    with ThreadPoolExecutor(6) as threads:
+        # All of them wait for the one that has their key and is not committed.
+        answers = threads.map(ask, range(6))
+        watcher, end = connect(), time.monotonic() + 20
+        while (used := watcher.execute(waiting).fetchone()) != (3,) and time.monotonic() < end:
+            time.sleep(0.01)
+        first.commit()
+
+    assert used == (3,)
+    assert list(answers) == [200] * 6
 
 
 def test_nothing_is_shared_that_is_older_than_a_second(serve: Serve, client: Client) -> None:

@@ -184,7 +184,7 @@ def test_events_are_seen_as_they_happen(server: Serving, api: Api) -> None:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
                     seen.append(json.loads(line[6:]))
-                if {"enqueue", "dequeue", "ack"} <= {event.get("type") for event in seen}:
+                if seen and seen[-1].get("type") == "ack":
                     return
 
     watching = Thread(target=watch)
@@ -192,13 +192,23 @@ def test_events_are_seen_as_they_happen(server: Serving, api: Api) -> None:
     while not seen:  # the greeting
         time.sleep(0.01)
     api.post("/queue/message", json={"type": "email", "payload": {}})
-    message = dequeue(api)
-    api.post(f"/queue/message/{message['id']}/ack", json={"lock_token": message["lock_token"]})
+    message = dequeue(api, consumer_id="ada")
+    failed = {"lock_token": message["lock_token"], "error": "no", "retry_in": 0}
+    api.post(f"/queue/message/{message['id']}/nack", json=failed)
+    again = dequeue(api, consumer_id="bob")
+    api.post(f"/queue/message/{message['id']}/ack", json={"lock_token": again["lock_token"]})
     watching.join(10)
 
-    enqueued = next(event for event in seen if event.get("type") == "enqueue")
-    assert enqueued["payload"] == {"id": message["id"], "type": "email"}
     assert not watching.is_alive()
+    id = message["id"]
+    told = [event for event in seen if event.get("type") not in (None, "queue_update")]
+    assert [(event["type"], event["payload"]) for event in told] == [
+        ("enqueue", {"id": id, "type": "email"}),
+        ("dequeue", {"id": id, "type": "email", "consumer_id": "ada"}),
+        ("nack", {"id": id, "outcome": "queued"}),
+        ("dequeue", {"id": id, "type": "email", "consumer_id": "bob"}),
+        ("ack", {"id": id, "outcome": "done"}),
+    ]
 
 
 @pytest.mark.proves("S4.29", "S4.31", "S4.34")

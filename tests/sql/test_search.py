@@ -53,6 +53,31 @@ def search(db: Protocol, filter: str, **more: Any) -> tuple[list[UUID], UUID | N
     return [UUID(text.strip("()").split(",")[0]) for text in ids], bound
 
 
+@pytest.mark.parametrize(
+    "term", ["state:dead", "queue:q3,q4", "kind:k*", "payload.n:7", "priority:>8", "boom"]
+)
+def test_a_leading_minus_leaves_exactly_what_the_term_does_not_find(
+    filled: Protocol, term: str
+) -> None:
+    every = {job.id for job in filled.list(max_jobs=1000)}
+    found = {job.id for job in filled.list(term, max_jobs=1000)}
+    others = {job.id for job in filled.list(f"-{term}", max_jobs=1000)}
+
+    assert found
+    assert others == every - found
+
+
+def test_a_list_has_the_newest_first_and_goes_on_behind_its_last(filled: Protocol) -> None:
+    filled.put(queue="q3")
+    newest = filled.table("select id from holdfast.job order by created_at desc, id desc limit 1")
+    whole = [job.id for job in filled.list(max_jobs=1000)]
+    rest = filled.call("list", columns=("id",), filter="", max_jobs=1000, before=whole[9])
+
+    assert whole[0] == newest[0].id
+    assert whole == sorted(whole, reverse=True)
+    assert [row.id for row in rest] == whole[10:]
+
+
 @pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("page", [1, 7, 1000])
 def test_pages_of_a_search_without_time_add_up_to_the_list(

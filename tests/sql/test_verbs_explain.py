@@ -167,10 +167,11 @@ def test_a_due_job_that_nobody_promoted_yet(db: Protocol, later: Later) -> None:
 
 
 def test_a_dead_job(db: Protocol) -> None:
-    id = db.put(max_attempts=1)
-    db.nack(db.take(), error_kind="E", message="boom")
+    id = db.put(max_attempts=3)
+    db.nack(db.take(), delay=timedelta(0))
+    db.nack(db.take(), error_kind="E", message="boom", final=True)
 
-    assert says(rf"Dead since {STAMP} after attempt 1 of 1: E: boom", db.explain(id))
+    assert says(rf"Dead since {STAMP} after attempt 2 of 3: E: boom", db.explain(id))
 
 
 def test_a_done_job(db: Protocol) -> None:

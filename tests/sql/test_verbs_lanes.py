@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.protocol import Later, Protocol
+from tests.protocol import Later, Open, Protocol
 
 AT_ONCE = timedelta(0)
 
@@ -33,6 +33,22 @@ def test_a_lane_runs_one_job_at_a_time_in_order(db: Protocol, enqueue: Any) -> N
         db.ack(job)
 
     assert ran == ids
+
+
+@pytest.mark.parametrize("end", ["ack", "nack"])
+def test_whoever_ends_a_job_of_a_lane_wakes_a_worker_for_the_next(
+    db: Protocol, other: Open, end: str
+) -> None:
+    lane(db, 2)
+    job = db.take()
+    listener = other().connection
+    listener.execute("listen holdfast")
+    db.value("await_work", queues=["default"], worker="ada")
+
+    getattr(db, end)(job)
+
+    heard = list(listener.notifies(timeout=5, stop_after=1))
+    assert [notice.payload for notice in heard] == ["default\nada"]
 
 
 @pytest.mark.parametrize("enqueue", [lane, one_by_one])

@@ -72,7 +72,7 @@ def test_jobs_are_cancelled_by_filter(db: Protocol) -> None:
 # -- retry
 
 
-@pytest.mark.proves("S0.17", "S0.18", "S0.19", "S0.20", "S0.23", "S3.31")
+@pytest.mark.proves("S0.17", "S0.18", "S0.19", "S0.20", "S3.31")
 def test_a_retried_job_starts_a_new_life_with_the_reason(db: Protocol) -> None:
     id = dead(db, payload={"n": 1})
 
@@ -85,6 +85,18 @@ def test_a_retried_job_starts_a_new_life_with_the_reason(db: Protocol) -> None:
     assert (job.ended_at, job.fingerprint, job.payload) == (None, None, {"n": 1})
     assert db.take().id == id
     assert db.job(id).reason == REASON
+
+
+@pytest.mark.proves("S0.23")
+def test_a_retried_job_waits_behind_those_of_its_priority_that_wait_already(db: Protocol) -> None:
+    ended = dead(db)
+    waiting = [db.put(), db.put()]
+    urgent = dead(db, priority=5)
+
+    db.retry(ended, urgent)
+    later = db.put()
+
+    assert [job.id for job in db.claim(max_jobs=9)] == [urgent, *waiting, ended, later]
 
 
 @pytest.mark.proves("S0.21")

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import App, Cancel, Release, Retry
-from holdfast.worker import Worker
+from holdfast.worker import Worker, life
 
 Drain = Callable[..., Worker]
 
@@ -331,6 +331,34 @@ def test_a_job_nobody_was_told_of_is_found_by_looking(app: App, database: str) -
     assert ran.wait(5)
     worker.stop()
     thread.join()
+
+
+def test_an_idle_worker_is_told_of_a_job_and_starts_it_without_another_look(
+    app: App, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life, "FIRST_LOOK", 3600.0)
+    ran = threading.Semaphore(0)
+
+    @app.task
+    def work() -> None:
+        ran.release()
+
+    worker = Worker(app, poll=3600)
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run_async()))
+    thread.start()
+    with psycopg.connect(database, autocommit=True) as conn:
+        # More than one: the first may meet the look that comes behind the asking to be told.
+        for _ in range(4):
+            while conn.execute("select from holdfast.waiter").rowcount == 0:
+                time.sleep(0.01)
+            work.enqueue()
+            heard = ran.acquire(timeout=20)
+            if not heard:
+                break
+    worker.stop()
+    thread.join()
+
+    assert heard
 
 
 def test_a_worker_leaves_after_the_jobs_it_was_to_run(app: App) -> None:

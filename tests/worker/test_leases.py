@@ -54,6 +54,34 @@ def test_a_job_ten_times_as_long_as_its_lease_runs_once(app: App, start: Start, 
     assert runs == [1]
 
 
+@pytest.mark.parametrize(("lease", "margin"), [(5.0, 0.5), (60.0, 1.0)])
+def test_a_lease_counts_from_before_the_claim_and_is_believed_in_a_little_less(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch, lease: float, margin: float
+) -> None:
+    sent, seen = [], []
+    exchange = Client.exchange
+
+    def slow(self: Client, *arguments: Any) -> Any:
+        began = time.monotonic()
+        settled, leased = exchange(self, *arguments)
+        if any(leased):
+            sent.append(began)
+            time.sleep(0.3)  # an answer that takes its time is no part of the lease
+        return settled, leased
+
+    monkeypatch.setattr(Client, "exchange", slow)
+
+    @app.task
+    def look() -> None:
+        seen.append(holdfast.current().deadline)
+
+    look.enqueue()
+    start(lease=lease)
+    wait_for(lambda: bool(seen))
+
+    assert sent[0] + lease - margin - 0.1 < seen[0] <= sent[0] + lease - margin
+
+
 def test_a_cancelled_job_stops_its_handler_at_once(app: App, start: Start) -> None:
     began, ended = threading.Event(), threading.Event()
 
