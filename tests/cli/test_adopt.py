@@ -66,6 +66,33 @@ def test_a_table_is_adopted_seen_and_given_back(
     ]
 
 
+def test_rows_can_be_filtered_and_go_when_they_are_done(
+    holdfast: Run, connect: Connect, client: Client
+) -> None:
+    connection = connect()
+    connection.execute("""
+        create table task (
+          id integer primary key, item integer, environment text, status text default 'pending',
+          unique (item, status));
+        insert into task values (1, 1, 'production'), (2, 2, 'production'), (3, 3, 'development');
+    """)
+    flags = ("--on-success", "delete", "--unique-live", "--where-column", "environment=production")
+
+    told = holdfast("adopt", "task", *flags, "--yes")
+    again = holdfast("adopt", "task", "--plan", "--json").json
+    leases = client.claim("task", worker="w", limit=9)
+    client.ack(leases)
+    shown = holdfast("adopted", "--json").json
+
+    said = " ".join(told.err.split())
+    assert told.code == 0
+    assert "on success rows are deleted" in said
+    assert "only rows environment = production" in said
+    assert again["spec"]["on_success"] == "delete"
+    assert [(row["queued"], row["done"]) for row in shown] == [(0, 2)]
+    assert connection.execute("select id from task").fetchall() == [(3,)]
+
+
 def test_whoever_sits_at_a_terminal_is_asked(
     database: str, connect: Connect, terminal: Callable[..., tuple[int, str]]
 ) -> None:

@@ -66,7 +66,15 @@ def adopt(
             if step.name in done:
                 continue
             told(f"{number}/{len(made.steps)} {step.name}")
-            _apply(connection, step.name, step.do, alone=step.alone, patience=patience)
+            if step.do:
+                _apply(
+                    connection,
+                    step.name,
+                    step.do,
+                    alone=step.alone,
+                    index=step.index,
+                    patience=patience,
+                )
             _mark(connection, made.part, step.name, True)
 
 
@@ -93,7 +101,14 @@ def unadopt(
         for step in reversed(made.steps):
             if step.undo and step.name in made.done and not step.name.startswith(wider):
                 told(f"undo {step.name}")
-                _apply(connection, step.name, step.undo, alone=step.alone, patience=patience)
+                _apply(
+                    connection,
+                    step.name,
+                    step.undo,
+                    alone=step.alone,
+                    index=step.index,
+                    patience=patience,
+                )
                 _mark(connection, made.part, step.name, False)
         connection.execute("delete from holdfast.adopted where part = %s", [made.part])
     return made
@@ -191,7 +206,7 @@ def _begun(connection: psycopg.Connection, table: str) -> Plan | None:
     if row is None:
         return None
     queue, part, spec, stored = row
-    steps = [Step(s["name"], s["do"], s["undo"], s["alone"]) for s in stored]
+    steps = [Step(s["name"], s["do"], s["undo"], s["alone"], s.get("index", "")) for s in stored]
     done = tuple(s["name"] for s in stored if s["done"])
     return Plan(queue, relation, part, spec, steps, {}, done=done)
 
@@ -246,10 +261,11 @@ def _apply(
     statement: str,
     *,
     alone: bool = False,
+    index: str = "",
     patience: timedelta,
 ) -> None:
     if alone:
-        _apply_alone(connection, statement)
+        _apply_alone(connection, statement, index)
         return
     give_up = time.monotonic() + patience.total_seconds()
     while True:
@@ -275,15 +291,12 @@ def _apply(
             time.sleep(uniform(0.05, 0.25))
 
 
-def _apply_alone(connection: psycopg.Connection, statement: str) -> None:
+def _apply_alone(connection: psycopg.Connection, statement: str, index: str) -> None:
     """Run what takes its time but stands in nobody's way; an index that failed is made anew."""
-    index = statement.partition("if not exists ")[2].partition(" on ")[0]
-    if "index concurrently" in statement and index:
-        table = statement.partition(" on ")[2].partition(" (")[0]
-        named = index.strip().removeprefix('"').removesuffix('"').replace('""', '"')
-        broken = connection.execute(_BROKEN, [table, named]).fetchone()
-        if broken:
-            connection.execute(f"drop index concurrently if exists {broken[0]}")
+    if index and statement.startswith("create "):
+        broken = connection.execute(_BROKEN, [index]).fetchone()
+        if broken is not None:
+            connection.execute(f"drop index concurrently if exists {index}")
     connection.execute(statement)
 
 
@@ -312,8 +325,9 @@ def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str
     needed = []
     status = name_sql(made.spec["status"])
     for constraint, values in made.spec["widened"].items():
+        words = ", ".join(map(literal_sql, values))
         row = connection.execute(
-            f"select count(*) from {made.relation} where {status}::text = any(%s)", [values]
+            f"select count(*) from {made.relation} where {status}::text in ({words})"
         ).fetchone()
         rows = row[0] if row else 0
         if rows and not force:
@@ -324,6 +338,22 @@ def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str
             )
         if rows:
             needed.append(f"constraint {constraint}:")
+    for index, columns in made.spec.get("relaxed", {}).items():
+        if f"unique {index}: as it was" not in made.done:
+            continue
+        named = ", ".join(map(name_sql, columns))
+        row = connection.execute(
+            f"select row({named})::text from {made.relation} where num_nulls({named}) = 0 "
+            f"group by {named} having count(*) > 1 limit 1"
+        ).fetchone()
+        if row and not force:
+            raise CannotAdopt(
+                f"{made.relation} has two rows with {', '.join(columns)} = {row[0]}",
+                why=f"{index} did not allow that before.",
+                fix="Delete one of them first, or give up what was unique with --force.",
+            )
+        if row:
+            needed += [f"unique {index}: as it was", f"unique {index}: in place of the old"]
     return tuple(needed)
 
 
@@ -336,8 +366,7 @@ def _blockers(connection: psycopg.Connection) -> str:
 
 
 _BROKEN: LiteralString = """
-select x.indexrelid::regclass::text from pg_index x join pg_class c on c.oid = x.indexrelid
-where x.indrelid = %s::regclass and not x.indisvalid and c.relname = %s
+select from pg_index x where x.indexrelid = to_regclass(%s) and not x.indisvalid
 """
 _BLOCKERS: LiteralString = """
 select a.pid, a.application_name, a.xact_start from pg_stat_activity a

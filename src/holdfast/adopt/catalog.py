@@ -1,5 +1,8 @@
 """What the catalog says of a table, and how names are written in SQL."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import LiteralString
 
 import psycopg
@@ -7,6 +10,19 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from holdfast.errors import CannotAdopt
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its type with its schema, and the type a domain stands for."""
+
+    name: str
+    type: str
+    base: str
+    default: str | None
+    not_null: bool
+    generated: bool
+    constrained: bool
 
 
 def locate(connection: psycopg.Connection, table: str) -> tuple[str, str, str]:
@@ -20,10 +36,50 @@ def locate(connection: psycopg.Connection, table: str) -> tuple[str, str, str]:
         row = connection.execute(_RELATION, [name_sql(table)]).fetchone()
     if row is None:
         raise CannotAdopt(f"there is no table {table}", fix="Name its schema too:  shop.orders")
-    relation, schema, name, kind = row
-    if kind != "r" or schema in ("holdfast", "pg_catalog"):
-        raise CannotAdopt(f"{relation} is not a plain table", fix="Views and partitions cannot be.")
+    relation, schema, name, kind, persistence = row
+    if kind == "p":
+        raise CannotAdopt(
+            f"{relation} is partitioned",
+            why="A claim locks rows by their place, and each partition counts its places anew.",
+            fix="Enqueue jobs that name its rows instead: see holdfast link.",
+        )
+    if kind != "r" or schema in ("holdfast", "pg_catalog", "information_schema"):
+        raise CannotAdopt(f"{relation} is not a plain table", fix="Adopt a table of your own.")
+    if persistence == "t":
+        raise CannotAdopt(
+            f"{relation} is a temporary table", fix="Other sessions cannot see it: adopt another."
+        )
     return relation, schema, name
+
+
+def refuse_kin(connection: psycopg.Connection, relation: str) -> None:
+    """Refuse a table whose rows are written through another one, or that is written through it."""
+    row = connection.execute(_KIN, [relation]).fetchone()
+    assert row
+    partition, parent, child, kind = row
+    if partition:
+        raise CannotAdopt(
+            f"{relation} is a partition of {parent}",
+            why=f"Rows written through {parent} would not be noticed.",
+            fix="Detach it first, or adopt a table without partitions.",
+        )
+    if parent:
+        raise CannotAdopt(
+            f"{relation} inherits from {parent}",
+            why=f"Rows written through {parent} would not be noticed.",
+            fix=f"Separate them first:  alter table {relation} no inherit {parent}",
+        )
+    if child:
+        raise CannotAdopt(
+            f"{relation} has child tables such as {child}",
+            why="A claim locks rows by their place, and each child counts its places anew.",
+            fix=f"Separate them first:  alter table {child} no inherit {relation}",
+        )
+    if kind:
+        raise CannotAdopt(
+            f"{relation} is a table of type {kind}, which takes no columns",
+            fix=f"Separate them first:  alter table {relation} not of",
+        )
 
 
 def key_of(connection: psycopg.Connection, relation: str) -> list[str]:
@@ -35,6 +91,19 @@ def key_of(connection: psycopg.Connection, relation: str) -> list[str]:
     return key
 
 
+def columns_of(connection: psycopg.Connection, relation: str) -> list[Column]:
+    with names_in_full(connection):
+        return [Column(*row) for row in connection.execute(_COLUMNS, {"table": relation})]
+
+
+@contextmanager
+def names_in_full(connection: psycopg.Connection) -> Iterator[None]:
+    """What the catalog prints inside is understood whatever the search path is."""
+    with connection.transaction():
+        connection.execute("set local search_path = pg_catalog")
+        yield
+
+
 def name_sql(name: str) -> str:
     return sql.Identifier(name).as_string(None)
 
@@ -44,13 +113,46 @@ def literal_sql(value: str) -> str:
 
 
 _RELATION: LiteralString = """
-select format('%%I.%%I', n.nspname, c.relname), n.nspname, c.relname, c.relkind::text
+select format('%%I.%%I', n.nspname, c.relname), n.nspname, c.relname, c.relkind::text,
+  c.relpersistence::text
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = to_regclass(%s)
+"""
+_KIN: LiteralString = """
+select c.relispartition,
+  (select format('%%I.%%I', n.nspname, p.relname) from pg_inherits i
+   join pg_class p on p.oid = i.inhparent join pg_namespace n on n.oid = p.relnamespace
+   where i.inhrelid = c.oid limit 1),
+  (select format('%%I.%%I', n.nspname, p.relname) from pg_inherits i
+   join pg_class p on p.oid = i.inhrelid join pg_namespace n on n.oid = p.relnamespace
+   where i.inhparent = c.oid limit 1),
+  (select format('%%I.%%I', n.nspname, t.typname) from pg_type t
+   join pg_namespace n on n.oid = t.typnamespace
+   where t.oid = c.reloftype)
+from pg_class c where c.oid = %s::regclass
 """
 _KEY: LiteralString = """
 select a.attname from pg_index i
 cross join unnest(i.indkey::smallint[]) with ordinality k(number, nth)
 join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
-where i.indrelid = %s::regclass and i.indisprimary order by k.nth
+where i.indrelid = %s::regclass and i.indisprimary and k.nth <= i.indnkeyatts order by k.nth
+"""
+_COLUMNS: LiteralString = """
+with recursive domain as (
+  select a.attnum, a.atttypid as type, a.atttypmod as mod, false as constrained
+  from pg_attribute a where a.attrelid = %(table)s::regclass and a.attnum > 0
+  union all
+  select d.attnum, t.typbasetype, t.typtypmod, d.constrained or t.typnotnull
+    or exists (select from pg_constraint c where c.contypid = t.oid)
+  from domain d join pg_type t on t.oid = d.type where t.typtype = 'd'
+)
+select a.attname, format_type(a.atttypid, a.atttypmod), format_type(d.type, d.mod),
+  pg_get_expr(f.adbin, f.adrelid), a.attnotnull, a.attgenerated <> '' or a.attidentity = 'a',
+  d.constrained
+from pg_attribute a
+join domain d on d.attnum = a.attnum
+join pg_type t on t.oid = d.type and t.typtype <> 'd'
+left join pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum
+where a.attrelid = %(table)s::regclass and a.attnum > 0 and not a.attisdropped
+order by a.attnum
 """

@@ -44,6 +44,20 @@ STATES = ("queued", "leased", "done", "dead", "cancelled")
 @click.option("--output", "made", metavar="TABLE.COLUMN", help="where the output of a row is")
 @click.option("--done-when", metavar="SQL", help="the same as a condition on the row `job`")
 @click.option("--stuck-after", type=duration, metavar="10m", help="take back from other code")
+@click.option(
+    "--on-success",
+    type=click.Choice(["keep", "delete"]),
+    metavar="keep|delete",
+    help="what becomes of rows that are done",
+)
+@click.option("--unique-live", is_flag=True, help="let rows that have ended repeat what is unique")
+@click.option(
+    "--where-column",
+    "filters",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="only these rows are jobs",
+)
 @click.option("--queue", metavar="NAME", help="else as the table")
 @click.option("--kind", metavar="NAME", help="of all its jobs; else as the queue")
 @click.option("--payload", metavar="COLUMNS", help="what handlers get; else the whole row")
@@ -208,6 +222,9 @@ def _choices(given: dict[str, Any]) -> "Choices":
         output=given["made"],
         done_when=given["done_when"],
         stuck_after=stuck,
+        on_success=given["on_success"],
+        unique_live=given["unique_live"],
+        where=dict(_pairs(given["filters"], "--where-column")),
     )
 
 
@@ -249,6 +266,11 @@ def _summary(plan: "Plan") -> str:
             "columns": columns,
             "rows now": rows or None,
             "done when": plan.spec.get("done_when"),
+            "on success": "rows are deleted" if "on_success" in plan.spec else None,
+            "only rows": " and ".join(
+                f"{one['column']} = {one['value']}" for one in plan.spec.get("where", [])
+            )
+            or None,
         }
     )
 

@@ -17,6 +17,10 @@ declare
   v_key     text;
   v_zone    constant text := coalesce(a.spec ->> 'timezone', 'UTC');
   v_status  constant text := prefix || quote_ident(a.spec ->> 'status');
+  -- the rows that are jobs, of a table that has others too
+  v_mine    constant text := coalesce((
+    select string_agg(format('%s%I = %L::%s', prefix, w.x ->> 'column', w.x ->> 'value', w.x ->> 'type'), ' and ' order by w.nth)
+    from jsonb_array_elements(a.spec -> 'where') with ordinality w(x, nth)), 'true');
   v_one     record;
 begin
   -- one column as it is; more of them with their lengths, so that no two keys read the same
@@ -26,7 +30,7 @@ begin
   from jsonb_array_elements_text(a.spec -> 'key') with ordinality k(name, nth);
   v_words := jsonb_build_object(
     'table', a.relation, 'part', a.part::text, 'queue', quote_literal(a.queue), 'status', v_status,
-    'status_name', quote_ident(a.spec ->> 'status'), 'key', v_key,
+    'status_name', quote_ident(a.spec ->> 'status'), 'key', v_key, 'mine', v_mine,
     'id', format('overlay(md5(%s) placing %L from 13 for 5)::uuid', v_key, '8' || lpad(to_hex(a.part::integer), 3, '0') || '8'),
     'order', (select string_agg(format('%s%I', prefix, o.name), ', ' order by o.nth)
               from jsonb_array_elements_text(a.spec -> 'order') with ordinality o(name, nth)),
@@ -45,8 +49,14 @@ begin
       v_one.state, coalesce(v_one.first_value, v_words ->> 'dead'),
       'is_' || v_one.state, case when v_one.all_values is null then 'false'
                                  when v_one.all_values = v_one.first_value then format('%s = %s', v_status, v_one.first_value)
-                                 else format('%s in (%s)', v_status, v_one.all_values) end);
+                                 else format('%s in (%s)', v_status, v_one.all_values) end
+                           || case when a.spec ? 'where' and v_one.all_values is not null then ' and ' || v_mine else '' end);
   end loop;
+  if a.spec ? 'where' then
+    select v_words || jsonb_object_agg(w.key, '(' || w.value || ')') into v_words
+    from jsonb_each_text(v_words) w
+    where w.key like 'is\_%';
+  end if;
   if jsonb_array_length(coalesce(v_states -> 'cancelled', '[]')) = 0 then
     v_words := v_words || jsonb_build_object('cancelled', v_words -> 'dead');
   end if;
@@ -55,7 +65,8 @@ begin
     select m.meaning, v_columns ->> m.meaning as name, m.sort
     from (values ('token', 'uuid'), ('lease_until', 'timestamptz'), ('worker', 'text'), ('attempt', 'smallint'),
                  ('run_at', 'timestamptz'), ('error', 'text'), ('reason', 'text'), ('at', 'timestamptz'),
-                 ('started_at', 'timestamptz'), ('ended_at', 'timestamptz'), ('created_at', 'timestamptz'), ('max_attempts', 'smallint'),
+                 ('started_at', 'timestamptz'), ('ended_at', 'timestamptz'), ('failed_at', 'timestamptz'), ('created_at', 'timestamptz'),
+                 ('max_attempts', 'smallint'),
                  ('priority', 'smallint'), ('lane', 'text'), ('tenant', 'text'), ('kind', 'text')) m(meaning, sort)
   loop
     v_words := v_words || jsonb_build_object(
@@ -74,16 +85,20 @@ begin
       || ' when %4$s then ''done'' when %5$s then ''dead'' when %6$s then ''cancelled'' else ''archived'' end',
       v_words ->> 'is_queued', v_words ->> 'is_leased', v_words ->> 'token',
       v_words ->> 'is_done', v_words ->> 'is_dead', v_words ->> 'is_cancelled'),
-    'kind', case when v_columns ? 'kind' then v_words ->> 'kind' else quote_literal(coalesce(a.spec ->> 'kind', a.queue)) || '::text' end,
+    'kind', case when v_columns ? 'kind' then format('coalesce(nullif(%s, ''''), %L)', v_words ->> 'kind', coalesce(a.spec ->> 'kind', a.queue))
+                 else quote_literal(coalesce(a.spec ->> 'kind', a.queue)) || '::text' end,
     'attempt', format('coalesce(%s, 0)::smallint', v_words ->> 'attempt'),
-    'max_attempts', format('coalesce(%s, (select q.max_attempts from holdfast.queue q where q.name = %L), 3)::smallint', v_words ->> 'max_attempts', a.queue),
+    'max_attempts', format('coalesce(%s, (select q.max_attempts from holdfast.queue q where q.name = %L), 3)::smallint',
+      -- three retries are four attempts
+      case when v_columns ? 'max_retries' and not v_columns ? 'max_attempts'
+           then format('least(greatest(%s%I, 0), 32766) + 1', prefix, v_columns ->> 'max_retries') else v_words ->> 'max_attempts' end, a.queue),
     'priority', case when v_columns ? 'priority' then format('least(greatest(coalesce(%s, 0), 0), 9)::smallint', v_words ->> 'priority') else '0::smallint' end,
     'created_at', format('coalesce(%s, %s)', v_words ->> 'created_at', v_words ->> 'since'),
     'payload', case
       when a.spec ? 'payload_column' then format('coalesce(to_jsonb(%s%I), ''{}'')', prefix, a.spec ->> 'payload_column')
       when a.spec ? 'payload' then format('jsonb_build_object(%s)', (
         select string_agg(format('%L, %s%I', p.name, prefix, p.name), ', ' order by p.nth) from jsonb_array_elements_text(a.spec -> 'payload') with ordinality p(name, nth)))
-      else format('to_jsonb(%s) - %L::text[]', rtrim(prefix, '.'), array(select jsonb_array_elements_text(a.spec -> 'hidden'))) end,
+      else format('to_jsonb(%s*) - %L::text[]', prefix, array(select jsonb_array_elements_text(a.spec -> 'hidden'))) end,
     'is_free', format('(%1$s%2$I is null or %1$s%2$I <= hf_at) and (%1$s%3$I is null or %1$s%3$I <= hf_at)',
       prefix, v_columns ->> 'lease_until', v_columns ->> 'run_at'),
     'set_started', case when v_columns ? 'started_at' then format('%I = %s,', v_columns ->> 'started_at', v_words ->> 'started_at_now') else '' end,
@@ -91,6 +106,15 @@ begin
       format('%I = case when d.outcome = ''queued'' then null else %s%I end,', v_columns ->> 'started_at', prefix, v_columns ->> 'started_at') else '' end,
     'set_ended', case when v_columns ? 'ended_at' then
       format('%I = case when d.outcome <> ''queued'' then %s end,', v_columns ->> 'ended_at', v_words ->> 'ended_at_now') else '' end,
+    'set_failed', case when v_columns ? 'failed_at' then
+      format('%I = case when d.outcome = ''dead'' then %s end,', v_columns ->> 'failed_at', v_words ->> 'failed_at_now') else '' end,
+    -- success deletes the row, if the table was adopted so
+    'and_stays', case when a.spec ->> 'on_success' = 'delete' then ' and d.outcome <> ''done''' else '' end,
+    'deleted', case when a.spec ->> 'on_success' = 'delete' then format(
+      E', deleted as (\n      delete from %s job using d where job.ctid = d.place and d.outcome = ''done'''
+      || E'\n      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome\n    )', a.relation) else '' end,
+    'and_deleted', case when a.spec ->> 'on_success' = 'delete' then
+      E'\n    union all\n    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from deleted c' else '' end,
     'error_type', coalesce(a.spec -> 'types' ->> 'error', 'text'),
     'by_priority', case when v_columns ? 'priority' then format('%s%I desc nulls last, ', prefix, v_columns ->> 'priority') else '' end);
 end
@@ -112,9 +136,10 @@ select
   ({key}) collate "C" as subject, null::jsonb as headers, {payload} as payload, {error} as error,
   case when {is_dead} then left(md5(':' || coalesce({error}, '')), 8) end as fingerprint,
   {reason} as reason, null::jsonb as result,
-  case when not ({is_queued} or {is_leased}) then coalesce({ended_at}, {at}, {created_at}) end as ended_at,
+  case when not ({is_queued} or {is_leased}) then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at,
   null::interval as lease, {part}::smallint as part, null::jsonb as progress
-from {table} job;
+from {table} job
+where {mine};
 
 create or replace function holdfast_adopted."{part}_claim"(
   hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[], hf_lane_limit integer, hf_at timestamptz)
@@ -220,13 +245,13 @@ begin
           {attempt_name} = case hf_verb when 'release' then greatest(d.attempt - 1, 0) when 'retry' then 0 else d.attempt end,
           {run_at_name} = case when d.outcome = 'queued' and d.delay > '0' then hf_at + d.delay end,
           {error_name} = case when hf_verb in ('nack', 'expire') and d.outcome <> 'done' then d.error::{error_type} when hf_verb = 'retry' then null else job.{error_name} end,
-          {reason_name} = coalesce(hf_reason, job.{reason_name}), {set_restarted} {set_ended}
+          {reason_name} = coalesce(hf_reason, job.{reason_name}), {set_restarted} {set_ended} {set_failed}
           {at_name} = clock_timestamp()
       from d
-      where job.ctid = d.place
+      where job.ctid = d.place{and_stays}
       returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome
-    )
-    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from changed c;
+    ){deleted}
+    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from changed c{and_deleted};
 end
 $body$;
 
@@ -413,9 +438,10 @@ begin
   v_track := substr(v_script, v_start);
   v_script := left(v_script, v_start - 1);
   v_rows := jsonb_build_object(
-    'inserted', 'select {kind} as kind, {state} as state, 1 as n from new_rows job',
-    'updated', 'select {kind} as kind, {state} as state, 1 as n from new_rows job union all select {kind}, {state}, -1 from old_rows job',
-    'deleted', 'select {kind} as kind, {state} as state, -1 as n from old_rows job');
+    'inserted', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}',
+    'updated', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}'
+      || ' union all select {kind}, {state}, -1 from old_rows job where {mine}',
+    'deleted', 'select {kind} as kind, {state} as state, -1 as n from old_rows job where {mine}');
   for v_one in select e.key, e.value from jsonb_each_text(v_rows) e order by e.key loop
     v_tracks := v_tracks || replace(replace(replace(replace(v_track, '_track"', '_' || v_one.key || '"'), '{rows}', v_one.value),
       '{wake}', case when v_one.key = 'deleted' then '' else
@@ -430,16 +456,20 @@ begin
       when o.state = 'queued' and n.state = 'leased' then 'took'
       else 'set ' || coalesce(o.status, 'null') || ' to ' || coalesce(n.status, 'null') end as what
     from (select {key} as key, {status}::text as status, {state} as state, {token} is not null as held, job.{at_name} as at, {started_at} as started from old_rows job) o
-    join (select {key} as key, {status}::text as status, {state} as state, job.{at_name} as at, {started_at} as started from new_rows job) n on n.key = o.key
+    join (select {key} as key, {status}::text as status, {state} as state, job.{at_name} as at, {started_at} as started from new_rows job where {mine}) n on n.key = o.key
     where n.at is not distinct from o.at and (o.status is distinct from n.status or o.held and o.started is distinct from n.started)
   ) w
   group by w.what;$notes$ else '' end);
   end loop;
   v_script := replace(v_script || v_tracks, '{pick}', case when a.spec -> 'columns' ? 'lane' then v_heads else v_first end);
-  for v_one in select w.key, coalesce(w.value, 'null') as value from jsonb_each_text(v_words) w where w.key <> 'done_when' loop
-    v_script := replace(v_script, '{' || v_one.key || '}', v_one.value);
-  end loop;
-  return replace(v_script, '{done_when}', v_words ->> 'done_when');
+  -- No name of a column can end a body early, and what is put in is not looked at again: it may have braces.
+  v_script := replace(v_script, '$body$', '$hf' || md5(v_words::text) || '$');
+  return (
+    select string_agg(t.piece || case when t.word is null then '' else coalesce(v_words ->> t.word, 'null') end, '' order by t.nth)
+    from unnest(
+      regexp_split_to_array(v_script, '\{[a-z_]+\}'),
+      array(select m.found[1] from regexp_matches(v_script, '\{([a-z_]+)\}', 'g') with ordinality m(found, nth) order by m.nth)
+    ) with ordinality t(piece, word, nth));
 end
 $code$;
 
@@ -579,9 +609,11 @@ begin
       where t.token is not null
       group by case when verb = 'expire' and t.outcome = 'done' then 'reconciled' else v_how end;
     end if;
-    if verb = 'expire' and 'done' = any(these.outcomes) then
-      insert into holdfast.tally (part, queue, kind, reconciled)
-      select a.part, a.queue, t.kind, count(*)
+    if 'done' = any(these.outcomes) and (verb = 'expire' or a.spec ->> 'on_success' = 'delete') then
+      insert into holdfast.tally (part, queue, kind, reconciled, done)
+      select a.part, a.queue, t.kind, case when verb = 'expire' then count(*) else 0 end,
+             -- rows that were deleted count as done no longer; the jobs do
+             case when a.spec ->> 'on_success' = 'delete' then count(*) else 0 end
       from unnest(these.kinds, these.outcomes) t(kind, outcome)
       where t.outcome = 'done'
       group by t.kind;
@@ -754,13 +786,17 @@ language plpgsql stable
 as $$
 #variable_conflict use_column
 declare
-  v_table text;
-  q       holdfast.queue;
-  j       record;
+  v_table   text;
+  v_deletes boolean;
+  q         holdfast.queue;
+  j         record;
 begin
-  select a.relation into v_table from holdfast.adopted a where a.part = holdfast.part_of(explain_adopted.id);
+  select a.relation, a.spec ->> 'on_success' = 'delete' into v_table, v_deletes from holdfast.adopted a where a.part = holdfast.part_of(explain_adopted.id);
   select x.* into j from holdfast.get(explain_adopted.id) x;
   if j.id is null then
+    if v_deletes then
+      return format('There is no job %s: its row in %s is gone. Rows are deleted when they are done.', id, v_table);
+    end if;
     return format('There is no job %s: its row in %s is gone, or the table is no queue any more.', id, coalesce(v_table, 'an adopted table'));
   end if;
   select x.* into q from holdfast.queue x where x.name = j.queue;
@@ -790,10 +826,15 @@ create or replace function holdfast.recount_adopted(part smallint)
 returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
 language plpgsql
 as $$
+declare
+  -- rows that success deleted cannot be counted again: once there are counters, those of done stay
+  v_gone constant boolean := exists (select from holdfast.adopted a where a.part = recount_adopted.part and a.spec ->> 'on_success' = 'delete')
+    and (exists (select from holdfast.total t where t.part = recount_adopted.part)
+         or exists (select from holdfast.tally t where t.part = recount_adopted.part));
 begin
   return query execute format($sql$
     with found as (
-      select j.kind, j.state, count(*) as n from holdfast_adopted.%1$I j group by j.kind, j.state
+      select j.kind, j.state, count(*) as n from holdfast_adopted.%1$I j where not ($1 and j.state = 'done') group by j.kind, j.state
       union all
       select c.kind, s.state, -sum(s.n)
       from (
@@ -803,6 +844,7 @@ begin
       ) c
       cross join lateral (values ('queued', c.queued), ('leased', c.leased), ('dead', c.dead),
         ('done', c.done), ('cancelled', c.cancelled), ('archived', c.archived)) s(state, n)
+      where not ($1 and s.state = 'done')
       group by c.kind, s.state
     )
     insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
@@ -815,7 +857,7 @@ begin
     ) d
     where (d.queued, d.leased, d.dead, d.done, d.cancelled, d.archived) <> (0, 0, 0, 0, 0, 0)
     returning queue::text, kind::text, queued::bigint, leased::bigint, dead::bigint, cancelled::bigint, archived::bigint
-  $sql$, part::text);
+  $sql$, part::text) using v_gone;
 end
 $$;
 
