@@ -88,6 +88,7 @@ class CurrentJob:
         "cut_by",
         "deadline",
         "finished",
+        "goes_on",
         "lease",
         "lease_seconds",
         "log",
@@ -118,6 +119,8 @@ class CurrentJob:
         self.started: float | None = None
         self.stopped: Stop | None = None
         self.finished = False
+        # Its handler was given up and runs on: nobody can stop it.
+        self.goes_on = False
         self.settled = False
         self.cut_by: Exception | None = None
         # What its handler logged, if anything.

@@ -24,6 +24,8 @@ SETTINGS = {
     "synchronous_commit": "on",
     "shared_buffers": "128MB",
     "max_connections": "150",
+    # Whatever commits without waiting for the disk is lost in a crash, not only if it is quick.
+    "wal_writer_delay": "10s",
     "log_connections": "on",
     "log_min_messages": "warning",
     "log_line_prefix": "%n %p %a ",

@@ -36,6 +36,7 @@ select id, queue, kind, state, null, null, attempt, max_attempts, priority, run_
        false, null, null, null
 from holdfast.ended
 """
+LEAVING = "select id, token from holdfast.leaving"
 DEPTH = "select queue, kind, state, jobs from holdfast.depth where jobs <> 0"
 
 # How much is drawn must not depend on what the database answers: choose first, then look.
@@ -74,7 +75,7 @@ ACTIONS = {
     "promote": 1,
     "sweep": 1,
     "upkeep": 1,
-    "cancel": 1,
+    "cancel": 2,
     "retry": 2,
     "edit": 1,
     "move": 1,
@@ -198,6 +199,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert not claimed or queue not in self.world.paused
         self.rows = self._rows()
         self._notice_reaped()
+        self._who_was_cancelled_keeps_its_slot()
         now = self.world.now
         for leased in claimed:
             job = self.world.jobs[leased.id]
@@ -347,9 +349,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
         assert answer.changed == job.live
         if job.live:
-            if job.token:
-                self.world.give_up(job, "cancelled")
-            self.world.end(job, "cancelled")
+            self.world.cancel(job, limited=job.queue == "b")
 
     def retry(self, draw: Draw) -> None:
         job, delay = self._any(draw(choices), "dead"), draw(delays)
@@ -436,16 +436,29 @@ class LeaseMachine(RuleBasedStateMachine):
                 seen = (row.run_at, row.follow, row.lease_until)
                 assert seen == (job.run_at, job.follow, job.lease_until)
         assert max((job.acks for job in known.values()), default=0) <= 1
+        self._who_was_cancelled_keeps_its_slot()
         self._limits_and_keys_hold()
         self._the_counters_tell_the_truth()
+
+    def _who_was_cancelled_keeps_its_slot(self) -> None:
+        if not self.world.leaving:
+            return
+        kept = {Hold(row.id, row.token) for row in self.db.table(LEAVING)}
+        # When an ended lease is noticed is the database's business.
+        for hold, (_, _, until) in list(self.world.leaving.items()):
+            if hold not in kept and until <= self.world.now:
+                del self.world.leaving[hold]
+        assert kept == set(self.world.leaving)
 
     def _limits_and_keys_hold(self) -> None:
         live = [row for row in self.rows if row.state in ("queued", "leased")]
         keys = Counter((row.queue, row.kind, row.key, row.follow) for row in live if row.key)
         assert not [place for place, jobs in keys.items() if jobs > 1], "a key is taken twice"
         running = Counter((row.queue, row.lane) for row in live if row.lane and row.token)
-        assert all(jobs <= LANE_LIMITS[lane] for (_, lane), jobs in running.items())
-        assert sum(1 for row in live if row.queue == "b" and row.token) <= LIMIT
+        for (queue, lane), jobs in running.items():
+            assert jobs + self.world.slots(queue, lane) <= LANE_LIMITS[lane]
+        here = sum(1 for row in live if row.queue == "b" and row.token)
+        assert here + self.world.slots("b") <= LIMIT
 
     def _the_counters_tell_the_truth(self) -> None:
         truth = Counter((row.queue, row.kind, row.state) for row in self.rows)
@@ -471,6 +484,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.db.ack(*claimed)
             idle = 0 if claimed else idle + 1
             self.db.sweep()
+        assert not self.db.table(LEAVING), "a slot is kept for ever"
         left = [row for row in self._rows() if row.state in ("queued", "leased")]
         assert not left, [(row, self.db.explain(row.id)) for row in left]
 
@@ -598,11 +612,13 @@ class LeaseMachine(RuleBasedStateMachine):
                 # One that waits for its time keeps its place and its slot.
                 waiting = [each.lane_seq for each in lane if each.lane_seq and not each.token]
                 ahead = sum(1 for seq in waiting if seq < row.lane_seq)
+                running += self.world.slots(queue, row.lane)
                 assert running + ahead <= LANE_LIMITS[row.lane], "a lane lost its order"
 
         known = [row for row in ready.values() if kinds is None or row.kind in kinds]
         left = [row for row in known if row.id not in mine]
         running = sum(1 for row in rows if row.queue == queue and row.token)
+        running += self.world.slots(queue)
         full = len(claimed) == max_jobs or (queue == "b" and running >= LIMIT)
         assert full or not left, "a claim came up short although jobs were ready"
         if left and places:

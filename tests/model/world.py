@@ -57,6 +57,8 @@ class World:
     halted: dict[tuple[str, str], UUID] = field(default_factory=dict)
     moved: dict[UUID, UUID] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
+    # Slots of jobs that were cancelled while they ran: queue, lane, and when their leases end.
+    leaving: dict[Hold, tuple[str, str | None, datetime]] = field(default_factory=dict)
 
     def find(self, id: UUID) -> Job | None:
         """The job that has this id, or had it before it was moved."""
@@ -116,8 +118,25 @@ class World:
         """A dead job that halted its lane was retried, put away or deleted."""
         self.halted = {lane: id for lane, id in self.halted.items() if id != job.id}
 
+    def cancel(self, job: Job, *, limited: bool) -> None:
+        """The job ends; where it had a slot, it keeps that until its holder lets go."""
+        if job.token:
+            assert job.lease_until is not None
+            self.give_up(job, "cancelled")
+            if job.lane or limited:
+                slot = job.queue, job.lane, job.lease_until
+                self.leaving[Hold(job.id, job.token)] = slot
+        self.end(job, "cancelled")
+
+    def slots(self, queue: str, lane: str | None = None) -> int:
+        """How many slots of a queue, or of one of its lanes, cancelled jobs keep."""
+        kept = self.leaving.values()
+        return sum(1 for q, name, _ in kept if q == queue and lane in (None, name))
+
     def refusals(self, verb: str, hold: Hold, ticket: UUID | None = None) -> set[str]:
-        """What a verb may answer for a lease that is not held."""
+        """What a verb may answer for a lease that is not held; who settles it lets go."""
+        if verb in ("ack", "nack", "release", "cancel"):
+            self.leaving.pop(hold, None)
         grant = self.grants.get(hold)
         job = self.find(hold.id)
         there = job is not None and job.state != "gone"

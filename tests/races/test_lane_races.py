@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.protocol import Open, Protocol
+from tests.protocol import Later, Open, Protocol
 
 Start = Callable[..., Any]
 AtOnce = Callable[..., list[Any]]
@@ -127,6 +127,56 @@ def test_an_ack_beside_an_edit_of_the_next_leaves_none_stuck(
     db.sweep()
 
     assert [job.id for job in db.claim(max_jobs=9)] == ids[1:]
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release"])
+def test_a_holder_that_settles_while_it_is_being_cancelled_lets_the_lane_go(
+    db: Protocol, held_open: Protocol, start: Start, verb: str
+) -> None:
+    ids = lane(db, 2)
+    running = db.take()
+    held_open.cancel(running.id)
+    settling = start(lambda session: getattr(session, verb)(running))
+    assert settling.waits()
+
+    held_open.connection.commit()
+
+    [answer] = settling.answer()
+    assert answer.outcome == "lost"
+    assert [job.id for job in db.claim(max_jobs=9)] == ids[1:]
+
+
+def test_a_claim_beside_a_cancel_under_way_finds_the_lane_taken_before_and_after(
+    db: Protocol, held_open: Protocol
+) -> None:
+    lane(db, 2)
+    running = db.take()
+    held_open.cancel(running.id)
+
+    during = db.claim(max_jobs=9)
+    held_open.connection.commit()
+
+    assert (during, db.claim(max_jobs=9)) == ([], [])
+    db.release(running)
+
+
+def test_letting_go_while_the_lease_of_a_cancelled_job_is_taken_back_frees_one_slot(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    db.lane_set("default", "l", limit=2)
+    ids = lane(db, 4)
+    first, second = db.claim(max_jobs=9, lease=timedelta(hours=1))
+    db.cancel(first.id)
+    later(hours=2)
+    db.touch(second)
+    held_open.reap()
+    settling = start(lambda session: session.ack(first))
+    assert settling.waits()
+
+    held_open.connection.commit()
+
+    assert settling.answer()[0].outcome == "lost"
+    assert [job.id for job in db.claim(max_jobs=9)] == ids[2:3]
 
 
 def test_a_claim_does_not_wait_for_the_first_claim_of_a_lane(

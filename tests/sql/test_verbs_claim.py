@@ -386,3 +386,57 @@ def _queues_of_one_part(db: Protocol) -> tuple[str, str]:
     ).fetchone()
     assert rows is not None
     return rows[0][0], rows[0][1]
+
+
+@pytest.mark.parametrize(
+    ("bound_by", "commits"),
+    [("nothing", "off"), ("turns", "off"), ("lane", "on"), ("limit", "on"), ("rate", "on")],
+)
+def test_a_claim_that_lets_somebody_in_under_a_limit_is_durable_whatever_was_asked(
+    db: Protocol, other: Open, bound_by: str, commits: str
+) -> None:
+    settings: dict[str, dict[str, object]] = {
+        "limit": {"limit": 1},
+        "rate": {"rate_limit": 5, "rate_period": 60},
+        "turns": {"fair": True},
+    }
+    if bound_by in settings:
+        db.queue_set("default", **settings[bound_by])
+    db.put(**({"lane": "one"} if bound_by == "lane" else {}))
+    session = other(autocommit=False)
+
+    session.take(durable=False)
+
+    # What the transaction commits with: a crash must not forget who is in.
+    assert session.connection.execute("show synchronous_commit").fetchone() == (commits,)
+    session.connection.commit()
+    assert session.connection.execute("show synchronous_commit").fetchone() == ("on",)
+    session.connection.rollback()
+
+
+def test_a_durable_lane_claim_commits_as_its_session_does(db: Protocol, other: Open) -> None:
+    db.put(lane="one")
+    session = other(autocommit=False)
+    session.connection.execute("set synchronous_commit = local")
+
+    session.take(durable=False)
+
+    assert session.connection.execute("show synchronous_commit").fetchone() == ("local",)
+    session.connection.rollback()
+
+
+@pytest.mark.parametrize("full", ["lane", "limit"])
+def test_a_claim_that_lets_nobody_in_need_not_be_durable(
+    db: Protocol, other: Open, full: str
+) -> None:
+    if full == "limit":
+        db.queue_set("default", limit=1)
+    db.put(lane="one" if full == "lane" else None)
+    db.put(lane="one" if full == "lane" else None)
+    db.take()
+    session = other(autocommit=False)
+
+    assert session.claim(durable=False) == []
+
+    assert session.connection.execute("show synchronous_commit").fetchone() == ("off",)
+    session.connection.rollback()

@@ -1,12 +1,13 @@
 """Lanes: in order, so many at a time, and never stuck."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from tests.protocol import Later, Open, Protocol
+from tests.protocol import Hold, Later, Leased, Open, Protocol
 
 AT_ONCE = timedelta(0)
 
@@ -103,7 +104,7 @@ def test_a_lane_keeps_its_order_against_priorities(db: Protocol) -> None:
     assert [first.id, db.take().id] == [low, high]
 
 
-@pytest.mark.parametrize("how", ["ack", "nack to death", "cancel", "reap to death"])
+@pytest.mark.parametrize("how", ["ack", "nack to death", "reap to death"])
 def test_the_next_starts_when_the_first_is_over(db: Protocol, later: Later, how: str) -> None:
     ids = lane(db, 2, max_attempts=1)
     job = db.take()
@@ -111,8 +112,6 @@ def test_the_next_starts_when_the_first_is_over(db: Protocol, later: Later, how:
         db.ack(job)
     elif how == "nack to death":
         db.nack(job)
-    elif how == "cancel":
-        db.cancel(job.id)
     else:
         later(seconds=31)
         db.reap()
@@ -415,6 +414,136 @@ def test_a_moved_lane_job_takes_its_turn_in_the_other_queue(db: Protocol) -> Non
     assert [job.id for job in db.claim("other", max_jobs=9)] == [other]
     db.ack(*db.held(*_tokens(db)))
     assert [job.id for job in db.claim("other", max_jobs=9)] == [moved.new_id]
+
+
+LETS_GO: dict[str, Callable[[Protocol, Leased], Any]] = {
+    "ack": lambda db, job: db.ack(job),
+    "nack": lambda db, job: db.nack(job),
+    "release": lambda db, job: db.release(job),
+    "give up": lambda db, job: db.settle({"verb": "cancel", "id": job.id, "token": job.token}),
+    "settle": lambda db, job: db.settle(
+        {"verb": "ack", "id": job.id, "token": job.token},
+        {"verb": "release", "id": job.id, "token": job.token},
+    ),
+}
+
+
+@pytest.mark.parametrize("bound_by", ["lane", "limit"])
+@pytest.mark.parametrize("how", LETS_GO)
+def test_a_job_cancelled_while_it_runs_keeps_its_slot_until_its_holder_lets_go(
+    db: Protocol, bound_by: str, how: str
+) -> None:
+    if bound_by == "limit":
+        db.queue_set("default", limit=1)
+    ids = [db.put("k", lane="l" if bound_by == "lane" else None) for _ in range(3)]
+    job = db.take()
+    [cancelled] = db.cancel(job.id)
+
+    [touched] = db.touch(job)
+    db.ack(Hold(job.id, uuid4()), Hold(ids[1], job.token))
+    db.upkeep()
+    still_busy = db.claim(max_jobs=9)
+    LETS_GO[how](db, job)
+
+    assert (cancelled.changed, cancelled.state) == (True, "cancelled")
+    assert touched.outcome == "lost"
+    assert still_busy == []
+    assert [each.id for each in db.claim(max_jobs=9)] == ids[1:2]
+    assert db.claim(max_jobs=9) == []
+
+
+@pytest.mark.parametrize("bound_by", ["lane", "limit"])
+def test_a_job_cancelled_while_it_runs_keeps_its_slot_until_its_lease_has_ended(
+    db: Protocol, later: Later, bound_by: str
+) -> None:
+    if bound_by == "limit":
+        db.queue_set("default", limit=1)
+    ids = [db.put("k", lane="l" if bound_by == "lane" else None) for _ in range(2)]
+    db.cancel(db.take().id)
+
+    later(seconds=29)
+    db.upkeep()
+    before = db.claim(max_jobs=9)
+    later(seconds=2)
+
+    assert before == []
+    assert [each.id for each in db.claim(max_jobs=9)] == ids[1:]
+    assert db.connection.execute("select from holdfast.leaving").fetchall() == []
+
+
+def test_of_a_lane_with_two_slots_a_cancelled_job_keeps_one(db: Protocol) -> None:
+    db.lane_set("default", "l", limit=2)
+    ids = lane(db, 4)
+    first, second = db.claim(max_jobs=9)
+    db.cancel(first.id)
+
+    db.ack(second)
+
+    assert [each.id for each in db.claim(max_jobs=9)] == ids[2:3]
+
+
+def test_a_job_cancelled_while_it_waits_keeps_nothing(db: Protocol) -> None:
+    ids = lane(db, 3)
+    db.cancel(ids[0])
+
+    assert [each.id for each in db.claim(max_jobs=9)] == ids[1:2]
+
+
+def test_a_cancelled_job_that_is_retried_waits_for_its_former_holder(db: Protocol) -> None:
+    [id] = lane(db, 1)
+    job = db.take()
+    db.cancel(id)
+
+    db.retry(id)
+    while_it_runs = db.claim()
+    db.ack(job)
+
+    assert while_it_runs == []
+    assert db.take().id == id
+
+
+def test_who_waits_behind_a_cancelled_job_is_told_so(db: Protocol) -> None:
+    [id] = lane(db, 1)
+    db.take(worker="ada")
+    db.cancel(id)
+
+    [waiting] = db.enqueue({"kind": "k", "lane": "l"})
+
+    assert waiting.behind == id
+    told = db.explain(waiting.id)
+    assert f"Lane l is busy: job {id} was cancelled, and ada has until " in told
+    [row] = db.table("select job, worker, running, waiting from holdfast.lanes")
+    assert (row.job, row.worker, row.running, row.waiting) == (id, "ada", 1, 1)
+
+
+def test_who_waits_for_a_limit_behind_a_cancelled_job_is_told_so(db: Protocol) -> None:
+    db.queue_set("default", limit=1)
+    id = db.put("k")
+    db.take()
+    db.cancel(id)
+
+    [waiting] = db.enqueue({"kind": "k"})
+
+    assert waiting.behind == id
+    assert db.explain(waiting.id) == "Queue default runs 1 job, its limit is 1."
+
+
+def test_a_lane_kept_by_a_cancelled_job_is_released_once_its_worker_is_gone(
+    db: Protocol, later: Later
+) -> None:
+    ids = lane(db, 2)
+    db.take(worker="ada", lease=timedelta(hours=1))
+    db.beat("ada")
+    db.cancel(ids[0])
+    release = "select outcome, job from holdfast.lane_release('default', 'l')"
+
+    [alive] = db.table(release)
+    later(seconds=61)
+    [gone] = db.table(release)
+
+    assert (alive.outcome, alive.job) == ("alive", ids[0])
+    assert (gone.outcome, gone.job) == ("released", ids[0])
+    assert [each.id for each in db.claim(max_jobs=9)] == ids[1:]
 
 
 def _tokens(db: Protocol) -> list[UUID]:

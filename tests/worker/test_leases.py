@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, LiteralString
 
 import psycopg
@@ -103,6 +104,51 @@ def test_a_cancelled_job_stops_its_handler_at_once(app: App, start: Start) -> No
     assert ended.wait(5)
     wait_for(lambda: running.worker.counts.lost == 1)
     assert handle.state() == "cancelled"
+
+
+@pytest.mark.parametrize("sort", ["async", "stubborn", "thread"])
+def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch, sort: str
+) -> None:
+    monkeypatch.setattr("holdfast.worker.asyncs.STUBBORN", 0.1 if sort == "stubborn" else 60.0)
+    began, go, ran = threading.Event(), threading.Event(), []
+
+    async def linger() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            while not go.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+
+    def linger_in_thread() -> None:
+        began.set()
+        go.wait(20)
+
+    task = app.task(kind="linger")(linger_in_thread if sort == "thread" else linger)  # type: ignore[type-var]
+
+    @app.task
+    def follow() -> None:
+        ran.append(go.is_set())
+
+    first = task.options(lane="one").enqueue()
+    running = start(lease=60)
+    assert began.wait(10)
+    wait_for(lambda: running.worker.hears)
+    second = follow.options(lane="one").enqueue()
+    assert first.cancel("enough")
+    wait_for(lambda: running.worker.counts.lost == 1)
+    if sort != "async":
+        # The worker has given the handler up: its slot is free for others, its lane is not.
+        wait_for(lambda: not running.worker._life.running())
+
+    assert second.state() == "queued"
+    assert "was cancelled" in app.client.explain(second.id)
+    go.set()
+
+    wait_for(lambda: second.state() is None)
+    assert ran == [True]
 
 
 def test_a_job_whose_lease_is_lost_is_not_held(app: App, start: Start, database: str) -> None:

@@ -138,8 +138,15 @@ left join holdfast.queue q on q.name = l.queue
 cross join lateral (
   select (array_agg(j.id order by j.lane_seq))[1] as job, (array_agg(j.worker order by j.lane_seq))[1] as worker,
          (array_agg(j.lease_until order by j.lane_seq))[1] as lease_until, count(*)::integer as running
-  from holdfast.job j
-  where j.part = l.part and j.queue = l.queue and j.lane = l.name and j.held
+  from (
+    select x.id, x.worker, x.lease_until, x.lane_seq
+    from holdfast.job x
+    where x.part = l.part and x.queue = l.queue and x.lane = l.name and x.held
+    union all
+    select g.id, g.worker, g.until, g.lane_seq
+    from holdfast.leaving g
+    where g.part = l.part and g.queue = l.queue and g.lane = l.name
+  ) j
 ) h
 cross join lateral (
   select count(*)::integer as waiting, greatest(holdfast.now() - min(x.run_at), '0') as oldest

@@ -98,6 +98,8 @@ class Worker:
         self._over = threading.Event()
         self._woken = threading.Event()
         self._owns_process = False
+        # Due from the start: one that is stopped early may beat before it has declared itself.
+        self._beat_at = 0.0
         self._failure: BaseException | None = None
         self._wake_main: Callable[[], None] = lambda: None
 

@@ -82,4 +82,5 @@ class AsyncRunner:
 
     def _abandon(self, job: CurrentJob) -> None:
         if not job.finished:
+            job.goes_on = True
             self._finish(job, stopped(job))

@@ -179,11 +179,16 @@ class Life:
     def finish(self, job: CurrentJob, settlement: Settlement | None) -> None:
         """Take in how a job ended; from any thread, and only once for each job.
 
-        Without a settlement there is nothing left to say to the database.
+        Without a settlement there is nothing left to say to the database. A second call says that
+        a handler that was given up has come to its end.
         """
         line = self._lines[job.lease.queue]
         with self._lock:
             if job.finished:
+                if job.goes_on and job.stopped is Stop.LOST:
+                    job.goes_on = False
+                    self._ended.append((job, None))
+                    self._bell.set()
                 return
             job.finished = True
             if settlement and (budget := self._budgets.get(job.kind)):
@@ -389,9 +394,13 @@ class Life:
             # What a handler enqueued before it ended is looked for after its end.
             for line in self._lines.values():
                 line.look_at, line.looks = 0.0, 0
-        settlements = []
+        settlements: list[tuple[CurrentJob, Settlement]] = []
         for job, settlement in ended:
-            if settlement is None:
+            if job.stopped is Stop.LOST and not (job.settled or job.ticket):
+                # It may have been cancelled: then its slot is kept until its handler has ended.
+                if not job.goes_on:
+                    settlements.append((job, Release(job.lease)))
+            elif settlement is None:
                 if job.settled:
                     self.counts.acked += 1
                 self.held.pop((job.id, job.lease.token), None)

@@ -43,6 +43,7 @@ class ThreadRunner:
 
     def stop(self, job: CurrentJob) -> None:
         """Give the job up; the handler may ask `job.assert_held()`, and cannot be interrupted."""
+        job.goes_on = True
         self._finish(job, stopped(job))
 
     def close(self) -> None:
@@ -55,11 +56,13 @@ class ThreadRunner:
         while job := self._jobs.get():
             settlement = copy_context().run(self._settlement, job)
             with self._lock:
-                if job.finished:
-                    return  # left behind; whoever took the place has its job
-                # Before finish, which may start the next job: this thread is free for it.
-                self._idle += 1
+                left_behind = job.finished
+                if not left_behind:
+                    # Before finish, which may start the next job: this thread is free for it.
+                    self._idle += 1
             self._finish(job, settlement)
+            if left_behind:
+                return  # whoever took the place has its job
 
     def _settlement(self, job: CurrentJob) -> Settlement | None:
         running.set(job)

@@ -2,6 +2,8 @@
 -- the order of becoming due. The caller makes the token: after a lost reply it asks held(token).
 -- durable => false lets the claim commit asynchronously: a claim lost in a crash is only redelivered.
 -- It is for a call that is a transaction of its own; it would loosen the caller's writes otherwise.
+-- Where a limit, a rate or a lane lets jobs in, the claim commits as the session does all the same: a claim
+-- that a crash forgot would let a second holder in beside the first.
 -- lease_for is the job's own lease, where it has one: its lease is then that long, not the claim's.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
@@ -30,21 +32,20 @@ declare
   v_turns  uuid[];     -- a fair queue's order
   v_lanes  boolean;    -- the ready order showed jobs that belong to lanes
   v_pass   boolean;    -- pass over them: they cannot be decided now
+  v_bound  boolean;    -- what is taken is let in by a limit, a rate or a lane
   v_moved  integer;
   v_struck integer;
   v_rounds integer := 0;
   known    record;
   v_got    integer;
   v_strikes boolean;   -- some are in force here
+  v_commit constant text := current_setting('synchronous_commit');
 begin
   if token is null or not coalesce(length(worker) between 1 and 200, false) or worker ~ '[[:cntrl:]]'
      or not coalesce(length(queue) between 1 and 120, false) or queue ~ '[[:cntrl:]]'
      or not coalesce(max_jobs between 1 and 10000, false)
      or not coalesce(lease > '0' and lease <= '1 year', true) or current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.refuse_claim(queue, worker, token, max_jobs, lease);
-  end if;
-  if not durable then
-    perform set_config('synchronous_commit', 'off', true);
   end if;
 
   select q as row,
@@ -62,8 +63,16 @@ begin
   v_fanout := coalesce(v_queue.fanout, 1);
   lease := coalesce(lease, v_queue.lease, interval '30 seconds');
   v_want := max_jobs;
+  if not durable then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+  v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
   if v_queue.adopted is not null then
     return query select c.* from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, v_now) c;
+    if found and not durable and (
+      v_bound or exists (select from holdfast.adopted a where a.part = v_queue.adopted and a.spec -> 'columns' ? 'lane')) then
+      perform set_config('synchronous_commit', v_commit, true);
+    end if;
     return;
   end if;
 
@@ -112,7 +121,7 @@ begin
         end if;
         v_moved := 0;
         if v_lanes then
-          select v_rows || p.chosen, p.moved into v_rows, v_moved
+          select v_rows || p.chosen, p.moved, v_bound or cardinality(p.chosen) > 0 into v_rows, v_moved, v_bound
           from holdfast.pick_lanes(v_queue, v_part, v_floors, v_want - coalesce(cardinality(v_rows), 0), kinds, v_now) p;
         end if;
         v_struck := 0;
@@ -151,6 +160,10 @@ begin
         get diagnostics v_got = row_count;
         v_want := v_want - v_got;
         max_jobs := max_jobs - v_got;
+        if v_bound and v_got > 0 and not durable then
+          durable := true;
+          perform set_config('synchronous_commit', v_commit, true);
+        end if;
         if v_queue.rate_limit is not null and v_got > 0 then
           insert into holdfast.rate_use (part, queue, lane, at, starts)
           values (v_base, claim.queue, '', v_now, v_got);
@@ -252,7 +265,10 @@ begin
       from generate_series(0, queue_row.fanout - 1) step
       cross join lateral (
         select from holdfast.job j
-        where j.part = ((base + step) % 64)::smallint and j.queue = queue_row.name and j.held) h));
+        where j.part = ((base + step) % 64)::smallint and j.queue = queue_row.name and j.held
+        union all
+        select from holdfast.leaving g
+        where g.part = ((base + step) % 64)::smallint and g.queue = queue_row.name) h));
   end if;
   if queue_row.rate_limit is not null then
     delete from holdfast.rate_use u
@@ -358,12 +374,16 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
+  v_leaving  constant bigint := (select count(*) from holdfast.leaving g where g.queue = let_in.queue);
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
   v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs, queue));
   v_helped   integer := v_promoted + v_reaped + holdfast.unstrike(max_jobs, queue);
   v_part     constant smallint := holdfast.queue_part(queue);
   v_lane     text := '';
 begin
+  if v_leaving > 0 then
+    v_helped := v_helped + v_leaving - (select count(*) from holdfast.leaving g where g.queue = let_in.queue);
+  end if;
   for look in 1 .. 10 loop
     select j.lane into v_lane
     from holdfast.job j

@@ -331,10 +331,17 @@ begin
       left join lateral (
         select s.slots, s.halted_by,
                array(
-                 select x.id
-                 from holdfast.job x
-                 where x.part = m.part and x.queue = m.queue and x.lane = m.lane and x.held
-                 order by x.lane_seq
+                 select h.id
+                 from (
+                   select x.id, x.lane_seq
+                   from holdfast.job x
+                   where x.part = m.part and x.queue = m.queue and x.lane = m.lane and x.held
+                   union all
+                   select g.id, g.lane_seq
+                   from holdfast.leaving g
+                   where g.part = m.part and g.queue = m.queue and g.lane = m.lane
+                 ) h
+                 order by h.lane_seq
                  limit s.slots) as running,
                array(
                  select x.id
@@ -392,6 +399,10 @@ begin
       select x.id, x.pos
       from holdfast.job x
       where x.part = ((holdfast.queue_part(v_queue.name) + step) % 64)::smallint and x.queue = v_queue.name and x.held
+      union all
+      select g.id, g.lane_seq
+      from holdfast.leaving g
+      where g.part = ((holdfast.queue_part(v_queue.name) + step) % 64)::smallint and g.queue = v_queue.name
     ) h
     order by h.pos);
   return case when cardinality(v_held) >= v_queue.lease_limit then v_held[1] end;

@@ -158,7 +158,9 @@ as $$
     select
       coalesce(l.lane_limit, (queue_row).lane_limit, 1)
       - (select count(*) from holdfast.job j
-         where j.part = lane_heads.part and j.queue = (queue_row).name and j.lane = n.name and j.held) as slots,
+         where j.part = lane_heads.part and j.queue = (queue_row).name and j.lane = n.name and j.held)
+      - (select count(*) from holdfast.leaving g
+         where g.part = lane_heads.part and g.queue = (queue_row).name and g.lane = n.name) as slots,
       case when l.rate_limit is null then 2147483647 else l.rate_limit - coalesce((
         select sum(u.starts) from holdfast.rate_use u
         where u.part = lane_heads.part and u.queue = (queue_row).name and u.lane = n.name
@@ -215,6 +217,70 @@ begin
     end if;
   end loop;
   return v_ready;
+end
+$$;
+
+-- let_go: the holders of cancelled jobs have stopped: their slots are free. ids and tokens are parallel; a pair
+-- that holds no slot any more is passed over.
+create or replace function holdfast.let_go(ids uuid[], tokens uuid[], at timestamptz)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_freed integer := 0;
+  these   record;
+begin
+  if not exists (select from holdfast.leaving) then
+    return 0;
+  end if;
+  for these in
+    with gone as (
+      delete from holdfast.leaving g
+      using (select distinct holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token)) u
+      where g.part = u.part and g.id = u.id and g.token = u.token
+      returning g.part, g.queue, g.lane
+    )
+    select g.part, array_agg(g.queue) as queues, array_agg(g.queue) filter (where g.lane is not null) as lane_queues,
+           array_agg(g.lane) filter (where g.lane is not null) as lanes, count(*) as slots
+    from gone g
+    group by g.part
+    order by g.part
+  loop
+    v_freed := v_freed + these.slots;
+    if these.lanes is not null then
+      perform holdfast.unblock(these.part, these.lane_queues, these.lanes, at);
+    end if;
+    perform holdfast.wake(these.queues, these.slots);   -- for jobs that only the limit kept waiting
+  end loop;
+  return v_freed;
+end
+$$;
+
+-- let_go_expired: cancelled jobs whose leases have ended before cut no longer keep their slots, of one queue or
+-- of all.
+create or replace function holdfast.let_go_expired(cut timestamptz, at timestamptz, only_queue text default null)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_ids    uuid[];
+  v_tokens uuid[];
+begin
+  if not exists (select from holdfast.leaving) then
+    return 0;
+  end if;
+  select array_agg(g.id), array_agg(g.token) into v_ids, v_tokens
+  from (
+    select x.id, x.token
+    from holdfast.leaving x
+    where x.until <= cut and (only_queue is null or x.queue = only_queue)
+    order by x.id
+    limit 1000
+    for update skip locked
+  ) g;
+  return case when v_ids is null then 0 else holdfast.let_go(v_ids, v_tokens, at) end;
 end
 $$;
 
@@ -290,7 +356,8 @@ $$;
 
 -- lane_release: let a lane go on that nobody works in. A halted lane is resumed; a job that holds the lane
 -- counts as expired if it was claimed more than a minute ago by a worker that was not seen for a minute, and
--- nobody outside has time left to answer for it. outcome: released, resumed, alive (nothing was done), free
+-- nobody outside has time left to answer for it. A cancelled job that keeps the lane is treated alike, except that
+-- nobody outside is waited for: it cannot be told. outcome: released, resumed, alive (nothing was done), free
 -- (nobody holds it), unknown (there is no such lane).
 create or replace function holdfast.lane_release(queue text, lane text, actor text default null)
 returns table (outcome text, job uuid, worker text)
@@ -336,6 +403,28 @@ begin
       return;
     end if;
   end loop;
+  select g.id, g.token, g.worker, life.alive into held
+  from holdfast.leaving g
+  cross join lateral (
+    select not coalesce(l.outside, false) and (
+             coalesce(l.claimed_at > v_now - interval '1 minute', false)
+             or exists (select from holdfast.worker w where w.name = g.worker and w.seen_at > v_now - interval '1 minute')) as alive
+    from (select 1) one
+    left join holdfast.lease l on l.part = g.part and l.token = g.token
+    limit 1
+  ) life
+  where g.part = v_part and g.queue = lane_release.queue and g.lane = lane_release.lane
+  order by life.alive, g.lane_seq
+  limit 1;
+  if found and held.alive then
+    return query select 'alive', held.id, held.worker;
+    return;
+  elsif found then
+    perform holdfast.note('lane_released', actor, null, queue, jsonb_build_object('lane', lane, 'job', held.id, 'worker', held.worker));
+    perform holdfast.let_go(array[held.id], array[held.token], v_now);
+    return query select 'released', held.id, held.worker;
+    return;
+  end if;
   select l.halted_by into v_halt from holdfast.lane l
   where l.part = v_part and l.queue = lane_release.queue and l.name = lane_release.lane;
   if v_halt is not null then

@@ -423,8 +423,18 @@ begin
     if v_lane.halted_by is not null then
       return format('Lane %s is halted since job %s died in it; retry, archive or purge that job to go on.', j.lane, v_lane.halted_by);
     end if;
-    select count(*) into v_count from holdfast.job h where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held;
+    v_count := (select count(*) from holdfast.job h where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held)
+      + (select count(*) from holdfast.leaving g where g.part = j.part and g.queue = j.queue and g.lane = j.lane);
     if v_count >= coalesce(v_lane.lane_limit, v_queue.lane_limit, 1) then
+      select g.id, g.worker, g.until into other
+      from holdfast.leaving g
+      where g.part = j.part and g.queue = j.queue and g.lane = j.lane
+      order by g.lane_seq
+      limit 1;
+      if found then
+        return format('Lane %s is busy: job %s was cancelled, and %s has until %s to stop its handler (%s of %s at a time).', j.lane, other.id,
+          other.worker, to_char(other.until, 'HH24:MI:SS TZ'), v_count, coalesce(v_lane.lane_limit, v_queue.lane_limit, 1));
+      end if;
       select h.id, h.worker, h.lease_until into other
       from holdfast.job h
       where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held
@@ -456,7 +466,12 @@ begin
   if v_queue.lease_limit is not null then
     select count(*) into v_count
     from generate_series(0, v_queue.fanout - 1) step
-    join holdfast.job h on h.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and h.queue = j.queue and h.held;
+    cross join lateral (
+      select from holdfast.job h
+      where h.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and h.queue = j.queue and h.held
+      union all
+      select from holdfast.leaving g
+      where g.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and g.queue = j.queue) h;
     if v_count >= v_queue.lease_limit then
       return format('Queue %s runs %s, its limit is %s.', j.queue, case when v_count = 1 then '1 job' else v_count || ' jobs' end, v_queue.lease_limit);
     end if;

@@ -2,7 +2,8 @@
 -- whether it changed, its state now, and if nothing changed, why. By filter: pass holdfast.find(…).
 
 -- cancel: stop jobs that wait or run. A running handler learns of it by its next touch or ack: lost. Its
--- worker is notified, as a hint to touch now.
+-- worker is notified, as a hint to touch now. The job has ended, and its key is free; a slot of a limit or a lane
+-- is free when the holder has let go (by ack, nack or release, which answer lost) or the lease has ended.
 create or replace function holdfast.cancel(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
@@ -542,6 +543,11 @@ begin
     select r.part, r.id, 'cancelled', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
            end_cancelled.at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.why, r.headers, r.payload
     from removed r
+  ), leaving as (
+    insert into holdfast.leaving (part, id, token, queue, lane, lane_seq, worker, until)
+    select r.part, r.id, r.token, r.queue, r.lane, r.lane_seq, r.worker, r.lease_until
+    from removed r
+    where r.held and how = 'cancelled'
   ), counted as (
     insert into holdfast.tally (part, queue, kind, queued, leased, cancelled)
     select r.part, r.queue, r.kind, -count(*) filter (where r.token is null), -count(*) filter (where r.token is not null), count(*)

@@ -142,6 +142,7 @@ begin
   end if;
 
   if gone.jobs < cardinality(ids) then
+    perform holdfast.let_go(ids, tokens, v_now);
     select gone.jobs + count(*) as jobs, gone.ids || array_agg(a.id) as ids, gone.tokens || array_agg(a.token) as tokens
     into gone
     from holdfast.settle_adopted(ids, tokens, 'ack', v_now) a;
@@ -436,6 +437,7 @@ begin
     v_outs := v_outs || these.outs;
   end loop;
   if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
+    perform holdfast.let_go(ids, tokens, v_now);
     select v_ids || array_agg(a.id), v_toks || array_agg(a.token), v_outs || array_agg(a.outcome) into v_ids, v_toks, v_outs
     from holdfast.settle_adopted(ids, tokens, 'nack', v_now, error_kinds, messages, tracebacks, delays, finals) a;
   end if;
@@ -498,6 +500,7 @@ begin
     perform holdfast.wake(freed.queues, cardinality(freed.ids));
   end if;
   if cardinality(freed.ids) is distinct from cardinality(ids) then
+    perform holdfast.let_go(ids, tokens, v_now);
     select freed.ids || array_agg(a.id) as ids, freed.tokens || array_agg(a.token) as tokens
     into freed
     from holdfast.settle_adopted(ids, tokens, 'release', v_now, delays => release_each.delays) a;
@@ -537,6 +540,7 @@ begin
     v_toks := v_toks || these.tokens;
   end loop;
   if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
+    perform holdfast.let_go(ids, tokens, v_now);
     select v_ids || array_agg(a.id), v_toks || array_agg(a.token) into v_ids, v_toks
     from holdfast.settle_adopted(ids, tokens, 'cancel', v_now, reason => reasons[1]) a;
   end if;

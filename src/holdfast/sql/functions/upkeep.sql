@@ -26,6 +26,7 @@ declare
   expired  record;
 begin
   select e.cut, e.back into v_cut, v_back from holdfast.expired_before(v_now) e;
+  perform holdfast.let_go_expired(v_cut, v_now, only_queue);
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
     exit when v_left <= 0;
