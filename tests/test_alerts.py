@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import psycopg
 import pytest
 
-from holdfast import App, Client, Finding, alerts
+from holdfast import App, Client, Finding, NewJob, alerts
 from holdfast.errors import Misuse
 from holdfast.upkeep import Upkeep
 from tests.conftest import Clock, Connect
@@ -161,6 +162,53 @@ def test_a_webhook_that_is_gone_or_nobody_answers(client: Client, inbox: Inbox) 
     assert errors["gone"] == ("dead", "Gone: the webhook was deleted")
     assert errors["silent"][0] == "queued"
     assert inbox.got == []
+
+
+def test_a_courier_survives_whatever_waits_and_signs_only_what_is_ours(
+    client: Client, inbox: Inbox, connect: Connect
+) -> None:
+    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    odd = ["null", "[]", "1e308", '"x"', "{}", '{"webhook": "ops"}', '{"webhook": 1, "event": []}']
+    forged = '{"webhook": "ops", "event": "anomaly.raised", "at": "now", "anomaly": {"code": "x"}}'
+    insert = """
+        insert into holdfast.job (part, id, queue, kind, payload)
+        select holdfast.queue_part(q), holdfast.new_id(q), q, %s, %s from (values (%s)) v(q)
+    """
+    with connect() as connection:
+        for payload in odd:
+            connection.execute(insert, [alerts.KIND, payload, alerts.DELIVERIES])
+        connection.execute(insert, ["invoice", forged, alerts.DELIVERIES])
+    kill(client)
+    client.detect(["job_died"])
+
+    assert alerts.deliver(client, "ada") == 1
+
+    assert inbox.events == ["anomaly.raised job_died"]
+    errors = {job.error for job in client.list(f"queue:{alerts.DELIVERIES}")}
+    assert errors == {"NotADelivery: not made by holdfast"}
+
+
+def test_nobody_but_holdfast_puts_jobs_among_its_own(client: Client) -> None:
+    job = client.enqueue("send").id
+    dead = client.enqueue("late", run_at=datetime(2100, 1, 1, tzinfo=UTC)).id
+    ours = "holdfast.alerts"
+    doors: list[Callable[[], Any]] = [
+        lambda: client.enqueue(alerts.KIND, queue=ours),
+        lambda: client.enqueue("send", queue="holdfast.", lane="a", key="b"),
+        lambda: client.enqueue_many([NewJob(kind="a"), NewJob(kind="b", queue=ours)]),
+        lambda: client.copy([NewJob(kind="send", queue=ours)]),
+        lambda: client.move([job, dead], ours),
+        lambda: client.schedule_set("nightly", kind="send", every=60, queue=ours),
+        lambda: client.operation_preview("move", "state:queued", queue=ours),
+    ]
+
+    for door in doors:
+        with pytest.raises(Misuse, match="belongs to Holdfast") as refused:
+            door()
+        assert refused.value.code == "HF211"
+
+    assert {one.queue for one in client.list()} == {"default"}
+    assert client.enqueue("send", queue="holdfast").created
 
 
 def test_deliveries_of_a_courier_that_stops_go_to_another(client: Client, inbox: Inbox) -> None:

@@ -1,4 +1,5 @@
 import importlib.util
+import json
 import os
 import pwd
 import select
@@ -617,3 +618,79 @@ def postmaster(directory: Path) -> int:
 
 def is_ours(path: Path) -> bool:
     return path.name.startswith("holdfast-")
+
+
+def test_a_planted_directory_deletes_nothing_outside_itself(home: Path) -> None:
+    victim = home / "precious"
+    victim.mkdir()
+    (victim / "work").write_text("of years")
+    pg = home / "pg"
+    with embedded.start(pg):
+        pass
+    about = {"socket": str(victim), "port": 5432, "version": "1", "source": "x", "tcp": False}
+    (pg / "server.json").write_text(json.dumps(about | {"launch": "x", "temporary": False}))
+
+    with embedded.start(pg):
+        pass
+
+    assert (victim / "work").read_text() == "of years"
+
+
+@pytest.mark.parametrize("planted", ["unpacked", "writable", "link"])
+def test_what_lies_in_the_working_directory_and_was_not_made_here_is_not_started(
+    home: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    monkeypatch.chdir(home)
+    with embedded.start():
+        pass
+    data = home / ".holdfast"
+    if planted == "unpacked":
+        # As tar and cp do: every file as it was, modes and owners too.
+        subprocess.run(["cp", "-a", data, home / "copy"], check=True)
+        shutil.rmtree(data)
+        (home / "copy").rename(data)
+    elif planted == "writable":
+        data.chmod(0o777)
+    else:
+        data.rename(home / "elsewhere")
+        data.symlink_to(home / "elsewhere")
+
+    with pytest.raises(EmbeddedUnavailable, match="refusing to start") as refused:
+        embedded.start()
+
+    assert "HOLDFAST_HOME=.holdfast" in refused.value.fix
+    if planted == "unpacked":
+        monkeypatch.setenv("HOLDFAST_HOME", ".holdfast")
+        embedded.start().stop()
+        monkeypatch.delenv("HOLDFAST_HOME")
+        embedded.start().stop()
+
+
+@as_root
+def test_root_does_not_start_what_somebody_else_left_in_the_working_directory(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    (home / ".holdfast").mkdir()
+    os.chown(home / ".holdfast", 65534, 65534)
+
+    with pytest.raises(EmbeddedUnavailable, match="refusing to start"):
+        embedded.start()
+
+
+@pytest.mark.parametrize("how", ["restore_command", "recovery.signal", "auto"])
+def test_data_set_up_for_recovery_runs_no_command(pg: Path, home: Path, how: str) -> None:
+    with embedded.start(pg):
+        pass
+    ran = home / "ran"
+    setting = f"restore_command = 'touch {ran}'\n"
+    if how == "recovery.signal":
+        (pg / "data" / "recovery.signal").write_text("")
+    name = "postgresql.auto.conf" if how == "auto" else "postgresql.conf"
+    with (pg / "data" / name).open("a") as configuration:
+        configuration.write(setting)
+
+    with pytest.raises(EmbeddedUnavailable, match="set up for recovery"):
+        embedded.start(pg)
+
+    assert not ran.exists()

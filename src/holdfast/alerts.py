@@ -8,7 +8,6 @@ import base64
 import hashlib
 import hmac
 import http.client
-import json
 import logging
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import psycopg
 
 from holdfast.client import Client
@@ -28,10 +28,20 @@ log = logging.getLogger("holdfast.anomalies")
 
 # Where deliveries wait; detectors tell of it in the log only.
 DELIVERIES = "holdfast.alerts"
+KIND = "holdfast.webhook"
 # Whoever is told has this long to answer.
 PATIENCE = 10.0
 _BATCH = 10
 
+
+class _Delivery(msgspec.Struct):
+    webhook: str
+    event: str
+    at: str
+    anomaly: msgspec.Raw
+
+
+_DELIVERY = msgspec.json.Decoder(_Delivery)
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 
 
@@ -99,13 +109,25 @@ def tell_log(changes: Iterable[AnomalyChange]) -> None:
 
 
 def _deliver_one(client: Client, lease: Lease) -> bool:
-    said = lease.payload
-    target = client.webhook_target(said["webhook"])
+    try:
+        said = _DELIVERY.decode(lease.payload_json)
+    except (ValueError, RecursionError):
+        said = None
+    if said is None or lease.kind != KIND:
+        # Whoever put it there, it is not ours to sign.
+        client.nack([lease], error_kind="NotADelivery", message="not made by holdfast", final=True)
+        return False
+    target = client.webhook_target(said.webhook)
     if target is None:
         client.nack([lease], error_kind="Gone", message="the webhook was deleted", final=True)
         return False
-    document = {"type": said["event"], "timestamp": said["at"], "data": said["anomaly"]}
-    problem = _post(*target, str(lease.id), json.dumps(document).encode())
+    document = {"type": said.event, "timestamp": said.at, "data": said.anomaly}
+    try:
+        problem = _post(*target, str(lease.id), msgspec.json.encode(document))
+    except Exception as error:
+        # One delivery that cannot be made must not keep the others.
+        log.exception("delivery failed", extra={"job": str(lease.id), "webhook": said.webhook})
+        problem = type(error).__name__
     if problem is None:
         client.ack([lease])
         return True

@@ -148,7 +148,7 @@ class Misuse(HoldfastError):
 
 
 class InvalidJob(Misuse):
-    """A job that cannot be enqueued: an unknown field, a bad name or value (HF201 to HF206)."""
+    """A job that cannot be enqueued: an unknown field, a bad name or value (HF201 to HF211)."""
 
     code = "HF201"
 

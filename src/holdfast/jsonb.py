@@ -5,7 +5,9 @@ msgspec does it, with pydantic's models added. What jsonb cannot hold is found b
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -33,6 +35,11 @@ def encode(value: Any) -> bytes:
     # msgspec writes NaN and the infinities as null, and silently lost numbers are the worst kind.
     if b"null" in text and (place := _find(plain(value), _not_finite)):
         raise Unfit(f"holds a number that JSON has no word for{place}")
+    # What msgspec writes of Python's numbers fits; JSON that somebody else wrote may not.
+    if type(value) is msgspec.Raw and _LONG.search(text) and _holds_beyond(text):
+        unfit = Unfit("holds a number beyond 1e308 or with too many decimals")
+        unfit.fix = "Send what is larger than a double can hold as a string."
+        raise unfit
     return text
 
 
@@ -121,5 +128,26 @@ def _not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
+def _holds_beyond(text: bytes) -> bool:
+    """Whether there is a number that a double cannot hold; the strings of a text do not count."""
+    return any(_beyond(number) for number in _NUMBER.findall(_STRING.sub(b'""', text)))
+
+
+def _beyond(number: bytes) -> bool:
+    try:
+        read = Decimal(number.decode())
+    except InvalidOperation:
+        return True
+    exponent = read.as_tuple().exponent
+    return abs(read) > _MOST or (isinstance(exponent, int) and exponent < -_DECIMALS)
+
+
 _ENCODER = msgspec.json.Encoder(enc_hook=_encoded)
+_MOST = Decimal(repr(sys.float_info.max))
+# Each is a byte to send, however short the number is written.
+_DECIMALS = 1000
+# Only of what has a long exponent, or many digits, a number beyond the range can be made.
+_LONG = re.compile(rb"[eE][+-]?[0-9]{3}|[0-9]{300}")
+_NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")

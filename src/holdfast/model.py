@@ -24,6 +24,12 @@ Overlap = Literal["queue", "skip", "cancel"]
 Duration = timedelta | float  # a plain number is seconds
 
 PARTS = 64
+# What no name may hold, as it stands in a character class: control characters, and those that are
+# invisible or turn the direction of text. Joiners of letters and of emoji are fine.
+UNSEEN = (
+    "\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b\\u200e\\u200f"
+    "\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb"
+)
 
 
 @lru_cache(1024)

@@ -29,7 +29,7 @@ CORPUS = [
     "*",
     "😀" * 20,
     "a" * 100,
-    "\u202egnp.exe",
+    "न\u200dम",
 ]
 TEXTS = pytest.mark.parametrize("text", CORPUS, ids=range(len(CORPUS)))
 
@@ -117,7 +117,9 @@ def test_a_text_in_a_filter_finds_or_is_refused(api: Api, client: Client, text: 
     assert _tables(client) == before
 
 
-@pytest.mark.parametrize("text", ["a\x00b", "a\nb", "\x1b[31m", "", "x" * 300, "\x85"])
+@pytest.mark.parametrize(
+    "text", ["a\x00b", "a\nb", "\x1b[31m", "", "x" * 300, "\x85", "\u202egnp.exe", "a\ufeff"]
+)
 @pytest.mark.parametrize("field", ["kind", "queue", "tenant", "lane"])
 def test_a_name_that_cannot_be_shown_is_refused(api: Api, field: str, text: str) -> None:
     answer = api.post("/v1/jobs", json={"kind": "a", field: text})

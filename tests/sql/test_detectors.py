@@ -614,8 +614,15 @@ def test_a_webhook_is_told_what_it_asked_for(db: Protocol, later: Later) -> None
 
 def test_troubles_with_deliveries_are_not_delivered(db: Protocol, later: Later) -> None:
     webhook(db, severity="info")
-    db.put("holdfast.webhook", queue="holdfast.alerts", max_attempts=1)
-    db.nack(db.take("holdfast.alerts"), message="cannot reach it")
+    db.put("send", max_attempts=1)
+    db.nack(db.take(), message="30 s")
+    detect(db, "job_died")
+    db.settle(
+        *(
+            {"id": str(told.id), "token": str(told.token), "verb": "nack", "final": True}
+            for told in db.claim("holdfast.alerts", max_jobs=9)
+        )
+    )
 
     assert [change.change for change in detect(db, "job_died")] == ["raised"]
     assert db.find("queue:holdfast.alerts state:queued") == []

@@ -74,6 +74,7 @@ _MISUSE: dict[str, type[HoldfastError]] = {
     "HF205": InvalidJob,
     "HF206": InvalidJob,
     "HF210": PayloadTooLarge,
+    "HF211": InvalidJob,
     "HF220": InvalidFilter,
     "HF221": InvalidSetting,
     "HF222": InvalidSetting,

@@ -18,6 +18,7 @@ from holdfast import cron, jsonb
 from holdfast.errors import InvalidJob, InvalidSchedule, PayloadTooLarge
 from holdfast.model import (
     PARTS,
+    UNSEEN,
     Ack,
     Cancel,
     Duration,
@@ -163,6 +164,12 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
             )
     _check_name("kind", job.kind, 200)
     _check_name("queue", job.queue, 120)
+    if job.queue.startswith("holdfast."):
+        raise InvalidJob(
+            f"queue {job.queue!r} belongs to Holdfast",
+            code="HF211",
+            fix='Names that begin with "holdfast." are reserved; choose another.',
+        )
     _check_name("tenant", job.tenant or "-", 200)
     if not 0 < len(job.subject or "-") <= 500:
         raise InvalidJob(f"subject {job.subject!r} is longer than 500 characters", code="HF202")
@@ -172,16 +179,17 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
     if attempts not in range(1, 32768):
         raise InvalidJob(f"max_attempts {attempts!r} is not a number from 1", code="HF204")
     payload = b"{}" if job.payload is None else encoded(job.payload, f"payload of {job.kind!r}")
-    if len(payload) > queue.payload_limit:
+    headers = None if job.headers is None else encoded(job.headers, "headers").decode()
+    size = len(payload) + len(headers or "")
+    if size > queue.payload_limit:
         raise PayloadTooLarge(
-            f"payload of {job.kind!r} is {len(payload)} bytes, "
+            f"payload of {job.kind!r} is {size} bytes, "
             f"the limit for queue {job.queue!r} is {queue.payload_limit}",
             fix="Store the data elsewhere and pass its address, or raise payload_limit.",
         )
     id = job.id or new_id(job.queue)
     # The random end of an id spreads a fanned-out queue evenly over its parts.
     part = (queue_part(job.queue) + id.int % queue.fanout) % PARTS
-    headers = None if job.headers is None else encoded(job.headers, "headers").decode()
     tenant = "" if job.tenant is None and queue.fair else job.tenant
     texts = (job.queue, job.kind, payload.decode(), headers, tenant, job.subject)
     name, kind, body, head, owner, subject = map(_copy_text, texts)
@@ -321,4 +329,4 @@ def _copy_text(value: str | None) -> str:
     return escaped.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(f"[{UNSEEN}]")

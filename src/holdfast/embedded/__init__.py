@@ -63,7 +63,9 @@ class Server:
         self.url = f"postgresql://postgres@/postgres?host={host}&port={port}"
         self.tcp_url: str | None = None
         if about["tcp"]:
-            password = (directory / "password").read_text().strip()
+            secret = os.open(directory / "password", os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(secret) as file:
+                password = file.read(200).strip()
             self.tcp_url = f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres"
         self._place: int | None = place
         atexit.register(self.stop)

@@ -2,6 +2,10 @@
 
 import hashlib
 import os
+import pwd
+import re
+import shlex
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -19,17 +23,24 @@ def place_for(data_dir: Path | str | None, *, temporary: bool) -> tuple[str, Pat
     else:
         home = Path(os.path.abspath(os.environ.get("HOLDFAST_HOME") or ".holdfast"))  # noqa: PTH100
         path = home / "pg"
+    # A directory that somebody named is one they know; what merely lies where a command was started
+    # may have been put there by anybody: unpacked from an archive, or made by another user.
+    named = temporary or data_dir is not None or bool(os.environ.get("HOLDFAST_HOME"))
     shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
     try:
         if not path.parent.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             if data_dir is None:
                 _ignore_in_git(path.parent)
+        if not named:
+            _check_found(path, shown)
         account = account_for(path)
         if account.switch and not account.can_enter(path.parent):
             _move_within_reach(path, account)
         directory = path.resolve()
         _own(directory, account, shown)
+        _check_seal(directory, shown, named=named)
+        _check_recovery(directory / "data", shown)
     except OSError as error:
         raise unusable(shown, error) from error
     return shown, directory, account
@@ -75,6 +86,97 @@ def _own(directory: Path, account: Account, shown: str) -> None:
     directory.chmod(0o700)
     if found.st_uid != account.uid:
         os.chown(directory, account.uid, account.gid)
+
+
+def _check_found(path: Path, shown: str) -> None:
+    """Refuse a directory that nobody named unless it is this user's, and only this user's."""
+    for place in (path.parent, path):
+        try:
+            found = place.lstat()
+        except FileNotFoundError:
+            continue
+        # Root's own link to where the account of the server can reach the data, see above.
+        link = stat.S_ISLNK(found.st_mode) and found.st_uid == 0 and place == path
+        owners = {os.geteuid()} if place == path.parent else {os.geteuid(), *_server_accounts()}
+        wrong = ""
+        if found.st_uid not in owners:
+            wrong = f"it belongs to user {name_of(found.st_uid)}"
+        elif not link and not stat.S_ISDIR(found.st_mode):
+            wrong = "it is not a directory"
+        elif not link and found.st_mode & 0o022:
+            wrong = "others may write to it"
+        if wrong:
+            raise _not_ours(shown, f"{place}: {wrong}")
+
+
+def _server_accounts() -> set[int]:
+    if os.geteuid() != 0:
+        return set()
+    known = (one for one in pwd.getpwall() if one.pw_name in ("postgres", "nobody"))
+    return {one.pw_uid for one in known}
+
+
+def _check_seal(directory: Path, shown: str, *, named: bool) -> None:
+    """Refuse data that was not made here: what is unpacked from an archive has no seal.
+
+    The seal says which file it is and when it was made, which only the kernel decides.
+    """
+    seal, made = directory / "seal", directory / "made"
+    if named or not any(one.name != ".gitignore" for one in directory.iterdir()):
+        if not _sealed(seal, made):
+            made.unlink(missing_ok=True)
+            seal.unlink(missing_ok=True)
+            os.close(os.open(seal, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400))
+            place = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+            with os.fdopen(place, "w") as file:
+                file.write(_mark(seal))
+    elif not _sealed(seal, made):
+        raise _not_ours(shown, "it was not made here: it was copied, or unpacked from an archive")
+
+
+def _sealed(seal: Path, made: Path) -> bool:
+    try:
+        with os.fdopen(os.open(made, os.O_RDONLY | os.O_NOFOLLOW), "r") as file:
+            return file.read(200) == _mark(seal)
+    except (OSError, ValueError):
+        return False
+
+
+def _mark(seal: Path) -> str:
+    found = seal.lstat()
+    return f"{found.st_dev}:{found.st_ino}:{found.st_ctime_ns}"
+
+
+def _check_recovery(data: Path, shown: str) -> None:
+    """Refuse data that would be recovered by running a command, or by asking another server."""
+    found = [name for name in ("recovery.signal", "standby.signal") if (data / name).exists()]
+    for name in ("postgresql.conf", "postgresql.auto.conf"):
+        with suppress(FileNotFoundError):
+            found += _RECOVERY.findall((data / name).read_text("utf-8", "replace"))
+    if found:
+        raise EmbeddedUnavailable(
+            f"the data in {shown} is set up for recovery: {', '.join(found)}",
+            fix="Start it with PostgreSQL's own pg_ctl, and name it in HOLDFAST_URL.",
+        )
+
+
+def _not_ours(shown: str, why: str) -> EmbeddedUnavailable:
+    return EmbeddedUnavailable(
+        f"refusing to start what lies in {shown}",
+        tried=[why],
+        fix=f"Delete it; or, if it is yours, say so once:  HOLDFAST_HOME={_home(shown)} holdfast …",
+    )
+
+
+def _home(shown: str) -> str:
+    return shlex.quote(str(Path(shown).parent))
+
+
+# Settings by which PostgreSQL runs a command, or follows another server, before anybody connects.
+_RECOVERY = re.compile(
+    r"^\s*(restore_command|recovery_end_command|archive_cleanup_command|primary_conninfo)\b(?!\s*=?\s*'')",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 def _ignore_in_git(home: Path) -> None:

@@ -8,9 +8,11 @@ is left. Only the standard library is imported, so that this watcher stays small
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_SOCKETS = re.compile(r"holdfast-[a-z0-9_]{8}")
 # Longer than any start, stop or initdb that still makes progress.
 PATIENCE = 90.0
 
@@ -27,7 +30,8 @@ def prepare(directory: Path) -> None:
     """Create the files that are locked, for the owner of the directory."""
     owner = directory.stat()
     for name in ("lock", "users"):
-        descriptor = os.open(directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(directory / name, flags, 0o600)
         if os.geteuid() == 0:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
         os.close(descriptor)
@@ -81,12 +85,17 @@ def vacant(directory: Path) -> bool:
 
 
 def state(directory: Path) -> dict[str, Any]:
-    """What the last starter wrote about its server; empty when there is none."""
+    """What the last starter wrote about its server; empty when there is none, or it is no use."""
     try:
-        found: dict[str, Any] = json.loads((directory / "server.json").read_text())
-    except (FileNotFoundError, ValueError):
+        with os.fdopen(os.open(directory / "server.json", os.O_RDONLY | os.O_NOFOLLOW)) as file:
+            found = json.loads(file.read(10_000))
+    except (OSError, ValueError):
         return {}
-    return found
+    fits = isinstance(found, dict) and all(
+        isinstance(found.get(name), kind)
+        for name, kind in (("socket", str), ("port", int), ("version", str), ("source", str))
+    )
+    return found if fits and _may_hold_sockets(directory, Path(found["socket"])) else {}
 
 
 def status(directory: Path) -> str:
@@ -110,10 +119,30 @@ def stop(directory: Path) -> None:
 
 def forget(directory: Path) -> None:
     """Remove what describes a server that runs no more."""
-    sockets = state(directory).get("socket", str(directory))
-    if sockets != str(directory):
-        shutil.rmtree(sockets, ignore_errors=True)
+    about = state(directory)
+    sockets = Path(about.get("socket", directory))
+    if sockets != directory:
+        # By their names, and never a tree: whatever else is there is not ours.
+        for name in (f".s.PGSQL.{about['port']}", f".s.PGSQL.{about['port']}.lock"):
+            with suppress(OSError):
+                (sockets / name).unlink()
+        with suppress(OSError):
+            sockets.rmdir()
     (directory / "server.json").unlink(missing_ok=True)
+
+
+def _may_hold_sockets(directory: Path, sockets: Path) -> bool:
+    """Whether sockets may be there: in the directory itself, or one made for them in /tmp."""
+    if sockets == directory:
+        return True
+    if sockets.parent != Path("/tmp") or not _SOCKETS.fullmatch(sockets.name):
+        return False
+    try:
+        found = sockets.lstat()
+    except FileNotFoundError:
+        return True
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    return private and found.st_uid == directory.stat().st_uid
 
 
 def start_watcher(directory: Path, launch: str) -> None:
@@ -147,7 +176,7 @@ def watch(directory: Path, launch: str) -> None:
 
 def _open(path: Path) -> int:
     # Never created here: the watcher must not bring a deleted directory back to life.
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _locked(descriptor: int, kind: int) -> bool:

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from holdfast.model import Missed, OnConflict, Overlap, Scope
+from holdfast.model import UNSEEN, Missed, OnConflict, Overlap, Scope
 
-_PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+_PRINTABLE = f"^[^{UNSEEN}]*$"
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
 QueueName = Annotated[str, Meta(min_length=1, max_length=120, pattern=_PRINTABLE)]
 Priority = Annotated[int, Meta(ge=0, le=9)]

@@ -94,6 +94,9 @@ def problem_of(error: Exception) -> Problem:
         return _as(error, status, headers=SOON if status == 503 else {})
     if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("54"):
         return Problem(422, "HF204", "a value is nested too deeply, or too long")
+    if isinstance(error, psycopg.DataError):
+        # No type of ours refused it, so the database did: a number or a time that it cannot hold.
+        return Problem(422, "HF204", "a value is out of range for the database")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Problem(503, "HF102", "the database cannot be used now", headers=SOON)
     return Problem(500, "HF000", f"the server failed: {type(error).__name__}")
@@ -136,6 +139,7 @@ TITLES = {
     "HF204": "Bad value",
     "HF207": "Token missing",
     "HF210": "Payload too large",
+    "HF211": "Reserved name",
     "HF219": "Bad finding",
     "HF220": "Bad filter",
     "HF221": "Bad setting",

@@ -72,10 +72,102 @@ begin
     perform holdfast.refuse('HF202', format('%s %L is %s characters long, the limit is %s', field, left(value, 40) || '…', length(value), longest));
   elsif value ~ '[[:cntrl:]]' then
     perform holdfast.refuse('HF202', format('%s %L holds a control character', field, value), null, 'Use printable characters only.');
+  elsif not holdfast.is_name(value) then
+    perform holdfast.refuse('HF202', format('%s holds an invisible character or one that turns the direction of text: %s', field,
+      left(to_json(regexp_replace(value, '[^ -~]', '?', 'g'))::text, 100)), null, 'Use printable characters only.');
   end if;
   return value;
 end
 $$;
+
+-- is_name: whether a text holds only what can be seen: no control characters, and none that are invisible or turn
+-- the direction of text, by which two names could look alike. Joiners of letters and of emoji are fine.
+create or replace function holdfast.is_name(value text)
+returns boolean
+language sql immutable parallel safe
+as $$
+  select value !~ '[\u0001-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]'
+$$;
+
+-- is_ours: whether a queue belongs to Holdfast itself: nobody else puts jobs there.
+create or replace function holdfast.is_ours(queue text)
+returns boolean
+language sql immutable parallel safe
+as $$ select starts_with(queue, 'holdfast.') $$;
+
+create or replace function holdfast.refuse_ours(queue text)
+returns void
+language plpgsql
+as $$
+begin
+  if holdfast.is_ours(queue) then
+    perform holdfast.refuse('HF211', format('queue %L belongs to Holdfast', left(queue, 120)), null,
+      'Names that begin with "holdfast." are reserved; choose another.');
+  end if;
+end
+$$;
+
+-- text_size: how many bytes a value takes as text, which is how it is sent. jsonb keeps 1e131071 in a dozen
+-- bytes, so a large value is written out piece by piece, once its numbers are known to be in range.
+create or replace function holdfast.text_size(value jsonb)
+returns bigint
+language plpgsql immutable parallel safe
+as $$
+declare
+  v_size  bigint := 0;
+  v_large jsonb[] := array[value];
+  turn    record;
+begin
+  if pg_column_size(value) <= 65536 then
+    return octet_length(value::text);
+  end if;
+  while v_large is not null loop   -- level by level: a value may be nested deeper than functions can be
+    select sum(c.size + case when pg_column_size(c.value) <= 65536 or c.size = 0 then octet_length(c.value::text) else 0 end) as size,
+           array_agg(c.value) filter (where pg_column_size(c.value) > 65536 and c.size > 0) as large
+    into turn
+    from unnest(v_large) l(value)
+    cross join lateral (
+      select e as value, 2 as size from jsonb_array_elements(case jsonb_typeof(l.value) when 'array' then l.value else '[]' end) e
+      union all
+      select e.value, 4 + octet_length(to_json(e.key)::text) from jsonb_each(case jsonb_typeof(l.value) when 'object' then l.value else '{}' end) e
+      union all
+      select l.value, 0 where not jsonb_typeof(l.value) in ('array', 'object')
+    ) c;
+    v_size := v_size + turn.size;
+    v_large := turn.large;
+  end loop;
+  return v_size;
+end
+$$;
+
+-- out_of_range: whether a value holds a number that a double cannot: no client could read it, and written out
+-- it may be thousands of times as long as it was.
+create or replace function holdfast.out_of_range(value jsonb)
+returns boolean
+language sql immutable parallel safe
+as $$ select value @? 'strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)' $$;
+
+-- check_value: refuse JSON that is longer than a limit when sent, or that holds a number out of range.
+create or replace function holdfast.check_value(what text, value jsonb, longest bigint)
+returns void
+language plpgsql
+as $$
+begin
+  if holdfast.out_of_range(value) then
+    perform holdfast.refuse('HF204', format('%s holds a number beyond 1e308', what), null,
+      'Numbers go up to what a double can hold, about 1.8e308; send what is larger as a string.');
+  elsif holdfast.text_size(value) > longest then
+    perform holdfast.refuse('HF210', format('%s is %s bytes, the limit is %s bytes', what, holdfast.text_size(value), longest), null,
+      'Store the data elsewhere and pass its address.');
+  end if;
+end
+$$;
+
+-- told: the beginning of a value, for a refusal.
+create or replace function holdfast.told(value jsonb, longest integer default 80)
+returns text
+language sql immutable parallel safe
+as $$ select case when pg_column_size(value) > 4000 then 'a large ' || jsonb_typeof(value) else left(value::text, longest) end $$;
 
 -- fingerprint: one group for errors that differ only in numbers, ids, quoted values and addresses.
 create or replace function holdfast.fingerprint(error_kind text, message text)

@@ -109,9 +109,10 @@ begin
      or pg_column_size(i.item) > 20000 or not holdfast.is_time(coalesce(i.item ->> 'since', 'now'))
   limit 1;
   if found then
-    perform holdfast.refuse('HF219', format('finding %s is not one: %s', v_bad.ord, left(v_bad.item::text, 200)), null,
+    perform holdfast.refuse('HF219', format('finding %s is not one: %s', v_bad.ord, holdfast.told(v_bad.item, 200)), null,
       'Fields are: ' || array_to_string(v_known, ', ') || '. title is a text, severity is info, warning or critical.');
   end if;
+  perform holdfast.check_value(format('finding %s', i.ord), i.item, 40000) from jsonb_array_elements(findings) with ordinality i(item, ord);
   select coalesce(array_agg(row(i.item ->> 'queue', coalesce(i.item ->> 'subject', ''), coalesce(i.item ->> 'severity', 'warning'),
     coalesce((i.item ->> 'since')::timestamptz, v_now), i.item ->> 'title', i.item ->> 'detail', i.item ->> 'suggestion',
     coalesce(nullif(i.item -> 'evidence', 'null'), '{}'))::holdfast.finding), '{}')
@@ -205,23 +206,33 @@ as $$
 $$;
 
 -- deliver: one job for each webhook that wants to know. Of troubles with these jobs themselves only the log tells.
+-- Stored here and not by enqueue, which lets nobody into this queue.
 create or replace function holdfast.deliver(handle text, change text, at timestamptz)
 returns void
 language plpgsql
 as $$
 declare
-  v_items jsonb;
+  v_part constant smallint := holdfast.queue_part('holdfast.alerts');
+  v_ids  uuid[];
 begin
-  select jsonb_agg(jsonb_build_object('kind', 'holdfast.webhook', 'queue', 'holdfast.alerts', 'max_attempts', 12, 'lease', 60,
-    'subject', a.id, 'payload', jsonb_build_object('webhook', w.name, 'event', 'anomaly.' || change, 'at', at,
-    'anomaly', to_jsonb(a))))
-  into v_items
-  from holdfast.anomalies a
-  join holdfast.webhook w on holdfast.gravity(a.severity) >= holdfast.gravity(w.severity)
-    and (w.codes is null or a.code = any(w.codes)) and (w.queues is null or a.queue = any(w.queues))
-  where a.id = deliver.handle and a.queue is distinct from 'holdfast.alerts';
-  if v_items is not null then
-    perform holdfast.enqueue(v_items);
+  with stored as (
+    insert into holdfast.job (part, id, queue, kind, run_at, created_at, max_attempts, lease_for, subject, tenant, by_kind, payload)
+    select v_part, holdfast.id_in(v_part), 'holdfast.alerts', 'holdfast.webhook', deliver.at, deliver.at, 12, '60 seconds', a.id,
+           case when q.fair then '' end, coalesce(q.by_kind, false),
+           jsonb_build_object('webhook', w.name, 'event', 'anomaly.' || change, 'at', deliver.at, 'anomaly', to_jsonb(a))
+    from holdfast.anomalies a
+    join holdfast.webhook w on holdfast.gravity(a.severity) >= holdfast.gravity(w.severity)
+      and (w.codes is null or a.code = any(w.codes)) and (w.queues is null or a.queue = any(w.queues))
+    left join holdfast.queue q on q.name = 'holdfast.alerts'
+    where a.id = deliver.handle and a.queue is distinct from 'holdfast.alerts'
+    returning id
+  )
+  select array_agg(s.id) into v_ids from stored s;
+  if v_ids is not null then
+    insert into holdfast.tally (part, queue, kind, queued, enqueued)
+    values (v_part, 'holdfast.alerts', 'holdfast.webhook', cardinality(v_ids), cardinality(v_ids));
+    perform holdfast.note_enqueued(v_part, i, 'holdfast.alerts', 'holdfast.webhook', deliver.at) from unnest(v_ids) i;
+    perform holdfast.wake(array['holdfast.alerts'], cardinality(v_ids));
   end if;
 end
 $$;

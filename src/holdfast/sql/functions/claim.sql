@@ -41,8 +41,8 @@ declare
   v_strikes boolean;   -- some are in force here
   v_commit constant text := current_setting('synchronous_commit');
 begin
-  if token is null or not coalesce(length(worker) between 1 and 200, false) or worker ~ '[[:cntrl:]]'
-     or not coalesce(length(queue) between 1 and 120, false) or queue ~ '[[:cntrl:]]'
+  if token is null or not coalesce(length(worker) between 1 and 200, false) or not holdfast.is_name(worker)
+     or not coalesce(length(queue) between 1 and 120, false) or not holdfast.is_name(queue)
      or not coalesce(max_jobs between 1 and 10000, false)
      or not coalesce(lease > '0' and lease <= '1 year', true) or current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.refuse_claim(queue, worker, token, max_jobs, lease);

@@ -36,11 +36,12 @@ begin
     items := jsonb_build_array(items);
   elsif items is null or jsonb_typeof(items) <> 'array' then
     perform holdfast.refuse('HF201', 'items must be a JSON array of objects',
-      format('got %s', coalesce(left(items::text, 80), 'null')),
+      format('got %s', coalesce(holdfast.told(items), 'null')),
       'For example: select * from holdfast.enqueue(''[{"kind": "greet", "payload": {"name": "Ada"}}]'')');
   end if;
 
-  select count(*) as jobs, bool_and(holdfast.item_ok(i.item)) as fine, max(pg_column_size(i.item)) as largest,
+  select count(*) as jobs, bool_and(holdfast.item_fields_ok(i.item)) as fine,
+         max(case when pg_column_size(i.item) > 4000 then 2147483647 else octet_length((i.item -> 'payload')::text) end)::bigint as largest,
          min(i.item ->> 'queue' collate "C") as first_queue, max(i.item ->> 'queue' collate "C") as last_queue,
          count(i.item ->> 'queue') as queues, count(i.item ->> 'id') as ids,
          not bool_or(i.item ?| '{delay,run_at,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}') as plain,
@@ -50,15 +51,22 @@ begin
   if batch.jobs = 0 then
     return;
   end if;
-  if not batch.fine or batch.largest > 100000 then
-    perform holdfast.check_items(items);
-  end if;
   if batch.queues = 0 then
     v_names := array['default'];
   elsif batch.queues = batch.jobs and batch.first_queue = batch.last_queue then
     v_names := array[batch.first_queue];
   else
     v_names := array(select distinct coalesce(i.item ->> 'queue', 'default') from jsonb_array_elements(items) i(item));
+  end if;
+  if batch.largest > 300 or not batch.plain then   -- what is shorter cannot hold a number of too many digits
+    batch.largest := holdfast.largest_of(items, batch.largest, batch.plain);
+  end if;
+  if not batch.fine or batch.largest > 100000 or not holdfast.queue_ok(v_names[1]) then
+    perform holdfast.check_items(items);
+  elsif cardinality(v_names) > 1 then
+    if exists (select from unnest(v_names) n where not holdfast.queue_ok(n)) then
+      perform holdfast.check_items(items);
+    end if;
   end if;
   if batch.plain and not repeat and cardinality(v_names) = 1 then
     v_plain := holdfast.enqueue_plain(items, v_names[1], batch.jobs, batch.ids, batch.largest, v_now, v_seed);
@@ -232,7 +240,7 @@ $$;
 -- enqueue_plain: the short way, for jobs with no more than a kind, a payload, a priority and an id, all in
 -- one queue: nothing is written speculatively. No ids where it cannot be taken.
 create or replace function holdfast.enqueue_plain(
-  items jsonb, queue text, jobs bigint, given bigint, largest integer, at timestamptz, seed bigint,
+  items jsonb, queue text, jobs bigint, given bigint, largest bigint, at timestamptz, seed bigint,
   out ids uuid[], out limited boolean)
 language plpgsql
 as $$
@@ -497,7 +505,7 @@ begin
   select i.ord, i.item, coalesce(q.payload_limit, 262144) as payload_limit into bad
   from jsonb_array_elements(items) with ordinality as i(item, ord)
   left join holdfast.queue q on q.name = coalesce(i.item ->> 'queue', 'default')
-  where not holdfast.item_ok(i.item) or not coalesce(holdfast.is_id(i.item ->> 'id'), true)
+  where not holdfast.item_ok(i.item) or not coalesce(holdfast.is_id(i.item ->> 'id'), true) or holdfast.out_of_range(i.item)
      or holdfast.item_size(i.item) > coalesce(q.payload_limit, 262144)
   limit 1;
   if found then
@@ -506,16 +514,48 @@ begin
 end
 $$;
 
--- item_size: what counts against the limit of a queue, in bytes.
+-- item_size: what counts against the limit of a queue, in bytes: payload and headers as they are sent.
 create or replace function holdfast.item_size(item jsonb)
 returns bigint
 language sql stable
 as $$
-  select coalesce(pg_column_size(item -> 'payload'), 0)::bigint + coalesce(pg_column_size(nullif(item -> 'headers', 'null')), 0)
+  select coalesce(holdfast.text_size(item -> 'payload'), 0) + coalesce(holdfast.text_size(nullif(item -> 'headers', 'null')), 0)
 $$;
 
--- item_ok: whether an item holds what it should, as far as one expression can tell quickly.
+-- largest_of: the size of the largest of these items; refuses them if one holds a number out of range. known is the
+-- size of the largest payload, if all are small.
+create or replace function holdfast.largest_of(items jsonb, known bigint, plain boolean)
+returns bigint
+language plpgsql
+as $$
+begin
+  if plain or known > 300 or items @? '$[*].headers' then
+    if holdfast.out_of_range(items) then
+      perform holdfast.check_items(items);
+    end if;
+    if not plain or known = 2147483647 then
+      known := (select max(holdfast.item_size(i.item)) from jsonb_array_elements(items) i(item));
+    end if;
+  end if;
+  return known;
+end
+$$;
+
+-- item_ok: whether an item holds what it should.
 create or replace function holdfast.item_ok(item jsonb)
+returns boolean
+language sql stable
+as $$ select holdfast.item_fields_ok(item) and coalesce(holdfast.queue_ok(item ->> 'queue'), true) $$;
+
+-- queue_ok: whether jobs may be put into a queue of this name.
+create or replace function holdfast.queue_ok(name text)
+returns boolean
+language sql immutable parallel safe
+as $$ select length(name) between 1 and 120 and holdfast.is_name(name) and not holdfast.is_ours(name) $$;
+
+-- item_fields_ok: the same, as far as one expression can tell quickly; the name of a queue is not looked at here, for
+-- the items of a call mostly share one.
+create or replace function holdfast.item_fields_ok(item jsonb)
 returns boolean
 language sql stable
 as $$
@@ -524,7 +564,7 @@ as $$
     and item - '{id,kind,payload,queue,priority,run_at,delay,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}'::text[] = '{}'
     and jsonb_typeof(item -> 'kind') = 'string'
     and length(item ->> 'kind') between 1 and 200
-    and not (item ->> 'kind') ~ '[[:cntrl:]]'
+    and holdfast.is_name(item ->> 'kind')
     and coalesce(item ->> 'id' like '________-____-____-____-____________', true)
     and holdfast.item_details_ok(item), false)
 $$;
@@ -535,8 +575,7 @@ returns boolean
 language sql stable
 as $$
   select
-    (item ->> 'queue' is null or jsonb_typeof(item -> 'queue') = 'string'
-      and length(item ->> 'queue') between 1 and 120 and not (item ->> 'queue') ~ '[[:cntrl:]]')
+    coalesce(jsonb_typeof(item -> 'queue') in ('string', 'null'), true)
     and (not item ? 'priority' or item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null'))
     and (not item ?| '{max_attempts,lease,delay,run_at,key,on_conflict,lane,tenant,headers,subject}' or (
       case when coalesce(jsonb_typeof(item -> 'max_attempts'), 'null') = 'null' then true
@@ -556,8 +595,8 @@ as $$
       and coalesce(jsonb_typeof(item -> 'key'), 'null') in ('string', 'number', 'null')
       and coalesce(jsonb_typeof(item -> 'subject'), 'null') in ('string', 'number', 'null')
       and coalesce(length(item ->> 'key') between 1 and 500 and octet_length(item ->> 'key') <= 1000, true)
-      and coalesce(length(item ->> 'lane') between 1 and 200 and not (item ->> 'lane') ~ '[[:cntrl:]]', true)
-      and coalesce(length(item ->> 'tenant') between 1 and 200 and not (item ->> 'tenant') ~ '[[:cntrl:]]', true)
+      and coalesce(length(item ->> 'lane') between 1 and 200 and holdfast.is_name(item ->> 'lane'), true)
+      and coalesce(length(item ->> 'tenant') between 1 and 200 and holdfast.is_name(item ->> 'tenant'), true)
       and coalesce(length(item ->> 'subject') between 1 and 500, true)
       and coalesce(jsonb_typeof(item -> 'headers'), 'null') in ('object', 'null')))
 $$;
@@ -591,7 +630,7 @@ declare
   v_field text;
 begin
   if jsonb_typeof(item) <> 'object' then
-    perform holdfast.refuse('HF201', format('%s is not an object: %s', v_item, left(item::text, 80)), null,
+    perform holdfast.refuse('HF201', format('%s is not an object: %s', v_item, holdfast.told(item)), null,
       'An item looks like {"kind": "greet", "payload": {"name": "Ada"}}.');
   end if;
   select k into v_field from jsonb_object_keys(item) k where not k = any(v_known) limit 1;
@@ -608,12 +647,13 @@ begin
   foreach v_field in array '{kind,queue,lane,tenant,key,subject}'::text[] loop
     if jsonb_typeof(item -> v_field) in ('array', 'object', 'boolean')
        or jsonb_typeof(item -> v_field) = 'number' and not v_field in ('key', 'subject') then
-      perform holdfast.refuse('HF202', format('%s %s of %s is not a text', v_field, left((item -> v_field)::text, 80), v_item));
+      perform holdfast.refuse('HF202', format('%s %s of %s is not a text', v_field, holdfast.told(item -> v_field), v_item));
     end if;
   end loop;
   perform holdfast.named('kind of ' || v_item, item ->> 'kind');
   if item ->> 'queue' is not null then
     perform holdfast.named('queue of ' || v_item, item ->> 'queue', 120);
+    perform holdfast.refuse_ours(item ->> 'queue');
   end if;
   foreach v_field in array '{lane,tenant}'::text[] loop
     if item ->> v_field is not null then
@@ -627,7 +667,7 @@ begin
     end if;
   end loop;
   if item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null') then
-    perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9', item -> 'priority', v_item), null, 'Nine goes first, zero is the default.');
+    perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9', holdfast.told(item -> 'priority'), v_item), null, 'Nine goes first, zero is the default.');
   end if;
   if item ->> 'run_at' is not null and not holdfast.is_time(item ->> 'run_at') then
     perform holdfast.refuse('HF204', format('run_at %L of %s is not a time', item ->> 'run_at', v_item), null, 'For example "2030-01-31T08:00:00Z".');
@@ -637,12 +677,17 @@ begin
   end if;
   foreach v_field in array '{max_attempts,lease,delay}'::text[] loop
     if not holdfast.item_details_ok(jsonb_build_object(v_field, item -> v_field)) then
-      perform holdfast.refuse('HF204', format('%s %s of %s is out of range', v_field, item -> v_field, v_item), null,
+      perform holdfast.refuse('HF204', format('%s %s of %s is out of range', v_field, holdfast.told(item -> v_field), v_item), null,
         'max_attempts is a whole number from 1; lease and delay are seconds, lease above zero.');
     end if;
   end loop;
   if not coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after') then
     perform holdfast.refuse('HF205', format('on_conflict %L of %s is not skip, replace or after', item ->> 'on_conflict', v_item));
+  end if;
+  if holdfast.out_of_range(item) then
+    perform holdfast.refuse('HF204', format('%s of %s (%s) holds a number beyond 1e308',
+      case when holdfast.out_of_range(item -> 'payload') then 'payload' else 'headers' end, v_item, item ->> 'kind'), null,
+      'Numbers go up to what a double can hold, about 1.8e308; send what is larger as a string.');
   end if;
   if holdfast.item_size(item) > payload_limit then
     perform holdfast.refuse('HF210',
@@ -650,7 +695,7 @@ begin
         holdfast.item_size(item), coalesce(item ->> 'queue', 'default'), payload_limit),
       null, 'Store the data elsewhere and pass its address, or raise payload_limit of the queue.');
   end if;
-  perform holdfast.refuse('HF201', format('headers of %s must be an object, got %s', v_item, left((item -> 'headers')::text, 80)));
+  perform holdfast.refuse('HF201', format('headers of %s must be an object, got %s', v_item, holdfast.told(item -> 'headers')));
 end
 $$;
 
@@ -884,6 +929,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform holdfast.named('queue', queue, 120);
+  perform holdfast.refuse_ours(queue);
   perform holdfast.named('kind', k) from unnest(kinds) k;
   if cardinality(kinds) is distinct from cardinality(counts) or exists (select from unnest(counts) c where c is null or c < 0) then
     perform holdfast.refuse('HF208', 'counts must be one number from zero for each kind');
@@ -954,5 +1000,39 @@ as $$
 begin
   perform holdfast.named('worker', worker);
   perform pg_notify('holdfast', E'\n' || ping.worker);
+end
+$$;
+
+-- check_row: refuse a row that a producer inserted and enqueue would not have stored.
+create or replace function holdfast.check_row()
+returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if new.run_at between '0001-01-02 00:00Z' and '9999-12-30 00:00Z' and new.created_at between '2000-01-01 00:00Z' and '9999-12-30 00:00Z'
+     and new.max_attempts >= 1 and new.part between 0 and 63 and holdfast.queue_ok(new.queue)
+     and length(new.kind) between 1 and 200 and holdfast.is_name(new.kind)
+     and new.tenant is null and new.subject is null and new.headers is null
+     and pg_column_size(new.payload) <= 4000 and octet_length(new.payload::text) <= 300 then
+    return null;   -- most of them
+  end if;
+  perform holdfast.named('queue', new.queue, 120);
+  perform holdfast.refuse_ours(new.queue);
+  perform holdfast.named('kind', new.kind);
+  if new.tenant <> '' then
+    perform holdfast.named('tenant', new.tenant);
+  end if;
+  if not holdfast.is_time(new.run_at::text) or not holdfast.is_time(new.created_at::text) or new.created_at < '2000-01-01 00:00Z' then
+    perform holdfast.refuse('HF204', format('run_at %s or created_at %s is out of range', new.run_at, new.created_at), null,
+      'For example "2030-01-31T08:00:00Z".');
+  end if;
+  if new.max_attempts < 1 or not new.part between 0 and 63 then
+    perform holdfast.refuse('HF204', format('max_attempts %s or part %s is out of range', new.max_attempts, new.part), null,
+      'max_attempts is a whole number from 1; part is that of the queue, holdfast.queue_part(queue).');
+  end if;
+  perform holdfast.check_items(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('kind', new.kind, 'queue', new.queue, 'subject', new.subject))
+    || jsonb_build_object('payload', new.payload, 'headers', new.headers)));
+  return null;
 end
 $$;

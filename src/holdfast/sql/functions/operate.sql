@@ -275,6 +275,7 @@ declare
   v_done   uuid[];
 begin
   perform holdfast.named('queue', queue, 120);
+  perform holdfast.refuse_ours(queue);
   v_done := array(select m.id from holdfast.moved(v_stored, queue, reason, actor) m);
   return query
     select a.id, a.changed, a.state, a.detail, holdfast.locate(a.id)

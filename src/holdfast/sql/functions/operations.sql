@@ -36,6 +36,7 @@ begin
   end if;
   if verb = 'move' then
     perform holdfast.named('queue', arguments ->> 'queue', 120);
+    perform holdfast.refuse_ours(arguments ->> 'queue');
   end if;
   if most < 1 then
     perform holdfast.refuse('HF225', format('most is %s', most), null, 'It is at least 1; leave it out for all.');

@@ -99,10 +99,11 @@ begin
      or pg_column_size(i.item) > 10000
   limit 1;
   if found then
-    perform holdfast.refuse('HF201', format('item %s declares no kind: %s', v_bad.ord, left(v_bad.item::text, 200)), null,
+    perform holdfast.refuse('HF201', format('item %s declares no kind: %s', v_bad.ord, holdfast.told(v_bad.item, 200)), null,
       'For example {"kind": "invoice", "done_when": true}.');
   end if;
   perform holdfast.named('kind', i.item ->> 'kind') from jsonb_array_elements(kinds) i(item);
+  perform holdfast.check_value(format('declaration of kind %L', i.item ->> 'kind'), i.item, 20000) from jsonb_array_elements(kinds) i(item);
 
   insert into holdfast.kind as k (name, done_when, about, declared_at)
   select distinct on (i.item ->> 'kind')

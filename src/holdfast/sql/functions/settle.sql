@@ -94,6 +94,9 @@ begin
   if jsonb_typeof(results) <> 'array' or jsonb_array_length(results) <> cardinality(ids) then
     perform holdfast.refuse('HF208', format('results must be a JSON array of %s values, one per id', cardinality(ids)));
   end if;
+  if results is not null then
+    perform holdfast.check_results(ids, results);
+  end if;
   if exists (select from holdfast.queue q where q.keep_done > '0' or q.activity = 'all') then
     select bool_or(q.keep_done > '0'), array_agg(q.name) filter (where q.activity = 'all') into v_keeps, v_told
     from holdfast.queue q
@@ -158,6 +161,23 @@ begin
       left join lateral (select x.* from holdfast.lost(u.id, u.token, 'ack') x where d.id is null limit 1) l on true
       order by u.nth;
   end if;
+end
+$$;
+
+-- check_results: refuse results that are too long for the queues of their jobs, or hold a number out of range.
+create or replace function holdfast.check_results(ids uuid[], results jsonb)
+returns void
+language plpgsql
+as $$
+begin
+  perform holdfast.check_value(format('result of job %s', u.id), r.value, coalesce((
+    select q.payload_limit
+    from holdfast.job j
+    join holdfast.queue q on q.name = j.queue
+    where j.part = holdfast.part_of(u.id) and j.id = u.id), 262144))
+  from unnest(ids) with ordinality u(id, nth)
+  cross join lateral (select results -> (u.nth - 1)::integer as value) r
+  where r.value is not null and (pg_column_size(r.value) > 4000 or octet_length(r.value::text) > 300);
 end
 $$;
 
@@ -254,7 +274,7 @@ begin
     if jsonb_typeof(v_bad.item) = 'object' and v_bad.item ->> 'token' is null then
       perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null, 'The token of the claim proves the lease.');
     end if;
-    perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, left(v_bad.item::text, 200)), null,
+    perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, holdfast.told(v_bad.item, 200)), null,
       'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason.');
   end if;
 
@@ -360,9 +380,10 @@ begin
   end
   limit 1;
   if found then
-    perform holdfast.refuse('HF208', format('progress %s is %s', v_bad.ord, left(v_bad.said::text, 200)), null,
+    perform holdfast.refuse('HF208', format('progress %s is %s', v_bad.ord, holdfast.told(v_bad.said, 200)), null,
       'It is null, or an object such as {"done": 3, "total": 20, "note": "page 3"}.');
   end if;
+  perform holdfast.check_value('progress', p.said - 'note', 2000) from jsonb_array_elements(progress) p(said) where jsonb_typeof(p.said) = 'object';
 end
 $$;
 

@@ -29,9 +29,10 @@ begin
     perform holdfast.named('kind', kind);
   end if;
   if jsonb_typeof(payload) <> 'object' or payload = '{}' or pg_column_size(payload) > 8192 then
-    perform holdfast.refuse('HF228', format('payload %s is not what a payload could contain', left(payload::text, 200)), null,
+    perform holdfast.refuse('HF228', format('payload %s is not what a payload could contain', holdfast.told(payload, 200)), null,
       'Give an object with at least one member, such as {"user": 42}.');
   end if;
+  perform holdfast.check_value('payload of the strike', payload, 8192);
   perform holdfast.check_length('expires', expires, '100 years');
   if expires = '0' then
     perform holdfast.refuse('HF228', 'expires is 0: the strike would be over at once', null, 'Leave it out for one that is lifted by hand.');
