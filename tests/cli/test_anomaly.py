@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any
 
@@ -166,6 +166,27 @@ def test_a_queue_is_explained_and_forecast(holdfast: Run, client: Client, clock:
     )
     assert holdfast("queue", "forecast", "nonsense").err.startswith("HF311")
     assert holdfast("queue", "explain", "nonsense").err.startswith("HF311")
+
+
+def test_a_queue_that_also_fills_takes_longer_to_be_drained(
+    holdfast: Run, client: Client, clock: Clock
+) -> None:
+    client.enqueue_many(_jobs(180))
+    client.detect()
+    clock.advance(seconds=20)
+    client.ack(client.claim(worker="w1", limit=60))
+    client.enqueue_many(_jobs(20))
+    client.detect()
+
+    now = client.now()
+    [told] = holdfast("queue", "forecast", "--json").json
+    left = datetime.fromisoformat(told["drained_at"]) - now
+
+    # 140 wait, three are finished a second and one arrives: 70 seconds, not 47.
+    assert told["waiting"] == 140
+    assert told["finishing"] == pytest.approx(3 * told["arriving"], rel=0.01)
+    at_this_pace = told["waiting"] / (told["finishing"] - told["arriving"])
+    assert left.total_seconds() == pytest.approx(at_this_pace, abs=10)
 
 
 def test_a_queue_that_fills_is_never_drained(holdfast: Run, client: Client, clock: Clock) -> None:

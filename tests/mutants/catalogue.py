@@ -9,6 +9,7 @@ Each is one edit of one file, kept as data in `catalogue.toml`:
     new     what it is replaced by
     breaks  the capability that is then broken, as a sentence that no longer holds
     tests   the tests named for that capability: files, or single tests
+    proves  what it breaks of docs/reference/sources.md, if anything
 """
 
 import ast
@@ -42,6 +43,7 @@ class Mutant:
     breaks: str
     tests: tuple[str, ...]
     within: str = ""
+    proves: tuple[str, ...] = ()
 
     def planted(self, text: str) -> str:
         """Return a file's text with the fault in it; raises Stale if it does not fit."""
@@ -68,7 +70,11 @@ class Mutant:
 def mutants(catalogue: Path = CATALOGUE) -> list[Mutant]:
     """Return all planted faults, in the order of the catalogue."""
     read = tomllib.loads(catalogue.read_text("utf-8"))
-    return [Mutant(**{**one, "tests": tuple(one["tests"])}) for one in read["mutant"]]
+    lists = ("tests", "proves")
+    return [
+        Mutant(**{**one, **{name: tuple(one.get(name, ())) for name in lists}})
+        for one in read["mutant"]
+    ]
 
 
 def missing_tests(mutant: Mutant, root: Path = ROOT) -> Iterator[str]:

@@ -41,22 +41,31 @@ class Result:
     seconds: float
     by: str = ""
     told: str = ""
+    failed: tuple[str, ...] = ()
 
 
 def run(
-    mutants: Sequence[Mutant], *, jobs: int = 2, patience: float = TIMEOUT, root: Path = ROOT
+    mutants: Sequence[Mutant],
+    *,
+    jobs: int = 2,
+    patience: float = TIMEOUT,
+    root: Path = ROOT,
+    thorough: bool = False,
 ) -> Iterator[Result]:
-    """Plant each of these faults and yield what became of it, as it is known."""
+    """Plant each of these faults and yield what became of it, as it is known.
+
+    `thorough` runs all of its tests, where otherwise the first that fails is enough.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as place:
         clean = Path(place, "clean")
         shutil.copytree(root, clean, ignore=_LEFT_OUT, symlinks=True)
         with ThreadPoolExecutor(jobs) as pool:
-            asked = [pool.submit(_run_one, one, clean, patience) for one in mutants]
+            asked = [pool.submit(_run_one, one, clean, patience, thorough) for one in mutants]
             for done in as_completed(asked):
                 yield done.result()
 
 
-def _run_one(mutant: Mutant, clean: Path, patience: float) -> Result:
+def _run_one(mutant: Mutant, clean: Path, patience: float, thorough: bool) -> Result:
     began = monotonic()
     tree = clean.parent / mutant.name
     try:
@@ -68,7 +77,7 @@ def _run_one(mutant: Mutant, clean: Path, patience: float) -> Result:
     try:
         (tree / mutant.file).unlink()
         (tree / mutant.file).write_text(edited, "utf-8")
-        code, told = _tested(mutant, tree, patience)
+        code, told = _tested(mutant, tree, patience, [] if thorough else ["-x"])
     finally:
         shutil.rmtree(tree, ignore_errors=True)
     seconds = monotonic() - began
@@ -78,14 +87,16 @@ def _run_one(mutant: Mutant, clean: Path, patience: float) -> Result:
     if code == 0:
         return Result(mutant, SURVIVED, seconds)
     if code == 1 and failed and _NOT_SET_UP not in told:
-        return Result(mutant, KILLED, seconds, by=failed[0])
+        return Result(mutant, KILLED, seconds, by=failed[0], failed=tuple(failed))
     return Result(mutant, BROKEN, seconds, told=told[-3000:])
 
 
-def _tested(mutant: Mutant, tree: Path, patience: float) -> tuple[int | None, str]:
+def _tested(
+    mutant: Mutant, tree: Path, patience: float, options: Sequence[str]
+) -> tuple[int | None, str]:
     """Run the tests in a copy of the tree; returns how they ended, None if not in time."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=short", "--no-header"]
-    command += ["-p", "no:cacheprovider", *mutant.tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "--no-header"]
+    command += ["-p", "no:cacheprovider", *options, *mutant.tests]
     # Before what is installed, so that programs which the tests start have the fault as well.
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(

@@ -473,6 +473,19 @@ def test_what_stays_within_its_threshold_is_not_raised(
     next(story, None)
 
 
+def test_a_lease_was_stolen_only_from_a_worker_that_lives_on(db: Protocol, later: Later) -> None:
+    tune(db, "lease_stolen", enabled=True)
+    for worker in ("ada", "bob"):
+        db.put(queue=worker)
+        db.beat(worker, kinds=["work"])
+        db.take(worker, worker)
+    later(seconds=31)
+    db.reap()
+    db.beat("ada")
+
+    assert [change.title for change in detect(db, "lease_stolen")] == ["ada lost a lease and lives"]
+
+
 def test_every_detector_has_a_case(db: Protocol) -> None:
     codes = {row.code for row in db.table("select code from holdfast.detector_catalogue")}
 

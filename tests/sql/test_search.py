@@ -67,6 +67,18 @@ def test_a_leading_minus_leaves_exactly_what_the_term_does_not_find(
     assert others == every - found
 
 
+@pytest.mark.proves("S3.25")
+def test_what_waits_can_be_looked_at_by_its_kind(filled: Protocol) -> None:
+    truth = filled.table(
+        "select id from holdfast.job where kind = 'k1' and token is null and queue = 'q3'"
+    )
+
+    found = filled.list("state:queued kind:k1 queue:q3", max_jobs=1000)
+
+    assert {job.id for job in found} == {row.id for row in truth}
+    assert {(job.kind, job.state, job.queue) for job in found} == {("k1", "queued", "q3")}
+
+
 def test_a_list_has_the_newest_first_and_goes_on_behind_its_last(filled: Protocol) -> None:
     filled.put(queue="q3")
     newest = filled.table("select id from holdfast.job order by created_at desc, id desc limit 1")

@@ -28,7 +28,7 @@ def test_a_claim_leases_the_job_to_the_worker(db: Protocol) -> None:
     assert job.lease_until == leased.lease_until > leased.run_at
 
 
-@pytest.mark.proves("S0.28", "S3.18", "S3.25", "S4.17")
+@pytest.mark.proves("S0.28", "S3.18", "S3.36", "S4.17")
 def test_the_oldest_goes_first_inside_a_priority(db: Protocol) -> None:
     order = [1, 9, 0, 9, 1, 5]
     ids = [db.put(priority=priority) for priority in order]
@@ -68,7 +68,7 @@ def test_a_job_is_not_given_before_its_time(db: Protocol, later: Later) -> None:
     assert [job.id for job in db.claim()] == [id]
 
 
-@pytest.mark.proves("S0.27", "S3.18", "S3.25", "S4.18")
+@pytest.mark.proves("S0.27", "S3.18", "S4.18")
 @pytest.mark.parametrize("by_kind", [False, True])
 def test_a_worker_is_given_only_the_kinds_it_knows(db: Protocol, by_kind: bool) -> None:
     db.queue_set("default", by_kind=by_kind)

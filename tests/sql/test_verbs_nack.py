@@ -91,11 +91,10 @@ def test_the_newest_failures_are_read_first(db: Protocol, later: Later) -> None:
         db.nack(db.take(), message="boom")
         later(seconds=1)
 
-    rows = db.connection.execute(
-        "select id from holdfast.jobs where state = 'dead' order by ended_at desc limit 100"
-    ).fetchall()
+    db.put()
 
-    assert [id for (id,) in rows] == list(reversed(ids))
+    assert [job.id for job in db.list("state:dead")] == list(reversed(ids))
+    assert [job.id for job in db.list("state:dead", max_jobs=2)] == [ids[2], ids[1]]
 
 
 def test_a_delay_is_kept(db: Protocol, later: Later) -> None:
@@ -110,6 +109,7 @@ def test_a_delay_is_kept(db: Protocol, later: Later) -> None:
     assert [job.id for job in db.claim()] == [id]
 
 
+@pytest.mark.proves("S3.36")
 def test_backoff_doubles_up_to_its_cap(db: Protocol, later: Later) -> None:
     db.queue_set("default", backoff=10, backoff_cap=35)
     db.enqueue(*[{"kind": "k", "max_attempts": 9}] * 40)
