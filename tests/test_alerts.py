@@ -109,6 +109,8 @@ def test_an_anomaly_is_delivered_signed_and_so_is_its_end(
         eventually(lambda: inbox.got)
         clock.advance(minutes=6)
         eventually(lambda: len(inbox.got) == 2)
+        # Whoever was told knows before the database does.
+        eventually(lambda: client.queue(alerts.DELIVERIES).done == 2)
 
     assert inbox.events == ["anomaly.raised job_died", "anomaly.resolved job_died"]
     headers, body = inbox.got[0]
@@ -119,7 +121,6 @@ def test_an_anomaly_is_delivered_signed_and_so_is_its_end(
     told = json.loads(body)["data"]
     assert told["title"] == "1 send died"
     assert told["suggestion"] == "holdfast dead groups"
-    assert client.queue(alerts.DELIVERIES).done == 2
 
 
 def test_a_coded_secret_is_decoded() -> None:
@@ -145,6 +146,26 @@ def test_what_does_not_arrive_is_tried_again_later(
 
     assert (waiting.attempt, waiting.error) == (1, f"DeliveryFailed: {told}")
     assert [headers["webhook-id"] for headers, _ in inbox.got] == [str(waiting.id)] * 2
+
+
+def test_what_goes_on_failing_is_tried_ever_later(
+    client: Client, inbox: Inbox, clock: Clock
+) -> None:
+    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    kill(client)
+    client.detect(["job_died"])
+    inbox.answers = [500] * 4
+
+    waits = []
+    for _ in range(4):
+        before = client.now()
+        assert alerts.deliver(client, "ada") == 0
+        [waiting] = client.list(f"queue:{alerts.DELIVERIES}")
+        waits.append((waiting.run_at - before).total_seconds())
+        clock.advance(seconds=waits[-1])
+        client.upkeep()
+
+    assert waits == [pytest.approx(wait, abs=4) for wait in (5, 15, 45, 135)]
 
 
 def test_a_webhook_that_is_gone_or_nobody_answers(client: Client, inbox: Inbox) -> None:

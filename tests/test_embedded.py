@@ -329,7 +329,8 @@ def test_a_port_asks_for_the_password(pg: Path) -> None:
 
 def test_only_the_owner_can_reach_the_socket_and_the_data(pg: Path) -> None:
     with embedded.start(pg) as server:
-        places = (server.data_dir, server.data_dir / "data")
+        [socket] = server.data_dir.glob(".s.PGSQL.*[0-9]")
+        places = (server.data_dir, server.data_dir / "data", socket)
         modes = {stat.S_IMODE(place.stat().st_mode) for place in places}
 
     assert modes == {0o700}

@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 
 from tests.mutants.catalogue import Mutant, mutants
-from tests.mutants.planting import KILLED, TIMEOUT, Result, run
+from tests.mutants.planting import KILLED, TIMEOUT, Result, failing, run
 from tools import sources
 
 # What needs a browser, or the machine for itself, is left out where all marked tests are run.
@@ -48,13 +48,18 @@ def main() -> int:
         print(_line(result, len(results), len(chosen)), flush=True)
         if result.verdict != KILLED and result.told:
             print(result.told, flush=True)
+    # A test that fails anyway has noticed nothing.
+    noticed = [result.by.partition("[")[0] for result in results if result.verdict == KILLED]
+    unsound = failing(noticed, patience=30 * 60.0) if noticed else []
     verdicts = [result.verdict for result in results]
     told = ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys([KILLED, *verdicts]))
     print(f"\n{len(results)} planted: {told}")
     for result in results:
         if result.verdict != KILLED:
             print(f"  {result.verdict:9} {result.mutant.name}: {result.mutant.breaks}")
-    return int(any(verdict != KILLED for verdict in verdicts))
+    for test in unsound:
+        print(f"  fails without any fault: {test}")
+    return int(bool(unsound) or any(verdict != KILLED for verdict in verdicts))
 
 
 def _marks(chosen: list[Mutant], jobs: int) -> int:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,6 +65,15 @@ def run(
                 yield done.result()
 
 
+def failing(tests: Iterable[str], *, patience: float = TIMEOUT, root: Path = ROOT) -> list[str]:
+    """Run tests without any fault; returns those that fail: they say nothing about faults."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as place:
+        clean = Path(place, "clean")
+        shutil.copytree(root, clean, ignore=_LEFT_OUT, symlinks=True)
+        _, told = _tested(sorted(set(tests)), clean, patience, [])
+    return _FAILED.findall(told)
+
+
 def _run_one(mutant: Mutant, clean: Path, patience: float, thorough: bool) -> Result:
     began = monotonic()
     tree = clean.parent / mutant.name
@@ -77,7 +86,7 @@ def _run_one(mutant: Mutant, clean: Path, patience: float, thorough: bool) -> Re
     try:
         (tree / mutant.file).unlink()
         (tree / mutant.file).write_text(edited, "utf-8")
-        code, told = _tested(mutant, tree, patience, [] if thorough else ["-x"])
+        code, told = _tested(mutant.tests, tree, patience, [] if thorough else ["-x"])
     finally:
         shutil.rmtree(tree, ignore_errors=True)
     seconds = monotonic() - began
@@ -92,11 +101,11 @@ def _run_one(mutant: Mutant, clean: Path, patience: float, thorough: bool) -> Re
 
 
 def _tested(
-    mutant: Mutant, tree: Path, patience: float, options: Sequence[str]
+    tests: Sequence[str], tree: Path, patience: float, options: Sequence[str]
 ) -> tuple[int | None, str]:
     """Run the tests in a copy of the tree; returns how they ended, None if not in time."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "--no-header"]
-    command += ["-p", "no:cacheprovider", *options, *mutant.tests]
+    command += ["-p", "no:cacheprovider", *options, *tests]
     # Before what is installed, so that programs which the tests start have the fault as well.
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(

@@ -51,6 +51,39 @@ def ask(server: Serving, entry: Entry, headers: dict[str, str] | None = None) ->
         return api.request(entry.method, path, json=body, headers=headers)
 
 
+# What is not an operator's alone although it changes nothing, and what needs more than one.
+ODD = {
+    "GET /v1/doctor": "operate",
+    "GET /v1/tokens": "admin",
+    "POST /v1/lanes/{lane:path}/release": "admin",
+    "DELETE /queue/clear": "admin",
+    "DELETE /activity/clear": "admin",
+    "DELETE /queues/{queue:path}": "admin",
+}
+PRODUCES = {"enqueue", "bulk", "batch", "restore"}
+CONSUMES = {"claim", "ack", "nack", "release", "touch", "settle", "dequeue", "dequeue_many"}
+
+
+def scope_by_what_it_does(entry: Entry) -> str:
+    path = re.sub("^/queue(?=/activity/)", "", entry.path.removeprefix("/api"))
+    if odd := ODD.get(f"{entry.method} {path}"):
+        return odd
+    does, _, family = entry.handler.__name__, *entry.handler.__module__.rpartition(".")[1:]
+    if family in ("produce", "consume", "relay"):
+        if does in PRODUCES:
+            return "produce"
+        return "consume" if does.removesuffix("_many") in CONSUMES or does in CONSUMES else "?"
+    if family == "people":
+        return "admin"
+    return "read" if entry.method == "GET" else "operate"
+
+
+def test_an_address_needs_the_scope_of_what_it_does() -> None:
+    needed = {name_of(entry): entry.scope for entry in NEEDED}
+
+    assert needed == {name_of(entry): scope_by_what_it_does(entry) for entry in NEEDED}
+
+
 @pytest.mark.parametrize("entry", NEEDED, ids=name_of)
 def test_every_address_is_closed_to_strangers(closed: Serving, entry: Entry) -> None:
     answer = ask(closed, entry)

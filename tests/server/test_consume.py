@@ -235,8 +235,10 @@ def test_a_claim_that_waits_finds_within_seconds_what_nobody_told_it_of(
     waiting = Thread(target=wait)
     waiting.start()
     with psycopg.connect(client.url, autocommit=True) as connection:
-        # Once it waits, nobody knows of it any more.
+        # Once it has looked and waits, nobody knows of it any more.
         _until(lambda: connection.execute("delete from holdfast.waiter").rowcount > 0)
+        [live] = server.server._live.values()
+        _until(lambda: time.monotonic() - live.waits._looked["mail"] > 0.5)
         job = client.enqueue("a", queue="mail")
         waiting.join()
 

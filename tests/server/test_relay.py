@@ -212,8 +212,12 @@ def test_events_are_seen_as_they_happen(server: Serving, api: Api) -> None:
 
 
 @pytest.mark.proves("S4.29", "S4.31", "S4.34")
-def test_servers_alone_take_back_what_nobody_answers_for(serve: Serve, client: Client) -> None:
-    with serve().client() as one, serve().client() as other:
+@pytest.mark.parametrize("servers", [1, 2])
+def test_servers_alone_take_back_what_nobody_answers_for(
+    serve: Serve, client: Client, servers: int
+) -> None:
+    started = [serve() for _ in range(servers)]
+    with started[0].client() as one, started[-1].client() as other:
         one.post(
             "/queue/message",
             json={"type": "a", "payload": {}, "ack_timeout_seconds": 0.5, "max_attempts": 2},

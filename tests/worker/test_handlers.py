@@ -69,6 +69,24 @@ def test_handlers_run_side_by_side_up_to_the_slots_of_their_queue(app: App, drai
     assert most == 3
 
 
+def test_jobs_claimed_ahead_wait_for_a_slot(app: App, drain: Drain) -> None:
+    now = most = 0
+
+    @app.task
+    async def short() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+
+    # So short that many are claimed before there is a slot for them.
+    app.enqueue_many(short.call() for _ in range(1000))
+    drain(concurrency=3)
+
+    assert most == 3
+
+
 def test_current_knows_the_job_and_its_attempt(app: App, drain: Drain) -> None:
     seen: list[Any] = []
 

@@ -55,6 +55,27 @@ def test_a_job_ten_times_as_long_as_its_lease_runs_once(app: App, start: Start, 
     assert runs == [1]
 
 
+def test_a_lease_is_renewed_well_before_anybody_stops_believing_in_it(
+    app: App, start: Start
+) -> None:
+    renewed = []
+
+    @app.task
+    def long() -> None:
+        job = holdfast.current()
+        first = job.deadline
+        while job.deadline == first and job.held():
+            time.sleep(0.01)
+        renewed.append(first - time.monotonic())
+
+    long.enqueue()
+    start(lease=6.0)
+    wait_for(lambda: bool(renewed))
+
+    # At a third, when 3.4 seconds are left; how late a busy machine is must not matter.
+    assert renewed[0] > 0.5
+
+
 @pytest.mark.parametrize(("lease", "margin"), [(5.0, 0.5), (60.0, 1.0)])
 def test_a_lease_counts_from_before_the_claim_and_is_believed_in_a_little_less(
     app: App, start: Start, monkeypatch: pytest.MonkeyPatch, lease: float, margin: float
