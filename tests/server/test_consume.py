@@ -290,6 +290,34 @@ def test_a_client_that_goes_away_while_it_waits_leaves_nothing_leased(
     assert client.get(job.id).attempt == 0
 
 
+def test_a_client_that_goes_away_while_its_claim_is_under_way_leaves_nothing_leased(
+    server: Serving, client: Client
+) -> None:
+    client.queue_set("mail", limit=5)
+    client.claim("mail", worker="first")  # the gate is there from the first claim on
+    gone = _ask_to_claim(server, {"worker": "gone", "queues": ["mail"], "wait": 30})
+    _until(lambda: _waiting(server) == 1)
+    [live] = server.server._live.values()
+    _until(lambda: time.monotonic() - live.waits._looked["mail"] > 0.5)
+    [place] = live.waits._places["mail"]
+
+    with psycopg.connect(client.url) as gate, psycopg.connect(client.url) as watcher:
+        gate.execute("select from holdfast.gate where queue = 'mail' for update")
+        job = client.enqueue("a", queue="mail")
+        blocked = (
+            "select count(*) from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
+            " and application_name = 'holdfast server'"
+        )
+        watcher.autocommit = True
+        _until(lambda: watcher.execute(blocked, [gate.info.backend_pid]).fetchone() == (1,))
+        gone.close()
+        _until(lambda: place.gone)
+    _until(lambda: _waiting(server) == 0)
+
+    back = client.get(job.id)
+    assert (back.state, back.attempt) == ("queued", 0)
+
+
 @pytest.mark.parametrize("wait", [0, 30])
 def test_what_was_claimed_for_a_client_that_has_gone_is_back_within_two_seconds(
     server: Serving, client: Client, wait: int

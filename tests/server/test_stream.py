@@ -207,6 +207,29 @@ def test_a_token_of_some_queues_is_told_of_those(serve: Serve, client: Client) -
     assert [row["queue"] for row in tick["data"]["queues"]] == ["mail"]
 
 
+def test_a_token_of_some_queues_watches_no_job_of_another(serve: Serve, client: Client) -> None:
+    some = client.token_create("php", ["read"], queues=["mail"]).secret
+    every = client.token_create("ada", ["read"]).secret
+    own, foreign = client.enqueue("a", queue="mail"), client.enqueue("a", queue="secret")
+    path = f"/v1/events/stream?watch={own.id},{foreign.id}"
+    server = serve(ways=["token"])
+    with (
+        watching(server, path, Authorization=f"Bearer {some}") as watcher,
+        watching(server, path, Authorization=f"Bearer {every}") as witness,
+    ):
+        first = watcher.next("job")
+        for _ in range(2):
+            witness.next("job")
+        client.cancel([foreign.id])
+        seen = witness.next("job")
+        client.cancel([own.id])
+        second = watcher.next("job")
+
+    assert (seen["data"]["id"], seen["data"]["state"]) == (str(foreign.id), "cancelled")
+    assert (first["data"]["id"], first["data"]["state"]) == (str(own.id), "queued")
+    assert (second["data"]["id"], second["data"]["state"]) == (str(own.id), "cancelled")
+
+
 def test_a_ping_comes_when_nothing_happens(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
