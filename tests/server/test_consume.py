@@ -230,7 +230,7 @@ def test_a_claim_that_waits_finds_within_seconds_what_nobody_told_it_of(
 
     def wait() -> None:
         with server.client() as api:
-            got.extend(claim(api, queues=["mail"], wait=20))
+            got.extend(claim(api, queues=["mail"], wait=50))
 
     waiting = Thread(target=wait)
     waiting.start()
@@ -240,7 +240,7 @@ def test_a_claim_that_waits_finds_within_seconds_what_nobody_told_it_of(
         [live] = server.server._live.values()
         _until(lambda: time.monotonic() - live.waits._looked["mail"] > 0.5)
         job = client.enqueue("a", queue="mail")
-        waiting.join()
+        waiting.join(20)  # well before its time is up: then it would look once more
 
     assert [lease["id"] for lease in got] == [str(job.id)]
 

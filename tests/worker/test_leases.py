@@ -406,7 +406,42 @@ def test_a_part_that_fails_ends_the_worker_with_its_error(
         Worker(app).run()
 
 
-def test_a_handler_past_its_deadline_is_refused_effects_and_goes_on_until_somebody_knows(
+@pytest.mark.parametrize("sort", ["async", "thread"])
+def test_past_its_deadline_a_handler_gets_no_transaction_although_nobody_took_its_job(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch, sort: str
+) -> None:
+    def unreachable(self: Client, *args: Any, **options: Any) -> Any:
+        raise Unavailable("planted")
+
+    monkeypatch.setattr(Client, "touch", unreachable)
+    raised: list[BaseException] = []
+
+    @app.task(kind="work")
+    async def awork() -> None:
+        job = holdfast.current()
+        while job.held():
+            await asyncio.sleep(0.02)
+        with pytest.raises(LeaseLost) as refused:
+            async with job.transaction():
+                pass
+        raised.append(refused.value)
+
+    def work() -> None:
+        job = holdfast.current()
+        while job.held():
+            time.sleep(0.02)
+        with pytest.raises(LeaseLost) as refused, job.transaction():
+            pass
+        raised.append(refused.value)
+
+    (awork if sort == "async" else app.task(kind="thread")(work)).enqueue()
+    start(lease=1, upkeep=False, concurrency=1)
+    wait_for(lambda: bool(raised))
+
+    assert "was not renewed in time" in str(raised[0])
+
+
+def test_a_handler_past_its_deadline_does_not_hold_its_job_and_goes_on_until_somebody_knows(
     app: App, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, fenced, go = threading.Event(), threading.Event(), threading.Event()
