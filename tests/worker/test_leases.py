@@ -415,6 +415,7 @@ def test_past_its_deadline_a_handler_gets_no_transaction_although_nobody_took_it
 
     monkeypatch.setattr(Client, "touch", unreachable)
     raised: list[BaseException] = []
+    entered: list[bool] = []
 
     @app.task(kind="work")
     async def awork() -> None:
@@ -423,7 +424,7 @@ def test_past_its_deadline_a_handler_gets_no_transaction_although_nobody_took_it
             await asyncio.sleep(0.02)
         with pytest.raises(LeaseLost) as refused:
             async with job.transaction():
-                pass
+                entered.append(True)
         raised.append(refused.value)
 
     def work() -> None:
@@ -431,7 +432,7 @@ def test_past_its_deadline_a_handler_gets_no_transaction_although_nobody_took_it
         while job.held():
             time.sleep(0.02)
         with pytest.raises(LeaseLost) as refused, job.transaction():
-            pass
+            entered.append(True)
         raised.append(refused.value)
 
     (awork if sort == "async" else app.task(kind="thread")(work)).enqueue()
@@ -439,6 +440,7 @@ def test_past_its_deadline_a_handler_gets_no_transaction_although_nobody_took_it
     wait_for(lambda: bool(raised))
 
     assert "was not renewed in time" in str(raised[0])
+    assert entered == []
 
 
 def test_a_handler_past_its_deadline_does_not_hold_its_job_and_goes_on_until_somebody_knows(
