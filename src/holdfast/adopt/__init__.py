@@ -6,7 +6,7 @@ again where it failed. What the rows are worth is decided by their status, befor
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, LiteralString
@@ -17,7 +17,15 @@ from psycopg.rows import dict_row, scalar_row
 from psycopg.types.json import Jsonb
 
 from holdfast import conninfo
-from holdfast.adopt.catalog import key_of, literal_sql, locate, name_sql
+from holdfast.adopt.catalog import (
+    act_for,
+    ask_owner,
+    key_of,
+    literal_sql,
+    locate,
+    name_sql,
+    pin_names,
+)
 from holdfast.adopt.plan import Choices, Plan, Planner, Step
 from holdfast.errors import AdoptionBlocked, CannotAdopt, Refused
 from holdfast.jitter import uniform
@@ -31,6 +39,7 @@ __all__ = [
     "link",
     "plan",
     "reconcile",
+    "refresh",
     "report",
     "unadopt",
     "unlink",
@@ -46,6 +55,7 @@ def plan(url: str, table: str, choices: Choices | None = None, *, source: str = 
     A plan that was begun is returned as it was made, with what is done of it.
     """
     with _connection(url, source) as connection:
+        act_for(connection, locate(connection, table)[0])
         return _begun(connection, table) or Planner(connection, table, choices or Choices()).plan()
 
 
@@ -67,14 +77,7 @@ def adopt(
                 continue
             told(f"{number}/{len(made.steps)} {step.name}")
             if step.do:
-                _apply(
-                    connection,
-                    step.name,
-                    step.do,
-                    alone=step.alone,
-                    index=step.index,
-                    patience=patience,
-                )
+                _apply(connection, step, step.do, relation=made.relation, patience=patience)
             _mark(connection, made.part, step.name, True)
 
 
@@ -95,23 +98,54 @@ def unadopt(
     with _connection(url, source) as connection:
         made = _begun(connection, table)
         if made is None:
-            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
-        _let_go(connection, made, force)
-        wider = _wider(connection, made, force)
+            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopted")
+        there = connection.execute("select to_regclass(%s)", [made.relation]).fetchone() != (None,)
+        if there:
+            act_for(connection, made.relation)
+            _let_go(connection, made, force)
+        wider = _wider(connection, made, force) if there else ()
         for step in reversed(made.steps):
+            on_table = step.name not in ("the verbs", "counters and queue")
+            if on_table and not there:
+                continue
             if step.undo and step.name in made.done and not step.name.startswith(wider):
                 told(f"undo {step.name}")
-                _apply(
-                    connection,
-                    step.name,
-                    step.undo,
-                    alone=step.alone,
-                    index=step.index,
-                    patience=patience,
-                )
+                _apply(connection, step, step.undo, relation=made.relation, patience=patience)
                 _mark(connection, made.part, step.name, False)
         connection.execute("delete from holdfast.adopted where part = %s", [made.part])
     return made
+
+
+def refresh(url: str, table: str, *, source: str = "") -> Plan:
+    """Generate anew what an adopted table needs, after it or its owner was changed.
+
+    Columns that were renamed are followed; rows that could not be written stay to be retried.
+    """
+    with _connection(url, source) as connection:
+        made = _begun(connection, table)
+        if made is None:
+            raise CannotAdopt(
+                f"table {table} is not adopted", fix="Adopt it:  holdfast adopt TABLE"
+            )
+        relation, _, _ = locate(connection, table)
+        act_for(connection, relation)
+        try:
+            with connection.transaction():
+                connection.execute("select holdfast.readopt_one(%s::smallint)", [made.part])
+        except psycopg.Error as error:
+            raise CannotAdopt(
+                f"{relation}: {error.diag.message_primary}", fix=error.diag.message_hint or ""
+            ) from error
+        for step in made.steps:
+            if step.name.startswith("trigger: "):
+                statement = step.do.replace(f" on {made.relation} ", f" on {relation} ")
+                _apply(
+                    connection, step, statement, relation=relation, patience=timedelta(seconds=60)
+                )
+        connection.execute("select from holdfast.recount_adopted(%s::smallint)", [made.part])
+        renewed = _begun(connection, table)
+        assert renewed
+        return renewed
 
 
 def adopted(url: str, *, source: str = "") -> list[dict[str, Any]]:
@@ -125,7 +159,7 @@ def report(url: str, table: str, *, source: str = "") -> list[dict[str, Any]]:
     with _connection(url, source) as connection:
         made = _begun(connection, table)
         if made is None:
-            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
+            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopted")
         cursor = connection.cursor(row_factory=dict_row)
         return cursor.execute(_REPORT, [made.part]).fetchall()
 
@@ -140,7 +174,7 @@ def reconcile(
     with _connection(url, source) as connection:
         made = _begun(connection, table)
         if made is None:
-            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopt --list")
+            raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopted")
         cursor = connection.cursor(row_factory=dict_row)
         return cursor.execute(
             "select * from holdfast.reconcile_adopted(%s::smallint, dry_run => %s)",
@@ -165,7 +199,7 @@ def link(
         key = key_of(connection, relation)
         prefix = f"{name}:" if prefix is None else prefix
         words = ", ".join(literal_sql(word) for word in (prefix, *key))
-        _apply(
+        _run(
             connection,
             "link",
             f"create or replace trigger holdfast_link after delete on {relation} "
@@ -182,7 +216,7 @@ def unlink(
     """Undo `link`."""
     with _connection(url, source) as connection:
         relation, _, _ = locate(connection, table)
-        _apply(
+        _run(
             connection,
             "unlink",
             f"drop trigger if exists holdfast_link on {relation}",
@@ -193,19 +227,25 @@ def unlink(
 def _connection(url: str, source: str) -> psycopg.Connection:
     parameters = conninfo.parameters(url, application_name="holdfast adopt")
     try:
-        return psycopg.connect(**parameters)
+        connection = psycopg.connect(**parameters)
     except psycopg.OperationalError as error:
         raise conninfo.cannot_connect(url, error, source=source) from error
+    pin_names(connection)
+    return connection
 
 
 def _begun(connection: psycopg.Connection, table: str) -> Plan | None:
-    relation, _, _ = locate(connection, table)
-    row = connection.execute(
-        "select queue, part, spec, steps from holdfast.adopted where relation = %s", [relation]
-    ).fetchone()
+    """The plan of a table that is adopted, by its name of now or, if it is gone, of then."""
+    try:
+        relation, _, name = locate(connection, table)
+    except CannotAdopt:
+        relation, name = "", table
+    row = connection.execute(_BEGUN, [relation, relation or None, name, name]).fetchone()
     if row is None:
+        if not relation:
+            locate(connection, table)  # says what is wrong with the name
         return None
-    queue, part, spec, stored = row
+    queue, part, spec, stored, relation = row
     steps = [Step(s["name"], s["do"], s["undo"], s["alone"], s.get("index", "")) for s in stored]
     done = tuple(s["name"] for s in stored if s["done"])
     return Plan(queue, relation, part, spec, steps, {}, done=done)
@@ -257,28 +297,45 @@ def _mark(connection: psycopg.Connection, part: int, name: str, done: bool) -> N
 
 def _apply(
     connection: psycopg.Connection,
-    name: str,
+    step: Step,
     statement: str,
     *,
-    alone: bool = False,
-    index: str = "",
+    relation: str,
     patience: timedelta,
 ) -> None:
-    if alone:
-        _apply_alone(connection, statement, index)
-        return
+    """Run a statement of a plan; what changes the table, with the rights of the table's owner.
+
+    To look at the rows for a constraint calls what its owner has put there.
+    """
+    if step.alone:
+        _apply_alone(connection, statement, step.index)
+    elif statement.startswith(("alter table", "create or replace trigger", "drop trigger")):
+        query = "select holdfast.run_as_owner(%s::regclass, %s)"
+        _run(connection, step.name, query, [relation, statement], patience=patience)
+    else:
+        _run(connection, step.name, statement, patience=patience)
+
+
+def _run(
+    connection: psycopg.Connection,
+    name: str,
+    statement: str,
+    values: Sequence[str] | None = None,
+    *,
+    patience: timedelta,
+) -> None:
     give_up = time.monotonic() + patience.total_seconds()
     while True:
         try:
             with connection.transaction():
                 connection.execute(f"set local lock_timeout = {WAITS // timedelta(milliseconds=1)}")
-                connection.execute(statement)
+                connection.execute(statement, values)
             return
         except pg.InsufficientPrivilege as error:
             raise Refused(
                 f"user {connection.info.user} may not do this: {error.diag.message_primary}",
                 why=f"It was step {name!r}; what was done before stays done.",
-                fix="Adopt as a user who owns both the table and the schema of Holdfast.",
+                fix="Adopt as a superuser, or as a member of the table's owner and of Holdfast's.",
             ) from error
         except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
             if time.monotonic() > give_up:
@@ -326,10 +383,11 @@ def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str
     status = name_sql(made.spec["status"])
     for constraint, values in made.spec["widened"].items():
         words = ", ".join(map(literal_sql, values))
-        row = connection.execute(
-            f"select count(*) from {made.relation} where {status}::text in ({words})"
-        ).fetchone()
-        rows = row[0] if row else 0
+        [[rows]] = ask_owner(
+            connection,
+            made.relation,
+            f"select count(*) as rows from {made.relation} where {status}::text in ({words})",
+        )
         if rows and not force:
             raise CannotAdopt(
                 f"{rows} rows of {made.relation} are {' or '.join(values)}",
@@ -343,7 +401,7 @@ def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str
             continue
         named = ", ".join(map(name_sql, columns))
         row = connection.execute(
-            f"select row({named})::text from {made.relation} where num_nulls({named}) = 0 "
+            f"select format('%s', row({named})) from {made.relation} where num_nulls({named}) = 0 "
             f"group by {named} having count(*) > 1 limit 1"
         ).fetchone()
         if row and not force:
@@ -365,6 +423,15 @@ def _blockers(connection: psycopg.Connection) -> str:
     )
 
 
+_BEGUN: LiteralString = """
+select a.queue, a.part, a.spec, a.steps, a.relation
+from holdfast.adopted a
+where a.relation = %s or a.relid = to_regclass(%s)::oid
+  or holdfast.table_of(a) is null and (
+    a.relation = %s or (parse_ident(a.relation))[2] = %s)
+order by a.part
+limit 1
+"""
 _BROKEN: LiteralString = """
 select from pg_index x where x.indexrelid = to_regclass(%s) and not x.indisvalid
 """

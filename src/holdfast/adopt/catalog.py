@@ -1,9 +1,10 @@
 """What the catalog says of a table, and how names are written in SQL."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors as pg
@@ -25,15 +26,20 @@ class Column:
     constrained: bool
 
 
+def pin_names(connection: psycopg.Connection) -> None:
+    """Have names mean those of PostgreSQL alone, whoever may make others; see `locate`."""
+    connection.execute(_PIN)
+
+
 def locate(connection: psycopg.Connection, table: str) -> tuple[str, str, str]:
-    """The table as PostgreSQL names it, quoted, and its schema and name."""
-    try:
-        row = connection.execute(_RELATION, [table]).fetchone()
-    except (pg.InvalidName, pg.SyntaxError, pg.UndefinedTable):
-        row = None
+    """The table as PostgreSQL names it, quoted, and its schema and name.
+
+    A name without a schema is looked for where this user's names are.
+    """
+    row = _relation(connection, table)
     if row is None:
         # Somebody who types a name as it is means it as it is.
-        row = connection.execute(_RELATION, [name_sql(table)]).fetchone()
+        row = _relation(connection, name_sql(table))
     if row is None:
         raise CannotAdopt(f"there is no table {table}", fix="Name its schema too:  shop.orders")
     relation, schema, name, kind, persistence = row
@@ -82,6 +88,47 @@ def refuse_kin(connection: psycopg.Connection, relation: str) -> None:
         )
 
 
+def _relation(connection: psycopg.Connection, name: str) -> Any:
+    try:
+        with connection.transaction():
+            connection.execute(_UNPIN)
+            oid = connection.execute("select to_regclass(%s)::oid", [name]).fetchone()
+    except (pg.InvalidName, pg.SyntaxError, pg.UndefinedTable, pg.InsufficientPrivilege):
+        return None
+    connection.execute(_PIN)
+    return connection.execute(_RELATION, oid).fetchone()
+
+
+def act_for(connection: psycopg.Connection, relation: str) -> None:
+    """Refuse unless this user may take the place of the table's owner, and of Holdfast's.
+
+    What is generated for a table belongs to its owner, and what counts its rows to Holdfast's.
+    """
+    missing = connection.execute(_MISSING, [relation, relation]).fetchall()
+    if missing:
+        me = connection.info.user
+        owners = " and ".join(f"{role}, who owns {what}" for role, what in missing)
+        raise CannotAdopt(
+            f"user {me} may not act for {owners}",
+            fix="Adopt as a superuser, or have one type:  "
+            + " ".join(f"grant {name_sql(role)} to {name_sql(me)};" for role, _ in missing),
+        )
+
+
+def ask_owner(connection: psycopg.Connection, relation: str, query: str) -> list[list[Any]]:
+    """The rows of a query, asked with the rights of the table's owner and no way to more.
+
+    Types, domains and checks of a table call what its owner has written. Nothing is left behind.
+    """
+    with connection.transaction(force_rollback=True):
+        row = connection.execute(
+            "select holdfast.run_as_owner(%s::regclass, %s, true)",
+            [relation, f"select json_agg(asked) from ({query}) asked"],
+        ).fetchone()
+    assert row
+    return [list(found.values()) for found in json.loads(row[0] or "[]")]
+
+
 def key_of(connection: psycopg.Connection, relation: str) -> list[str]:
     key = [name for (name,) in connection.execute(_KEY, [relation]).fetchall()]
     if not key:
@@ -116,7 +163,25 @@ _RELATION: LiteralString = """
 select format('%%I.%%I', n.nspname, c.relname), n.nspname, c.relname, c.relkind::text,
   c.relpersistence::text
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-where c.oid = to_regclass(%s)
+where c.oid = %s
+"""
+_PIN: LiteralString = """
+select set_config('holdfast.names', coalesce(nullif(current_setting('holdfast.names', true), ''),
+    current_setting('search_path')), false),
+  set_config('search_path', 'pg_catalog, pg_temp', false)
+"""
+_UNPIN: LiteralString = """
+select set_config('search_path', coalesce(nullif(current_setting('holdfast.names', true), ''),
+  current_setting('search_path')), true)
+"""
+_MISSING: LiteralString = """
+select r.role, r.what
+from (
+  select pg_get_userbyid(c.relowner) as role, %s as what from pg_class c where c.oid = %s::regclass
+  union all
+  select pg_get_userbyid(n.nspowner), 'Holdfast' from pg_namespace n where n.nspname = 'holdfast') r
+where not pg_has_role(session_user, r.role, case
+  when current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end)
 """
 _KIN: LiteralString = """
 select c.relispartition,

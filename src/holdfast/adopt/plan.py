@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from holdfast.adopt.catalog import (
     Column,
+    ask_owner,
     columns_of,
     key_of,
     literal_sql,
@@ -116,6 +117,7 @@ class Planner:
         states, existing = self._states(status)
         self._try_constraints(status, states, columns)
         order = [*self._order(columns), *key]
+        hidden = self._hidden(status, columns, added)
         spec: dict[str, Any] = {
             "key": key,
             "status": status,
@@ -124,7 +126,9 @@ class Planner:
             "order": list(dict.fromkeys(order)),
             "columns": columns,
             "types": {meaning: self.types[name] for meaning, name in columns.items()},
-            "hidden": self._hidden(status, columns, added),
+            "hidden": hidden,
+            # What handlers get: they do not know columns that come later.
+            "row": [name for name in self.types if name not in hidden],
             "widened": self.widened,
             "relaxed": self.relaxed,
             **({"on_success": "delete"} if self.deletes else {}),
@@ -146,7 +150,6 @@ class Planner:
         self._output(spec, part)
         self._relax(spec, part)
         self._indexes(spec, part)
-        self._grants()
         code = self._code(part, queue, spec)
         self._verbs(part, queue)
         return Plan(
@@ -372,11 +375,16 @@ class Planner:
     def _states(self, status: str) -> tuple[dict[str, list[str]], dict[str, int]]:
         counts: dict[str, int] = {}
         if not self._status_added:
+            # As it is stored, and as the owner: types and their casts may be the owner's.
             counts = dict(
-                self.connection.execute(
-                    f"select {name_sql(status)}::text, count(*) from {self.relation} job "
-                    f"where {self._mine()} group by 1 order by 2 desc limit 50"
-                ).fetchall()
+                ask_owner(
+                    self.connection,
+                    self.relation,
+                    f"select case when {name_sql(status)} is not null "
+                    f"then format('%s', {name_sql(status)}) end as status, count(*) as rows "
+                    f"from {self.relation} job where {self._mine()} "
+                    f"group by {name_sql(status)} order by 2 desc limit 50",
+                )
             )
         labels = [
             label
@@ -598,14 +606,16 @@ class Planner:
         for number, unique in enumerate(uniques, 1):
             rest = [name for name in unique.columns if name != status]
             named = ", ".join(map(name_sql, rest))
-            twice = self._one(
-                f"select row({named})::text from {self.relation} job "
+            twice = ask_owner(
+                self.connection,
+                self.relation,
+                f"select row({named})::text as twice from {self.relation} job "
                 f"where {self._live(status, spec['states'])} "
-                f"and num_nulls({named}) = 0 group by {named} having count(*) > 1 limit 1"
+                f"and num_nulls({named}) = 0 group by {named} having count(*) > 1 limit 1",
             )
             if twice:
                 raise CannotAdopt(
-                    f"{self.relation} has two rows of {each(rest)} {twice} that wait or run",
+                    f"{self.relation} has two rows of {each(rest)} {twice[0][0]} that wait or run",
                     fix="Remove one of them, or leave out --unique-live.",
                 )
             self.relaxed[unique.index] = list(unique.columns)
@@ -729,12 +739,28 @@ class Planner:
         chosen = self.choices
         if chosen.done_when:
             spec["done_when"] = chosen.done_when
-        if not chosen.output:
-            return
-        table, _, column = chosen.output.rpartition(".")
+        if chosen.output:
+            self._made(spec, chosen.output)
+        if "done_when" in spec:
+            spec["done_when_sql"] = self._resolved(spec["done_when"])
+
+    def _resolved(self, condition: str) -> str:
+        """The condition with every name in it written out as what it means now."""
+        try:
+            with self.connection.transaction():
+                query = "select holdfast.resolved(%s, %s)"
+                return cast(str, self._one(query, self.relation, condition))
+        except psycopg.Error as error:
+            raise CannotAdopt(
+                f"the condition {condition} cannot be read: {error.diag.message_primary}",
+                fix='It is SQL on the row `job`:  --done-when "exists (select … = job.id)"',
+            ) from error
+
+    def _made(self, spec: dict[str, Any], output: str) -> None:
+        table, _, column = output.rpartition(".")
         if not table:
             raise CannotAdopt(
-                f"--output {chosen.output} names no column",
+                f"--output {output} names no column",
                 fix="For example:  --output reports.job_id",
             )
         relation, _, name = locate(self.connection, table)
@@ -753,8 +779,9 @@ class Planner:
             f"where made.{name_sql(column)} = job.{name_sql(spec['key'][0])})"
         )
         twice = self._one(
-            f"select {name_sql(column)}::text from {relation} where {name_sql(column)} is not null "
-            f"group by {name_sql(column)} having count(*) > 1 limit 1"
+            f"select format('%s', {name_sql(column)}) from {relation} "
+            f"where {name_sql(column)} is not null group by {name_sql(column)} "
+            "having count(*) > 1 limit 1"
         )
         if twice is not None:
             self.warnings.append(
@@ -813,17 +840,6 @@ class Planner:
             Step(name, do, f"drop index concurrently if exists {place}", alone=True, index=place)
         )
 
-    def _grants(self) -> None:
-        owner = cast(str, self._one(_OWNER))
-        if not self._one(_MAY_WRITE, owner, self.relation, owner, self.relation):
-            self.steps.append(
-                Step(
-                    f"grant to {owner}, who owns the verbs",
-                    f"grant select, update on {self.relation} to {name_sql(owner)}",
-                    f"revoke select, update on {self.relation} from {name_sql(owner)}",
-                )
-            )
-
     def _words(self, part: int, spec: Mapping[str, Any]) -> dict[str, str]:
         row = self.connection.execute(
             f"select holdfast.adopted_words({_ROW}, '')", self._row(part, spec)
@@ -850,9 +866,9 @@ class Planner:
             Step(
                 "the verbs",
                 f"update holdfast.adopted set live = true where part = {part};\n"
-                "select holdfast.readopt()",
+                f"select holdfast.readopt_one({part}::smallint)",
                 f"update holdfast.adopted set live = false where part = {part};\n"
-                f"select holdfast.readopt();\nselect holdfast.forget_adopted({part}::smallint)",
+                f"select holdfast.forget_adopted({part}::smallint)",
             )
         )
         for event, where in triggers.items():
@@ -1000,14 +1016,11 @@ _WORDS = {
     "dead": "failed",
     "cancelled": "cancelled",
 }
-_ROW = "row(%s::smallint, %s, %s, %s, '[]', false, now(), null)::holdfast.adopted"
+_ROW = "row(%s::smallint, %s, %s, %s, '[]', false, now(), null, null, null)::holdfast.adopted"
 
 _LABELS: LiteralString = """
 select e.enumlabel from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid
 where a.attrelid = %s::regclass and a.attname = %s order by e.enumsortorder
-"""
-_MAY_WRITE: LiteralString = """
-select has_table_privilege(%s, %s, 'select') and has_table_privilege(%s, %s, 'update')
 """
 _UNIQUE: LiteralString = """
 select from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
@@ -1016,8 +1029,4 @@ where i.indrelid = %s::regclass and i.indisunique and i.indnkeyatts = 1 and a.at
 _FREE_PART: LiteralString = """
 select min(p)::integer from generate_series(64, 4095) p
 where not exists (select from holdfast.adopted a where a.part = p)
-"""
-_OWNER: LiteralString = """
-select r.rolname from pg_proc p join pg_roles r on r.oid = p.proowner
-where p.oid = 'holdfast.readopt()'::regprocedure
 """

@@ -1,14 +1,13 @@
 """What a table refuses: found out before a queue writes it, without writing anything."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors as pg
 
-from holdfast.adopt.catalog import Column, literal_sql, name_sql, names_in_full
+from holdfast.adopt.catalog import Column, ask_owner, literal_sql, name_sql, names_in_full
 from holdfast.errors import CannotAdopt
 
 # So many rows that wait or run are tried on each constraint.
@@ -105,13 +104,12 @@ class Survey:
     def holds(self, column: Column, value: str) -> bool:
         """Whether a column gives a value back as it was written."""
         try:
-            with self.as_owner():
-                row = self.connection.execute(
-                    f"select {literal_sql(value)}::{column.type}::text = {literal_sql(value)}"
-                ).fetchone()
+            [[holds]] = self.asked(
+                f"select {literal_sql(value)}::{column.type}::text = {literal_sql(value)} as holds"
+            )
         except (pg.DataError, pg.IntegrityError, pg.ProgrammingError):
             return False
-        return bool(row and row[0])
+        return bool(holds)
 
     def orders(self, column: Column) -> bool:
         """Whether rows can be put into the order of a column."""
@@ -147,7 +145,9 @@ class Survey:
     def words_of(self, reference: Reference, column: str) -> list[str]:
         """The values that a foreign key allows a column, if there are few."""
         other = reference.others[reference.columns.index(column)]
-        rows = self._rows(f"select {name_sql(other)}::text from {reference.table} limit 51", None)
+        rows = self._rows(
+            f"select format('%s', {name_sql(other)}) from {reference.table} limit 51", None
+        )
         return [word for (word,) in rows] if len(rows) <= 50 else []
 
     def allows(self, check: Check, column: Column, value: str) -> bool:
@@ -163,7 +163,7 @@ class Survey:
         changes: Sequence[Mapping[str, str]],
     ) -> bool:
         """Whether a check refuses rows that are `live` once these columns are changed, in turn."""
-        if not self._one(f"select exists (select from {self.relation} job where {live})"):
+        if not self.asked(f"select 1 as found from {self.relation} job where {live} limit 1"):
             row = ", ".join(f"null::{c.type} as {name_sql(c.name)}" for c in columns.values())
             source = f"select {row}"
         else:
@@ -180,25 +180,18 @@ class Survey:
 
     def _refused(self, check: Check, rows: str) -> bool:
         try:
-            with self.as_owner():
-                return bool(
-                    self._one(
-                        f"select exists (select from ({rows}) job where not ({check.condition}))"
-                    )
-                )
+            [[refused]] = self.asked(
+                f"select exists (select from ({rows}) job where not ({check.condition})) as refused"
+            )
+            return bool(refused)
         except pg.InsufficientPrivilege:
             return False
         except psycopg.Error:
             return True
 
-    @contextmanager
-    def as_owner(self) -> Iterator[None]:
-        """Whoever made a constraint may have written its functions: run them for the owner."""
-        owner = self._one(_OWNER, [self.relation])
-        with self.connection.transaction():
-            self.connection.execute(f"set local role {name_sql(owner)}")
-            self.connection.execute("set local search_path = pg_catalog")
-            yield
+    def asked(self, query: str) -> list[list[Any]]:
+        """Whoever made a type or a constraint may have written its functions: ask as the owner."""
+        return ask_owner(self.connection, self.relation, query)
 
     def _one(self, query: str, values: Any = None) -> Any:
         [(value,)] = self._rows(query, values)

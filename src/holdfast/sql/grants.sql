@@ -32,7 +32,7 @@ begin
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       execute format('revoke select on holdfast.webhook from %I', v_role);   -- it holds secrets
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
-        holdfast.search(text, integer, uuid, interval), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+        holdfast.search(text, integer, uuid, interval), holdfast.adopted_jobs(smallint, uuid[], uuid, integer), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,
         bigint, integer, interval), holdfast.series(text, text[], text, timestamptz, timestamptz, interval) to %I', v_role);
       execute format('grant execute on function holdfast.explain_queue(text), holdfast.explain_lane(text, text),

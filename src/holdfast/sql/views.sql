@@ -18,9 +18,17 @@ select
   e.reason, e.result, e.ended_at, e.lease_for, e.part, null
 from holdfast.ended e;
 
--- jobs: those, and the rows of adopted tables, which readopt adds.
+-- jobs: those, and the rows of adopted tables. Nothing here stands on such a table: it can be dropped.
 create or replace view holdfast.jobs as
-select j.* from holdfast.own_jobs j;
+select j.* from holdfast.own_jobs j
+union all
+select
+  r.id, a.queue, r.kind collate "C", r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until, r.worker,
+  r.key collate "C", r.lane collate "C", r.tenant collate "C", r.subject collate "C", r.headers, r.payload, r.error, r.fingerprint,
+  r.reason, r.result, r.ended_at, r.lease, a.part, null
+from holdfast.adopted a
+cross join lateral holdfast.adopted_jobs(a.part) r
+where a.live;
 
 -- depth: kept counters, so that reading them does not depend on how many jobs there are.
 create or replace view holdfast.depth as

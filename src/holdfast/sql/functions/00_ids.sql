@@ -231,6 +231,62 @@ begin
     execute format('select holdfast_adopted.%I()', part || '_oldest') into v_since;
   end if;
   return v_since;
+exception when others then   -- a table that cannot be read has none; others are seen all the same
+  if sqlstate like any ('{25%,40%,53%,57%,58%}') then
+    raise;
+  end if;
+  return null;
+end
+$$;
+
+-- adopted_jobs: rows of an adopted table as jobs: those with these ids, or a page, newest first. Of a table that
+-- cannot be read there are none: one table never keeps others from being seen.
+create or replace function holdfast.adopted_jobs(part smallint, ids uuid[] default null, before uuid default null, most integer default null)
+returns table (
+  id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamptz, created_at timestamptz,
+  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb, error text, fingerprint text,
+  reason text, result jsonb, ended_at timestamptz, lease interval, token uuid)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_queue text;
+  v_most  smallint;
+  v_rows  holdfast_adopted.job_row[];
+begin
+  select a.queue, coalesce(q.max_attempts, 3) into v_queue, v_most
+  from holdfast.adopted a
+  left join holdfast.queue q on q.name = a.queue
+  where a.part = adopted_jobs.part and a.live;
+  if not found then
+    return;
+  end if;
+  begin
+    execute format('select array_agg(r) from holdfast_adopted.%I($1, $2, $3) r', part || '_rows') into v_rows using ids, before, most;
+  exception when others then
+    if holdfast.is_of_the_caller(sqlstate) and sqlstate <> '55P03' then
+      raise;
+    end if;
+    return;
+  end;
+  return query
+    select r.id, v_queue, holdfast.adopted_kind(r.kind, v_queue), case when f.id is null then s.state else 'dead' end,
+           least(greatest(r.priority, 0), 9)::smallint, coalesce(r.attempt, 0::smallint), coalesce(r.max_attempts, v_most), r.run_at, r.created_at,
+           case when f.id is null then r.lease_until end, r.worker, null::text, r.lane, r.tenant, r.subject, null::jsonb, r.payload,
+           case when f.id is null then r.error else f.message end,
+           case when f.id is not null then holdfast.fingerprint('Refused', f.message)
+                when s.state = 'dead' then left(md5(':' || coalesce(r.error, '')), 8) end,
+           case when f.id is null then r.reason else format('the row refused to be changed (%s)', f.verb) end, null::jsonb,
+           coalesce(f.at, r.ended_at), null::interval, r.token
+    from unnest(v_rows) with ordinality r(id, token, kind, state, priority, attempt, max_attempts, run_at, created_at, lease_until, worker,
+      lane, tenant, subject, payload, error, reason, ended_at, nth)
+    cross join lateral (
+      select case when r.state in ('queued', 'leased', 'done', 'dead', 'cancelled') then r.state else 'archived' end as state) s
+    left join holdfast.adopted_fault f on f.part = adopted_jobs.part and f.id = r.id
+    where holdfast.part_of(r.id) = adopted_jobs.part
+    order by r.nth;
 end
 $$;
 

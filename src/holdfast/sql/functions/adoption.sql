@@ -1,7 +1,8 @@
--- Adopted tables: a table of the application is the queue. For each, a view that shows its rows as jobs and the
--- verbs over it are generated, with names from the catalog; the verbs that everybody calls hand over to them
--- for a queue, or for ids of a part, that is adopted. The rows themselves say what state a job is in, so
--- whoever else writes them is understood.
+-- Adopted tables: a table of the application is the queue. For each, a few functions are generated that read and
+-- write its rows and nothing else. They belong to the owner of the table and run with its rights; whatever they
+-- answer is checked here as any caller's words would be. All that Holdfast keeps of such rows (leases, counters,
+-- attempts, notes) is written here. The rows themselves say what state a job is in, so whoever else writes them
+-- is understood.
 
 -- adopted_words: the pieces of SQL that what is generated for a table is made of. prefix names the row: 'job.',
 -- or '' where nothing else is in sight.
@@ -29,14 +30,13 @@ begin
   into v_key
   from jsonb_array_elements_text(a.spec -> 'key') with ordinality k(name, nth);
   v_words := jsonb_build_object(
-    'table', a.relation, 'part', a.part::text, 'queue', quote_literal(a.queue), 'status', v_status,
+    'table', a.relation, 'part', a.part::text, 'status', v_status,
     'status_name', quote_ident(a.spec ->> 'status'), 'key', v_key, 'mine', v_mine,
     'id', format('overlay(md5(%s) placing %L from 13 for 5)::uuid', v_key, '8' || lpad(to_hex(a.part::integer), 3, '0') || '8'),
     'order', (select string_agg(format('%s%I', prefix, o.name), ', ' order by o.nth)
               from jsonb_array_elements_text(a.spec -> 'order') with ordinality o(name, nth)),
     'since', quote_literal(a.adopted_at::text) || '::timestamptz',
-    'schema', quote_ident((parse_ident(a.relation))[1]),
-    'done_when', coalesce(a.spec ->> 'done_when', 'false'));
+    'done_when', coalesce(a.spec ->> 'done_when_sql', 'false'));
   -- what each state is called: the first value is written, all are understood
   for v_one in
     select s.state, string_agg(format('%L::%s', x.value, a.spec ->> 'status_type'), ', ' order by x.nth) as all_values,
@@ -60,9 +60,9 @@ begin
   if jsonb_array_length(coalesce(v_states -> 'cancelled', '[]')) = 0 then
     v_words := v_words || jsonb_build_object('cancelled', v_words -> 'dead');
   end if;
-  -- columns by their meaning; what the table does not have is null, or a constant
+  -- columns by their meaning; what the table does not have is null, or a constant; numbers are cut to what fits
   for v_one in
-    select m.meaning, v_columns ->> m.meaning as name, m.sort
+    select m.meaning, v_columns ->> m.meaning as name, m.sort, a.spec -> 'types' ->> m.meaning as type
     from (values ('token', 'uuid'), ('lease_until', 'timestamptz'), ('worker', 'text'), ('attempt', 'smallint'),
                  ('run_at', 'timestamptz'), ('error', 'text'), ('reason', 'text'), ('at', 'timestamptz'),
                  ('started_at', 'timestamptz'), ('ended_at', 'timestamptz'), ('failed_at', 'timestamptz'), ('created_at', 'timestamptz'),
@@ -71,13 +71,15 @@ begin
   loop
     v_words := v_words || jsonb_build_object(
       v_one.meaning || '_name', quote_ident(v_one.name),
+      v_one.meaning || '_type', coalesce(v_one.type, v_one.sort),
       v_one.meaning, case
         when v_one.name is null then 'null::' || v_one.sort
-        when a.spec -> 'types' ->> v_one.meaning like 'timestamp%without time zone' then format('(%s%I at time zone %L)', prefix, v_one.name, v_zone)
+        when v_one.sort = 'smallint' then format('case when %1$s%2$I is not null then least(greatest(%1$s%2$I, 0), 30000)::smallint end', prefix, v_one.name)
+        when v_one.type like 'timestamp%without time zone' then format('(%s%I at time zone %L)', prefix, v_one.name, v_zone)
         else format('%s%I::%s', prefix, v_one.name, v_one.sort) end,
       -- the statement's time as that column has it
       v_one.meaning || '_now', case
-        when a.spec -> 'types' ->> v_one.meaning like 'timestamp%without time zone' then format('(hf_at at time zone %L)', v_zone)
+        when v_one.type like 'timestamp%without time zone' then format('(hf_at at time zone %L)', v_zone)
         else 'hf_at' end);
   end loop;
   return v_words || jsonb_build_object(
@@ -88,16 +90,18 @@ begin
     'kind', case when v_columns ? 'kind' then format('coalesce(nullif(%s, ''''), %L)', v_words ->> 'kind', coalesce(a.spec ->> 'kind', a.queue))
                  else quote_literal(coalesce(a.spec ->> 'kind', a.queue)) || '::text' end,
     'attempt', format('coalesce(%s, 0)::smallint', v_words ->> 'attempt'),
-    'max_attempts', format('coalesce(%s, (select q.max_attempts from holdfast.queue q where q.name = %L), 3)::smallint',
-      -- three retries are four attempts
-      case when v_columns ? 'max_retries' and not v_columns ? 'max_attempts'
-           then format('least(greatest(%s%I, 0), 32766) + 1', prefix, v_columns ->> 'max_retries') else v_words ->> 'max_attempts' end, a.queue),
-    'priority', case when v_columns ? 'priority' then format('least(greatest(coalesce(%s, 0), 0), 9)::smallint', v_words ->> 'priority') else '0::smallint' end,
+    -- three retries are four attempts
+    'max_attempts', case when v_columns ? 'max_retries' and not v_columns ? 'max_attempts'
+      then format('case when %1$s%2$I is not null then least(greatest(%1$s%2$I, 0), 30000)::smallint + 1::smallint end', prefix, v_columns ->> 'max_retries')
+      else v_words ->> 'max_attempts' end,
+    'priority', format('least(coalesce(%s, 0), 9)::smallint', v_words ->> 'priority'),
     'created_at', format('coalesce(%s, %s)', v_words ->> 'created_at', v_words ->> 'since'),
+    -- columns that come later are not told: handlers do not know them
     'payload', case
       when a.spec ? 'payload_column' then format('coalesce(to_jsonb(%s%I), ''{}'')', prefix, a.spec ->> 'payload_column')
-      when a.spec ? 'payload' then format('jsonb_build_object(%s)', (
-        select string_agg(format('%L, %s%I', p.name, prefix, p.name), ', ' order by p.nth) from jsonb_array_elements_text(a.spec -> 'payload') with ordinality p(name, nth)))
+      when a.spec ?| '{payload,row}' then format(
+        '(select coalesce(jsonb_object_agg(hf_e.key, hf_e.value), ''{}'') from jsonb_each(to_jsonb(%s*)) hf_e where hf_e.key = any(%L::text[]))',
+        prefix, array(select jsonb_array_elements_text(coalesce(a.spec -> 'payload', a.spec -> 'row'))))
       else format('to_jsonb(%s*) - %L::text[]', prefix, array(select jsonb_array_elements_text(a.spec -> 'hidden'))) end,
     'is_free', format('(%1$s%2$I is null or %1$s%2$I <= hf_at) and (%1$s%3$I is null or %1$s%3$I <= hf_at)',
       prefix, v_columns ->> 'lease_until', v_columns ->> 'run_at'),
@@ -115,82 +119,89 @@ begin
       || E'\n      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome\n    )', a.relation) else '' end,
     'and_deleted', case when a.spec ->> 'on_success' = 'delete' then
       E'\n    union all\n    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from deleted c' else '' end,
-    'error_type', coalesce(a.spec -> 'types' ->> 'error', 'text'),
     'by_priority', case when v_columns ? 'priority' then format('%s%I desc nulls last, ', prefix, v_columns ->> 'priority') else '' end);
 end
 $$;
 
--- adopted_code: what is generated for a table, as a script.
+-- filled: a template with its {words} replaced, each once: what a word brings along is not looked at again.
+create or replace function holdfast.filled(template text, words jsonb)
+returns text
+language sql immutable
+as $$
+  select string_agg(t.piece || coalesce(words ->> w.word[1], case when w.word is null then '' else 'null' end), '' order by t.nth)
+  from regexp_split_to_table(template, '\{[a-z_]+\}') with ordinality t(piece, nth)
+  left join regexp_matches(template, '\{([a-z_]+)\}', 'g') with ordinality w(word, nth) on w.nth = t.nth
+$$;
+
+-- adopted_code: what is generated for a table, as a script for its owner to run.
 create or replace function holdfast.adopted_code(a holdfast.adopted)
 returns text
 language plpgsql stable
 as $code$
 declare
   v_script text := $template$
--- the rows of {table} as jobs
-create or replace view holdfast_adopted."{part}" as
-select
-  {id} as id, {queue}::text collate "C" as queue, ({kind}) collate "C" as kind, {state} as state, {priority} as priority,
-  {attempt} as attempt, {max_attempts} as max_attempts, coalesce({run_at}, {created_at}) as run_at, {created_at} as created_at,
-  {lease_until} as lease_until, {worker} as worker, null::text collate "C" as key, ({lane}) collate "C" as lane, ({tenant}) collate "C" as tenant,
-  ({key}) collate "C" as subject, null::jsonb as headers, {payload} as payload, {error} as error,
-  case when {is_dead} then left(md5(':' || coalesce({error}, '')), 8) end as fingerprint,
-  {reason} as reason, null::jsonb as result,
-  case when not ({is_queued} or {is_leased}) then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at,
-  null::interval as lease, {part}::smallint as part, null::jsonb as progress
-from {table} job
-where {mine};
+-- rows of {table} as jobs: those with these ids, or else a page, newest first
+create or replace function holdfast_adopted."{part}_rows"(hf_ids uuid[], hf_before uuid, hf_max integer)
+returns setof holdfast_adopted.job_row
+language plpgsql stable {rights}
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $body$
+#variable_conflict use_column
+begin
+  if hf_ids is not null then
+    return query select {columns} from {table} job where {id} = any(hf_ids) and {mine};
+  else
+    return query select {columns} from {table} job
+      where {id} < coalesce(hf_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff') and {mine} order by {id} desc limit hf_max;
+  end if;
+end
+$body$;
 
+-- without a token it only looks what would be taken
 create or replace function holdfast_adopted."{part}_claim"(
-  hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[], hf_lane_limit integer, hf_at timestamptz)
-returns table (
-  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
-  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, lease_for interval)
-language plpgsql
-set search_path = pg_catalog, pg_temp
+  hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[], hf_lane_limit integer,
+  hf_skip uuid[], hf_only uuid, hf_at timestamptz)
+returns setof holdfast_adopted.job_row
+language plpgsql {rights}
 set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
 #variable_conflict use_column
 declare
-  v_rows constant tid[] := array(
+  v_rows tid[];
+begin
+  if hf_only is not null then
+    v_rows := array(select job.ctid from {table} job where {id} = hf_only and {is_queued} and {is_free} for update of job skip locked);
+  else
+    v_rows := array(
     {pick}
     for update of job skip locked);
-begin
+  end if;
+  if hf_token is null then
+    return query select {columns} from unnest(v_rows) with ordinality p(place, nth) join {table} job on job.ctid = p.place order by p.nth;
+    return;
+  end if;
   return query
     with taken as (
       update {table} job
-      set {status_name} = {leased}, {token_name} = hf_token, {worker_name} = hf_worker, {lease_until_name} = hf_at + hf_lease,
+      set {status_name} = {leased}, {token_name} = hf_token, {worker_name} = hf_worker::{worker_type}, {lease_until_name} = hf_at + hf_lease,
           {attempt_name} = {attempt} + 1, {run_at_name} = null, {set_started} {at_name} = clock_timestamp()
-      where job.ctid = any(v_rows)
-      returning {id} as id, {kind} as kind, {payload} as payload, {priority} as priority, {attempt} as attempt,
-        {max_attempts} as max_attempts, {lease_until} as lease_until, coalesce({run_at}, {created_at}) as run_at,
-        {created_at} as created_at, {lane} as lane, {tenant} as tenant, {key} as subject, row({order}) as place
-    ), noted as (
-      insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
-      select hf_token, {part}, {queue}, hf_worker, hf_at, hf_lease, min(t.lease_until), array_agg(t.id)
-      from taken t
-      having count(*) > 0
+      from unnest(v_rows) with ordinality p(place, nth)
+      where job.ctid = p.place
+      returning p.nth as hf_nth, {columns}
     )
-    select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at, t.created_at, null::text,
-           t.lane, t.tenant, t.subject, null::jsonb, null::interval
-    from taken t
-    order by t.priority desc, t.place;
+    select {names} from taken order by hf_nth;
 end
 $body$;
 
-create or replace function holdfast_adopted."{part}_touch"(hf_ids uuid[], hf_tokens uuid[], hf_lease interval, hf_at timestamptz)
+create or replace function holdfast_adopted."{part}_touch"(hf_ids uuid[], hf_tokens uuid[], hf_untils timestamptz[])
 returns table (id uuid, token uuid, lease_until timestamptz)
-language sql
-set search_path = pg_catalog, pg_temp
+language sql {rights}
 as $body$
   update {table} job
-  set {lease_until_name} = greatest(job.{lease_until_name}, hf_at + coalesce(hf_lease, (
-        select l.length from holdfast.lease l where l.token = u.token limit 1), '30 seconds')),
-      {at_name} = clock_timestamp()
-  from (select x.id, x.token from unnest(hf_ids, hf_tokens) x(id, token) order by x.id) u
+  set {lease_until_name} = greatest(job.{lease_until_name}, u.until), {at_name} = clock_timestamp()
+  from (select x.id, x.token, x.until from unnest(hf_ids, hf_tokens, hf_untils) x(id, token, until) order by x.id) u
   where {id} = u.id and job.{token_name} = u.token and ({is_queued} or {is_leased})
   returning u.id, u.token, job.{lease_until_name}
 $body$;
@@ -199,10 +210,9 @@ $body$;
 -- The rows are locked first; whether the work is done is asked in the statement that puts the job back.
 create or replace function holdfast_adopted."{part}_settle"(
   hf_ids uuid[], hf_tokens uuid[], hf_verb text, hf_finals boolean[], hf_errors text[], hf_delays interval[], hf_reason text,
-  hf_backoff interval, hf_cap interval, hf_at timestamptz)
+  hf_max_attempts smallint, hf_backoff interval, hf_cap interval, hf_at timestamptz)
 returns table (id uuid, token uuid, kind text, worker text, attempt smallint, outcome text)
-language plpgsql
-set search_path = pg_catalog, {schema}, pg_temp
+language plpgsql {rights}
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
@@ -215,14 +225,12 @@ begin
   return query
     with d as materialized (
       select job.ctid as place, u.id, {token} as token, {kind} as kind, {worker} as worker,
-        {attempt} + u.uncounted as attempt, u.error,
-        case hf_verb
-          when 'ack' then 'done' when 'release' then 'queued' when 'cancel' then 'cancelled' when 'retry' then 'queued'
-          else case
-            when hf_verb = 'expire' and ({done_when}) then 'done'
-            when {attempt} + u.uncounted >= {max_attempts} or u.final then 'dead'
-            else 'queued'
-          end
+        ({attempt} + u.uncounted)::smallint as attempt, u.error,
+        case
+          when hf_verb = 'ack' then 'done' when hf_verb in ('release', 'retry', 'reset') then 'queued' when hf_verb = 'cancel' then 'cancelled'
+          when hf_verb = 'expire' and ({done_when}) then 'done'
+          when {attempt} + u.uncounted >= coalesce({max_attempts}, hf_max_attempts) or u.final then 'dead'
+          else 'queued'
         end as outcome,
         coalesce(u.delay, case when hf_verb = 'nack' then make_interval(secs => random() * least(
           extract(epoch from hf_backoff) * power(2, least({attempt}, 40) - 1), extract(epoch from hf_cap))::double precision)
@@ -230,7 +238,7 @@ begin
       from (
         select distinct on (x.id, x.token) x.id, x.token, coalesce(x.final, false) as final, x.error, x.delay,
                -- other code that took a row did not count it
-               case when hf_verb = 'expire' and x.token is null then 1 else 0 end::smallint as uncounted
+               case when hf_verb = 'expire' and x.token is null then 1 else 0 end as uncounted
         from unnest(hf_ids, hf_tokens, hf_finals, hf_errors, hf_delays) x(id, token, final, error, delay)
       ) u
       join {table} job on {id} = u.id
@@ -241,11 +249,12 @@ begin
     ), changed as (
       update {table} job
       set {status_name} = case d.outcome when 'done' then {done} when 'dead' then {dead} when 'cancelled' then {cancelled} else {queued} end,
-          {token_name} = null, {lease_until_name} = null, {worker_name} = case when d.outcome <> 'queued' then d.worker end,
-          {attempt_name} = case hf_verb when 'release' then greatest(d.attempt - 1, 0) when 'retry' then 0 else d.attempt end,
+          {token_name} = null, {lease_until_name} = null, {worker_name} = case when d.outcome <> 'queued' then d.worker::{worker_type} end,
+          {attempt_name} = case when hf_verb = 'release' then greatest(d.attempt - 1, 0) when hf_verb in ('retry', 'reset') then 0 else d.attempt end,
           {run_at_name} = case when d.outcome = 'queued' and d.delay > '0' then hf_at + d.delay end,
-          {error_name} = case when hf_verb in ('nack', 'expire') and d.outcome <> 'done' then d.error::{error_type} when hf_verb = 'retry' then null else job.{error_name} end,
-          {reason_name} = coalesce(hf_reason, job.{reason_name}), {set_restarted} {set_ended} {set_failed}
+          {error_name} = case when hf_verb in ('nack', 'expire') and d.outcome <> 'done' then d.error::{error_type}
+                              when hf_verb in ('retry', 'reset') then null else job.{error_name} end,
+          {reason_name} = coalesce(hf_reason::{reason_type}, job.{reason_name}), {set_restarted} {set_ended} {set_failed}
           {at_name} = clock_timestamp()
       from d
       where job.ctid = d.place{and_stays}
@@ -256,27 +265,25 @@ end
 $body$;
 
 -- what of these leases has expired, locked; and how long the rest lasts
-create or replace function holdfast_adopted."{part}_expired"(hf_ids uuid[], hf_tokens uuid[], hf_cut timestamptz)
-returns table (id uuid, token uuid, lease_until timestamptz, expired boolean)
-language sql
-set search_path = pg_catalog, pg_temp
+create or replace function holdfast_adopted."{part}_expired"(hf_ids uuid[], hf_token uuid, hf_cut timestamptz)
+returns table (id uuid, lease_until timestamptz, expired boolean)
+language sql {rights}
 as $body$
-  select u.id, u.token, x.{lease_until_name}, l.id is not null
-  from unnest(hf_ids, hf_tokens) u(id, token)
+  select u.id, x.{lease_until_name}, l.id is not null
+  from unnest(hf_ids) u(id)
   join lateral (
     select job.{lease_until_name} from {table} job
-    where {id} = u.id and job.{token_name} = u.token and ({is_queued} or {is_leased}) limit 1) x on true
+    where {id} = u.id and job.{token_name} = hf_token and ({is_queued} or {is_leased}) limit 1) x on true
   left join lateral (
     select u.id from {table} job
-    where {id} = u.id and job.{token_name} = u.token and job.{lease_until_name} <= hf_cut
+    where {id} = u.id and job.{token_name} = hf_token and job.{lease_until_name} <= hf_cut
     for update skip locked) l on true
 $body$;
 
 -- rows that other code took and left: nobody holds them, and they have not ended
 create or replace function holdfast_adopted."{part}_stuck"(hf_max integer, hf_since timestamptz)
 returns setof uuid
-language sql
-set search_path = pg_catalog, pg_temp
+language sql {rights}
 as $body$
   select {id} from {table} job
   where {is_leased} and job.{token_name} is null and {started_at} <= hf_since
@@ -288,51 +295,46 @@ $body$;
 create or replace function holdfast_adopted."{part}_hand_over"(
   hf_id uuid, hf_token uuid, hf_new_token uuid, hf_until timestamptz, hf_holder text)
 returns timestamptz
-language sql
-set search_path = pg_catalog, pg_temp
+language sql {rights}
 as $body$
   update {table} job
-  set {token_name} = hf_new_token, {worker_name} = hf_holder, {lease_until_name} = hf_until, {at_name} = clock_timestamp()
+  set {token_name} = hf_new_token, {worker_name} = hf_holder::{worker_type}, {lease_until_name} = hf_until, {at_name} = clock_timestamp()
   where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
   returning job.{lease_until_name}
 $body$;
 
 create or replace function holdfast_adopted."{part}_oldest"()
 returns timestamptz
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable {rights}
 as $body$
   select coalesce({run_at}, {created_at}) from {table} job where {is_queued} order by {by_priority}{order} limit 1
 $body$;
 
+-- how many are taken, and which of them
 create or replace function holdfast_adopted."{part}_leased"()
 returns integer
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable {rights}
 as $body$
   select count(*)::integer from {table} job where {is_leased}
 $body$;
 
 create or replace function holdfast_adopted."{part}_taken"(hf_max integer)
 returns setof uuid
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable {rights}
 as $body$
   select {id} from {table} job where {is_leased} limit hf_max
 $body$;
 
-create or replace function holdfast_adopted."{part}_held"(hf_ids uuid[], hf_token uuid)
-returns setof uuid
-language sql stable
-set search_path = pg_catalog, pg_temp
+create or replace function holdfast_adopted."{part}_count"()
+returns table (kind text, state text, jobs bigint)
+language sql stable {rights}
 as $body$
-  select {id} from {table} job where {id} = any(hf_ids) and job.{token_name} = hf_token and ({is_queued} or {is_leased})
+  select {kind}, {state}, count(*) from {table} job where {mine} group by 1, 2
 $body$;
 
 create or replace function holdfast_adopted."{part}_done"(hf_ids uuid[])
 returns table (id uuid, done boolean)
-language sql
-set search_path = pg_catalog, {schema}, pg_temp
+language sql {rights}
 as $body$
   select u.id, coalesce(({done_when}), false)
   from unnest(hf_ids) u(id)
@@ -341,8 +343,7 @@ $body$;
 
 create or replace function holdfast_adopted."{part}_guard"(hf_id uuid, hf_token uuid)
 returns boolean
-language plpgsql
-set search_path = pg_catalog, {schema}, pg_temp
+language plpgsql {rights}
 as $body$
 #variable_conflict use_column
 begin
@@ -356,41 +357,10 @@ begin
   return (select coalesce(({done_when}), false) from {table} job where {id} = hf_id);
 end
 $body$;
-
-create or replace function holdfast_adopted."{part}_track"()
-returns trigger
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-set enable_hashjoin = on set enable_sort = on set enable_seqscan = on   -- whatever the writer has set
-as $body$
-declare
-  v_ready bigint;
-begin
-  if tg_op = 'TRUNCATE' then
-    perform holdfast.recount_adopted({part}::smallint);
-    return null;
-  end if;
-  with rows as (
-    {rows}
-  )
-  insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
-  select {part}, {queue}, c.* from (
-    select r.kind, coalesce(sum(r.n) filter (where r.state = 'queued'), 0) as queued, coalesce(sum(r.n) filter (where r.state = 'leased'), 0) as leased,
-           coalesce(sum(r.n) filter (where r.state = 'dead'), 0) as dead, coalesce(sum(r.n) filter (where r.state = 'done'), 0) as done,
-           coalesce(sum(r.n) filter (where r.state = 'cancelled'), 0) as cancelled, coalesce(sum(r.n) filter (where r.state = 'archived'), 0) as archived
-    from rows r
-    group by r.kind
-  ) c
-  where (c.queued, c.leased, c.dead, c.done, c.cancelled, c.archived) <> (0, 0, 0, 0, 0, 0);
-  {wake}
-  {notes}
-  return null;
-end
-$body$;
 $template$;
   v_first constant text := $pick$select job.ctid
     from {table} job
-    where {is_queued} and {is_free} and (hf_kinds is null or {kind} = any(hf_kinds))
+    where {is_queued} and {is_free} and (hf_kinds is null or {kind} = any(hf_kinds)) and (hf_skip is null or {id} <> all(hf_skip))
     order by {by_priority}{order}
     limit hf_max$pick$;
   -- Of each lane the first that is due, if the lane has room; a lane is found by one probe from the one before.
@@ -409,7 +379,7 @@ $template$;
         cross join lateral (
           select job.ctid as place, {priority} as priority, row({order}) as nth, {kind} as kind
           from {table} job
-          where {is_queued} and {is_free} and job.{lane_name} = l.name
+          where {is_queued} and {is_free} and job.{lane_name} = l.name and (hf_skip is null or {id} <> all(hf_skip))
           order by {order}
           limit 1
         ) h
@@ -417,7 +387,7 @@ $template$;
         union all
         (select job.ctid, {priority}, row({order}), {kind}
          from {table} job
-         where {is_queued} and {is_free} and job.{lane_name} is null
+         where {is_queued} and {is_free} and job.{lane_name} is null and (hf_skip is null or {id} <> all(hf_skip))
          order by {order}
          limit hf_max)
       )
@@ -426,69 +396,574 @@ $template$;
       where hf_kinds is null or h.kind = any(hf_kinds)
       order by h.priority desc, h.nth
       limit hf_max)) and {is_queued} and {is_free}$pick$;
-  v_track  text;
-  v_start  integer;
-  v_tracks text := '';
-  v_words  constant jsonb := holdfast.adopted_words(a);
-  v_rows   jsonb;
-  v_one    record;
+  -- One for each sort of statement: each sees its own rows. The application's write must not fail because of
+  -- what Holdfast cannot read any more.
+  v_track constant text := $template$
+create or replace function holdfast_adopted."{part}_{event}"()
+returns trigger
+language plpgsql {rights}
+set enable_hashjoin = on set enable_sort = on set enable_seqscan = on   -- whatever the writer has set
+as $body$
+declare
+  v_kinds text[]; v_states text[]; v_counts bigint[]; v_ready bigint; v_whats text[]; v_jobs bigint[]; v_samples text[]; v_ids uuid[];
 begin
-  -- one function for each sort of statement: each sees its own rows
-  v_start := position('create or replace function holdfast_adopted."{part}_track"' in v_script);
-  v_track := substr(v_script, v_start);
-  v_script := left(v_script, v_start - 1);
-  v_rows := jsonb_build_object(
-    'inserted', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}',
-    'updated', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}'
-      || ' union all select {kind}, {state}, -1 from old_rows job where {mine}',
-    'deleted', 'select {kind} as kind, {state} as state, -1 as n from old_rows job where {mine}');
-  for v_one in select e.key, e.value from jsonb_each_text(v_rows) e order by e.key loop
-    v_tracks := v_tracks || replace(replace(replace(replace(v_track, '_track"', '_' || v_one.key || '"'), '{rows}', v_one.value),
-      '{wake}', case when v_one.key = 'deleted' then '' else
-        'select count(*) into v_ready from new_rows job where {is_queued} and job.{token_name} is null;'
-        || E'\n  if v_ready > 0 then\n    perform holdfast.wake(array[{queue}], v_ready::integer);\n  end if;' end),
-      '{notes}', case when v_one.key = 'updated' then $notes$insert into holdfast.adopted_note (part, hour, who, what, jobs, sample)
-  select {part}, date_trunc('hour', holdfast.now()), concat_ws(' as ', nullif(current_setting('application_name', true), ''), session_user), w.what, count(*), min(w.key)
-  from (
-    select n.key, case
-      when o.held and n.state = 'leased' and o.status is not distinct from n.status then 'took a row that Holdfast had leased'
-      when o.held and o.status is distinct from n.status then 'set a row that Holdfast had leased to ' || n.status
-      when o.state = 'queued' and n.state = 'leased' then 'took'
-      else 'set ' || coalesce(o.status, 'null') || ' to ' || coalesce(n.status, 'null') end as what
-    from (select {key} as key, {status}::text as status, {state} as state, {token} is not null as held, job.{at_name} as at, {started_at} as started from old_rows job) o
-    join (select {key} as key, {status}::text as status, {state} as state, job.{at_name} as at, {started_at} as started from new_rows job where {mine}) n on n.key = o.key
-    where n.at is not distinct from o.at and (o.status is distinct from n.status or o.held and o.started is distinct from n.started)
-  ) w
-  group by w.what;$notes$ else '' end);
+  if tg_op = 'TRUNCATE' then
+    perform holdfast_adopted."{part}_mended"(null);
+    return null;
+  end if;
+  begin
+    select array_agg(c.kind), array_agg(c.state), array_agg(c.n) into v_kinds, v_states, v_counts
+    from (
+      select r.kind, r.state, sum(r.n) as n
+      from ({rows}) r
+      group by r.kind, r.state
+      having sum(r.n) <> 0
+    ) c;
+    {ready}
+    {notes}
+  exception when others then
+    return null;
+  end;
+  if holdfast_adopted."{part}_wrote"(v_kinds, v_states, v_counts, v_ready, v_whats, v_jobs, v_samples) then
+    begin
+      v_ids := array(select {id} from {before} job);
+    exception when others then
+      return null;
+    end;
+    perform holdfast_adopted."{part}_mended"(v_ids);
+  end if;
+  return null;
+end
+$body$;
+$template$;
+  v_ready constant text := 'select count(*) into v_ready from new_rows job where {is_queued} and job.{token_name} is null;';
+  v_notes constant text := $notes$select array_agg(w.what), array_agg(w.jobs), array_agg(w.sample) into v_whats, v_jobs, v_samples
+    from (
+      select w.what, count(*) as jobs, min(w.key) as sample
+      from (
+        select n.key, case
+          when o.held and n.state = 'leased' and o.status is not distinct from n.status then 'took a row that Holdfast had leased'
+          when o.held and o.status is distinct from n.status then 'set a row that Holdfast had leased to ' || n.status
+          when o.state = 'queued' and n.state = 'leased' then 'took'
+          else 'set ' || coalesce(o.status, 'null') || ' to ' || coalesce(n.status, 'null') end as what
+        from (select {key} as key, {status}::text as status, {state} as state, {token} is not null as held, job.{at_name} as at, {started_at} as started from old_rows job) o
+        join (select {key} as key, {status}::text as status, {state} as state, job.{at_name} as at, {started_at} as started from new_rows job where {mine}) n on n.key = o.key
+        where n.at is not distinct from o.at and (o.status is distinct from n.status or o.held and o.started is distinct from n.started)
+      ) w
+      group by w.what
+    ) w;$notes$;
+  v_words jsonb := holdfast.adopted_words(a) || jsonb_build_object('rights', 'security definer set search_path = pg_catalog, pg_temp');
+  v_one   record;
+begin
+  for v_one in
+    select * from (values
+      ('inserted', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}', v_ready, '', 'new_rows'),
+      ('updated', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}'
+       || ' union all select {kind}, {state}, -1 from old_rows job where {mine}',
+       v_ready, v_notes, 'old_rows'),
+      ('deleted', 'select {kind} as kind, {state} as state, -1 as n from old_rows job where {mine}', '', '', 'old_rows')) x(event, rows, ready, notes, before)
+  loop
+    v_script := v_script || replace(replace(replace(replace(replace(v_track, '{event}', v_one.event), '{rows}', v_one.rows),
+      '{ready}', v_one.ready), '{notes}', v_one.notes), '{before}', v_one.before);
   end loop;
-  v_script := replace(v_script || v_tracks, '{pick}', case when a.spec -> 'columns' ? 'lane' then v_heads else v_first end);
-  -- No name of a column can end a body early, and what is put in is not looked at again: it may have braces.
-  v_script := replace(v_script, '$body$', '$hf' || md5(v_words::text) || '$');
-  return (
-    select string_agg(t.piece || case when t.word is null then '' else coalesce(v_words ->> t.word, 'null') end, '' order by t.nth)
-    from unnest(
-      regexp_split_to_array(v_script, '\{[a-z_]+\}'),
-      array(select m.found[1] from regexp_matches(v_script, '\{([a-z_]+)\}', 'g') with ordinality m(found, nth) order by m.nth)
-    ) with ordinality t(piece, word, nth));
+  v_script := replace(v_script, '{pick}', case when a.spec -> 'columns' ? 'lane' then v_heads else v_first end);
+  v_words := v_words || jsonb_build_object(
+    'names', 'id, token, kind, state, priority, attempt, max_attempts, run_at, created_at, lease_until, worker, lane, tenant, subject, payload, error, reason, ended_at',
+    'columns', holdfast.filled($columns${id} as id, {token} as token, {kind} as kind, {state} as state, {priority} as priority, {attempt} as attempt,
+        {max_attempts} as max_attempts, coalesce({run_at}, {created_at}) as run_at, {created_at} as created_at, {lease_until} as lease_until,
+        {worker} as worker, {lane} as lane, {tenant} as tenant, {key} as subject, {payload} as payload, {error} as error, {reason} as reason,
+        case when not ({is_queued} or {is_leased}) then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at$columns$, v_words));
+  -- no name or value of the table can end a body
+  return holdfast.filled(replace(v_script, '$body$', '$hf' || md5(v_words::text) || '$'), v_words);
 end
 $code$;
 
--- readopt: generate what adopted tables need anew, and let the view of all jobs show them. Part of every
--- migration, so that they speak as the rest does.
+-- owner_of_holdfast: whose functions call what is generated.
+create or replace function holdfast.owner_of_holdfast()
+returns name
+language sql stable
+as $$ select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'holdfast' $$;
+
+-- table_of: the table of an adoption, if it is there: by its name, or what became of it.
+create or replace function holdfast.table_of(a holdfast.adopted)
+returns oid
+language sql stable
+as $$
+  select coalesce(
+    (select c.oid from pg_class c where c.oid = a.relid and c.relkind = 'r'),
+    (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = (parse_ident(a.relation))[1] and c.relname = (parse_ident(a.relation))[2] and c.relkind = 'r'))
+$$;
+
+-- may_act_as: whether this session may take a role's place.
+create or replace function holdfast.may_act_as(role name)
+returns boolean
+language sql stable
+as $$
+  select pg_has_role(session_user, role, case when current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end)
+$$;
+
+-- run_as_owner: run a script, or ask a query for one value, with the rights of a table's owner and no way back to
+-- those of the session, which SET ROLE alone would leave open to whatever is called.
+create or replace function holdfast.run_as_owner(relation oid, script text, asks boolean default false)
+returns text
+language plpgsql
+as $$
+declare
+  v_owner    constant name := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = run_as_owner.relation);
+  v_holdfast constant name := holdfast.owner_of_holdfast();
+  v_role     constant text := current_setting('role');
+  v_name     constant text := 'run_' || pg_backend_pid();
+  v_said     text;
+begin
+  perform pg_advisory_xact_lock(4915, 5);   -- grants on one schema do not wait for each other
+  perform set_config('role', v_holdfast, true);
+  execute format('grant usage, create on schema holdfast_adopted to %I', v_owner);
+  perform set_config('role', v_owner, true);
+  execute format('create function holdfast_adopted.%I() returns text language plpgsql security definer'
+    || ' set search_path = pg_catalog, pg_temp as %L', v_name,
+    format(case when asks then 'declare v_said text; begin execute %L into v_said; return v_said; end' else 'begin execute %L; return null; end' end, script));
+  execute format('revoke all on function holdfast_adopted.%I() from public', v_name);
+  execute format('select holdfast_adopted.%I()', v_name) into v_said;
+  execute format('drop function holdfast_adopted.%I()', v_name);
+  perform set_config('role', v_holdfast, true);
+  perform holdfast.shut_out(v_owner);
+  perform set_config('role', v_role, true);
+  return v_said;
+end
+$$;
+
+-- shut_out: a table's owner makes nothing beside what is generated; whose last table was given back has no right left.
+create or replace function holdfast.shut_out(owner name)
+returns void
+language plpgsql
+as $$
+begin
+  if owner = holdfast.owner_of_holdfast() then
+    return;
+  end if;
+  execute format('revoke create on schema holdfast_adopted from %I', owner);
+  if not exists (
+    select from pg_proc p
+    where p.pronamespace = 'holdfast_adopted'::regnamespace and pg_get_userbyid(p.proowner) = shut_out.owner)
+  then
+    execute format('revoke usage on schema holdfast_adopted from %I', owner);
+  end if;
+end
+$$;
+
+-- readopt: generate what adopted tables need anew. Part of every migration, so that they speak as the rest does.
+-- Those of owners whose place this session may not take keep what they have; holdfast.doctor says so if it is old.
 create or replace function holdfast.readopt()
 returns void
 language plpgsql
 as $$
 declare
-  v_views text := 'create or replace view holdfast.jobs as select j.* from holdfast.own_jobs j';
-  a       holdfast.adopted;
+  a holdfast.adopted;
 begin
   for a in select x.* from holdfast.adopted x where x.live order by x.part loop
-    execute holdfast.adopted_code(a);
-    v_views := v_views || format(' union all select j.* from holdfast_adopted.%I j', a.part::text);
+    begin
+      perform holdfast.readopt_one(a.part);
+    exception when others then
+      if holdfast.is_of_the_caller(sqlstate) and sqlstate <> 'HF250' then
+        raise;
+      end if;
+      raise warning '%: %', a.relation, sqlerrm;
+    end;
   end loop;
-  execute v_views;
-  revoke all on all functions in schema holdfast_adopted from public;
+end
+$$;
+
+-- readopt_one: what is generated for one table, for its shape of now. Columns that were renamed are followed.
+create or replace function holdfast.readopt_one(part smallint)
+returns void
+language plpgsql
+as $readopt$
+#variable_conflict use_column
+declare
+  v_holdfast constant name := holdfast.owner_of_holdfast();
+  v_role     constant text := current_setting('role');
+  v_table    oid;
+  v_owner    name;
+  v_routine  record;
+  a          holdfast.adopted;
+begin
+  select x.* into a from holdfast.adopted x where x.part = readopt_one.part;
+  v_table := holdfast.table_of(a);
+  if v_table is null then
+    perform holdfast.refuse('HF250', format('table %s is gone', a.relation), null, format('Give its queue up: holdfast unadopt %s', a.relation));
+  end if;
+  v_owner := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = v_table);
+  perform holdfast.refuse('HF250', format('role %I may not act for %I, who owns %s', session_user, r.role, r.what), null,
+    format('grant %I to %I;', r.role, session_user))
+  from (values (v_owner, a.relation), (v_holdfast, 'Holdfast')) r(role, what)
+  where not holdfast.may_act_as(r.role);
+  a := holdfast.fitted(a, v_table);
+
+  perform set_config('role', v_holdfast, true);
+  update holdfast.adopted x set relation = a.relation, spec = a.spec, relid = a.relid, shape = a.shape where x.part = a.part;
+  execute format('grant usage, create on schema holdfast_adopted to %I', v_owner);
+  -- The triggers' functions stay, since triggers stand on them; the rest is made anew.
+  execute format('drop view if exists holdfast_adopted.%I', a.part::text);
+  for v_routine in
+    select p.oid::regprocedure as name, p.prorettype = 'trigger'::regtype as fires, p.proowner
+    from pg_proc p
+    where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like a.part || '\_%'
+  loop
+    if not v_routine.fires then
+      execute format('drop routine %s', v_routine.name);
+    elsif pg_get_userbyid(v_routine.proowner) <> v_owner then
+      perform set_config('role', v_role, true);
+      execute format('alter routine %s owner to %I', v_routine.name, v_owner);
+      perform set_config('role', v_holdfast, true);
+    end if;
+  end loop;
+  execute format($script$
+    create function holdfast_adopted.%1$I(
+      hf_kinds text[], hf_states text[], hf_counts bigint[], hf_ready bigint, hf_whats text[], hf_jobs bigint[], hf_samples text[])
+    returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as
+      'begin return holdfast.adopted_wrote(%3$s::smallint, hf_kinds, hf_states, hf_counts, hf_ready, hf_whats, hf_jobs, hf_samples); end';
+    create function holdfast_adopted.%2$I(hf_ids uuid[])
+    returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as
+      'begin perform holdfast.adopted_mended(%3$s::smallint, hf_ids); end';
+    revoke all on function holdfast_adopted.%1$I, holdfast_adopted.%2$I from public;
+    grant execute on function holdfast_adopted.%1$I, holdfast_adopted.%2$I to %4$I;
+  $script$, a.part || '_wrote', a.part || '_mended', a.part, v_owner);
+  perform set_config('role', v_role, true);
+
+  perform holdfast.run_as_owner(v_table, holdfast.adopted_code(a) || format($script$
+    do $do$
+    declare
+      v_routine regprocedure;
+    begin
+      for v_routine in
+        select p.oid from pg_proc p
+        where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like %L and p.proowner = (select r.oid from pg_roles r where r.rolname = current_user)
+      loop
+        execute format('revoke all on function %%s from public', v_routine);
+        execute format('grant execute on function %%s to %%I', v_routine, %L);
+      end loop;
+    end
+    $do$
+  $script$, a.part || '\_%', v_holdfast));
+end
+$readopt$;
+
+-- fitted: an adoption as its table is now: names that changed, types, and conditions resolved to what they name.
+create or replace function holdfast.fitted(a holdfast.adopted, relation oid)
+returns holdfast.adopted
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_renamed jsonb;
+  v_gone    text;
+  v_path    constant text := current_setting('search_path');
+begin
+  -- so that names of types are told with their schemas
+  perform set_config('search_path', 'pg_catalog, pg_temp', true);
+  a.relid := fitted.relation;
+  a.relation := (select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = fitted.relation);
+  select jsonb_object_agg(s.key, t.attname) into v_renamed
+  from jsonb_each(a.shape) s
+  join pg_attribute t on t.attrelid = a.relid and t.attnum = (s.value -> 'number')::smallint and not t.attisdropped and t.attname <> s.key
+  where not exists (select from pg_attribute o where o.attrelid = a.relid and o.attname = s.key and not o.attisdropped);
+  if v_renamed is not null then
+    a.spec := a.spec || jsonb_strip_nulls(jsonb_build_object(
+      'status', coalesce(v_renamed ->> (a.spec ->> 'status'), a.spec ->> 'status'),
+      'payload_column', coalesce(v_renamed ->> (a.spec ->> 'payload_column'), a.spec ->> 'payload_column'),
+      'columns', (select jsonb_object_agg(c.key, coalesce(v_renamed ->> c.value, c.value)) from jsonb_each_text(a.spec -> 'columns') c),
+      'key', holdfast.renamed(a.spec -> 'key', v_renamed), 'order', holdfast.renamed(a.spec -> 'order', v_renamed),
+      'payload', holdfast.renamed(a.spec -> 'payload', v_renamed), 'row', holdfast.renamed(a.spec -> 'row', v_renamed),
+      'hidden', holdfast.renamed(a.spec -> 'hidden', v_renamed),
+      'done_when', holdfast.renamed_in(a.spec ->> 'done_when', v_renamed),
+      'where', (select jsonb_agg(w || jsonb_build_object('column', coalesce(v_renamed ->> (w ->> 'column'), w ->> 'column')))
+                from jsonb_array_elements(a.spec -> 'where') w)));
+  end if;
+  select string_agg(u.name, ', ') into v_gone
+  from holdfast.used_columns(a) u
+  where not exists (select from pg_attribute t where t.attrelid = a.relid and t.attname = u.name and t.attnum > 0 and not t.attisdropped);
+  if v_gone is not null then
+    perform holdfast.refuse('HF250', format('table %s has no column %s any more', a.relation, v_gone), null,
+      format('Put the column back, or adopt the table anew: holdfast unadopt %1$s, then holdfast adopt %1$s', a.relation));
+  end if;
+  a.spec := a.spec || jsonb_build_object(
+    'status_type', (select format_type(t.atttypid, t.atttypmod) from pg_attribute t where t.attrelid = a.relid and t.attname = a.spec ->> 'status'),
+    'types', (select jsonb_object_agg(c.key, format_type(t.atttypid, t.atttypmod))
+              from jsonb_each_text(a.spec -> 'columns') c join pg_attribute t on t.attrelid = a.relid and t.attname = c.value));
+  if not a.spec ?| '{payload,payload_column,row}' then
+    a.spec := a.spec || jsonb_build_object('row', (
+      select jsonb_agg(t.attname order by t.attnum) from pg_attribute t
+      where t.attrelid = a.relid and t.attnum > 0 and not t.attisdropped and not a.spec -> 'hidden' ? t.attname));
+  end if;
+  if a.spec ? 'done_when' and (not a.spec ? 'done_when_sql' or v_renamed is not null) then
+    a.spec := a.spec || jsonb_build_object('done_when_sql', holdfast.resolved(a.relation, a.spec ->> 'done_when'));
+  end if;
+  a.shape := (
+    select jsonb_object_agg(u.name, jsonb_build_object('number', t.attnum, 'type', format_type(t.atttypid, t.atttypmod)))
+    from holdfast.used_columns(a) u join pg_attribute t on t.attrelid = a.relid and t.attname = u.name);
+  perform set_config('search_path', v_path, true);
+  return a;
+end
+$$;
+
+create or replace function holdfast.renamed(names jsonb, renames jsonb)
+returns jsonb
+language sql immutable
+as $$ select jsonb_agg(coalesce(renames ->> n.name, n.name) order by n.nth) from jsonb_array_elements_text(names) with ordinality n(name, nth) $$;
+
+create or replace function holdfast.renamed_in(condition text, renames jsonb)
+returns text
+language plpgsql immutable
+as $$
+declare
+  v_one record;
+begin
+  for v_one in select r.key as old, quote_ident(r.value) as new from jsonb_each_text(renames) r loop
+    condition := regexp_replace(replace(condition, format('job."%s"', v_one.old), 'job.' || v_one.new),
+      '\mjob\.' || regexp_replace(v_one.old, '(\W)', '\\\1', 'g') || '\M', 'job.' || v_one.new, 'g');
+  end loop;
+  return condition;
+end
+$$;
+
+-- used_columns: the columns of an adopted table that what is generated names. Those of the payload may come and go.
+create or replace function holdfast.used_columns(a holdfast.adopted)
+returns table (name text)
+language sql immutable
+as $$
+  select a.spec ->> 'status'
+  union select jsonb_array_elements_text(a.spec -> 'key')
+  union select jsonb_array_elements_text(a.spec -> 'order')
+  union select c.value from jsonb_each_text(a.spec -> 'columns') c
+  union select a.spec ->> 'payload_column' where a.spec ? 'payload_column'
+  union select w ->> 'column' from jsonb_array_elements(a.spec -> 'where') w
+$$;
+
+-- resolved: a condition on the row `job` with every name in it written out as what it means now. Names without a
+-- schema are those of PostgreSQL, then those beside the table.
+create or replace function holdfast.resolved(relation text, condition text)
+returns text
+language plpgsql
+as $$
+declare
+  v_path  constant text := current_setting('search_path');
+  v_query constant text := 'create temporary view %I as select (%s)::boolean as hf_done_when from %s job, (values (1)) hf_one(n)';
+  v_true  text;
+  v_said  text;
+begin
+  perform set_config('search_path', format('pg_catalog, %I, pg_temp', (parse_ident(relation))[1]), true);
+  execute format(v_query, 'holdfast_true', 'true', relation);
+  execute format(v_query, 'holdfast_said', condition, relation);
+  perform set_config('search_path', 'pg_catalog', true);
+  v_true := pg_get_viewdef('pg_temp.holdfast_true'::regclass);
+  v_said := pg_get_viewdef('pg_temp.holdfast_said'::regclass);
+  drop view pg_temp.holdfast_true, pg_temp.holdfast_said;
+  perform set_config('search_path', v_path, true);
+  -- what stands between the SELECT and what follows the condition, which is the same in both
+  return substr(v_said, position('true' in v_true), length(v_said) - length(v_true) + length('true'));
+end
+$$;
+
+-- adopted_problem: what is wrong with an adopted table as a whole, and what to type; null if it fits.
+create or replace function holdfast.adopted_problem(a holdfast.adopted)
+returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_table constant oid := holdfast.table_of(a);
+  v_said  text;
+begin
+  if v_table is null then
+    return format('Table %s is gone. Give its queue up: holdfast unadopt %1$s', a.relation);
+  end if;
+  select format('%I.%I', n.nspname, c.relname) into v_said from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = v_table;
+  if v_said <> a.relation then
+    return format('Table %s is called %s now. Type: holdfast adopt %2$s --refresh', a.relation, v_said);
+  end if;
+  select string_agg(case when t.attname is null then format('has no column %s any more', s.key)
+                         when t.attname <> s.key then format('calls column %s %s now', s.key, t.attname)
+                         else format('has made column %s %s', s.key, format_type(t.atttypid, t.atttypmod)) end, ', ' order by s.key)
+  into v_said
+  from jsonb_each(a.shape) s
+  left join pg_attribute n on n.attrelid = v_table and n.attname = s.key and n.attnum > 0 and not n.attisdropped
+  left join pg_attribute t on t.attrelid = v_table and t.attnum = coalesce(n.attnum, (s.value -> 'number')::smallint) and not t.attisdropped
+  where t.attname is distinct from s.key or format_type(t.atttypid, t.atttypmod) <> s.value ->> 'type';
+  if v_said is not null then
+    return format('Table %s %s. Type: holdfast adopt %1$s --refresh', a.relation, v_said);
+  end if;
+  if exists (
+    select from pg_proc p
+    where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like a.part || '\_%'
+    having count(*) < 18 or not bool_and(p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
+      or p.proname in (a.part || '_wrote', a.part || '_mended')))
+  then
+    return format('What was generated for table %s is not there, or not its owner''s. Type: holdfast adopt %1$s --refresh', a.relation);
+  end if;
+  if (select count(*) from pg_trigger t where t.tgrelid = v_table and t.tgenabled <> 'D' and t.tgname in (
+        'holdfast_inserted', 'holdfast_updated', 'holdfast_deleted', 'holdfast_truncated')) < 4 then
+    return format('Triggers of Holdfast on table %s are gone or disabled: its counters are not kept. Type: holdfast adopt %1$s --refresh', a.relation);
+  end if;
+  if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
+    return format('A thousand rows of table %s cannot be written: no more are tried. See: holdfast job list queue:%s state:dead', a.relation, a.queue);
+  end if;
+  return null;
+end
+$$;
+
+-- is_of_the_caller: errors that are not a row's or a table's: they are the call's, which must fail by them.
+create or replace function holdfast.is_of_the_caller(code text)
+returns boolean
+language sql immutable
+as $$ select code like any ('{25%,40%,53%,57%,58%,HF%,55P03}') $$;
+
+-- adopted_wrote: count what a statement did to the rows of a table. What it is told comes from the table's owner.
+-- True if rows of the table could not be written before: which of them these are is asked then.
+create or replace function holdfast.adopted_wrote(
+  part smallint, kinds text[], states text[], counts bigint[], ready bigint, whats text[], jobs bigint[], samples text[])
+returns boolean
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_queue constant text := (select a.queue from holdfast.adopted a where a.part = adopted_wrote.part);
+begin
+  if v_queue is null then
+    return false;
+  end if;
+  if kinds is not null then
+    insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
+    select adopted_wrote.part, v_queue, c.kind, coalesce(sum(c.n) filter (where c.state = 'queued'), 0), coalesce(sum(c.n) filter (where c.state = 'leased'), 0),
+           coalesce(sum(c.n) filter (where c.state = 'dead'), 0), coalesce(sum(c.n) filter (where c.state = 'done'), 0),
+           coalesce(sum(c.n) filter (where c.state = 'cancelled'), 0), coalesce(sum(c.n) filter (where c.state = 'archived'), 0)
+    from (
+      select holdfast.adopted_kind(x.kind, v_queue) as kind, x.state, least(greatest(x.n, -100000000), 100000000) as n
+      from unnest(kinds, states, counts) x(kind, state, n)
+    ) c
+    group by c.kind;
+  end if;
+  if ready > 0 then
+    perform holdfast.wake(array[v_queue], least(ready, 1000000));
+  end if;
+  if whats is not null then
+    insert into holdfast.adopted_note (part, hour, who, what, jobs, sample)
+    select adopted_wrote.part, date_trunc('hour', holdfast.now()), concat_ws(' as ', nullif(current_setting('application_name', true), ''), session_user),
+           left(coalesce(w.what, ''), 300), least(greatest(w.jobs, 0), 100000000), left(w.sample, 300)
+    from unnest(whats, jobs, samples) w(what, jobs, sample);
+  end if;
+  return exists (select from holdfast.adopted_fault f where f.part = adopted_wrote.part);
+end
+$$;
+
+-- adopted_kind: a kind as a row has it, as one that can be one.
+create or replace function holdfast.adopted_kind(kind text, queue text)
+returns text
+language sql immutable
+as $$ select coalesce(nullif(left(regexp_replace(kind, '[[:cntrl:]]', ' ', 'g'), 200), ''), queue) $$;
+
+-- adopted_mended: rows that could not be written were written by somebody: they are what they say again. Null: all,
+-- and none is there any more.
+create or replace function holdfast.adopted_mended(part smallint, ids uuid[])
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  with mended as (
+    delete from holdfast.adopted_fault f
+    where f.part = adopted_mended.part and (ids is null or f.id = any(ids))
+    returning f.kind, f.state
+  )
+  insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
+  select a.part, a.queue, m.kind, count(*) filter (where m.state = 'queued'), count(*) filter (where m.state = 'leased'),
+         -count(*) + count(*) filter (where m.state = 'dead'), count(*) filter (where m.state = 'done'),
+         count(*) filter (where m.state = 'cancelled'), count(*) filter (where m.state = 'archived')
+  from mended m
+  join holdfast.adopted a on a.part = adopted_mended.part
+  group by a.part, a.queue, m.kind;
+  if ids is null then
+    perform from holdfast.recount_adopted(part);
+  end if;
+end
+$$;
+
+-- note_fault: a row that refused a change is a dead job that says why.
+create or replace function holdfast.note_fault(a holdfast.adopted, id uuid, verb text, code text, message text, at timestamptz)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_kind  text := a.queue;
+  v_state text := 'queued';
+begin
+  update holdfast.adopted_fault f
+  set verb = note_fault.verb, code = note_fault.code, message = left(note_fault.message, 1000), at = note_fault.at, times = f.times + 1
+  where f.part = a.part and f.id = note_fault.id;
+  if found then
+    return;
+  end if;
+  begin
+    execute format('select holdfast.adopted_kind(r.kind, $2), r.state from holdfast_adopted.%I(array[$1], null, null) r', a.part || '_rows')
+    into v_kind, v_state using id, a.queue;
+  exception when others then
+    if holdfast.is_of_the_caller(sqlstate) then
+      raise;
+    end if;
+  end;
+  if not coalesce(v_state in ('queued', 'leased', 'dead', 'done', 'cancelled', 'archived'), false) then
+    return;   -- there is no such row
+  end if;
+  with noted as (
+    insert into holdfast.adopted_fault (part, id, kind, state, verb, code, message, at)
+    values (a.part, note_fault.id, v_kind, v_state, note_fault.verb, note_fault.code, left(note_fault.message, 1000), note_fault.at)
+    on conflict do nothing
+    returning 1
+  )
+  insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
+  select a.part, a.queue, v_kind, -(v_state = 'queued')::integer, -(v_state = 'leased')::integer, 1 - (v_state = 'dead')::integer,
+         -(v_state = 'done')::integer, -(v_state = 'cancelled')::integer, -(v_state = 'archived')::integer
+  from noted;
+end
+$$;
+
+-- adopted_by_ids: rows of adopted tables by the ids of their jobs.
+create or replace function holdfast.adopted_by_ids(ids uuid[])
+returns setof holdfast.jobs
+language sql stable
+as $$
+  select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until, r.worker, r.key, r.lane,
+         r.tenant, r.subject, r.headers, r.payload, r.error, r.fingerprint, r.reason, r.result, r.ended_at, r.lease, p.part, null::jsonb
+  from (select holdfast.part_of(i) as part, array_agg(i) as ids from unnest(adopted_by_ids.ids) i group by 1) p
+  cross join lateral holdfast.adopted_jobs(p.part, p.ids) r
+$$;
+
+-- list_adopted: the rows of an adopted table that match a filter, newest first, read page by page.
+create or replace function holdfast.list_adopted(part smallint, filter text, max_jobs integer, before uuid)
+returns setof holdfast.jobs
+language plpgsql stable
+as $$
+declare
+  v_page holdfast.jobs[];
+  v_step integer := greatest(max_jobs, 100);
+  v_left integer := max_jobs;
+  v_got  integer;
+begin
+  loop
+    select array_agg(row(j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker, j.key, j.lane,
+      j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease, list_adopted.part, null)::holdfast.jobs)
+    into v_page
+    from holdfast.adopted_jobs(part, null, before, v_step) j;
+    exit when v_page is null;
+    return query execute 'select j.* from unnest($1) j where ' || holdfast.filter_sql(filter) || ' order by j.id desc limit $2' using v_page, v_left;
+    get diagnostics v_got = row_count;
+    v_left := v_left - v_got;
+    exit when v_left <= 0 or cardinality(v_page) < v_step;
+    before := v_page[cardinality(v_page)].id;
+    v_step := least(4 * v_step, 10000);
+  end loop;
 end
 $$;
 
@@ -503,33 +978,47 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_lanes  constant boolean := (select a.spec -> 'columns' ? 'lane' from holdfast.adopted a where a.part = queue_row.adopted);
   v_left   integer := max_jobs;
   v_want   integer;
+  v_lanes  boolean;
   v_leased integer;
-  v_got    integer;
+  v_jobs   holdfast_adopted.job_row[];
+  a        holdfast.adopted;
 begin
+  select x.* into a from holdfast.adopted x where x.part = queue_row.adopted and x.live;
+  if not found then
+    return;
+  end if;
+  v_lanes := a.spec -> 'columns' ? 'lane';
   for turn in 1 .. 2 loop
     loop
       v_want := v_left;
       if queue_row.lease_limit is not null or queue_row.rate_limit is not null or v_lanes then
         v_want := least(v_want, holdfast.pass_gate(queue_row, queue_row.adopted, at));
         if queue_row.lease_limit is not null then
-          execute format('select holdfast_adopted.%I()', queue_row.adopted || '_leased') into v_leased;
+          v_leased := holdfast.leased_adopted(queue_row.adopted);
           v_want := least(v_want, queue_row.lease_limit - v_leased);
         end if;
       end if;
-      exit when v_want <= 0;
-      return query execute format('select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7) c', queue_row.adopted || '_claim')
-        using worker, token, v_want, lease, kinds, coalesce(queue_row.lane_limit, 1), at;
-      get diagnostics v_got = row_count;
-      v_left := v_left - v_got;
-      if queue_row.rate_limit is not null and v_got > 0 then
+      exit when not coalesce(v_want > 0, false);
+      v_jobs := holdfast.take_adopted(a, worker, token, v_want, lease, kinds, coalesce(queue_row.lane_limit, 1), at);
+      exit when v_jobs is null;
+      insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
+      select claim_adopted.token, a.part, a.queue, claim_adopted.worker, claim_adopted.at, claim_adopted.lease,
+             claim_adopted.at + claim_adopted.lease, array_agg(j.id)
+      from unnest(v_jobs) j;
+      return query
+        select j.id, holdfast.adopted_kind(j.kind, a.queue), j.payload, least(greatest(j.priority, 0), 9)::smallint, coalesce(j.attempt, 1::smallint),
+               coalesce(j.max_attempts, queue_row.max_attempts, 3::smallint), claim_adopted.at + claim_adopted.lease, j.run_at, j.created_at, null::text,
+               j.lane, j.tenant, j.subject, null::jsonb, null::interval
+        from unnest(v_jobs) j;
+      v_left := v_left - cardinality(v_jobs);
+      if queue_row.rate_limit is not null then
         insert into holdfast.rate_use (part, queue, lane, at, starts)
-        values (queue_row.adopted, queue_row.name, '', claim_adopted.at, v_got);
+        values (queue_row.adopted, queue_row.name, '', claim_adopted.at, cardinality(v_jobs));
       end if;
       -- of each lane one at a time: only those with room for more can give another
-      exit when v_left <= 0 or v_got = 0 or not v_lanes or coalesce(queue_row.lane_limit, 1) = 1;
+      exit when v_left <= 0 or not v_lanes or coalesce(queue_row.lane_limit, 1) = 1;
     end loop;
     exit when v_left <= 0 or turn = 2;
     exit when not exists (select from holdfast.reap(v_left, queue_row.name));
@@ -537,20 +1026,122 @@ begin
 end
 $$;
 
+create or replace function holdfast.leased_adopted(part smallint)
+returns integer
+language plpgsql stable
+as $$
+declare
+  v_leased integer;
+begin
+  execute format('select holdfast_adopted.%I()', part || '_leased') into v_leased;
+  return v_leased;
+exception when others then
+  if holdfast.is_of_the_caller(sqlstate) then
+    raise;
+  end if;
+  return null;
+end
+$$;
+
+-- take_adopted: take rows all at once; if that fails, one by one. Those that refuse are noted and passed over.
+create or replace function holdfast.take_adopted(
+  a holdfast.adopted, worker text, token uuid, most integer, lease interval, kinds text[], lane_limit integer, at timestamptz)
+returns holdfast_adopted.job_row[]
+language plpgsql
+as $$
+declare
+  v_sql  constant text := format(
+    'select array_agg(c) from (select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9) c where holdfast.part_of(c.id) = %s limit $3) c',
+    a.part || '_claim', a.part);
+  v_skip uuid[] := (select array_agg(f.id) from holdfast.adopted_fault f where f.part = a.part);
+  v_jobs holdfast_adopted.job_row[];
+  v_some holdfast_adopted.job_row[];
+  v_one  holdfast_adopted.job_row;
+begin
+  if cardinality(v_skip) >= 1000 then
+    return null;
+  end if;
+  begin
+    execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
+    return v_jobs;
+  exception when others then
+    if holdfast.is_of_the_caller(sqlstate) then
+      raise;
+    elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
+      return null;
+    end if;
+  end;
+  for turn in 1 .. 5 loop
+    begin
+      execute v_sql into v_some using worker, null::uuid, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
+    exception when others then
+      if holdfast.is_of_the_caller(sqlstate) then
+        raise;
+      end if;
+      exit;
+    end;
+    exit when v_some is null;
+    foreach v_one in array v_some loop
+      begin
+        execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at;
+        v_jobs := v_jobs || v_some;
+      exception when others then
+        if holdfast.is_of_the_caller(sqlstate) then
+          raise;
+        end if;
+        perform holdfast.note_fault(a, v_one.id, 'claim', sqlstate, sqlerrm, at);
+        v_skip := v_skip || v_one.id;
+      end;
+    end loop;
+    exit when v_jobs is not null;
+  end loop;
+  return v_jobs;
+end
+$$;
+
+-- touch_adopted: touch, of rows of adopted tables. What fails is halved until the row that refuses is found.
 create or replace function holdfast.touch_adopted(ids uuid[], tokens uuid[], lease interval, at timestamptz)
 returns table (id uuid, token uuid, lease_until timestamptz)
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_part smallint;
+  a     holdfast.adopted;
+  asked record;
+  these record;
 begin
-  for v_part in
-    select a.part from holdfast.adopted a
-    where a.live and a.part in (select holdfast.part_of(i) from unnest(ids) i) order by a.part
+  for a in
+    select x.* from holdfast.adopted x
+    where x.live and x.part in (select holdfast.part_of(i) from unnest(ids) i) order by x.part
   loop
-    return query execute format('select t.id, t.token, t.lease_until from holdfast_adopted.%I($1, $2, $3, $4) t', v_part || '_touch')
-      using ids, tokens, lease, at;
+    select array_agg(u.id) as ids, array_agg(u.token) as tokens, array_agg(touch_adopted.at + coalesce(touch_adopted.lease, (
+        select l.length from holdfast.lease l where l.token = u.token limit 1), '30 seconds')) as untils
+    into asked
+    from unnest(ids, tokens) u(id, token)
+    where holdfast.part_of(u.id) = a.part;
+    begin
+      execute format('select array_agg(t.id) as ids, array_agg(t.token) as tokens, array_agg(t.lease_until) as untils from holdfast_adopted.%I($1, $2, $3) t',
+        a.part || '_touch')
+      into these
+      using asked.ids, asked.tokens, asked.untils;
+      return query
+        select t.id, t.token, t.lease_until
+        from unnest(these.ids, these.tokens, these.untils) t(id, token, lease_until)
+        where t.id = any(asked.ids) and t.token = any(asked.tokens) and t.lease_until is not null;
+    exception when others then
+      if holdfast.is_of_the_caller(sqlstate) then
+        raise;
+      elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
+        null;   -- the table as a whole: the answer says what to do
+      elsif cardinality(asked.ids) = 1 then
+        perform holdfast.note_fault(a, asked.ids[1], 'touch', sqlstate, sqlerrm, at);
+      else
+        return query
+          select t.id, t.token, t.lease_until
+          from (values (1, cardinality(asked.ids) / 2), (cardinality(asked.ids) / 2 + 1, cardinality(asked.ids))) h(first, last)
+          cross join lateral holdfast.touch_adopted(asked.ids[h.first:h.last], asked.tokens[h.first:h.last], touch_adopted.lease, touch_adopted.at) t;
+      end if;
+    end;
   end loop;
 end
 $$;
@@ -569,23 +1160,28 @@ declare
     when 'ack' then 'acked' when 'nack' then 'failed' when 'release' then 'released' when 'expire' then 'expired'
     when 'cancel' then case when tokens is null then 'cancelled' else 'cancelled by its holder' end end;
   a     holdfast.adopted;
-  q     holdfast.queue;
   these record;
 begin
   for a in
     select x.* from holdfast.adopted x
     where x.live and x.part in (select holdfast.part_of(i) from unnest(ids) i) order by x.part
   loop
-    select x.* into q from holdfast.queue x where x.name = a.queue;
-    execute format(
-      'select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(s.kind) as kinds, array_agg(s.worker) as workers,'
-      || ' array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s',
-      a.part || '_settle')
+    select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(holdfast.adopted_kind(s.kind, a.queue)) as kinds,
+           array_agg(s.worker) as workers, array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes
     into these
-    using ids, coalesce(tokens, array_fill(null::uuid, array[cardinality(ids)])), verb, finals,
-      array(select left(concat_ws(': ', u.error_kind, u.message), 2000)
-            from unnest(ids, error_kinds, messages) with ordinality u(id, error_kind, message, nth) order by u.nth),
-      delays, reason, coalesce(q.backoff, '1 second'), coalesce(q.backoff_cap, '1 hour'), at;
+    from (
+      select u.verb, array_agg(u.id) as ids, array_agg(u.token) as tokens, array_agg(u.final) as finals, array_agg(u.delay) as delays,
+             array_agg(left(concat_ws(': ', u.error_kind, u.message), 2000)) as errors
+      from (
+        -- what could not be written is let in again, whatever its row says
+        select x.*, case when settle_adopted.verb = 'retry' and exists (select from holdfast.adopted_fault f where f.part = a.part and f.id = x.id)
+                         then 'reset' else settle_adopted.verb end as verb
+        from unnest(ids, tokens, finals, delays, error_kinds, messages) x(id, token, final, delay, error_kind, message)
+        where holdfast.part_of(x.id) = a.part
+      ) u
+      group by u.verb
+    ) g
+    cross join lateral holdfast.settle_rows(a, g.ids, g.tokens, g.verb, g.finals, g.errors, g.delays, settle_adopted.reason, settle_adopted.at) s;
     continue when these.ids is null;
 
     if verb in ('nack', 'expire') then
@@ -625,15 +1221,63 @@ begin
 end
 $$;
 
+-- settle_rows: settle rows of one table all at once; what fails is halved until the row that refuses is found and
+-- noted. The answers of the table's owner are believed as far as they are answers to what was asked.
+create or replace function holdfast.settle_rows(
+  a holdfast.adopted, ids uuid[], tokens uuid[], verb text, finals boolean[], errors text[], delays interval[], reason text, at timestamptz)
+returns table (id uuid, token uuid, kind text, worker text, attempt smallint, outcome text)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  q     holdfast.queue;
+  these record;
+begin
+  select x.* into q from holdfast.queue x where x.name = a.queue;
+  begin
+    execute format(
+      'select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(s.kind) as kinds, array_agg(s.worker) as workers,'
+      || ' array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) s',
+      a.part || '_settle')
+    into these
+    using ids, tokens, verb, finals, errors, delays, reason, coalesce(q.max_attempts, 3::smallint), coalesce(q.backoff, '1 second'),
+      coalesce(q.backoff_cap, '1 hour'), at;
+    return query
+      select distinct on (t.id) t.id, t.token, t.kind, t.worker, coalesce(t.attempt, 0::smallint), t.outcome
+      from unnest(these.ids, these.tokens, these.kinds, these.workers, these.attempts, these.outcomes) t(id, token, kind, worker, attempt, outcome)
+      where t.id = any(ids) and (t.token = any(tokens) or array_position(tokens, null) is not null)
+        and t.outcome = any(case verb when 'ack' then '{done}' when 'cancel' then '{cancelled}' when 'nack' then '{queued,dead}'
+          when 'expire' then '{queued,dead,done}' else '{queued}' end::text[]);
+  exception when others then
+    if holdfast.is_of_the_caller(sqlstate) then
+      raise;
+    elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
+      null;   -- the table as a whole: the answer says what to do
+    elsif cardinality(ids) = 1 then
+      perform holdfast.note_fault(a, ids[1], verb, sqlstate, sqlerrm, at);
+    else
+      return query
+        select s.id, s.token, s.kind, s.worker, s.attempt, s.outcome
+        from (values (1, cardinality(ids) / 2), (cardinality(ids) / 2 + 1, cardinality(ids))) h(first, last)
+        cross join lateral holdfast.settle_rows(a, ids[h.first:h.last], tokens[h.first:h.last], verb, finals[h.first:h.last], errors[h.first:h.last],
+          delays[h.first:h.last], reason, at) s;
+    end if;
+  end;
+end
+$$;
+
 -- reap_adopted: what has expired of these claims, in adopted tables. Where the output of a job is there, it is done.
+-- It waits for nobody's lock, and one table's trouble is not another's.
 create or replace function holdfast.reap_adopted(tokens uuid[], at timestamptz, cut timestamptz, back timestamptz)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
+set lock_timeout = '500ms'
 as $$
 #variable_conflict use_column
 declare
   l     record;
   these record;
+  v_ids uuid[];
 begin
   for l in
     select x.token, x.part, x.ids, x.claimed_at, x.outside, x.worker, x.length, coalesce(a.live, false) as live
@@ -642,21 +1286,30 @@ begin
     where x.token = any(reap_adopted.tokens) and x.open and x.part >= 64
   loop
     select null::uuid[] as ids, null::timestamptz as until into these;
-    if l.live then
-      execute format(
-        'select array_agg(e.id) filter (where e.expired) as ids, min(e.lease_until) filter (where not e.expired) as until'
-        || ' from holdfast_adopted.%I($1, $2, $3) e', l.part || '_expired')
-      into these
-      using l.ids, array_fill(l.token, array[cardinality(l.ids)]), case when l.claimed_at >= back then at else cut end;
-    end if;
-    if these.ids is not null then
-      return query
-        select s.id, s.queue, s.kind, s.worker, s.outcome
-        from holdfast.settle_adopted(these.ids, array_fill(l.token, array[cardinality(these.ids)]), 'expire', at,
-          array_fill(case when l.outside then 'NoAnswer' else 'LeaseExpired' end, array[cardinality(these.ids)]),
-          array_fill(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
-                          else 'the lease ran out and nobody renewed it' end, array[cardinality(these.ids)])) s;
-    end if;
+    begin
+      v_ids := array(select i from unnest(l.ids) i where not exists (select from holdfast.adopted_fault f where f.part = l.part and f.id = i));
+      if l.live and cardinality(v_ids) > 0 then
+        execute format(
+          'select array_agg(e.id) filter (where e.expired) as ids, min(e.lease_until) filter (where not e.expired) as until'
+          || ' from holdfast_adopted.%I($1, $2, $3) e', l.part || '_expired')
+        into these
+        using v_ids, l.token, case when l.claimed_at >= back then at else cut end;
+      end if;
+      v_ids := array(select i from unnest(these.ids) i where i = any(l.ids));
+      if cardinality(v_ids) > 0 then
+        return query
+          select s.id, s.queue, s.kind, s.worker, s.outcome
+          from holdfast.settle_adopted(v_ids, array_fill(l.token, array[cardinality(v_ids)]), 'expire', at,
+            array_fill(case when l.outside then 'NoAnswer' else 'LeaseExpired' end, array[cardinality(v_ids)]),
+            array_fill(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
+                            else 'the lease ran out and nobody renewed it' end, array[cardinality(v_ids)])) s;
+      end if;
+    exception when others then
+      if holdfast.is_of_the_caller(sqlstate) and sqlstate <> '55P03' then
+        raise;
+      end if;
+      these.until := at + interval '10 seconds';   -- the table cannot be read now: later
+    end;
     update holdfast.lease x
     set open = these.until is not null, until = coalesce(greatest(these.until, at + interval '1 second'), at + interval '5 minutes')
     where x.token = l.token and x.part = l.part and x.open;
@@ -698,54 +1351,56 @@ returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
   tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval)
-language plpgsql stable
+language sql stable
 as $$
-declare
-  l record;
-begin
-  for l in
-    select x.token, x.part, x.ids from holdfast.lease x
-    join holdfast.adopted a on a.part = x.part and a.live
-    where x.token = any(tokens)
-  loop
-    return query execute format(
-      'select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key, j.lane,'
-      || ' j.tenant, j.subject, j.headers, $2, j.queue, j.worker, null::interval'
-      || ' from holdfast_adopted.%I($1, $2) h(id) join holdfast_adopted.%I j on j.id = h.id', l.part || '_held', l.part::text)
-    using l.ids, l.token;
-  end loop;
-end
+  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key, j.lane,
+         j.tenant, j.subject, j.headers, l.token, j.queue, j.worker, null::interval
+  from holdfast.lease l
+  cross join lateral holdfast.adopted_jobs(l.part, l.ids) j
+  where l.token = any(tokens) and l.part >= 64 and j.token = l.token and j.state = 'leased'
 $$;
 
 -- rescue: rows of adopted tables that other code took and left, longer ago than their table was told to wait.
 create or replace function holdfast.rescue(max_jobs integer default 1000)
 returns integer
 language plpgsql
+set lock_timeout = '500ms'
 as $$
 #variable_conflict use_column
 declare
   v_now   constant timestamptz := holdfast.now();
   v_ids   uuid[];
   v_saved integer := 0;
+  v_some  integer;
   a       holdfast.adopted;
 begin
   for a in select x.* from holdfast.adopted x where x.live and x.spec ? 'stuck_after' order by x.part loop
-    execute format('select array(select s from holdfast_adopted.%I($1, $2) s)', a.part || '_stuck')
-    into v_ids
-    using max_jobs, v_now - (a.spec ->> 'stuck_after')::interval;
-    continue when cardinality(v_ids) = 0;
-    with saved as materialized (
-      select s.outcome
-      from holdfast.settle_adopted(v_ids, null, 'expire', v_now,
-        array_fill('Stuck'::text, array[cardinality(v_ids)]),
-        array_fill('other code took the row and left it'::text, array[cardinality(v_ids)])) s
-    ), noted as (
-      insert into holdfast.adopted_note (part, hour, who, what, jobs)
-      select a.part, date_trunc('hour', v_now), 'holdfast', 'found a row left by other code: ' || s.outcome, count(*)
-      from saved s
-      group by s.outcome
-    )
-    select v_saved + count(*) into v_saved from saved;
+    begin
+      execute format('select array(select s from holdfast_adopted.%I($1, $2) s)', a.part || '_stuck')
+      into v_ids
+      using max_jobs, v_now - (a.spec ->> 'stuck_after')::interval;
+      v_ids := array(
+        select i from unnest(v_ids) i
+        where holdfast.part_of(i) = a.part and not exists (select from holdfast.adopted_fault f where f.part = a.part and f.id = i));
+      continue when cardinality(v_ids) = 0;
+      with saved as materialized (
+        select s.outcome
+        from holdfast.settle_adopted(v_ids, null, 'expire', v_now,
+          array_fill('Stuck'::text, array[cardinality(v_ids)]),
+          array_fill('other code took the row and left it'::text, array[cardinality(v_ids)])) s
+      ), noted as (
+        insert into holdfast.adopted_note (part, hour, who, what, jobs)
+        select a.part, date_trunc('hour', v_now), 'holdfast', 'found a row left by other code: ' || s.outcome, count(*)
+        from saved s
+        group by s.outcome
+      )
+      select count(*) into v_some from saved;
+      v_saved := v_saved + v_some;
+    exception when others then
+      if holdfast.is_of_the_caller(sqlstate) and sqlstate <> '55P03' then
+        raise;
+      end if;
+    end;
   end loop;
   return v_saved;
 end
@@ -779,6 +1434,19 @@ begin
 end
 $$;
 
+-- why_not_written: why a row of an adopted table did not change: the table as a whole, or the row; null if neither.
+create or replace function holdfast.why_not_written(id uuid)
+returns text
+language sql stable
+as $$
+  select coalesce(holdfast.adopted_problem(a), (
+    select format('the row of job %s cannot be written: %s (%s, SQLSTATE %s)', f.id, f.message, f.verb, f.code)
+    from holdfast.adopted_fault f
+    where f.part = a.part and f.id = why_not_written.id))
+  from holdfast.adopted a
+  where a.part = holdfast.part_of(why_not_written.id) and a.live
+$$;
+
 -- explain_adopted: one sentence, for a row of an adopted table.
 create or replace function holdfast.explain_adopted(id uuid, at timestamptz)
 returns text
@@ -788,16 +1456,28 @@ as $$
 declare
   v_table   text;
   v_deletes boolean;
+  v_said    text;
   q         holdfast.queue;
   j         record;
 begin
-  select a.relation, a.spec ->> 'on_success' = 'delete' into v_table, v_deletes from holdfast.adopted a where a.part = holdfast.part_of(explain_adopted.id);
+  select a.relation, a.spec ->> 'on_success' = 'delete', holdfast.adopted_problem(a) into v_table, v_deletes, v_said from holdfast.adopted a where a.part = holdfast.part_of(explain_adopted.id);
+  if v_said is not null then
+    return v_said;
+  end if;
   select x.* into j from holdfast.get(explain_adopted.id) x;
   if j.id is null then
     if v_deletes then
       return format('There is no job %s: its row in %s is gone. Rows are deleted when they are done.', id, v_table);
     end if;
     return format('There is no job %s: its row in %s is gone, or the table is no queue any more.', id, coalesce(v_table, 'an adopted table'));
+  end if;
+  select format('Row %s of %s cannot be written since %s: %s (%s, SQLSTATE %s). Mend it, then: holdfast job retry %s', j.subject, v_table,
+    to_char(f.at, 'YYYY-MM-DD HH24:MI:SS TZ'), f.message, f.verb, f.code, f.id)
+  into v_said
+  from holdfast.adopted_fault f
+  where f.part = holdfast.part_of(explain_adopted.id) and f.id = explain_adopted.id;
+  if found then
+    return v_said;
   end if;
   select x.* into q from holdfast.queue x where x.name = j.queue;
   return case
@@ -826,6 +1506,7 @@ create or replace function holdfast.recount_adopted(part smallint)
 returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
 language plpgsql
 as $$
+#variable_conflict use_column
 declare
   -- rows that success deleted cannot be counted again: once there are counters, those of done stay
   v_gone constant boolean := exists (select from holdfast.adopted a where a.part = recount_adopted.part and a.spec ->> 'on_success' = 'delete')
@@ -834,13 +1515,18 @@ declare
 begin
   return query execute format($sql$
     with found as (
-      select j.kind, j.state, count(*) as n from holdfast_adopted.%1$I j where not ($1 and j.state = 'done') group by j.kind, j.state
+      select holdfast.adopted_kind(c.kind, a.queue) as kind, c.state, least(c.jobs, 2000000000) as n
+      from holdfast_adopted.%1$I() c, holdfast.adopted a
+      where a.part = %2$s and not ($1 and c.state = 'done')
+      union all
+      -- those that cannot be written are dead
+      select f.kind, s.state, s.n from holdfast.adopted_fault f cross join lateral (values (f.state, -1), ('dead', 1)) s(state, n) where f.part = %2$s
       union all
       select c.kind, s.state, -sum(s.n)
       from (
-        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t where t.part = %1$s
+        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t where t.part = %2$s
         union all
-        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t where t.part = %1$s
+        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t where t.part = %2$s
       ) c
       cross join lateral (values ('queued', c.queued), ('leased', c.leased), ('dead', c.dead),
         ('done', c.done), ('cancelled', c.cancelled), ('archived', c.archived)) s(state, n)
@@ -848,7 +1534,7 @@ begin
       group by c.kind, s.state
     )
     insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
-    select %1$s, (select a.queue from holdfast.adopted a where a.part = %1$s), d.* from (
+    select %2$s, (select a.queue from holdfast.adopted a where a.part = %2$s), d.* from (
       select f.kind, coalesce(sum(f.n) filter (where f.state = 'queued'), 0) as queued, coalesce(sum(f.n) filter (where f.state = 'leased'), 0) as leased,
         coalesce(sum(f.n) filter (where f.state = 'dead'), 0) as dead, coalesce(sum(f.n) filter (where f.state = 'done'), 0) as done,
         coalesce(sum(f.n) filter (where f.state = 'cancelled'), 0) as cancelled, coalesce(sum(f.n) filter (where f.state = 'archived'), 0) as archived
@@ -857,7 +1543,11 @@ begin
     ) d
     where (d.queued, d.leased, d.dead, d.done, d.cancelled, d.archived) <> (0, 0, 0, 0, 0, 0)
     returning queue::text, kind::text, queued::bigint, leased::bigint, dead::bigint, cancelled::bigint, archived::bigint
-  $sql$, part::text) using v_gone;
+  $sql$, part || '_count', part) using v_gone;
+exception when others then
+  if holdfast.is_of_the_caller(sqlstate) then
+    raise;
+  end if;
 end
 $$;
 
@@ -891,14 +1581,11 @@ as $$
 declare
   v_ids uuid[];
 begin
-  select array_agg(j.id) into v_ids
-  from gone_rows o
-  cross join lateral (
-    select tg_argv[0] || string_agg(to_jsonb(o) ->> c.name, ',' order by c.nth) as subject
-    from unnest(tg_argv[1:]) with ordinality c(name, nth)
-  ) s
-  join holdfast.job j on j.subject = s.subject
-  where j.token is null;
+  -- concat_ws writes values as they are stored: a cast of the table's owner would run with the rights of Holdfast
+  execute format('select array_agg(j.id) from (select %L || concat_ws('','', %s) as subject from gone_rows o) s'
+    || ' join holdfast.job j on j.subject = s.subject where j.token is null', tg_argv[0],
+    (select string_agg(format('o.%I', c.name), ', ' order by c.nth) from unnest(tg_argv[1:]) with ordinality c(name, nth)))
+  into v_ids;
   if v_ids is not null then
     perform holdfast.purge(v_ids, 'its subject was deleted');
   end if;
@@ -906,21 +1593,26 @@ begin
 end
 $$;
 
--- forget_adopted: drop what was generated for a table.
+-- forget_adopted: drop what was generated for a table; the owner of the schema may.
 create or replace function holdfast.forget_adopted(part smallint)
 returns void
 language plpgsql
 as $$
 declare
-  v_routine regprocedure;
+  v_role    constant text := current_setting('role');
+  v_routine record;
 begin
+  perform set_config('role', holdfast.owner_of_holdfast(), true);
   execute format('drop view if exists holdfast_adopted.%I', part::text);
   for v_routine in
-    select p.oid from pg_proc p
+    select p.oid::regprocedure as name, pg_get_userbyid(p.proowner) as owner from pg_proc p
     where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like part || '\_%'
   loop
-    execute format('drop routine %s', v_routine);
+    execute format('drop routine %s', v_routine.name);
+    perform holdfast.shut_out(v_routine.owner);
   end loop;
+  delete from holdfast.adopted_fault f where f.part = forget_adopted.part;
+  perform set_config('role', v_role, true);
 end
 $$;
 
@@ -932,18 +1624,18 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
-  v_free uuid[];
-  a      holdfast.adopted;
-  said   record;
+  v_now constant timestamptz := holdfast.now();
+  v_ids uuid[];
+  a     holdfast.adopted;
+  said  record;
 begin
   select x.* into a from holdfast.adopted x where x.part = reconcile_adopted.part;
+  execute format('select array(select t from holdfast_adopted.%I($1) t)', part || '_taken') into v_ids using max_jobs;
   execute format(
     'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) as workers,'
     || ' array_agg(j.lease_until) as untils, array_agg(j.attempt >= j.max_attempts) as last'
-    || ' from holdfast_adopted.%3$I($1) t(id) join holdfast_adopted.%1$I j on j.id = t.id'
-    || ' join lateral holdfast_adopted.%2$I(array[j.id]) d on true', part::text, part || '_done', part || '_taken')
-  into said using max_jobs;
+    || ' from holdfast.adopted_jobs($1, $2) j join holdfast_adopted.%I($2) d on d.id = j.id where j.state = $3', part || '_done')
+  into said using part, v_ids, 'leased';
   if not dry_run then
     perform from holdfast.reap(max_jobs, a.queue);
     perform holdfast.rescue(max_jobs);

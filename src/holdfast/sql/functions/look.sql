@@ -11,7 +11,11 @@ as $$
 declare
   v_id constant uuid := holdfast.locate(id);
 begin
-  return query select j.* from holdfast.jobs j where j.part = holdfast.part_of(v_id) and j.id = v_id limit 1;
+  if holdfast.part_of(v_id) >= 64 then
+    return query select j.* from holdfast.adopted_by_ids(array[v_id]) j;
+    return;
+  end if;
+  return query select j.* from holdfast.own_jobs j where j.part = holdfast.part_of(v_id) and j.id = v_id limit 1;
 end
 $$;
 
@@ -27,10 +31,11 @@ begin
   end if;
   return query execute
     'select x.* from unnest(holdfast.parts()) p cross join lateral ('
-    || '  select j.* from holdfast.jobs j where j.part = p and ($2 is null or j.id < $2) and '
+    || '  (select j.* from holdfast.own_jobs j where j.part = p and ($2 is null or j.id < $2) and '
     || holdfast.filter_sql(filter)
-    || '  order by j.id desc limit $1) x order by x.id desc limit $1'
-  using max_jobs, before;
+    || '  order by j.id desc limit $1)'
+    || '  union all select l.* from holdfast.list_adopted(p, $3, $1, $2) l where p >= 64) x order by x.id desc limit $1'
+  using max_jobs, before, filter;
 end
 $$;
 
@@ -71,7 +76,8 @@ begin
     || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest,'
     || ' array_to_string(array_agg(x.id) filter (where x.hit), '','') as hits'
     || ' from unnest($1, $2) p(part, start) cross join lateral ('
-    || ' select j.id, coalesce((%s), false) as hit from (%s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3) x'
+    || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3)'
+    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where p.part >= 64) x'
     || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(v_states));
   loop
     execute v_sql into v_some using v_parts, v_from, v_step;
@@ -126,7 +132,8 @@ begin
     || ' coalesce(sum(r.hits), 0) as hits from ('
     || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest, count(*) filter (where x.hit) as hits'
     || ' from unnest($1, $2) p(part, start) cross join lateral ('
-    || ' select j.id, coalesce((%s), false) as hit from (%s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3) x'
+    || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3)'
+    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where p.part >= 64) x'
     || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(holdfast.states_in(filter)));
   jobs := 0;
   loop
@@ -196,11 +203,7 @@ as $$
     (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, e.created_at, e.worker, e.key, e.lane, e.tenant,'
        || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.%I e', t.name), ' union all ')
      from (values ('dead', '{dead}'::text[]), ('archive', '{archived}'), ('history', '{done,cancelled}')) t(name, states)
-     where search_source.states is null or search_source.states = '{}' or search_source.states && t.states),
-    (select string_agg(format('select a.part, a.id, a.state, a.queue, a.kind, a.priority, a.attempt, a.created_at, a.worker, a.key, a.lane, a.tenant,'
-       || ' a.subject, a.error, a.fingerprint, a.payload, a.ended_at from holdfast_adopted.%I a', a.part::text), ' union all ')
-     from holdfast.adopted a
-     where a.live))
+     where search_source.states is null or search_source.states = '{}' or search_source.states && t.states))
 $$;
 
 -- find: the ids of list, for the verbs that take ids.

@@ -675,6 +675,7 @@ as $$
     u.id, coalesce(u.stored = any(done), false), j.state,
     case
       when u.stored = any(done) then null
+      when holdfast.part_of(u.stored) >= 64 and holdfast.why_not_written(u.stored) is not null then holdfast.why_not_written(u.stored)
       when j.state is null then format('there is no job %s', u.id)
       when holdfast.part_of(u.stored) >= 64 and verbed not in ('retried', 'cancelled') then
         format('job %s is a row of an adopted table and cannot be %s', u.id, verbed)

@@ -199,8 +199,10 @@ as $$
 declare
   v_filter constant text := holdfast.operation_filter(o.verb, o.filter);
   v_sql    constant text := format('select count(*), min(x.id::text)::uuid, array_agg(x.id order by x.id desc) filter (where x.hit) from ('
-    || 'select j.id, (%s) and coalesce(j.ended_at, j.created_at) <= $3 as hit from (%s) j'
-    || ' where j.part = $1 and ($2 is null or j.id < $2) order by j.id desc limit $4) x',
+    || '(select j.id, (%1$s) and coalesce(j.ended_at, j.created_at) <= $3 as hit from (%2$s) j'
+    || ' where j.part = $1 and ($2 is null or j.id < $2) order by j.id desc limit $4)'
+    || ' union all select j.id, (%1$s) and coalesce(j.ended_at, j.created_at) <= $3'
+    || ' from holdfast.adopted_jobs($1, null, $2, $4) j where $1 >= 64) x',
     holdfast.filter_sql(v_filter), holdfast.search_source(holdfast.states_in(v_filter)));
   v_parts  constant smallint[] := holdfast.parts_in(v_filter);
   v_window integer := want;

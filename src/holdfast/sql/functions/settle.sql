@@ -774,6 +774,14 @@ begin
     return;
   end if;
 
+  if holdfast.part_of(id) >= 64 then
+    detail := holdfast.why_not_written(id);
+    if detail is not null then
+      outcome := 'lost';
+      return next;
+      return;
+    end if;
+  end if;
   select j.state, j.worker, j.lease_until, j.attempt into now_is from holdfast.get(lost.id) j;
   outcome := case when found or v_mine then 'lost' else 'unknown' end;
   detail := case
