@@ -44,6 +44,7 @@ delete from holdfast.total;
 delete from holdfast.floor;
 delete from holdfast.waiter;
 delete from holdfast.leaving;
+delete from holdfast.bell;
 delete from holdfast.redo;
 delete from holdfast.worker;
 delete from holdfast.kind;

@@ -7,6 +7,7 @@ says that it hears nothing.
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 import psycopg
@@ -24,34 +25,64 @@ CHANNEL = "holdfast"
 TEST_PATIENCE = 5.0
 # Poolers and firewalls drop silently: the test is repeated.
 TEST_EVERY = 300.0
+# The pause before the next try to connect, at most: within a second of an outage it hears again.
+LONGEST_PAUSE = 0.8
 
 
 class Listener:
     """Calls `heard` with the name of a queue that has work for this worker.
 
     An empty name means: look at your leases. `up` is true while notifications arrive, which is
-    tested by sending one to itself: a pooler accepts LISTEN and delivers nothing.
+    tested by sending one to itself: a pooler accepts LISTEN and delivers nothing. While it is,
+    `ear` proves it to the database; it is another one after each reconnect. `changed` is called
+    when it has changed: what was asked for before may be answered to nobody.
     """
 
-    def __init__(self, client: Client, *, worker: str, heard: Callable[[str], None]) -> None:
-        self.up = False
+    def __init__(
+        self,
+        client: Client,
+        *,
+        worker: str,
+        heard: Callable[[str], None],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.ear: int | None = None
         self._client = client
         self._worker = worker
         self._heard = heard
+        self._changed = changed
         self._told = False
+        self._doubted = threading.Event()
+        self._echo = threading.Event()
+
+    @property
+    def up(self) -> bool:
+        """Whether notifications arrive."""
+        return self.ear is not None
 
     def run(self, stop: threading.Event) -> None:
         """Listen until told to stop, connecting again for ever."""
         pause = 0.1
         while not stop.is_set():
-            try:
+            # The client tells of outages; here they only mean polling.
+            with suppress(psycopg.Error, HoldfastError, OSError):
                 self._listen(stop)
+            if self.up:
                 pause = 0.1
-            except (psycopg.Error, HoldfastError, OSError):
-                pass  # the client tells of outages; here they only mean polling
-            self.up = False
+            self._trust(None)
             stop.wait(uniform(0, pause))
-            pause = min(2 * pause, 10.0)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def doubt(self) -> None:
+        """Believe in nothing before it is tested again; for whoever has seen the database away."""
+        self._doubted.set()
+
+    def catch_up(self, patience: float) -> None:
+        """Wait until all that was sent before this call has been heard."""
+        self._echo.clear()
+        if self.up:
+            self._client.ping(self._worker)
+            self._echo.wait(patience)
 
     def _listen(self, stop: threading.Event) -> None:
         arguments = conninfo.parameters(
@@ -59,13 +90,20 @@ class Listener:
         )
         with psycopg.connect(**arguments) as connection:
             connection.execute(sql.SQL("listen {}").format(sql.Identifier(CHANNEL)))
+            ear: int | None = None
             tested, answered = 0.0, True
             while not stop.is_set():
                 now = monotonic()
+                if self._doubted.is_set():
+                    self._doubted.clear()
+                    self._trust(None)
+                    tested, answered = 0.0, True
                 if now - tested > (TEST_EVERY if self.up else TEST_PATIENCE):
                     if not answered:
-                        self._deaf()
-                        stop.wait(TEST_EVERY / 10)
+                        # One that has heard before is made anew: it is the connection that failed.
+                        if ear is None:
+                            self._deaf()
+                            stop.wait(TEST_EVERY / 10)
                         return
                     tested, answered = now, False
                     self._client.ping(self._worker)
@@ -73,13 +111,25 @@ class Listener:
                     queue, _, worker = notification.payload.partition("\n")
                     if worker == self._worker:
                         answered = True
-                        self._hears()
+                        if not queue:
+                            self._echo.set()
                         self._heard(queue)
+                if answered and not self.up:
+                    # Only where they arrive: through a pooler the lock would be left behind.
+                    if ear is None:
+                        [ear] = connection.execute("select holdfast.hear()").fetchone() or [None]
+                    self._hears(ear)
 
-    def _hears(self) -> None:
+    def _hears(self, ear: int | None) -> None:
         if self._told:
             log.warning("notifications arrive again")
-        self.up, self._told = True, False
+            self._told = False
+        self._trust(ear)
+
+    def _trust(self, ear: int | None) -> None:
+        if ear != self.ear:
+            self.ear = ear
+            self._changed()
 
     def _deaf(self) -> None:
         if not self._told:

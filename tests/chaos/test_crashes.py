@@ -1,9 +1,13 @@
 """PostgreSQL crashes just after a claim: who was let in stays in, and nobody comes beside him."""
 
+import time
+
 import pytest
 
 from holdfast import Client
+from tests.chaos.conftest import Scale
 from tests.chaos.stage import Stage
+from tests.chaos.witness import overlaps
 
 
 @pytest.mark.parametrize("bound_by", ["lane", "limit", "rate"])
@@ -25,3 +29,39 @@ def test_a_crash_just_after_a_claim_does_not_forget_who_was_let_in(
         assert client.claim("lanes", worker="second", limit=2) == []
         [touched] = client.touch([first])
         assert touched.held
+
+
+def test_no_lane_has_two_handlers_however_often_postgresql_crashes_just_after_a_claim(
+    stage: Stage, scale: Scale
+) -> None:
+    crashes = scale(3, 210)
+    for _ in range(3):
+        stage.start(1)
+    stage.enqueue("nap", crashes + 2, queue="lanes", lane="one", lease=30.0, seconds=0.7)
+    away = []
+    for n in range(1, crashes + 1):
+        _until_begun(stage, n)
+        stage.server.stop("immediate")
+        stopped = time.time()
+        stage.server.start()
+        away.append(time.time() - stopped)
+    stage.drained(120)
+
+    runs = stage.witness.runs("nap")
+    stage.facts |= {
+        "crashes": crashes,
+        "runs": len(runs),
+        "together": len(overlaps(runs, {})),
+        "longest outage s": round(max(away), 2),
+    }
+    assert overlaps(runs, {}) == []
+    assert stage.runs_twice() == []
+    stage.judge()
+
+
+def _until_begun(stage: Stage, count: int) -> None:
+    # Not by Stage.until, which looks at workers as well and would be late.
+    deadline = time.monotonic() + 60
+    while len(stage.witness.runs("nap")) < count:
+        assert time.monotonic() < deadline, stage.told()
+        time.sleep(0.002)

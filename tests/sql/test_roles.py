@@ -25,7 +25,7 @@ LOOK = {
 PRODUCE = {"enqueue", "copied"}
 HOLD = {
     *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over", "guard"),
-    *("await_work", "ping"),
+    *("await_work", "hear", "pass_on", "ping"),
 }
 KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),

@@ -1,14 +1,210 @@
-"""How workers hear of work, and how they stop; each way a wake-up could be lost has a test."""
+"""How workers hear of work, and how they stop; each way a wake-up could be lost has a test.
 
+Workers here poll once an hour: a job that runs was heard of.
+"""
+
+import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
+import psycopg
 import pytest
 
-from holdfast import App
+from holdfast import App, Client
 from holdfast.worker import Worker
+from holdfast.worker.life import Life
 from tests.worker.conftest import Running
 
 Start = Callable[..., Running]
+HOUR = 3600.0
+CUT = (
+    "select pg_terminate_backend(pid) from pg_stat_activity "
+    "where application_name = 'holdfast listener' and datname = current_database()"
+)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def polls_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.POLL_HEARING", HOUR)
+    monkeypatch.setattr("holdfast.worker.life.FIRST_LOOK", HOUR)
+
+
+def settled(running: Running) -> None:
+    """Wait until a worker would look again only in an hour."""
+    life = running.worker._life
+    wait_for(
+        lambda: all(line.look_at > time.monotonic() + HOUR / 2 for line in life._lines.values())
+    )
+
+
+def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgotten(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    @app.task
+    def work(n: int) -> None:
+        ran.append(n)
+
+    said = Client.await_work
+    woken = Life.wake
+    heard = threading.Event()
+
+    def wake(life: Life, queue: str) -> bool:
+        answer = woken(life, queue)
+        heard.set()
+        return answer
+
+    def await_work(client: Client, *args: Any, **kwargs: Any) -> None:
+        said(client, *args, **kwargs)
+        if not heard.is_set() and kwargs.get("worker") == running.worker.id:
+            # It has been said; before the answer arrives, a job comes and the wake-up is heard.
+            work.enqueue(0)
+            assert heard.wait(20)
+
+    monkeypatch.setattr(Life, "wake", wake)
+    monkeypatch.setattr(Client, "await_work", await_work)
+    running = start(concurrency=2, upkeep=False)
+    wait_for(lambda: ran == [0])
+    settled(running)
+
+    work.enqueue(1)
+
+    wait_for(lambda: ran == [0, 1])
+
+
+def test_a_worker_whose_listener_was_cut_off_asks_again_and_is_woken(
+    app: App, start: Start, database: str
+) -> None:
+    ran: list[int] = []
+
+    @app.task
+    def work(n: int) -> None:
+        ran.append(n)
+
+    running = start(upkeep=False)
+    wait_for(lambda: running.worker.hears)
+    settled(running)
+    before = running.worker._listener.ear  # type: ignore[union-attr]
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(CUT)
+    wait_for(lambda: running.worker._listener.ear not in (None, before))  # type: ignore[union-attr]
+    settled(running)
+
+    work.enqueue(1)
+
+    wait_for(lambda: ran == [1])
+
+
+def test_a_worker_that_no_longer_hears_looks_soon_by_itself(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    @app.task
+    def work(n: int) -> None:
+        ran.append(n)
+
+    running = start(upkeep=False)
+    wait_for(lambda: running.worker.hears)
+    settled(running)
+    # It cannot listen again; what it asked for is of no use any more.
+    monkeypatch.setattr("holdfast.worker.life.FIRST_LOOK", 0.01)
+    monkeypatch.setattr("holdfast.events.CHANNEL", "elsewhere")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(CUT)
+    wait_for(lambda: not running.worker.hears)
+
+    work.enqueue(1)
+
+    wait_for(lambda: ran == [1])
+
+
+def test_a_worker_that_left_takes_no_wake_up_with_it(app: App, start: Start) -> None:
+    ran: list[int] = []
+
+    @app.task
+    def work(n: int) -> None:
+        ran.append(n)
+
+    old = [start(upkeep=False) for _ in range(3)]
+    for one in old:
+        wait_for(lambda one=one: one.worker.hears)  # type: ignore[misc]
+        settled(one)
+    new = start(upkeep=False)
+    wait_for(lambda: new.worker.hears)
+    settled(new)
+    for one in old:
+        one.stop()
+
+    for n in range(3):
+        work.enqueue(n)
+        wait_for(lambda n=n: len(ran) == n + 1)  # type: ignore[misc]
+
+    assert app.client.workers()[0].worker == new.worker.id
+
+
+def test_a_worker_without_a_free_slot_passes_its_wake_up_on(app: App, start: Start) -> None:
+    ran: list[int] = []
+    go = threading.Event()
+
+    @app.task
+    def work(n: int) -> None:
+        ran.append(n)
+        if n == 0:
+            go.wait(20)
+
+    full = start(concurrency=1, upkeep=False)
+    wait_for(lambda: full.worker.hears)
+    settled(full)
+    work.enqueue(0)
+    wait_for(lambda: ran == [0])
+    free = start(concurrency=1, upkeep=False)
+    wait_for(lambda: free.worker.hears)
+    settled(free)
+    # As after a look that found a job by itself: it is believed to wait, and has no room.
+    ear = full.worker._listener.ear  # type: ignore[union-attr]
+    app.client.await_work(["default"], worker=full.worker.id, kinds=["work"], ear=ear)
+
+    work.enqueue(1)
+
+    wait_for(lambda: ran == [0, 1])
+    go.set()
+
+
+def test_a_worker_that_is_told_to_stop_passes_its_wake_up_on(app: App, start: Start) -> None:
+    ran: list[int] = []
+    go = threading.Event()
+
+    @app.task
+    def work(n: int) -> None:
+        ran.append(n)
+        if n == 0:
+            go.wait(20)
+
+    stays = start(concurrency=1, upkeep=False)
+    wait_for(lambda: stays.worker.hears)
+    settled(stays)
+    stops = start(concurrency=2, upkeep=False)
+    wait_for(lambda: stops.worker.hears)
+    settled(stops)
+    work.enqueue(0)
+    wait_for(lambda: ran == [0])
+    settled(stops)
+    stops.worker.stop()
+
+    work.enqueue(1)
+
+    wait_for(lambda: ran == [0, 1])
+    go.set()
 
 
 def test_a_worker_stopped_before_it_has_declared_itself_ends_without_an_error(app: App) -> None:

@@ -542,18 +542,31 @@ class Client:
         return Tended(leads, done and wire.decoded_object(done), *rest)
 
     def await_work(
-        self, queues: Sequence[str], *, worker: str, patience: Duration = _MINUTE
+        self,
+        queues: Sequence[str],
+        *,
+        worker: str,
+        patience: Duration = _MINUTE,
+        kinds: Sequence[str] | None = None,
+        ear: int | None = None,
     ) -> None:
         """Ask to be notified, within `patience`, of the next job in one of these queues.
 
-        A notification is only a hint: poll as well.
+        A notification is only a hint: poll as well. `kinds` are those the worker knows, if not
+        all. `ear` is what `holdfast.hear()` gave to the session that listens: without it the
+        worker is believed to hear until its patience ends.
         """
         sql = (
-            "select holdfast.await_work("
-            "queues => %s::text[], worker => %s::text, patience => %s::interval)"
+            "select holdfast.await_work(queues => %s::text[], worker => %s::text, "
+            "patience => %s::interval, kinds => %s::text[], ear => %s::integer)"
         )
-        parameters = [list(queues), worker, wire.interval(patience)]
+        known = None if kinds is None else list(kinds)
+        parameters = [list(queues), worker, wire.interval(patience), known, ear]
         self._door.run(Call("await_work", sql, parameters))
+
+    def pass_on(self, queue: str) -> None:
+        """Hand a notification that one cannot use now to another worker that waits."""
+        self._door.run(Call("pass_on", "select holdfast.pass_on(queue => %s::text)", [queue]))
 
     def ping(self, worker: str) -> None:
         """Notify a worker, as if to look at its leases: for testing whether it hears."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from holdfast import schema
 from holdfast.client import AsyncClient, Client
+from holdfast.errors import HoldfastError
 from holdfast.events import Listener
 from holdfast.model import (
     Anomaly,
@@ -78,6 +79,7 @@ class Live:
         self._url = url
         self._stop = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._passing: set[asyncio.Future[None]] = set()
         self._threads: list[threading.Thread] = []
         self._loop = asyncio.get_running_loop()
         self._start()
@@ -188,18 +190,29 @@ class Live:
             listen_url=self.settings.listen_url,
             application_name="holdfast server",
         ) as client:
-            listener = Listener(client, worker=self.id, heard=self._heard)
-            self.waits.hears = self.feed.hears = lambda: listener.up
+            listener = Listener(client, worker=self.id, heard=self._heard, changed=self._changed)
+            self.feed.hears = lambda: listener.up
+            self.waits.ear = lambda: listener.ear
             listener.run(self._stop)
 
     def _heard(self, queue: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._ring, queue)
 
+    def _changed(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.waits.listen_again)
+
     def _ring(self, queue: str) -> None:
         self.feed.hint()
-        if queue:
-            self.waits.ring(queue)
+        if queue and not self.waits.ring(queue):
+            passing = asyncio.ensure_future(self._pass_on(queue))
+            self._passing.add(passing)
+            passing.add_done_callback(self._passing.discard)
+
+    async def _pass_on(self, queue: str) -> None:
+        with contextlib.suppress(HoldfastError):
+            await self.client.pass_on(queue)
 
     def _tend(self) -> None:
         with Client(self._url, pool_size=1, application_name="holdfast server upkeep") as client:

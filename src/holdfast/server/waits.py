@@ -37,7 +37,8 @@ class Waits:
     """The claims that wait in one server, by queue."""
 
     def __init__(self, client: AsyncClient, *, server: str, most: int) -> None:
-        self.hears: Callable[[], bool] = lambda: False
+        # What the server listens with, if it hears.
+        self.ear: Callable[[], int | None] = lambda: None
         self._client = client
         self._server = server
         self._most = most
@@ -70,10 +71,17 @@ class Waits:
         finally:
             self.count -= 1
 
-    def ring(self, queue: str) -> None:
-        """Say that a queue may have a job: whoever has waited longest looks."""
+    def ring(self, queue: str) -> bool:
+        """Say that a queue may have a job: whoever has waited longest looks. False if nobody is."""
         self._awaited.pop(queue, None)
         self._wake(queue)
+        return queue in self._places
+
+    def listen_again(self) -> None:
+        """Ask anew to be told: notifications begin to arrive, or no longer do."""
+        self._awaited.clear()
+        for queue in list(self._places):
+            self._wake(queue)
 
     def close(self) -> None:
         """Let everybody who waits go, with nothing."""
@@ -86,7 +94,7 @@ class Waits:
         """Have one look at each queue now and then, for ever: a notification is only a hint."""
         while True:
             await asyncio.sleep(POLL_EVERY / 2)
-            every = LOOK_EVERY if self.hears() else POLL_EVERY
+            every = POLL_EVERY if self.ear() is None else LOOK_EVERY
             for queue in list(self._places):
                 if monotonic() - self._looked.get(queue, 0.0) >= every:
                     self._wake(queue)
@@ -129,11 +137,17 @@ class Waits:
         return leases
 
     async def _be_told(self, queues: Sequence[str]) -> None:
-        now = monotonic()
+        now, ear = monotonic(), self.ear()
         untold = [queue for queue in queues if self._awaited.get(queue, 0.0) < now]
-        if untold:
-            self._awaited |= dict.fromkeys(untold, now + PATIENCE - 5.0)
-            await self._client.await_work(untold, worker=self._server, patience=PATIENCE)
+        if not untold or ear is None:
+            return
+        self._awaited |= dict.fromkeys(untold, now + PATIENCE - 10.0)
+        try:
+            await self._client.await_work(untold, worker=self._server, patience=PATIENCE, ear=ear)
+        except BaseException:
+            for queue in untold:
+                self._awaited.pop(queue, None)
+            raise
 
     async def _give_back(self, client: AsyncClient, leases: list[Lease]) -> None:
         with suppress(HoldfastError):

@@ -51,6 +51,8 @@ BEAT_EVERY = 10.0
 # How long after the grace leases may still be given back.
 OVERTIME = 4.0
 GRACE = 25.0
+# How long one that has left waits for what was sent to it before.
+LAST_WORDS = 0.5
 # With its jitter, the longer one still finds what a dead worker left within five seconds.
 POLL_HEARING, POLL_DEAF = 3.5, 1.0
 
@@ -96,6 +98,7 @@ class Worker:
         self.counts = Counts()
         self._listener: Listener | None = None
         self._over = threading.Event()
+        self._gone = threading.Event()
         self._woken = threading.Event()
         self._owns_process = False
         # Due from the start: one that is stopped early may beat before it has declared itself.
@@ -138,7 +141,10 @@ class Worker:
             Client(url, pool_size=1, timeout=patience, application_name=name) as renewals,
             ExitStack() as opened,
         ):
-            self._listener = listener = Listener(client, worker=self.id, heard=self._heard)
+            self._listener = listener = Listener(
+                client, worker=self.id, heard=self._heard, changed=self._listen_again
+            )
+            self._client = client
             self._life = life = Life(
                 self.app,
                 client,
@@ -148,12 +154,15 @@ class Worker:
                 lease=self._lease,
                 poll=self._poll,
                 stopping=self._stop_asked,
+                ear=lambda: listener.ear,
+                doubt=listener.doubt,
                 until_idle=self._until_idle,
                 allowance=self._allowance,
                 meter=self._meter,
             )
             self._watch = LoopWatch(life, loop, threading.get_ident())
             opened.enter_context(self._measured())
+            opened.callback(self._gone.set)
             self._keeper = keeper = Keeper(life, renewals, self._watch)
             asyncs, threads = AsyncRunner(loop, life.finish), ThreadRunner(life.finish)
             runners: dict[str, Runner] = {"async": asyncs, "thread": threads}
@@ -167,7 +176,6 @@ class Worker:
                 work: dict[str, Callable[[], None]] = {
                     "keeper": lambda: keeper.run(self._over, lambda: self._beat(renewals)),
                     "watch": lambda: keeper.watch(self._over),
-                    "listener": lambda: listener.run(self._over),
                 }
                 if self._upkeep:
                     upkeep = Upkeep(
@@ -181,6 +189,8 @@ class Worker:
                         # It may be the only one that ever comes: for it, overdue is not idle.
                         await asyncio.to_thread(self._insist, upkeep.turn)
                 parts = [self._part(name, part) for name, part in work.items()]
+                # It hears to the last: what it is told while it leaves belongs to another.
+                hearing = self._part("listener", lambda: listener.run(self._gone))
                 living = self._part("life", lambda: life.run(runners, keeper))
                 facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
                 log.info("worker started", extra=facts)
@@ -197,6 +207,9 @@ class Worker:
                 with suppress(HoldfastError):  # else its row says when it was seen last
                     renewals.beat(self.id, measured=life.measured(), **self._facts())
                     renewals.leave(self.id)
+                    await asyncio.to_thread(listener.catch_up, LAST_WORDS)
+            self._gone.set()
+            await asyncio.to_thread(hearing.join, LAST_WORDS)
         if self._failure:
             raise self._failure
 
@@ -268,13 +281,21 @@ class Worker:
 
     def _heard(self, queue: str) -> None:
         if queue:
-            self._life.wake(queue)
+            if not self._life.wake(queue):
+                # It would be lost with this worker: somebody else may have room.
+                with suppress(HoldfastError):
+                    self._client.pass_on(queue)
         else:
             for job in list(self._life.held.values()):
                 job.renew_at = 0.0
             # Somebody may have asked it to stop, which is the answer to its beat.
             self._beat_at = 0.0
             self._keeper.renew_soon()
+
+    def _listen_again(self) -> None:
+        self._life.listen_again()
+        if self.hears:
+            self._heard("")  # of leases, too, something may have been said to nobody
 
     def _poll(self) -> float:
         usual = POLL_HEARING if self.hears else POLL_DEAF

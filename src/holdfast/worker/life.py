@@ -37,6 +37,9 @@ MOST_AHEAD = 400
 # The pause before the first look at a queue that ran dry; each further one is three times as long.
 FIRST_LOOK = 0.01
 ENOUGH_LOOKS = 3
+# How long the database remembers that this worker waits; it says so again well before that ends.
+PATIENCE = 60.0
+SAYS_AGAIN = 10.0
 # The local belief in a lease ends this share of it, at most a second, before the database's.
 MARGIN = 0.1
 # Of attempts that end well one in so many is kept, and not more between two beats.
@@ -68,10 +71,11 @@ class Line:
     ahead: int = 0
     ended: int = 0
     # When to look for jobs again, whether the last look came up short, and until when this worker
-    # is sure to be told of the next one.
+    # is sure to be told of the next one, if what it listens with is still the same.
     look_at: float = 0.0
     dry: bool = False
     awaited_until: float = 0.0
+    ear: int | None = None
     looks: int = 0
 
     def wanted(self) -> int:
@@ -109,6 +113,8 @@ class Life:
         lease: float,
         poll: Callable[[], float],
         stopping: threading.Event,
+        ear: Callable[[], int | None] = lambda: None,
+        doubt: Callable[[], None] = lambda: None,
         until_idle: bool = False,
         allowance: Allowance | None = None,
         meter: Meter | None = None,
@@ -124,6 +130,8 @@ class Life:
         self._keeps: Keeps = _NobodyKeeps()
         self._lease = lease
         self._poll = poll
+        self._ear = ear
+        self._doubt = doubt
         self._stopping = stopping
         self._until_idle = until_idle
         self._allowance = allowance
@@ -160,11 +168,30 @@ class Life:
             else:
                 self._bell.wait(self._pause())
 
-    def wake(self, queue: str) -> None:
-        """Look for jobs now: a queue has some."""
-        if line := self._lines.get(queue):
-            line.dry, line.look_at, line.awaited_until = False, 0.0, 0.0
-            self._bell.set()
+    def wake(self, queue: str) -> bool:
+        """Look for jobs now: a queue has some. False if there is no room for any."""
+        line = self._lines.get(queue)
+        if line is None:
+            return False
+        with self._lock:
+            # Who was told is no longer among those who wait.
+            line.awaited_until = 0.0
+            if self._stopping.is_set() or line.wanted() <= 0:
+                return False
+            line.dry, line.look_at = False, 0.0
+        self._bell.set()
+        return True
+
+    def listen_again(self) -> None:
+        """Believe no longer that this worker is told of work; ask again to be, or look more often.
+
+        Called when notifications begin to arrive, and when they no longer do.
+        """
+        with self._lock:
+            soon = monotonic() + (0.0 if self._ear() is not None else self._poll())
+            for line in self._lines.values():
+                line.awaited_until, line.look_at = 0.0, min(line.look_at, soon)
+        self._bell.set()
 
     def drain(self) -> None:
         """Give back what has not started, once nothing more is to start; what runs may end."""
@@ -279,6 +306,8 @@ class Life:
             with self._lock:
                 self._ended[:0] = settlements
             self._doubtful += [(claim, sent) for claim in claims]
+            # Whatever was cut may have been the listener as well, or the memory of the database.
+            self._doubt()
             self._wait_out()
             return
         self._note_settled(settlements, settled)
@@ -289,14 +318,29 @@ class Life:
 
     def _await_work(self, claims: Sequence[Claim], now: float) -> None:
         """Ask to be woken, then look: in this order no job slips in between unheard."""
+        ear = self._ear()
+        if ear is None:
+            return
         lines = [self._lines[claim.queue] for claim in claims]
-        unheard = [line for line in lines if line.dry and line.awaited_until <= now]
-        if unheard:
-            patience = 60.0
-            queues = [line.queue for line in unheard]
-            self._client.await_work(queues, worker=self.worker, patience=patience)
+        with self._lock:
+            unheard = [line for line in lines if line.dry and not self._is_told(line, now)]
             for line in unheard:
-                line.awaited_until = now + patience
+                # Before it is said, or a wake-up that comes while it is being said would be undone.
+                line.awaited_until, line.ear = now + PATIENCE - SAYS_AGAIN, ear
+        if not unheard:
+            return
+        queues, kinds = [line.queue for line in unheard], unheard[0].kinds
+        try:
+            self._client.await_work(
+                queues, worker=self.worker, patience=PATIENCE, kinds=kinds, ear=ear
+            )
+        except BaseException:
+            for line in unheard:
+                line.awaited_until = 0.0
+            raise
+
+    def _is_told(self, line: Line, now: float) -> bool:
+        return line.awaited_until > now and line.ear == self._ear()
 
     def _plan_look(self, line: Line, *, short: bool) -> None:
         """Look again soon after a queue ran dry, then ever less often.
@@ -305,11 +349,13 @@ class Life:
         wakes nobody.
         """
         now = monotonic()
-        if short and line.dry and line.awaited_until > now:
-            line.look_at = now + min(self._poll(), FIRST_LOOK * 3**line.looks)
-            line.looks += 1
-        else:
-            line.dry, line.look_at, line.looks = short, 0.0, 0
+        # Not beside a wake-up: what it wants to be looked at now must not be put off.
+        with self._lock:
+            if short and line.dry and (self._is_told(line, now) or self._ear() is None):
+                line.look_at = now + min(self._poll(), FIRST_LOOK * 3**line.looks)
+                line.looks += 1
+            else:
+                line.dry, line.look_at, line.looks = short, 0.0, 0
 
     def _resume_doubtful(self) -> None:
         """Ask what claims with an unknown outcome gave, and run that instead of waiting it out.
@@ -501,7 +547,7 @@ class Life:
     def _wait_out(self) -> None:
         # The client has waited already; a herd of workers should not return as one.
         self._bell.clear()
-        self._bell.wait(uniform(0.05, 1.0))
+        self._bell.wait(uniform(0.05, 0.6))
 
     def _has_done_enough(self) -> bool:
         if self._allowance and self._allowance.used_up():

@@ -697,7 +697,7 @@ begin
     when 'reaped' then
       return (select count(*) from holdfast.reap(1000)) + holdfast.rescue(1000);
     when 'promoted' then
-      return holdfast.promote(1000);
+      return holdfast.promote(1000) + holdfast.ring_kept();
     when 'unstruck' then
       return holdfast.unstrike(1000);
     when 'unblocked' then

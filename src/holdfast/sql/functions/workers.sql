@@ -73,7 +73,8 @@ begin
 end
 $$;
 
--- leave: a worker that ends says so; its leases, if it still has any, are as they were.
+-- leave: a worker that ends says so; its leases, if it still has any, are as they were. It waits for no work any
+-- more.
 create or replace function holdfast.leave(worker text)
 returns boolean
 language plpgsql volatile security definer
@@ -83,6 +84,7 @@ as $$
 declare
   gone holdfast.worker;
 begin
+  delete from holdfast.waiter w where w.worker = leave.worker;
   delete from holdfast.worker w where w.name = leave.worker returning w.* into gone;
   if not found then
     return false;
@@ -108,7 +110,7 @@ begin
     return false;
   end if;
   perform holdfast.note('worker_stopped', actor, worker => stop_worker.worker);
-  perform pg_notify('holdfast', E'\n' || worker);   -- a hint, as for leases: look now
+  insert into holdfast.bell (worker) values (stop_worker.worker);   -- a hint, as for leases: look now
   return true;
 end
 $$;

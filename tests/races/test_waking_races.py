@@ -1,0 +1,283 @@
+"""Wake-ups that meet: with open transactions, with each other, with listeners that are gone."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.protocol import Open, Protocol
+
+Start = Callable[..., Any]
+AtOnce = Callable[..., list[Any]]
+
+
+class Ear:
+    """A session that listens, and proves by what it holds that it does."""
+
+    def __init__(self, session: Protocol, db: Protocol) -> None:
+        self.connection = session.connection
+        self.connection.execute("listen holdfast")
+        self.number = session.value("hear")
+        self._db = db
+        self._asked = 0
+
+    def heard(self) -> list[str]:
+        """What was committed for anybody up to now: an own ping comes after all of it."""
+        self._asked += 1
+        mark = f"mark-{self._asked}"
+        self._db.value("ping", worker=mark)
+        told: list[str] = []
+        for notice in self.connection.notifies(timeout=20):
+            if notice.payload == f"\n{mark}":
+                return told
+            if not notice.payload.startswith("\nmark-"):
+                told.append(notice.payload)
+        raise AssertionError("the ping did not arrive")
+
+
+@pytest.fixture
+def ear(db: Protocol, other: Open) -> Ear:
+    return Ear(other(), db)
+
+
+def wait_for_work(
+    db: Protocol, worker: str = "ada", ear: Ear | None = None, queue: str = "default", **more: Any
+) -> None:
+    number = ear.number if ear else None
+    db.value("await_work", queues=[queue], worker=worker, ear=number, **more)
+
+
+def waiting(db: Protocol) -> list[str]:
+    rows = db.connection.execute("select worker from holdfast.waiter order by worker").fetchall()
+    return [worker for (worker,) in rows]
+
+
+def test_an_open_import_leaves_the_wake_ups_to_others(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    wait_for_work(db, ear=ear)
+    held_open.enqueue(*[{"kind": "k"}] * 20)
+
+    db.put()
+
+    assert ear.heard() == ["default\nada"]
+    assert waiting(db) == []
+
+
+def test_an_import_wakes_when_it_is_committed_who_waits_then(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    wait_for_work(db, "ada", ear)
+    held_open.put()
+    db.put()
+    assert ear.heard() == ["default\nada"]
+    wait_for_work(db, "bob", ear)
+
+    held_open.connection.commit()
+
+    assert ear.heard() == ["default\nbob"]
+
+
+def test_an_import_that_is_undone_wakes_nobody_and_takes_no_wake_up(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    wait_for_work(db, ear=ear)
+    held_open.enqueue(*[{"kind": "k"}] * 20)
+
+    held_open.connection.rollback()
+
+    assert ear.heard() == []
+    assert waiting(db) == ["ada"]
+
+
+def test_a_transaction_of_many_enqueues_wakes_as_many_as_it_has_jobs_and_sixteen_at_most(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    for n in range(20):
+        wait_for_work(db, f"w{n:02}", ear)
+    for _ in range(3):
+        held_open.put()
+    held_open.connection.commit()
+    few = ear.heard()
+    for n in range(20):
+        wait_for_work(db, f"v{n:02}", ear)
+    for _ in range(40):
+        held_open.put()
+    noted = held_open.connection.execute("select count(*) from holdfast.bell").fetchone()
+    held_open.connection.commit()
+
+    assert len(few) == 3
+    assert len(ear.heard()) == 16
+    assert noted == (16,)
+    assert db.connection.execute("select count(*) from holdfast.bell").fetchone() == (0,)
+
+
+def test_an_enqueue_that_a_savepoint_undid_does_not_use_up_the_wake_up_of_the_next(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    wait_for_work(db, ear=ear)
+    held_open.connection.execute("savepoint before")
+    held_open.enqueue(*[{"kind": "k"}] * 20)
+    held_open.connection.execute("rollback to before")
+    held_open.put()
+
+    held_open.connection.commit()
+
+    assert ear.heard() == ["default\nada"]
+
+
+def test_a_worker_whose_listener_is_gone_takes_no_wake_up_from_others(
+    db: Protocol, other: Open, ear: Ear
+) -> None:
+    wait_for_work(db, "alive", ear)
+    dead = Ear(other(), db)
+    for n in range(8):
+        wait_for_work(db, f"dead-{n}", dead)
+    dead.connection.close()
+    _until_gone(db, dead.number)
+
+    db.put()
+
+    assert ear.heard() == ["default\nalive"]
+    assert waiting(db) == []
+
+
+def test_two_producers_that_meet_a_dead_listener_at_once_do_not_take_each_other_for_it(
+    db: Protocol, held_open: Protocol, other: Open, ear: Ear
+) -> None:
+    dead = Ear(other(), db)
+    wait_for_work(db, "alive", ear)
+    wait_for_work(db, "dead", dead)
+    dead.connection.close()
+    _until_gone(db, dead.number)
+    # As a producer does that is about to commit: it holds what it asked with.
+    held_open.connection.execute("select pg_try_advisory_xact_lock_shared(4917, %s)", [dead.number])
+
+    db.put()
+
+    assert ear.heard() == ["default\nalive"]
+
+
+def test_who_registered_last_is_woken_first(db: Protocol, ear: Ear) -> None:
+    for worker in ("frozen", "fresh"):
+        wait_for_work(db, worker, ear)
+
+    db.put()
+
+    assert ear.heard() == ["default\nfresh"]
+
+
+def test_a_worker_registered_twice_is_woken_once(db: Protocol, ear: Ear) -> None:
+    for _ in range(3):
+        wait_for_work(db, "ada", ear)
+
+    db.put()
+    db.put()
+
+    assert ear.heard() == ["default\nada"]
+
+
+def test_workers_that_know_other_kinds_are_woken_beside_each_other(db: Protocol, ear: Ear) -> None:
+    wait_for_work(db, "mailer", ear, kinds=["mail"])
+    wait_for_work(db, "printer", ear, kinds=["print"])
+    wait_for_work(db, "anything", ear)
+
+    db.put("print")
+
+    assert sorted(ear.heard()) == ["default\nanything", "default\nmailer", "default\nprinter"]
+
+
+def test_who_leaves_waits_no_more(db: Protocol, ear: Ear) -> None:
+    db.beat("gone")
+    wait_for_work(db, "stays", ear)
+    wait_for_work(db, "gone", ear)
+    db.value("leave", worker="gone")
+
+    db.put()
+
+    assert ear.heard() == ["default\nstays"]
+
+
+def test_a_wake_up_that_is_passed_on_goes_to_another(db: Protocol, ear: Ear) -> None:
+    wait_for_work(db, "free", ear)
+    wait_for_work(db, "full", ear)
+    db.put()
+    assert ear.heard() == ["default\nfull"]
+
+    db.value("pass_on", queue="default")
+
+    assert ear.heard() == ["default\nfree"]
+
+
+def test_producers_at_once_wake_each_waiter_once(db: Protocol, at_once: AtOnce, ear: Ear) -> None:
+    for n in range(4):
+        wait_for_work(db, f"w{n}", ear)
+
+    def produce(session: Protocol, nth: int) -> None:
+        for _ in range(10):
+            session.put()
+
+    at_once(8, produce)
+
+    assert sorted(ear.heard()) == [f"default\nw{n}" for n in range(4)]
+
+
+@pytest.fixture
+def prepares(db: Protocol) -> Iterator[None]:
+    [row] = db.table("select current_setting('max_prepared_transactions')::integer as most")
+    if row.most == 0:
+        pytest.skip("max_prepared_transactions is 0")
+    yield
+    for prepared in db.table("select gid from pg_prepared_xacts"):
+        db.connection.execute(f"rollback prepared '{prepared.gid}'")
+
+
+@pytest.mark.usefixtures("prepares")
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_transaction_that_enqueues_can_be_prepared_whether_or_not_a_worker_waits(
+    db: Protocol, held_open: Protocol, ear: Ear, waits: bool
+) -> None:
+    if waits:
+        wait_for_work(db, ear=ear)
+    id = held_open.put()
+
+    held_open.connection.execute("prepare transaction 'orders'")
+    held_open.connection.rollback()
+    prepared = ear.heard()
+    db.connection.execute("commit prepared 'orders'")
+    db.upkeep()
+
+    assert prepared == []
+    assert ear.heard() == (["default\nada"] if waits else [])
+    assert db.take().id == id
+
+
+@pytest.mark.usefixtures("prepares")
+def test_a_cancel_of_a_running_job_can_be_prepared(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    id = db.put()
+    db.take(worker="ada")
+
+    held_open.cancel(id)
+    held_open.connection.execute("prepare transaction 'stop'")
+    held_open.connection.rollback()
+    db.connection.execute("commit prepared 'stop'")
+    db.upkeep()
+
+    assert ear.heard() == ["\nada"]
+
+
+def _until_gone(db: Protocol, number: int) -> None:
+    asked = "select pg_try_advisory_lock(4917, %s) and pg_advisory_unlock(4917, %s)"
+    while db.connection.execute(asked, [number, number]).fetchone() != (True,):
+        pass
+
+
+def test_what_was_noted_for_a_wake_up_is_of_no_use_to_strangers(db: Protocol) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        db.connection.execute(
+            "set role holdfast_producer; insert into holdfast.bell (queue) values ('default')"
+        )
+    db.connection.execute("reset role")
