@@ -46,7 +46,7 @@ def connection(connect: Connect) -> psycopg.Connection:
     return opened
 
 
-@pytest.mark.proves("S3.6", "S3.7")
+@pytest.mark.proves("S3.7")
 def test_what_is_unique_with_the_status_is_told_with_the_ways_out(
     database: str, connection: psycopg.Connection
 ) -> None:

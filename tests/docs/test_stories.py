@@ -309,7 +309,7 @@ def test_only_those_who_wait_are_notified_once_and_not_for_each_row(
     assert heard == ["default\nidle"]
 
 
-@pytest.mark.proves("S4.29", "S4.31")
+@pytest.mark.proves("S4.31")
 def test_any_number_of_processes_look_for_overdue_jobs_and_each_is_taken_back_once(
     client: Client, clock: Any
 ) -> None:

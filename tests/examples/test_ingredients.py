@@ -59,7 +59,7 @@ def test_runs_that_overlap_match_every_line_once(conn: psycopg.Connection, clien
     assert matched(conn)["250 g cherry tomatoes, halved"] == "tomato"
 
 
-@pytest.mark.proves("S0.6", "S0.7", "S0.8", "S0.9", "S0.10", "S0.14", "S0.32")
+@pytest.mark.proves("S0.6", "S0.7", "S0.8", "S0.9", "S0.14")
 def test_what_a_killed_run_held_is_matched_by_the_next_and_the_dead_one_changes_nothing(
     conn: psycopg.Connection, client: Client, clock: Clock
 ) -> None:

@@ -160,7 +160,7 @@ def test_processors_note_trends_and_tell_people_what_leaps_and_what_is_new(
     assert dict(moves.fetchall()) == {"Chroma 3 Case": True, "Fracture Case": False}
 
 
-@pytest.mark.proves("S3.2", "S3.20", "S3.21", "S3.22", "S3.30", "S3.31", "S3.32")
+@pytest.mark.proves("S3.2", "S3.20", "S3.21", "S3.30", "S3.31", "S3.32")
 def test_success_vanishes_and_failure_stays_beside_the_next_job_of_its_item(
     conn: psycopg.Connection, work: Callable[[], list[str]]
 ) -> None:

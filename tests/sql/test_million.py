@@ -112,7 +112,7 @@ def counters(db: Protocol) -> tuple[int, int]:
     return row or (0, 0)
 
 
-@pytest.mark.proves("S0.24", "S0.28", "S0.33", "S4.7", "S4.32")
+@pytest.mark.proves("S0.24", "S0.33", "S4.7", "S4.32")
 def test_a_claim_reads_what_it_takes(million: Protocol) -> None:
     cost = cost_of(million, CLAIM + ")", "big", uuid4())
 

@@ -36,7 +36,7 @@ def test_a_job_that_kills_its_workers_runs_out_of_attempts(db: Protocol, later: 
     assert [attempt.outcome for attempt in db.attempts(id)] == ["expired", "expired"]
 
 
-@pytest.mark.proves("S0.16", "S0.21")
+@pytest.mark.proves("S0.21")
 def test_a_dead_job_holds_no_lease(db: Protocol, later: Later) -> None:
     db.put(max_attempts=1)
     job = db.take()
@@ -82,7 +82,7 @@ def test_a_touched_job_of_a_claim_stays_when_the_others_go(db: Protocol, later: 
     assert [each.id for each in db.reap()] == [two.id]
 
 
-@pytest.mark.proves("S0.10", "S4.28")
+@pytest.mark.proves("S4.28")
 def test_an_expired_lease_is_found_behind_many_finished_claims(db: Protocol, later: Later) -> None:
     for _ in range(300):
         db.put()

@@ -10,7 +10,7 @@ import pytest
 from tests.protocol import Hold, Later, Protocol
 
 
-@pytest.mark.proves("S4.20", "S4.23")
+@pytest.mark.proves("S4.23")
 def test_a_touch_moves_the_end_of_the_lease(db: Protocol, later: Later) -> None:
     db.put()
     job = db.take()
