@@ -27,6 +27,8 @@ declare
   v_ahead  uuid;            -- what all of a plain batch wait for
   v_limited text[] := '{}'; -- queues with a limit …
   v_helds  uuid[] := '{}';  -- … and what their jobs wait for
+  v_rivals uuid[] := '{}';  -- of each item the job that stood in its way …
+  v_behind uuid[] := '{}';  -- … and the one it waits for
   v_plain  record;
   batch    record;
   part_of_batch record;
@@ -56,7 +58,10 @@ begin
   elsif batch.queues = batch.jobs and batch.first_queue = batch.last_queue then
     v_names := array[batch.first_queue];
   else
-    v_names := array(select distinct coalesce(i.item ->> 'queue', 'default') from jsonb_array_elements(items) i(item));
+    v_names := array(
+      select n.name
+      from (select distinct coalesce(i.item ->> 'queue', 'default') as name from jsonb_array_elements(items) i(item)) n
+      order by holdfast.queue_part(n.name), n.name collate "C");
   end if;
   if batch.largest > 300 or not batch.plain then   -- what is shorter cannot hold a number of too many digits
     batch.largest := holdfast.largest_of(items, batch.largest, batch.plain);
@@ -197,6 +202,19 @@ begin
   end if;
 
   v_ids := coalesce(v_ids, holdfast.ids_of(items, v_names, v_now, v_seed));
+  if batch.keys and items @? '$[*].on_conflict ? (@ == "replace" || @ == "after")' then
+    -- What the careful way changes is locked first, in the order of ids, as by everybody; what runs is nobody's to wait for.
+    perform from (
+      select distinct x.part, x.id
+      from jsonb_array_elements(items) with ordinality as i(item, ord)
+      join holdfast.job x on x.part = any(array[holdfast.part_of(v_ids[i.ord])]) and x.queue = coalesce(i.item ->> 'queue', 'default')
+        and x.kind = i.item ->> 'kind' and x.key = i.item ->> 'key' and x.token is null
+      where i.item ->> 'on_conflict' in ('replace', 'after')
+      order by x.id
+    ) r
+    cross join lateral (
+      select from holdfast.job j where j.part = r.part and j.id = r.id and j.token is null for update) j;
+  end if;
   for missing in
     select
       i.ord::integer, i.item, v_ids[i.ord] as id,
@@ -210,9 +228,10 @@ begin
       ) end as rival
     from jsonb_array_elements(items) with ordinality as i(item, ord)
     left join (select distinct x.id from unnest(v_stored) x(id)) s on s.id = v_ids[i.ord]
-    order by i.ord
+    -- in the order of keys, as they were written above
+    order by holdfast.part_of(v_ids[i.ord]), coalesce(i.item ->> 'queue', 'default') collate "C", i.item ->> 'kind' collate "C",
+             i.item ->> 'key' collate "C", i.ord
   loop
-    ord := missing.ord;
     id := missing.id;
     created := true;
     duplicate_of := null;
@@ -232,8 +251,13 @@ begin
     if created and (batch.lanes or cardinality(v_limited) > 0 or not missing.stored) then
       select a.behind into behind from holdfast.ahead(array[id], v_limited, v_helds) a;
     end if;
-    return next;
+    v_ids[missing.ord] := id;
+    v_rivals[missing.ord] := duplicate_of;
+    v_behind[missing.ord] := behind;
   end loop;
+  return query
+    select n.ord, v_ids[n.ord], v_rivals[n.ord] is null, v_rivals[n.ord], v_behind[n.ord]
+    from generate_series(1, batch.jobs::integer) n(ord);
 end
 $$;
 

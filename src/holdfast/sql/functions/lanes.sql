@@ -293,6 +293,17 @@ as $$
 declare
   v_ready integer;
 begin
+  -- As everybody who waits for jobs: in the order of their ids.
+  perform from (
+    select x.part, x.id
+    from unnest(queues, kinds, keys) u(queue, kind, key)
+    join holdfast.job x on x.part = unfollow.part and x.queue = u.queue and x.kind = u.kind and x.key = u.key and x.follow
+    order by x.id
+  ) f
+  cross join lateral (select from holdfast.job x where x.part = f.part and x.id = f.id for update) l;
+  if not found then
+    return 0;
+  end if;
   update holdfast.job j
   set follow = false, blocked = false,
       lane_seq = case when j.lane is not null and j.run_at <= at then nextval('holdfast.pos') end,

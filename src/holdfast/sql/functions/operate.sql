@@ -95,13 +95,19 @@ as $$
 declare
   v_now    constant timestamptz := holdfast.now();
   v_done   uuid[] := '{}';
+  v_places bigint[];
   v_part   smallint;
   back     record;
 begin
+  -- Written in the order of keys, as by an enqueue, but placed in the order in which they ended. Places are drawn
+  -- under the table's lock: floors rely on it.
+  lock table holdfast.job in row exclusive mode;
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     perform from holdfast.ended e where e.part = v_part and e.id = any(ids) order by e.id for update;
+    v_places := array(
+      select nextval('holdfast.pos') from holdfast.ended e where e.part = v_part and e.id = any(ids));
     with ended as materialized (
-      select e.*, l.halted_by = e.id as halts, case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
+      select e.*, row_number() over (order by e.ended_at, e.id) as nth, l.halted_by = e.id as halts, case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
       from holdfast.ended e
       left join holdfast.lane l on l.part = e.part and l.queue = e.queue and l.name = e.lane
       where e.part = v_part and e.id = any(ids) and (not as_before or e.state = 'cancelled')
@@ -119,13 +125,13 @@ begin
                when e.halts then coalesce((
                  select j.lane_seq - 1 from holdfast.job j
                  where j.part = e.part and j.queue = e.queue and j.lane = e.lane and j.lane_seq is not null
-                 order by j.lane_seq limit 1), nextval('holdfast.pos'))
-               else nextval('holdfast.pos')
+                 order by j.lane_seq limit 1), v_places[e.nth])
+               else v_places[e.nth]
              end,
-             case when e.due <= v_now then nextval('holdfast.pos') end
+             case when e.due <= v_now then v_places[e.nth] end
       from ended e
       left join holdfast.queue q on q.name = e.queue
-      order by e.ended_at, e.id
+      order by e.queue collate "C", e.kind collate "C", e.key collate "C", e.nth
       on conflict do nothing
       returning id, queue, kind, lane
     ), counted as (

@@ -1,0 +1,190 @@
+"""Verbs that meet at several jobs or keys in opposite orders: one waits, none is given up."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.protocol import Open, Protocol
+
+Start = Callable[..., Any]
+
+
+def keyed(*keys: str, **more: Any) -> list[dict[str, Any]]:
+    return [{"kind": "k", "key": key, **more} for key in keys]
+
+
+def hold(session: Protocol, id: Any) -> None:
+    """Lock one job, as a verb does that has come to it."""
+    session.connection.execute("select from holdfast.job where id = %s for update", [id])
+
+
+def meet(start: Start, gate: Protocol, *works: Callable[[Protocol], Any]) -> list[Any]:
+    """Have calls wait behind what `gate` holds, one after the other, then let them go on."""
+    running = []
+    for work in works:
+        running.append(start(work))
+        assert running[-1].waits()
+    gate.connection.rollback()
+    return [call.answer() for call in running]
+
+
+def test_two_replacing_imports_in_opposite_order_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    ids = [each.id for each in db.enqueue(*keyed("a", "b", "c"))]
+    # so that both have looked which keys are taken before either changes a job
+    hold(held_open, ids[0])
+    hold(held_open, ids[2])
+    one = keyed("a", "b", "c", on_conflict="replace", payload={"by": 1})
+    other = keyed("c", "b", "a", on_conflict="replace", payload={"by": 2})
+
+    first, second = meet(
+        start,
+        held_open,
+        lambda session: session.enqueue(*one),
+        lambda session: session.enqueue(*other),
+    )
+
+    assert [each.id for each in first] == ids
+    assert [each.id for each in second] == ids[::-1]
+    assert len({job.payload["by"] for job in db.claim(max_jobs=9)}) == 1
+
+
+def test_two_replacing_imports_of_follow_ups_in_opposite_order_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.enqueue(*keyed("a", "b", "c"))
+    running = db.claim(max_jobs=3)
+    follow = [each.id for each in db.enqueue(*keyed("a", "b", "c", on_conflict="replace"))]
+    hold(held_open, follow[1])
+
+    first, second = meet(
+        start,
+        held_open,
+        lambda session: session.enqueue(*keyed("a", "b", "c", on_conflict="replace")),
+        lambda session: session.enqueue(*keyed("c", "b", "a", on_conflict="replace")),
+    )
+
+    assert [each.id for each in first] == follow
+    assert [each.id for each in second] == follow[::-1]
+    assert len(running) == 3
+
+
+def test_a_replacing_import_and_a_cancel_of_the_same_jobs_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    # the order of keys is the opposite of that of ids: locked by keys, they would deadlock
+    ids = [each.id for each in db.enqueue(*keyed("c", "b", "a"))]
+    hold(held_open, ids[1])
+
+    _, cancelled = meet(
+        start,
+        held_open,
+        lambda session: session.enqueue(*keyed("a", "b", "c", on_conflict="replace")),
+        lambda session: session.cancel(*ids),
+    )
+
+    assert [each.changed for each in cancelled] == [True] * 3
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace", "after"])
+def test_a_retry_and_an_enqueue_of_the_same_keys_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start, policy: str
+) -> None:
+    # they end in the order opposite to that of their keys
+    dead = [each.id for each in db.enqueue(*keyed("c", "b", "a", max_attempts=1))]
+    for job in db.claim(max_jobs=3):
+        db.nack(job)
+        db.later(seconds=1)
+    held_open.enqueue(*keyed("b"))
+
+    retried, enqueued = meet(
+        start,
+        held_open,
+        lambda session: session.retry(*dead),
+        lambda session: session.enqueue(*keyed("a", "b", "c", on_conflict=policy)),
+    )
+
+    # each key is somebody's: the retried job's or a new one's, and nobody was given up
+    live = {job.key for job in db.claim(max_jobs=9)}
+    assert live == {"a", "b", "c"}
+    assert len(retried) == len(enqueued) == 3
+
+
+def test_retried_jobs_keep_the_order_in_which_they_ended(db: Protocol) -> None:
+    dead = [each.id for each in db.enqueue(*keyed("c", "a", "b", max_attempts=1))]
+    for job in db.claim(max_jobs=3):
+        db.nack(job)
+        db.later(seconds=1)
+
+    db.retry(*dead)
+
+    assert [job.id for job in db.claim(max_jobs=3)] == dead
+
+
+@pytest.mark.parametrize("setting", ["limit", "fair", "by_kind"])
+@pytest.mark.parametrize("verb", ["nack", "cancel"])
+def test_a_setting_that_changes_the_rows_waits_for_a_batch(
+    db: Protocol, held_open: Protocol, start: Start, setting: str, verb: str
+) -> None:
+    db.enqueue(*[{"kind": "k"}] * 3)
+    jobs = db.claim(max_jobs=3)
+    # the order of the rows in the table is now the opposite of that of their ids
+    for job in sorted(jobs, key=lambda each: each.id, reverse=True):
+        db.connection.execute("select holdfast.touch(array[%s], array[%s])", [job.id, job.token])
+    db.connection.execute("vacuum full holdfast.job")
+    middle = sorted(job.id for job in jobs)[1]
+    hold(held_open, middle)
+    value: Any = 9 if setting == "limit" else True
+
+    def settle(session: Protocol) -> Any:
+        if verb == "cancel":
+            return session.cancel(*[job.id for job in jobs])
+        return session.nack(*jobs, delay=timedelta(0))
+
+    _, settled = meet(
+        start,
+        held_open,
+        lambda session: session.queue_set("default", **{setting: value}),
+        settle,
+    )
+
+    assert len(settled) == 3
+
+
+def test_two_recounts_at_once_correct_once(db: Protocol, held_open: Protocol, start: Start) -> None:
+    db.enqueue(*[{"kind": "k"}] * 3)
+    db.connection.execute("delete from holdfast.tally")
+    [found] = held_open.recount()
+    second = start(lambda session: session.recount())
+    assert second.waits()
+
+    held_open.connection.commit()
+
+    assert found.queued == 3
+    assert second.answer() == []
+    assert db.depth() == {"queued": 3}
+
+
+STEPS = [
+    "forgotten", "operations", "notes", "unused", "reaped", "rescued", "promoted", "unstruck",
+    "follows", "settings", "starts", "unblocked", "lanes", "folded", "dead", "sampled", "rolled",
+    "activity",
+]  # fmt: skip
+
+
+def test_a_release_waits_for_no_step_of_upkeep_but_the_floors(
+    db: Protocol, other: Open, held_open: Protocol, start: Start
+) -> None:
+    names = [row.name for row in db.table("select name from holdfast.upkeep_steps() order by nth")]
+    db.put()
+    job = db.take()
+    held_open.value("upkeep", steps=STEPS)
+
+    release = start(lambda session: session.release(job))
+
+    assert names == [*STEPS, "floors", "raised", "pages"]
+    assert not release.waits()
+    assert release.answer()[0].outcome == "queued"
