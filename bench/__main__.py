@@ -22,6 +22,7 @@ from bench import (
     pinned,
     report,
     server,
+    upkeep,
 )
 from bench.harness import SETTINGS, Options, Server
 
@@ -36,6 +37,7 @@ PARTS = {
     "server": server,
     "operation": operation,
     "activity": activity,
+    "upkeep": upkeep,
 }
 QUICK = Options(
     seconds=1,
@@ -50,6 +52,7 @@ QUICK = Options(
     rows=50_000,
     requests=6,
     dead=5_000,
+    names=500,
 )
 
 
@@ -97,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", type=int, help="server: rows spread over the tables (10000000)")
     add("--requests", type=int, help="server: requests for each page (60)")
     add("--dead", type=int, help="operation: dead jobs that are retried (1000000)")
+    add("--names", type=int, help="upkeep: names of queues (10000)")
     add("--peers", action="store_true", default=None, help="drain: install and run pgqueuer too")
     results = Path(__file__).parent / "results"
     add("--output", type=Path, default=results, help="where results are kept (bench/results)")

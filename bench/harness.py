@@ -56,6 +56,7 @@ class Options:
     rows: int = 10_000_000
     requests: int = 60
     dead: int = 1_000_000
+    names: int = 10_000
     peers: bool = False
 
 

@@ -65,9 +65,12 @@ delete from holdfast.mute;
 delete from holdfast.webhook;
 delete from holdfast.reading;
 delete from holdfast.bulk;
+delete from holdfast.stir;
+delete from holdfast.sampled;
+delete from holdfast.failing;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
-update holdfast.chore set at = '-infinity';
+update holdfast.chore set at = '-infinity', cursor = '{}';
 """
 
 

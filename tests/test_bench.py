@@ -24,6 +24,7 @@ TINY = Options(
     rows=2_000,
     requests=2,
     dead=100,
+    names=50,
 )
 
 

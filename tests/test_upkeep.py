@@ -354,8 +354,8 @@ def test_schedules_are_fired_although_all_other_housekeeping_fails(
 ) -> None:
     client.schedule_set("tick", kind="tick", every=60)
     connect().execute(
-        "create or replace function holdfast.upkeep() returns jsonb language plpgsql"
-        " as 'begin raise exception ''no space''; end'"
+        "create or replace function holdfast.upkeep(steps text[] default null) returns jsonb"
+        " language plpgsql as 'begin raise exception ''no space''; end'"
     )
 
     with running(Upkeep(client, holder="ada", every=0.05)):
@@ -665,3 +665,43 @@ def test_whoever_leads_carries_out_operations(client: Client) -> None:
 
     assert client.operation(preview.id).changed == len(jobs)
     assert client.queue("mail").cancelled == len(jobs)
+
+
+def test_a_turn_goes_on_slice_by_slice_while_there_is_more(
+    client: Client, upkeep: Upkeep, connect: Connect
+) -> None:
+    watcher = connect()
+    watcher.execute(
+        "insert into holdfast.tally (part, queue, kind, done)"
+        " select holdfast.queue_part('q'), 'q', 'k', 1 from generate_series(1, 45000)"
+    )
+
+    with running(upkeep) as turns:
+        eventually(lambda: turns)
+
+    assert turns[0]["folded"] == 45_000
+    assert "more" not in turns[0]
+
+
+def test_a_step_that_passes_the_deadline_stops_no_other_step(
+    database: str, connect: Connect, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = connect()
+    watcher.execute(
+        "create or replace function holdfast.promote(max_jobs integer default 1000,"
+        " only_queue text default null) returns integer language sql"
+        " as 'select 1 from pg_sleep(case when only_queue is null then 60 else 0 end)'"
+    )
+    with Client(database, timeout=1.0) as client:
+        client.enqueue("greet")
+        client.claim(worker="w", lease=30)
+        clock.advance(seconds=31)
+        with running(Upkeep(client, holder="ada", every=0.05)):
+            eventually(lambda: [job for job in client.list() if job.state == "queued"])
+            eventually(
+                lambda: watcher.execute(
+                    "select 1 from holdfast.failing where step = 'promoted' and times > 1"
+                ).fetchone()
+            )
+
+    assert "promoted" in {record.__dict__.get("duty") for record in caplog.records}

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
@@ -29,7 +30,7 @@ from holdfast.errors import (
     UnknownOutcome,
 )
 from holdfast.jitter import uniform
-from holdfast.model import Doubtful, DueSchedule
+from holdfast.model import Doubtful, DueSchedule, Tended
 
 __all__ = ["DoneWhen", "Upkeep"]
 
@@ -44,6 +45,8 @@ LEAD = 5.0
 ASKED = 3
 # How long a check may keep the database busy.
 CHECK = 10.0
+# How long one turn goes on with slices for whoever asked for one.
+SLICES = 5.0
 _BATCH = 100
 # The next chunk of an operation is due after such a pause.
 _DUE_SOON = 0.02
@@ -82,6 +85,7 @@ class Upkeep:
         self._asked: dict[_Held, int] = {}
         self._reached = False
         self._leads = False
+        self._apart = False
 
     def turn(self) -> dict[str, int]:
         """Do every duty once, whoever leads; returns how much each of them did.
@@ -89,7 +93,7 @@ class Upkeep:
         A duty that fails is logged, the first time, and the others are done all the same. Raises
         only what would keep any duty from being done: no database, no schema, no right.
         """
-        done = self._counted(self._duty("upkeep", self._client.upkeep) or {})
+        done = self._counted(self._duty("upkeep", self._keep) or {})
         fired, _ = self._duty("schedules", self._fire) or (0, None)
         told = self._duty("anomalies", self._detect) or 0
         told += self._detect_own()
@@ -126,7 +130,7 @@ class Upkeep:
 
     def _tend(self, told: Callable[[dict[str, int]], None] | None) -> float:
         """Do what one turn of the leader is; returns how long to wait for the next."""
-        tended = self._duty("upkeep", lambda: self._client.tend(self._holder, length=LEAD))
+        tended = self._duty("upkeep", self._slices)
         led, self._leads = self._leads, tended is None or tended.leads
         doubtful = tended is None or tended.doubtful
         own = self._detect_own()
@@ -161,7 +165,60 @@ class Upkeep:
             pause = min(pause, max(next_slot.total_seconds(), 0.01))
         return pause
 
+    def _slices(self) -> Tended:
+        """Have housekeeping done, a bounded slice to a transaction, while there is more of it."""
+        end = monotonic() + self._every
+        done: dict[str, Any] = {}
+        while True:
+            if self._apart:
+                tended = self._step_by_step()
+            else:
+                try:
+                    tended = self._client.tend(self._holder, length=LEAD)
+                except (HoldfastError, psycopg.Error) as error:
+                    if isinstance(error, SchemaError | Refused):
+                        raise
+                    # One step that takes too long must not keep the others from being done.
+                    self._apart = True
+                    raise
+            said = tended.done or {}
+            done = _added(done, said)
+            if not said.get("more") or monotonic() > end or self._stopped.is_set():
+                return replace(tended, done=done if tended.leads else None)
+
+    def _step_by_step(self) -> Tended:
+        """Do a turn with each step in a transaction of its own; what fails is counted as failed."""
+        self._apart = False
+        nothing = self._client.tend(self._holder, length=LEAD, steps=[])
+        if not nothing.leads:
+            return nothing
+        done: dict[str, Any] = {}
+        for step in self._client.upkeep_steps():
+            try:
+                said = self._client.upkeep([step])
+            except (HoldfastError, psycopg.Error) as error:
+                if isinstance(error, SchemaError | Refused):
+                    raise
+                self._client.now()  # raises if it is not the step but the database that is gone
+                self._apart = True
+                said = {"failed": {step: _reason(error)}}
+            done = _added(done, said)
+        failed = done.get("failed")
+        tended = self._client.tend(self._holder, length=LEAD, steps=[], failed=failed)
+        return replace(tended, done=done)
+
+    def _keep(self) -> dict[str, Any]:
+        """Do housekeeping, whoever leads: slice by slice, while there is more of it."""
+        end = monotonic() + SLICES
+        done: dict[str, Any] = {}
+        while True:
+            said = self._client.upkeep()
+            done = _added(done, said)
+            if not said.get("more") or monotonic() > end:
+                return done
+
     def _counted(self, done: dict[str, Any]) -> dict[str, int]:
+        done.pop("more", None)
         failed = done.pop("failed", {})
         for step in done:
             if step not in failed:
@@ -347,6 +404,17 @@ class Upkeep:
     def _recovered(self, duty: str) -> None:
         if self._failing.pop(duty, None) is not None:
             log.warning("duty works again", extra={"duty": duty})
+
+
+def _added(done: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what several slices did as one."""
+    sums = {
+        step: done.get(step, 0) + amount
+        for step, amount in said.items()
+        if step not in ("failed", "more")
+    }
+    failed = {**done.get("failed", {}), **said.get("failed", {})}
+    return {**done, **sums, **({"failed": failed} if failed else {})}
 
 
 def _decided(due: DueSchedule) -> cron.Turn:

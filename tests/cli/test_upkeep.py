@@ -77,3 +77,27 @@ def test_an_outage_is_told_once_and_so_is_its_end(tmp_path: Path) -> None:
     assert back.startswith("database reachable again after ")
     assert rest == ""
     assert process.returncode == 0
+
+
+def test_started_during_an_outage_it_waits_for_the_database(tmp_path: Path) -> None:
+    with embedded.start(tmp_path / "pg") as server:
+        schema.migrate(server.url)
+        url = server.url
+    command = [*PROGRAM, "upkeep", "--every", "10ms", "--json", "--url", url]
+
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = [process.stderr.readline(), process.stderr.readline()]
+        with embedded.start(tmp_path / "pg"):
+            turn = json.loads(process.stdout.readline())
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            process.stderr.read()
+
+    assert said[0] == "upkeep until Ctrl-C\n"
+    assert said[1].startswith("duty failed: ")
+    assert "reaped" in turn
+    assert process.returncode == 0

@@ -207,6 +207,16 @@ def _schedule_overlap(db: Protocol, later: Later, other: Open) -> Iterator[None]
     db.ack(db.take())
 
 
+@looks_wrong("upkeep_failing", "Upkeep fails: promoted", "holdfast upkeep --once")
+def _upkeep_failing(db: Protocol, later: Later, other: Open) -> Iterator[None]:
+    for _ in range(3):
+        db.connection.execute(
+            "select holdfast.note_failing('promoted', 'default', '23514', 'refused by a check')"
+        )
+    yield
+    later(minutes=6)
+
+
 @looks_wrong("worker_lost", "ada is silent", "holdfast worker list", queue=None)
 def _worker_lost(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.beat("ada", busy=2, host="db2", pid=77)
@@ -439,6 +449,7 @@ PATIENT: dict[str, tuple[str, float]] = {
     "lease_stolen": ("seconds", 0),
     "flash_job": ("seconds", 0),
     "job_died": ("jobs", 2),
+    "upkeep_failing": ("times", 4),
     "retry_storm": ("jobs", 21),
     "bulk_delete": ("jobs", 6),
     "bulk_move": ("jobs", 6),

@@ -28,7 +28,8 @@ HOLD = {
     *("await_work", "hear", "pass_on", "ping"),
 }
 KEEP_UP = {
-    *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "tend", "lead"),
+    *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "upkeep_steps"),
+    *("tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
     *("operation_step", "detect", "detector_due", "report", "webhook_target"),

@@ -1,5 +1,6 @@
 """An operation can be undone: jobs that are as it left them are as they were before."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -36,9 +37,7 @@ def undoable(db: Protocol, id: int) -> int:
 
 def ended(db: Protocol) -> dict[UUID, Any]:
     """All that is known of ended jobs, apart from why they were changed."""
-    rows = db.connection.execute(
-        "select e.id, to_jsonb(e) - 'reason' - 'run_at' - 'worker' from holdfast.ended e"
-    )
+    rows = db.connection.execute("select e.id, to_jsonb(e) - 'reason' from holdfast.ended e")
     return dict(rows.fetchall())
 
 
@@ -119,6 +118,26 @@ def test_each_of_the_retried_becomes_what_it_was(db: Protocol) -> None:
     assert states == {dead: "dead", cancelled.id: "cancelled", archived: "archived"}
     [group] = counts(db)["groups"]
     assert group[2] == 1
+
+
+def test_done_jobs_that_were_retried_are_done_again_as_they_were(
+    db: Protocol, later: Later
+) -> None:
+    db.queue_set("default", keep_done=3600)
+    db.enqueue(*[{"kind": "work", "max_attempts": 5}] * 3)
+    db.nack(*db.claim(max_jobs=3), delay=timedelta(0))
+    jobs = db.claim(max_jobs=3, worker="ada")
+    db.ack(*jobs, results=[{"sum": n} for n in range(3)])
+    before, counted = ended(db), counts(db)
+    later(minutes=5)
+    found = preview(db, "retry", "state:done")
+    run(db, found.token)
+
+    undone(db, found.id, max_jobs=2)
+
+    assert (ended(db), live(db), counts(db)) == (before, {}, counted)
+    kept = db.job(jobs[2].id)
+    assert (kept.result, kept.worker, kept.attempt) == ({"sum": 2}, "ada", 2)
 
 
 def test_cancelled_jobs_wait_again_as_they_did(db: Protocol, later: Later) -> None:

@@ -1,6 +1,6 @@
 """promote, sweep, floors, fold, recount, pages: idempotent steps that anyone may run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -233,3 +233,266 @@ def test_the_steps_may_run_in_one_transaction_that_is_undone(db: Protocol, other
     keeper.connection.rollback()
 
     assert db.take().id == id
+
+
+def names(db: Protocol, count: int, *, ago: str = "0") -> None:
+    """As if each of so many queues had once had a job that was done."""
+    db.connection.execute(
+        "insert into holdfast.tally (part, queue, kind, done, enqueued)"
+        " select holdfast.queue_part('n' || n), 'n' || n, 'k', 1, 1"
+        " from generate_series(1, %s) n",
+        [count],
+    )
+    turns(db)
+    db.connection.execute(
+        "update holdfast.total set at = holdfast.now() - %s::interval where queue like 'n%%'", [ago]
+    )
+
+
+def turns(db: Protocol) -> None:
+    """Turns of upkeep until nothing that changed is left to be looked at."""
+    for _ in range(200):
+        if not db.upkeep().get("more") and not asked(
+            db, "select count(*) from holdfast.stir s where not s.raised"
+        ):
+            return
+    raise AssertionError("there is always more to do")
+
+
+def asked(db: Protocol, query: str) -> Any:
+    row = db.connection.execute(query).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def pages_read(db: Protocol, call: str) -> int:
+    """How many pages of memory a call touches, its nested statements included."""
+    row = db.connection.execute(f"explain (analyze, buffers, format json) select {call}").fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def quiet_turn(db: Protocol, count: int) -> int:
+    names(db, count)
+    db.upkeep()  # plans are made, catalogues read
+    return min(pages_read(db, "holdfast.upkeep()") for _ in range(3))
+
+
+def test_a_turn_when_nothing_changed_reads_as_much_of_two_thousand_names_as_of_twenty(
+    db: Protocol,
+) -> None:
+    few = quiet_turn(db, 20)
+    db.wipe()
+
+    many = quiet_turn(db, 2000)
+
+    assert many < 2 * few + 200, (few, many)
+
+
+def test_what_looks_on_reads_the_counters_that_changed_and_not_those_of_all_names(
+    db: Protocol,
+) -> None:
+    names(db, 2000)
+    db.connection.execute("select count(*) from holdfast.detect()")
+    db.later(seconds=11)
+    before = asked(db, "select count(*) from holdfast.reading")
+    db.put(queue="n7")
+    db.fold()
+
+    db.connection.execute("select count(*) from holdfast.detect()")
+
+    assert before == 2000
+    assert asked(db, "select count(*) from holdfast.reading") == 2001
+
+
+def test_a_turn_is_bounded_and_says_that_there_is_more(db: Protocol) -> None:
+    db.connection.execute(
+        "insert into holdfast.tally (part, queue, kind, done)"
+        " select holdfast.queue_part('n' || n % 50), 'n' || n % 50, 'k', 1"
+        " from generate_series(1, 45000) n"
+    )
+
+    reports = [db.upkeep() for _ in range(4)]
+
+    assert [report["folded"] for report in reports] == [20000, 20000, 5000, 0]
+    assert [report.get("more", False) for report in reports[:3]] == [True, True, False]
+
+
+def test_promote_goes_round_more_queues_than_it_looks_at_in_one_call(
+    db: Protocol, later: Later
+) -> None:
+    db.enqueue(*[{"kind": "k", "queue": f"q{n}", "delay": 5} for n in range(1500)])
+    later(seconds=6)
+
+    moved = [db.promote() for _ in range(3)]
+
+    assert moved == [1000, 500, 0]
+
+
+def test_a_queue_that_nobody_uses_is_forgotten(db: Protocol) -> None:
+    names(db, 300, ago="31 days")
+    db.connection.execute("select count(*) from holdfast.detect()")
+    db.queue_set("kept", max_attempts=9)
+    db.queue_set("n1", keep_activity=86400)
+    db.put(queue="n2")
+    db.enqueue({"kind": "k", "queue": "n3", "delay": 99})
+    db.pause("n4")
+    db.fold()
+    db.connection.execute("update holdfast.total set at = holdfast.now() - interval '31 days'")
+
+    for _ in range(3):
+        db.later(minutes=2)
+        db.upkeep()
+
+    for table in ("total", "floor", "reading", "stir", "sampled"):
+        left = db.table(f"select distinct queue from holdfast.{table} where queue like 'n%'")
+        assert {row.queue for row in left} <= {"n1", "n2", "n3", "n4"}, table
+    left = db.table("select name from holdfast.queue order by name")
+    assert [row.name for row in left] == ["kept", "n1", "n2", "n3", "n4"]
+
+
+def test_a_queue_that_was_used_within_thirty_days_is_remembered(db: Protocol) -> None:
+    names(db, 3, ago="29 days")
+
+    for _ in range(3):
+        db.later(minutes=2)
+        db.upkeep()
+
+    assert asked(db, "select count(*) from holdfast.queues") == 3
+    assert db.depth("n1") == {"done": 1}
+
+
+def test_a_forgotten_queue_comes_back_with_its_next_job(db: Protocol) -> None:
+    names(db, 1, ago="31 days")
+    for _ in range(2):
+        db.later(minutes=2)
+        db.upkeep()
+    gone = asked(db, "select count(*) from holdfast.queues")
+
+    id = db.put(queue="n1")
+    db.upkeep()
+
+    assert gone == 0
+    assert db.take("n1").id == id
+    assert db.depth("n1") == {"leased": 1}
+
+
+def refuse_rows_of(db: Protocol, kind: str) -> None:
+    """Has the hot table refuse to write ready jobs of a kind, as a new constraint might."""
+    db.connection.execute(
+        "alter table holdfast.job add constraint refused"
+        f" check (kind <> '{kind}' or pos is null) not valid"
+    )
+
+
+@pytest.fixture
+def refusing(db: Protocol) -> Iterator[Callable[[str], None]]:
+    yield lambda kind: refuse_rows_of(db, kind)
+    db.connection.execute("alter table holdfast.job drop constraint if exists refused")
+
+
+def test_a_row_that_cannot_be_promoted_stops_no_other_row_and_no_other_queue(
+    db: Protocol, later: Later, refusing: Callable[[str], None]
+) -> None:
+    db.enqueue(*[{"kind": kind, "queue": "a", "delay": 1} for kind in ("bad", "good")])
+    db.enqueue({"kind": "good", "queue": "b", "delay": 1})
+    refusing("bad")
+    later(seconds=2)
+
+    report = db.upkeep()
+
+    assert "failed" not in report
+    assert [job.kind for queue in "ab" for job in db.claim(queue, max_jobs=9)] == ["good", "good"]
+    [noted] = db.table("select step, queue, problem from holdfast.failing")
+    assert (noted.step, noted.queue) == ("promoted", "a")
+    assert "refused" in noted.problem
+
+
+def test_a_step_that_fails_again_and_again_is_an_anomaly_until_it_works(
+    db: Protocol, later: Later
+) -> None:
+    whole = asked(db, "select pg_get_functiondef('holdfast.unstrike(integer,text)'::regprocedure)")
+    db.connection.execute(
+        "create or replace function holdfast.unstrike(max_jobs integer default 1000,"
+        " only_queue text default null) returns integer language sql as 'select 1 / 0'"
+    )
+    try:
+        db.put()
+        job = db.take()
+        later(seconds=31)
+        reports = [db.upkeep() for _ in range(3)]
+        told = db.table("select change from holdfast.detect('{upkeep_failing}')")
+        found = db.table("select subject, detail from holdfast.anomalies")
+    finally:
+        db.connection.execute(whole)
+    db.upkeep()
+    over = db.table("select change from holdfast.detect('{upkeep_failing}')")
+
+    assert [set(report["failed"]) for report in reports] == [{"unstruck"}] * 3
+    assert reports[0]["reaped"] == 1, job
+    assert [(each.subject, "division by zero" in each.detail) for each in found] == [
+        ("unstruck", True)
+    ]
+    assert [each.change for each in (*told, *over)] == ["raised", "resolved"]
+
+
+def test_steps_can_be_named_and_no_others_are_done(db: Protocol, later: Later) -> None:
+    db.put(delay=5)
+    db.put()
+    db.take()
+    later(seconds=31)
+
+    report = db.value("upkeep", steps=["promoted"])
+
+    assert report == {"promoted": 1}
+    with pytest.raises(psycopg.Error, match="no step of upkeep is called 'sleep'") as refused:
+        db.value("upkeep", steps=["sleep"])
+    assert refused.value.sqlstate == "HF221"
+
+
+def test_the_first_days_history_is_deleted_in_slices_that_hold_up_no_writer(
+    db: Protocol, other: Open
+) -> None:
+    db.queue_set("default", keep_done=60)
+    db.value("turn_pages")
+    db.connection.execute(
+        "insert into holdfast.history (part, id, state, queue, kind, priority, attempt,"
+        " max_attempts, run_at, created_at, ended_at, payload)"
+        " select 0, gen_random_uuid(), 'done', 'default', 'k', 0, 1, 3, now(), now(),"
+        " now() - interval '30 days', '{}' from generate_series(1, 7000)"
+    )
+    keeper = other(autocommit=False)
+
+    deleted = keeper.value("turn_pages")
+    locks = keeper.table(
+        "select c.relname, l.mode from pg_locks l join pg_class c on c.oid = l.relation"
+        " where l.pid = pg_backend_pid() and l.mode = 'AccessExclusiveLock'"
+    )
+    db.put()
+    answer = db.ack(db.take())[0].outcome
+    keeper.connection.commit()
+
+    assert (deleted, locks, answer) == (5000, [], "done")
+    assert [db.value("turn_pages") for _ in range(2)] == [2000, 0]
+
+
+@pytest.mark.parametrize("setting", ["keep_done", "lease", "backoff", "backoff_cap", "rate_period"])
+@pytest.mark.parametrize("seconds", [1e12, 1e300, "NaN", "Infinity"])
+def test_a_duration_that_nobody_can_mean_is_refused(
+    db: Protocol, setting: str, seconds: Any
+) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        db.queue_set("default", **{setting: seconds, "rate_limit": 1})
+
+    assert refused.value.sqlstate == "HF221"
+    db.upkeep()
+    assert db.value("turn_pages") == 0
+
+
+def test_a_rate_period_of_a_lane_that_nobody_can_mean_is_refused(db: Protocol) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        db.lane_set("default", "l", rate_limit=1, rate_period=1e12)
+
+    assert refused.value.sqlstate == "HF221"
+    assert "failed" not in db.upkeep()

@@ -37,7 +37,6 @@ def upkeep(session: Session, once: bool, every: timedelta) -> None:
             done = keeper.turn()
             session.answer(done, lambda: output.block(done))
             return
-        client.now()
         session.say("upkeep until Ctrl-C")
         with suppress(KeyboardInterrupt):
             keeper.run(threading.Event(), lambda done: _tell(session, done))

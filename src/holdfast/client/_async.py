@@ -472,10 +472,21 @@ class AsyncClient:
         """Fold counter deltas into totals; returns how many."""
         return await _number(self._door, Call("fold", "select holdfast.fold()"))
 
-    async def upkeep(self) -> dict[str, Any]:
-        """Do all housekeeping once and say what was done; for whoever runs no worker."""
-        [(done,)] = await self._door.run(Call("upkeep", "select holdfast.upkeep()"))
+    async def upkeep(self, steps: Sequence[str] | None = None) -> dict[str, Any]:
+        """Do all housekeeping once, or some steps of it, and say what was done.
+
+        For whoever runs no worker. A turn does a bounded amount: `more` says that another would
+        find work at once.
+        """
+        named = None if steps is None else list(steps)
+        call = Call("upkeep", "select holdfast.upkeep(steps => %s::text[])", [named], reads=True)
+        [(done,)] = await self._door.run(call)
         return wire.decoded_object(done)
+
+    async def upkeep_steps(self) -> list[str]:
+        """Return the names of the steps of upkeep, in their order."""
+        call = Call("upkeep_steps", "select name from holdfast.upkeep_steps() order by nth")
+        return [name for (name,) in await self._door.run(call)]
 
     async def read_only(self) -> bool:
         """Whether the database takes no changes: a standby, or one that was set so."""
@@ -542,13 +553,27 @@ class AsyncClient:
         [(leads,)] = await self._door.run(Call("lead", sql, [holder, wire.interval(length)]))
         return bool(leads)
 
-    async def tend(self, holder: str, *, length: Duration = 5.0) -> Tended:
-        """Do all housekeeping once if `holder` leads, in one call; see `lead` and `upkeep`."""
+    async def tend(
+        self,
+        holder: str,
+        *,
+        length: Duration = 5.0,
+        steps: Sequence[str] | None = None,
+        failed: Mapping[str, str] | None = None,
+    ) -> Tended:
+        """Do all housekeeping once, or some steps, if `holder` leads; see `lead` and `upkeep`.
+
+        `failed` puts on record, by step, what kept the caller from doing it.
+        """
         sql = (
             "select leads, done, next_slot, doubtful, operating, detecting, delivering "
-            "from holdfast.tend(holder => %s::text, length => %s::interval)"
+            "from holdfast.tend(holder => %s::text, length => %s::interval, "
+            "steps => %s::text[], failed => %s::jsonb)"
         )
-        call = Call("tend", sql, [holder, wire.interval(length)])
+        named = None if steps is None else list(steps)
+        said = None if failed is None else wire.settings(failed, "failed")
+        # Idempotent: a turn that takes too long is cancelled, not left to run on beside the next.
+        call = Call("tend", sql, [holder, wire.interval(length), named, said], reads=True)
         [(leads, done, *rest)] = await self._door.run(call)
         return Tended(leads, done and wire.decoded_object(done), *rest)
 

@@ -51,12 +51,12 @@ begin
         holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean, text),
         holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
         holdfast.await_work(text[], text, interval, text[], integer), holdfast.hear(), holdfast.pass_on(text), holdfast.ping(text), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
-        holdfast.raise_floors(interval), holdfast.fold(), holdfast.turn_pages(), holdfast.upkeep(),
+        holdfast.raise_floors(interval, integer), holdfast.fold(), holdfast.turn_pages(integer), holdfast.upkeep(text[]), holdfast.upkeep_steps(),
         holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.guard(uuid, uuid), holdfast.declare_kinds(jsonb),
         holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function
-        holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval),
+        holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval, text[], jsonb),
         holdfast.operation_step(integer), holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
         holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
         holdfast.schedule_fault(text, bigint, text), holdfast.detect(text[]), holdfast.detector_due(text, interval),

@@ -211,6 +211,7 @@ create or replace view holdfast.detector_catalogue (code, severity, every, enabl
     ('lane_halted', 'critical', '10 seconds', true, '{}', 'a lane is halted by a dead job and others wait in it'),
     ('schedule_missed', 'critical', '10 seconds', true, '{"seconds": 60}', 'a slot of a schedule has come and was not fired, or made no job'),
     ('schedule_overlap', 'warning', '10 seconds', true, '{"seconds": 600}', 'a slot came while the job of the slot before still waited or ran'),
+    ('upkeep_failing', 'critical', '10 seconds', true, '{"times": 3}', 'a step of upkeep fails again and again, for all queues or for one'),
     ('worker_lost', 'warning', '10 seconds', true, '{"seconds": 60}', 'a worker that was busy is silent'),
     ('version_skew', 'info', '1 minute', true, '{"seconds": 3600}', 'workers run different versions for long'),
     ('clock_skew', 'warning', '30 seconds', true, '{"seconds": 1}', 'the clock of a worker is off'),

@@ -184,7 +184,7 @@ as $$
 declare
   v_today  constant date := (holdfast.now() at time zone 'UTC')::date;
   v_keep   constant integer := ceil(extract(epoch from greatest(interval '1 day',
-    (select max(q.keep_activity) from holdfast.queue q), case when not exists (select from holdfast.queue) then interval '7 days' end)) / 86400);
+    (select max(q.keep_activity) from holdfast.queue q where q.keep_activity is not null), case when not exists (select from holdfast.queue) then interval '7 days' end)) / 86400);
   v_page   text;
   v_full   boolean;
   v_emptied integer := 0;

@@ -256,8 +256,11 @@ as $$
 declare
   v_allowed integer := 2147483647;
 begin
-  insert into holdfast.gate (part, queue) values (base, queue_row.name) on conflict do nothing;
-  perform from holdfast.gate g where g.part = base and g.queue = queue_row.name for update;
+  loop   -- until it is held: an unused one may be forgotten between the two
+    insert into holdfast.gate (part, queue) values (base, queue_row.name) on conflict do nothing;
+    perform from holdfast.gate g where g.part = base and g.queue = queue_row.name for update;
+    exit when found;
+  end loop;
 
   if queue_row.lease_limit is not null then
     v_allowed := least(v_allowed, queue_row.lease_limit - (

@@ -1,6 +1,23 @@
 -- The detectors: one function each, named detect_ and its code, that answers what looks wrong at a time. Each reads
 -- a bounded number of rows: counters, the head of a queue, the newest attempts and leases, catalogues.
 
+-- waiting_most: the queues in which jobs wait, of very many the 500 in which most do.
+create or replace function holdfast.waiting_most()
+returns table (queue text, queued bigint, leased bigint)
+language sql stable
+as $$
+  select c.queue, sum(c.queued)::bigint, sum(c.leased)::bigint
+  from (
+    select t.queue, t.queued, t.leased from holdfast.total t where (t.queued, t.leased) <> (0, 0)
+    union all
+    select t.queue, t.queued, t.leased from holdfast.tally t
+  ) c
+  group by c.queue
+  having sum(c.queued) > 0
+  order by 2 desc, 1
+  limit 500
+$$;
+
 -- waiting_kinds: what waits at the head of each queue that has jobs and is not paused, by kind. What is handled is
 -- taken from the head, so that what is not comes to be there.
 create or replace function holdfast.waiting_kinds(at timestamptz)
@@ -11,10 +28,11 @@ as $$
   from (
     select c.queue, c.kind, sum(c.queued)::bigint as queued
     from (
-      select t.queue, t.kind, t.queued from holdfast.total t
+      select t.queue, t.kind, t.queued from holdfast.total t where t.queued <> 0
       union all
       select t.queue, t.kind, t.queued from holdfast.tally t
     ) c
+    join holdfast.waiting_most() m on m.queue = c.queue
     group by c.queue, c.kind
     having sum(c.queued) > 0
   ) d
@@ -87,9 +105,16 @@ as $$
            holdfast.span_text(holdfast.secs(w.t -> 'seconds')), q.queued, q.leased, coalesce(' of ' || q."limit" || ' allowed', '')),
          format('holdfast queue forecast %s', q.queue),
          jsonb_build_object('oldest', extract(epoch from q.oldest), 'target', w.t -> 'seconds', 'queued', q.queued, 'leased', q.leased)
-  from holdfast.queues q
+  from (
+    select m.queue, m.queued, m.leased, x.lease_limit as "limit", at - o.since as oldest
+    from holdfast.waiting_most() m
+    left join holdfast.queue x on x.name = m.queue
+    cross join lateral holdfast.oldest_of(m.queue) o
+    where (x.paused_at is null or x.paused_until <= at) and o.since < at - (select min(s.span) from holdfast.spans('late') s)
+    offset 0
+  ) q
   cross join lateral (select holdfast.watch('late', q.queue) as t) w
-  where q.paused_at is null and q.queued > 0 and q.oldest > holdfast.secs(w.t -> 'seconds')
+  where q.oldest > holdfast.secs(w.t -> 'seconds')
 $$;
 
 create or replace function holdfast.detect_failure_jump(at timestamptz)
@@ -102,7 +127,11 @@ as $$
            holdfast.span_text(holdfast.secs(w.t -> 'seconds')), round((100 * x.usual)::numeric, 1)),
          format('holdfast dead groups'),
          jsonb_build_object('share', x.share, 'usual', x.usual, 'failed', r.failed + r.expired, 'done', r.done)
-  from holdfast.queue q
+  from holdfast.read_since(at - (select max(s.span) from holdfast.spans('failure_jump') s), (
+    select min((s.thresholds ->> 'attempts')::numeric) from (
+      select d.thresholds from holdfast.detector_catalogue d where d.code = 'failure_jump'
+      union all
+      select d.thresholds from holdfast.detector_setting d where d.code = 'failure_jump' and d.thresholds ? 'attempts') s)) q(name)
   cross join lateral (select holdfast.watch('failure_jump', q.name) as t) w
   cross join lateral holdfast.rates(q.name, holdfast.secs(w.t -> 'seconds'), at) r
   cross join lateral holdfast.rates(q.name, interval '1 day', at) d
@@ -114,6 +143,26 @@ as $$
   ) x
   where w.t is not null and x.ended >= (w.t ->> 'attempts')::numeric and x.share >= (w.t ->> 'share')::numeric
     and x.share >= x.usual * (w.t ->> 'times')::numeric
+$$;
+
+-- spans: how far back a detector looks, anywhere.
+create or replace function holdfast.spans(code text)
+returns table (span interval)
+language sql stable
+as $$
+  select holdfast.secs(d.thresholds -> 'seconds') from holdfast.detector_catalogue d where d.code = spans.code
+  union all
+  select holdfast.secs(d.thresholds -> 'seconds') from holdfast.detector_setting d where d.code = spans.code and d.thresholds ? 'seconds'
+$$;
+
+-- read_since: queues whose counters changed since then, and of which so many attempts have ended in all.
+create or replace function holdfast.read_since(since timestamptz, attempts numeric)
+returns setof text
+language sql stable
+as $$
+  select r.queue from holdfast.reading r where r.at > read_since.since
+  group by r.queue
+  having max(r.done + r.failed + r.expired) >= attempts
 $$;
 
 -- newest_attempts: attempts that ended badly within span, the newest, with the job they were of if it is still known.
@@ -264,7 +313,21 @@ as $$
          format('Within %s; the queue finishes about %s in that time.', holdfast.span_text(s.span), round((coalesce(r.done, 0) / greatest(r.seconds, 1) * extract(epoch from s.span))::numeric)),
          format('holdfast queue pause %s --for 10m --reason ''retry storm''', q.name),
          jsonb_build_object('due', n.due, 'seconds', w.t -> 'seconds')
-  from holdfast.queue q
+  from (
+    -- as many as are due must wait
+    select c.queue as name, coalesce((select x.fanout from holdfast.queue x where x.name = c.queue), 1) as fanout
+    from (
+      select t.queue, t.queued from holdfast.total t where t.queued <> 0
+      union all
+      select t.queue, t.queued from holdfast.tally t where t.queued <> 0
+    ) c
+    group by c.queue
+    having sum(c.queued) >= (select min((s.thresholds ->> 'jobs')::numeric) from (
+      select d.thresholds from holdfast.detector_catalogue d where d.code = 'retry_storm'
+      union all
+      select d.thresholds from holdfast.detector_setting d where d.code = 'retry_storm' and d.thresholds ? 'jobs') s)
+    offset 0
+  ) q
   cross join lateral (select holdfast.watch('retry_storm', q.name) as t) w
   cross join lateral (select holdfast.secs(w.t -> 'seconds') as span) s
   cross join lateral (
@@ -365,6 +428,21 @@ as $$
       select z.id from holdfast.job z where z.part = holdfast.part_of(l.job) and z.id = l.job limit 1) j on true
   ) x
   where s.withdrawn_at is null and w.t is not null and (x.live > 1 or x.skipped > 0)
+  limit 50
+$$;
+
+create or replace function holdfast.detect_upkeep_failing(at timestamptz)
+returns setof holdfast.finding
+language sql stable
+as $$
+  select nullif(f.queue, ''), f.step, 'critical', f.since, format('Upkeep fails: %s', f.step),
+         format('%s times since %s%s: %s. The other steps and queues are done, and it is tried again each turn.', f.times,
+           to_char(f.since, 'HH24:MI:SS TZ'), case when f.queue <> '' then format(', in queue %s', f.queue) else '' end, f.problem),
+         'holdfast upkeep --once', jsonb_build_object('step', f.step, 'times', f.times, 'problem', f.problem)
+  from holdfast.failing f
+  cross join lateral (select holdfast.watch('upkeep_failing', f.queue) as t) w
+  where f.times >= (w.t ->> 'times')::numeric and f.at > detect_upkeep_failing.at - interval '5 minutes'
+  order by f.since
   limit 50
 $$;
 
@@ -559,7 +637,19 @@ as $$
   select q.queue, '', 'info', q.paused_at, format('%s is paused for %s', q.queue, holdfast.span_text(at - q.paused_at)),
          format('%s%s%s.', case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end, coalesce(', paused by ' || q.paused_by, ''), coalesce(': ' || q.paused_reason, '')),
          format('holdfast queue resume %s', q.queue), jsonb_build_object('queued', q.queued, 'by', q.paused_by, 'reason', q.paused_reason)
-  from holdfast.queues q
+  from (
+    select x.name as queue, x.paused_at, x.paused_by, x.paused_reason, n.queued
+    from holdfast.queue x
+    cross join lateral (
+      select sum(c.queued)::bigint as queued
+      from (
+        select t.queued from holdfast.totals_of(x.name) t
+        union all
+        select t.queued from holdfast.tally t where t.queue = x.name) c
+    ) n
+    where x.paused_at < at and (x.paused_until is null or x.paused_until > at)
+    offset 0
+  ) q
   cross join lateral (select holdfast.watch('paused_long', q.queue) as t) w
   where q.paused_at < at - holdfast.secs(w.t -> 'seconds') and q.queued > 0
   limit 50
@@ -590,10 +680,19 @@ as $$
          format('Up to %s of %s bytes allowed. A larger one is refused.', max(j.bytes), max(q.payload_limit)),
          format('holdfast queue set %s payload_limit=%s', j.queue, 2 * max(q.payload_limit)),
          jsonb_build_object('bytes', max(j.bytes), 'limit', max(q.payload_limit), 'jobs', (array_agg(j.id::text))[1:5])
-  from holdfast.newest_payloads(at) j
-  join holdfast.queue q on q.name = j.queue
-  cross join lateral (select holdfast.watch('payload_near_limit', j.queue) as t) w
-  where j.bytes >= (w.t ->> 'share')::numeric * q.payload_limit
+  from (
+    select x.*, y.payload_limit
+    from holdfast.newest_payloads(at) x
+    join holdfast.queue y on y.name = x.queue
+    where x.bytes >= y.payload_limit * (
+      select min((s.thresholds ->> 'share')::numeric) from (
+        select d.thresholds from holdfast.detector_catalogue d where d.code = 'payload_near_limit'
+        union all
+        select d.thresholds from holdfast.detector_setting d where d.code = 'payload_near_limit' and d.thresholds ? 'share') s)
+    offset 0
+  ) j
+  cross join lateral (select holdfast.watch('payload_near_limit', j.queue) as t, j.payload_limit) q
+  where j.bytes >= (q.t ->> 'share')::numeric * q.payload_limit
   group by j.queue, j.kind
 $$;
 

@@ -8,6 +8,7 @@ as $$
 #variable_conflict use_column
 declare
   v_since timestamptz;
+  v_names text[];
   v_taken integer;
 begin
   select c.at into v_since from holdfast.chore c where c.name = 'read';
@@ -15,11 +16,18 @@ begin
     return 0;
   end if;
   update holdfast.chore c set at = take_readings.at where c.name = 'read';
+  -- Only where something changed since the last look, with a minute for a fold that was under way then.
+  v_names := array(
+    select s.queue from holdfast.stir s where v_since > take_readings.at or s.at > v_since - interval '1 minute'
+    union
+    select t.queue from (select x.queue from holdfast.tally x limit 20000) t);
   with counters as (
     select c.queue, sum(c.queued) as queued, sum(c.leased) as leased, sum(c.dead) as dead, sum(c.done) as done,
            sum(c.cancelled) as cancelled, sum(c.archived) as archived
     from (
-      select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t
+      select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived
+      from unnest(v_names) n(name)
+      cross join lateral holdfast.totals_of(n.name) t
       union all
       select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t
     ) c
@@ -53,6 +61,21 @@ begin
   get diagnostics v_taken = row_count;
   return v_taken;
 end
+$$;
+
+-- totals_of: the folded counters of one queue, without reading those of the others.
+create or replace function holdfast.totals_of(queue text)
+returns setof holdfast.total
+language sql stable
+as $$
+  select t.*
+  from (
+    select ((holdfast.queue_part(totals_of.queue) + step) % 64)::smallint as part
+    from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = totals_of.queue), 1) - 1) step
+    union
+    select q.adopted from holdfast.queue q where q.name = totals_of.queue and q.adopted is not null
+  ) p
+  join holdfast.total t on t.part = p.part and t.queue = totals_of.queue
 $$;
 
 -- rates: what came into a queue and left it within span before at, from readings; seconds is how much of the span

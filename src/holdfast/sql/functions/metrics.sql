@@ -107,16 +107,17 @@ as $$
 #variable_conflict use_column
 declare
   v_at     constant timestamptz := holdfast.sample_at();
-  v_others constant text[] := holdfast.queues_in_sum();
+  v_apart  text[];
   v_rows   integer := 0;
   said     record;
 begin
   if not pg_try_advisory_xact_lock(4915, 5) then
     return 0;
   end if;
+  v_apart := holdfast.queues_apart();
   for said in delete from holdfast.measure m returning m.* loop
     insert into holdfast.sample as s (step, at, queue, kind, pickup, run)
-    values (10, v_at, case when said.queue = any(v_others) then '' else said.queue end, said.kind, said.pickup, said.run)
+    values (10, v_at, case when said.queue = any(v_apart) then said.queue else '' end, said.kind, said.pickup, said.run)
     on conflict (step, at, queue, kind) do update
     set pickup = holdfast.added(s.pickup, excluded.pickup), run = holdfast.added(s.run, excluded.run);
   end loop;
@@ -127,29 +128,38 @@ begin
   insert into holdfast.sample as s (step, at, queue, kind, queued, leased, dead)
   select 10, v_at, d.name, d.kind, greatest(sum(d.queued), 0), greatest(sum(d.leased), 0), greatest(sum(d.dead), 0)
   from (
-    select case when t.queue = any(v_others) then '' else t.queue end as name, t.*
+    select coalesce(a.queue, '') as name, t.*
     from (
-      select t.queue, t.kind, t.queued, t.leased, t.dead from holdfast.total t
+      select t.queue, t.kind, t.queued, t.leased, t.dead from holdfast.total t where (t.queued, t.leased, t.dead) <> (0, 0, 0)
       union all
       select t.queue, t.kind, t.queued, t.leased, t.dead from holdfast.tally t
     ) t
+    left join holdfast.sampled a on a.queue = t.queue
   ) d
   group by d.name, d.kind
   having (sum(d.queued), sum(d.leased), sum(d.dead)) is distinct from (0, 0, 0)
   on conflict (step, at, queue, kind) do update
   set queued = excluded.queued, leased = excluded.leased, dead = excluded.dead;
   get diagnostics v_rows = row_count;
+  -- of those in the sum, the 20 in which most waits stand for the others
   insert into holdfast.sample as s (step, at, queue, kind, oldest)
-  select 10, v_at, case when q.queue = any(v_others) then '' else q.queue end, '', max(extract(epoch from holdfast.now() - o.since))
+  select 10, v_at, coalesce(a.queue, ''), '', max(extract(epoch from holdfast.now() - o.since))
   from (
-    select t.queue
-    from (select x.queue, x.queued from holdfast.total x union all select x.queue, x.queued from holdfast.tally x) t
-    group by t.queue
-    having sum(t.queued) > 0
+    select w.queue, row_number() over (partition by x.queue is null order by w.queued desc, w.queue) as nth
+    from (
+      select t.queue, sum(t.queued) as queued
+      from (
+        select x.queue, x.queued from holdfast.total x where x.queued <> 0
+        union all
+        select x.queue, x.queued from holdfast.tally x) t
+      group by t.queue
+      having sum(t.queued) > 0
+    ) w
+    left join holdfast.sampled x on x.queue = w.queue
   ) q
-  left join holdfast.queue r on r.name = q.queue
-  cross join lateral (select holdfast.oldest(q.queue, coalesce(r.fanout, 1)) as since) o
-  where o.since < holdfast.now()
+  join lateral holdfast.oldest_of(q.queue) o on true
+  left join holdfast.sampled a on a.queue = q.queue
+  where q.nth <= case when a.queue is null then 20 else 200 end and o.since < holdfast.now()
   group by 3
   on conflict (step, at, queue, kind) do update set oldest = excluded.oldest;
   -- a row of no queue and no kind says that somebody looked
@@ -180,6 +190,7 @@ begin
   if not found then
     return 0;
   end if;
+  perform holdfast.choose_apart();
   for these in
     select * from (values (10, 60, interval '3 hours'), (60, 600, '2 days'), (600, 3600, '14 days')) s(fine, coarse, keep)
   loop
@@ -209,12 +220,81 @@ begin
 end
 $$;
 
--- queues_in_sum: queues that are not kept one by one but in one sum, as queue '': all but the 200 into which most
--- was enqueued. Whoever makes up names of queues must not make samples grow without end.
-create or replace function holdfast.queues_in_sum()
+-- queues_apart: queues that are kept one by one, up to 200; all others are in one sum, as queue ''. Whoever makes up
+-- names of queues must not make samples grow without end. New names are let in while there is room.
+create or replace function holdfast.queues_apart()
 returns text[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_apart text[] := array(select s.queue from holdfast.sampled s);
+begin
+  if cardinality(v_apart) < 200 then
+    with room as (
+      insert into holdfast.sampled (queue)
+      select distinct t.queue
+      from (select x.queue from holdfast.tally x limit 20000) t
+      where not t.queue = any(v_apart) and t.queue <> ''
+      order by t.queue
+      limit 200 - cardinality(v_apart)
+      on conflict do nothing
+      returning queue
+    )
+    select v_apart || array(select r.queue from room r) into v_apart;
+  end if;
+  return v_apart;
+end
+$$;
+
+-- choose_apart: keep those queues one by one into which most was enqueued. Only where something changed can one have
+-- become larger than those that are kept.
+create or replace function holdfast.choose_apart()
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if (select count(*) from holdfast.sampled) < 200
+     or not exists (select from holdfast.stir s where not exists (select from holdfast.sampled a where a.queue = s.queue)) then
+    return;
+  end if;
+  with largest as materialized (
+    select t.queue from holdfast.total t where t.queue <> '' group by t.queue order by sum(t.enqueued) desc, t.queue limit 200
+  ), gone as (
+    delete from holdfast.sampled s where not exists (select from largest l where l.queue = s.queue)
+  )
+  insert into holdfast.sampled (queue) select l.queue from largest l on conflict do nothing;
+end
+$$;
+
+-- oldest_of: as holdfast.oldest, to be asked of many queues in one statement.
+create or replace function holdfast.oldest_of(queue text)
+returns table (since timestamptz)
 language sql stable
-as $$ select array(select t.queue from holdfast.total t group by t.queue order by sum(t.enqueued) desc, t.queue offset 200) $$;
+as $$
+  select min(h.run_at)
+  from (select coalesce(max(q.fanout), 1) as fanout, max(q.adopted) as adopted from holdfast.queue q where q.name = oldest_of.queue) q
+  cross join lateral (
+    select j.run_at
+    from generate_series(0, q.fanout - 1) step
+    cross join lateral (select ((holdfast.queue_part(oldest_of.queue) + step) % 64)::smallint as part) p
+    cross join lateral unnest(coalesce((
+      select f.floors from holdfast.floor f
+      where f.part = p.part and f.queue = oldest_of.queue
+      order by f.gen desc limit 1), '{0,0,0,0,0,0,0,0,0,0}'::bigint[])) with ordinality as l(floor, nth)
+    cross join lateral (
+      select x.run_at
+      from holdfast.job x
+      where x.part = p.part and x.queue = oldest_of.queue and x.priority = (10 - l.nth)::smallint
+        and x.pos >= l.floor and x.token is null
+      order by x.pos
+      limit 1
+    ) j
+    union all
+    select holdfast.oldest_adopted(q.adopted) where q.adopted is not null
+  ) h
+$$;
 
 -- sample_at: the sample of now.
 create or replace function holdfast.sample_at()

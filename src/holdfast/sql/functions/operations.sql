@@ -261,6 +261,7 @@ declare
   v_was     text[];
   v_done    uuid[];
   v_moved   uuid[];   -- what they are called since
+  v_ended   jsonb[];  -- of jobs that had ended, all that a retry does not keep
 begin
   if o.verb in ('cancel', 'move') then
     perform holdfast.lock_jobs(ids);   -- what waits is not to begin before it is looked at
@@ -278,6 +279,18 @@ begin
       where e.part = any(v_parts) and e.id = any(ids) and o.verb in ('retry', 'archive', 'move')
     ) x on x.id = u.id
     order by u.nth);
+  if o.verb = 'retry' then
+    v_ended := array(
+      select x.said
+      from unnest(ids) with ordinality u(id, nth)
+      left join lateral (
+        select to_jsonb(e) - '{part,id,queue,kind,key,lane,tenant,subject,headers,payload,created_at}'::text[] as said
+        from holdfast.ended e
+        where e.part = holdfast.part_of(u.id) and e.id = u.id
+        order by e.ended_at desc
+        limit 1) x on true
+      order by u.nth);
+  end if;
   case o.verb
     when 'retry' then
       v_done := holdfast.retried(ids, v_reason, o.actor, make_interval(secs => (o.arguments ->> 'delay')::double precision));
@@ -292,10 +305,10 @@ begin
       from holdfast.moved(ids, o.arguments ->> 'queue', v_reason, o.actor) m;
   end case;
   with kept as (
-    insert into holdfast.operation_chunk as c (operation, ids, was)
-    select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was)
+    insert into holdfast.operation_chunk as c (operation, ids, was, ended)
+    select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was), case when v_ended is not null then array_agg(w.ended) end
     from unnest(v_done, v_moved) d(id, moved)
-    join unnest(ids, v_was) w(id, was) on w.id = d.id
+    join unnest(ids, v_was, v_ended) w(id, was, ended) on w.id = d.id
     where w.was is not null   -- a row of an adopted table: its status is the application's
     having count(*) > 0
     returning cardinality(c.ids) as jobs

@@ -23,8 +23,10 @@ begin
       'Settings are: ' || array_to_string(v_known, ', ') || '.');
   end if;
 
-  insert into holdfast.queue (name) values (queue_set.queue) on conflict do nothing;
-  select q.* into old from holdfast.queue q where q.name = queue_set.queue for update;
+  -- Made or marked as somebody's in one statement: what nobody set up may be forgotten at any moment.
+  insert into holdfast.queue as q (name, set_at) values (queue_set.queue, holdfast.now())
+  on conflict (name) do update set set_at = excluded.set_at
+  returning q.* into old;
   if jsonb_typeof(settings -> 'fanout') = 'number' and (settings ->> 'fanout')::numeric < old.fanout then
     perform holdfast.refuse('HF221', format('fanout of queue %L is %s and can only grow', queue, old.fanout), null,
       'Ended jobs keep the part they lived in.');
@@ -56,7 +58,7 @@ begin
     returning q.* into new;
   exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range or datetime_field_overflow then
     perform holdfast.refuse('HF221', format('settings %s do not fit a queue', settings), sqlerrm,
-      'Counts are whole numbers, durations are seconds, rate_limit and rate_period go together.');
+      'Counts are whole numbers, durations are seconds (a year at most, keep_done a hundred), rate_limit and rate_period go together.');
   end;
 
   if new.by_kind and not old.by_kind or new.fair and not old.fair or new.lease_limit is not null and old.lease_limit is null then
@@ -78,6 +80,15 @@ declare
   q holdfast.queue;
 begin
   select x.* into q from holdfast.queue x where x.name = apply_settings.queue;
+  if not (q.by_kind or q.fair or q.lease_limit is not null) then
+    return;
+  end if;
+  -- As everybody who waits for jobs: in the order of their ids.
+  perform from holdfast.job j
+  where j.queue = q.name
+    and (q.by_kind and not j.by_kind or q.fair and j.tenant is null or q.lease_limit is not null and j.token is not null and j.held is null)
+  order by j.id
+  for update;
   if q.by_kind then
     update holdfast.job j set by_kind = true where j.queue = q.name and not j.by_kind;
   end if;
@@ -103,10 +114,10 @@ begin
   if until <= holdfast.now() or not holdfast.is_time(until::text) then
     perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null, 'Leave it out to pause until resumed.');
   end if;
-  insert into holdfast.queue (name) values (pause.queue) on conflict do nothing;
-  update holdfast.queue q
-  set paused_at = holdfast.now(), paused_by = pause.actor, paused_reason = pause.reason, paused_until = pause.until
-  where q.name = pause.queue;
+  insert into holdfast.queue (name, paused_at, paused_by, paused_reason, paused_until)
+  values (pause.queue, holdfast.now(), pause.actor, pause.reason, pause.until)
+  on conflict (name) do update
+  set paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason, paused_until = excluded.paused_until;
   perform holdfast.note('paused', actor, reason, queue, jsonb_build_object('until', until));
   return query select q.* from holdfast.queues q where q.queue = pause.queue;
 end
@@ -120,10 +131,8 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.named('queue', queue, 120);
-  insert into holdfast.queue (name) values (resume.queue) on conflict do nothing;
-  update holdfast.queue q
-  set paused_at = null, paused_by = null, paused_reason = null, paused_until = null
-  where q.name = resume.queue;
+  insert into holdfast.queue (name) values (resume.queue)
+  on conflict (name) do update set paused_at = null, paused_by = null, paused_reason = null, paused_until = null;
   perform holdfast.wake(array[resume.queue], 16);
   perform holdfast.note('resumed', actor, null, queue);
   return query select q.* from holdfast.queues q where q.queue = resume.queue;

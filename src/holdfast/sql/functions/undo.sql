@@ -67,10 +67,11 @@ begin
     return;
   end if;
   if cardinality(chunk.ids) > want then
-    update holdfast.operation_chunk c set ids = chunk.ids[want + 1 :], was = chunk.was[want + 1 :]
+    update holdfast.operation_chunk c set ids = chunk.ids[want + 1 :], was = chunk.was[want + 1 :], ended = chunk.ended[want + 1 :]
     where c.operation = v_of and c.nth = chunk.nth;
     chunk.ids := chunk.ids[: want];
     chunk.was := chunk.was[: want];
+    chunk.ended := chunk.ended[: want];
   else
     delete from holdfast.operation_chunk c where c.operation = v_of and c.nth = chunk.nth;
   end if;
@@ -79,7 +80,7 @@ begin
   ended := not exists (select from holdfast.operation_chunk c where c.operation = v_of);
   case v_verb
     when 'retry' then
-      changed := holdfast.put_back(chunk.ids, chunk.was, v_reason, o.actor);
+      changed := holdfast.put_back(chunk.ids, chunk.was, chunk.ended, v_reason, o.actor);
     when 'cancel' then
       -- what ran when it was cancelled has lost its lease, and may have done half its work: it stays cancelled
       changed := cardinality(holdfast.revive(
@@ -97,9 +98,9 @@ begin
 end
 $$;
 
--- put_back: end jobs that were retried and that nobody has begun since: as what they had ended as, with the last
--- error on record. How many.
-create or replace function holdfast.put_back(ids uuid[], states text[], reason text, actor text)
+-- put_back: end jobs that were retried and that nobody has begun since: as what they had ended as, in every respect
+-- that was kept; of an operation from before that was done, with the last error on record. How many.
+create or replace function holdfast.put_back(ids uuid[], states text[], endings jsonb[], reason text, actor text)
 returns bigint
 language plpgsql
 as $$
@@ -114,17 +115,21 @@ begin
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     with removed as (
       delete from holdfast.job j
-      using (select holdfast.part_of(x.id) as part, x.id, x.state from unnest(ids, states) x(id, state)) u
+      using (select holdfast.part_of(x.id) as part, x.id, x.state, x.ending from unnest(ids, states, endings) x(id, state, ending)) u
       where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.attempt = 0
-      returning j.*, u.state
+      returning j.*, u.state, u.ending
     ), ended as (
       insert into holdfast.ended (
         part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload)
-      select r.part, r.id, r.state, r.queue, r.kind, r.priority, coalesce(a.attempt, 0), r.max_attempts, r.run_at, r.created_at,
-             coalesce(a.ended_at, v_now), a.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for,
-             case when a.id is not null then left(concat_ws(': ', a.error_kind, a.message), 2000) end, a.fingerprint,
-             put_back.reason, r.headers, r.payload
+        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result)
+      select r.part, r.id, r.state, r.queue, r.kind, r.priority, coalesce((r.ending ->> 'attempt')::smallint, a.attempt, 0::smallint),
+             r.max_attempts, coalesce((r.ending ->> 'run_at')::timestamptz, r.run_at), r.created_at,
+             coalesce((r.ending ->> 'ended_at')::timestamptz, a.ended_at, v_now),
+             case when r.ending is not null then r.ending ->> 'worker' else a.worker end, r.key, r.lane, r.tenant, r.subject, r.lease_for,
+             case when r.ending is not null then r.ending ->> 'error'
+                  when a.id is not null then left(concat_ws(': ', a.error_kind, a.message), 2000) end,
+             case when r.ending is not null then r.ending ->> 'fingerprint' else a.fingerprint end,
+             put_back.reason, r.headers, r.payload, nullif(r.ending -> 'result', 'null')
       from removed r
       left join lateral (
         select x.* from holdfast.attempt x

@@ -140,7 +140,8 @@ end
 $$;
 
 -- promote: jobs whose time has come get a place in the ready order, in the order of becoming due; of one
--- queue, or of all, each up to max_jobs.
+-- queue, or of all, each up to max_jobs. Of all it looks at a thousand queues at a call, and goes on there at
+-- the next. A queue that cannot be written stops no other.
 create or replace function holdfast.promote(max_jobs integer default 1000, only_queue text default null)
 returns integer
 language plpgsql security definer
@@ -151,62 +152,163 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
+  c_most  constant integer := 1000;
   v_now   constant timestamptz := holdfast.now();
-  v_part  smallint := -1;
-  v_name  text := '';
-  v_moved integer;
+  v_from  text[];
+  v_to    text[] := '{}';
   v_all   integer := 0;
+  these   record;
 begin
-  loop
-    -- a loose scan: one probe to the next queue that has jobs waiting for their time
-    if only_queue is null then
-      select j.part, j.queue into v_part, v_name
-      from holdfast.job j
-      where j.pos is null and not j.blocked and (j.part, j.queue) > (v_part, v_name)
-      order by j.part, j.queue
-      limit 1;
-    else
-      select j.part, j.queue into v_part, v_name
-      from (
-        select ((holdfast.queue_part(only_queue) + step) % 64)::smallint as part
-        from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = only_queue), 1) - 1) step
-      ) p
+  if only_queue is not null then
+    for these in
+      select ((holdfast.queue_part(only_queue) + step) % 64)::smallint as part
+      from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = only_queue), 1) - 1) step
+    loop
+      v_all := v_all + holdfast.promote_queue(these.part, only_queue, max_jobs, v_now);
+    end loop;
+    return v_all;
+  end if;
+
+  select c.cursor into v_from from holdfast.chore c where c.name = 'due';
+  for these in
+    -- a loose scan: one probe to the next queue that has jobs waiting for their time, one to see whether it has come
+    with recursive waiting as (
+      (select j.part, j.queue, 1 as nth
+       from holdfast.job j
+       where j.pos is null and not j.blocked and (j.part, j.queue) > (coalesce(v_from[1]::smallint, -1::smallint), coalesce(v_from[2], ''))
+       order by j.part, j.queue
+       limit 1)
+      union all
+      select n.part, n.queue, w.nth + 1
+      from waiting w
       cross join lateral (
         select j.part, j.queue
         from holdfast.job j
-        where j.part = p.part and j.queue = only_queue and j.pos is null and not j.blocked
+        where j.pos is null and not j.blocked and (j.part, j.queue) > (w.part, w.queue)
+        order by j.part, j.queue
         limit 1
-      ) j
-      where p.part > v_part
-      order by p.part
-      limit 1;
-    end if;
-    exit when not found;
-
-    with due as materialized (
-      select j.ctid, j.run_at
-      from holdfast.job j
-      where j.part = v_part and j.queue = v_name and j.pos is null and not j.blocked and j.token is null and j.run_at <= v_now
-      order by j.run_at
-      limit max_jobs
-      for update skip locked
-    ), placed as materialized (
-      select d.ctid, nextval('holdfast.pos') as pos from due d
-    ), moved as (
-      update holdfast.job j
-      set pos = p.pos,
-          lane_seq = case when j.lane is not null then coalesce(j.lane_seq, nextval('holdfast.pos')) end
-      from placed p
-      where j.ctid = p.ctid
-      returning 1
+      ) n
+      where w.nth < c_most
     )
-    select count(*) into v_moved from moved m;
-    if v_moved > 0 then
-      v_all := v_all + v_moved;
-      perform holdfast.wake(array[v_name], v_moved);
+    select w.part, w.queue, w.nth, coalesce(d.due, false) as due
+    from waiting w
+    left join lateral (
+      select true as due
+      from holdfast.job j
+      where j.part = w.part and j.queue = w.queue and j.pos is null and not j.blocked and j.run_at <= v_now
+      limit 1
+    ) d on true
+    where d.due or w.nth = c_most
+  loop
+    if these.due then
+      v_all := v_all + holdfast.promote_queue(these.part, these.queue, max_jobs, v_now);
+    end if;
+    if these.nth = c_most then
+      v_to := array[these.part::text, these.queue];
     end if;
   end loop;
+  perform holdfast.keep_cursor('due', v_from, v_to);
   return v_all;
+end
+$$;
+
+-- promote_queue: the same for one part of one queue. Where a row refuses, its neighbours are moved one by one.
+create or replace function holdfast.promote_queue(part smallint, queue text, max_jobs integer, at timestamptz)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_moved integer := 0;
+  v_one   integer;
+  v_ids   uuid[];
+  v_id    uuid;
+begin
+  if not exists (
+    select from holdfast.job j
+    where j.part = promote_queue.part and j.queue = promote_queue.queue and j.pos is null and not j.blocked and j.run_at <= at) then
+    return 0;
+  end if;
+  begin
+    v_moved := holdfast.promote_some(part, queue, null, max_jobs, at);
+  exception when others then
+    if holdfast.is_hopeless(sqlstate) then
+      raise;
+    end if;
+    perform holdfast.note_failing('promoted', queue, sqlstate, sqlerrm);
+    -- any of those that are due: always the first ones would be always the same ones
+    v_ids := array(
+      select d.id
+      from (
+        select j.id
+        from holdfast.job j
+        where j.part = promote_queue.part and j.queue = promote_queue.queue and j.pos is null and not j.blocked and j.run_at <= at
+        order by j.run_at
+        limit 10000
+      ) d
+      order by random()
+      limit least(max_jobs, 200));
+    foreach v_id in array v_ids loop
+      begin
+        v_one := holdfast.promote_some(part, queue, v_id, 1, at);
+        v_moved := v_moved + v_one;
+      exception when others then
+        if holdfast.is_hopeless(sqlstate) then
+          raise;
+        end if;
+      end;
+    end loop;
+  end;
+  if v_moved > 0 then
+    perform holdfast.wake(array[promote_queue.queue], v_moved);
+  end if;
+  return v_moved;
+end
+$$;
+
+create or replace function holdfast.promote_some(part smallint, queue text, only_id uuid, max_jobs integer, at timestamptz)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_moved integer;
+begin
+  with due as materialized (
+    select j.ctid, j.run_at
+    from holdfast.job j
+    where j.part = promote_some.part and j.queue = promote_some.queue and j.pos is null and not j.blocked and j.token is null
+      and j.run_at <= promote_some.at and (only_id is null or j.id = only_id)
+    order by j.run_at
+    limit max_jobs
+    for update skip locked
+  ), placed as materialized (
+    select d.ctid, nextval('holdfast.pos') as pos from due d
+  ), moved as (
+    update holdfast.job j
+    set pos = p.pos,
+        lane_seq = case when j.lane is not null then coalesce(j.lane_seq, nextval('holdfast.pos')) end
+    from placed p
+    where j.ctid = p.ctid
+    returning 1
+  )
+  select count(*) into v_moved from moved m;
+  return v_moved;
+end
+$$;
+
+-- keep_cursor: where a chore goes on. Whoever holds the row is at the same chore, and says so itself.
+create or replace function holdfast.keep_cursor(chore text, was text[], is_now text[])
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if was is distinct from is_now then
+    update holdfast.chore c
+    set cursor = is_now
+    where c.ctid = any(array(select x.ctid from holdfast.chore x where x.name = keep_cursor.chore for update skip locked));
+  end if;
 end
 $$;
 
@@ -217,15 +319,25 @@ create or replace function holdfast.sweep(max_lanes integer default 200)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_woken constant integer := holdfast.sweep_follows() + holdfast.sweep_lanes(max_lanes);
+begin
+  perform holdfast.redo_settings(), holdfast.forget_starts(), holdfast.forget_lanes(max_lanes);
+  return v_woken;
+end
+$$;
+
+create or replace function holdfast.sweep_follows()
+returns integer
+language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.now();
-  v_cursor text[];
   v_woken  integer := 0;
-  v_seen   integer := 0;
   these    record;
 begin
   for these in
@@ -246,12 +358,26 @@ begin
       null;   -- a new job with the key came first: the follow-up waits for that one
     end;
   end loop;
+  return v_woken;
+end
+$$;
 
-  perform holdfast.redo_settings();
-  delete from holdfast.rate_use u
-  where u.at < v_now - greatest(
-    (select max(q.rate_period) from holdfast.queue q), (select max(l.rate_period) from holdfast.lane l), interval '1 minute');
-
+-- sweep_lanes: let in whom a lane with a free slot forgot. A lane that fails stops no other.
+create or replace function holdfast.sweep_lanes(max_lanes integer)
+returns integer
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_cursor text[];
+  v_woken  integer := 0;
+  v_one    integer;
+  v_seen   integer := 0;
+  these    record;
+begin
   select p.lane_cursor into v_cursor from holdfast.pulse p for update skip locked;
   if not found then
     return v_woken;
@@ -267,15 +393,58 @@ begin
       v_cursor := '{}';
       exit;
     end if;
-    v_woken := v_woken + holdfast.unblock(these.part, array[these.queue], array[these.lane], v_now);
+    begin
+      v_one := holdfast.unblock(these.part, array[these.queue], array[these.lane], v_now);
+      v_woken := v_woken + v_one;
+    exception when others then
+      if holdfast.is_hopeless(sqlstate) then
+        raise;
+      end if;
+      perform holdfast.note_failing('unblocked', these.queue, sqlstate, sqlerrm);
+    end;
     v_cursor := array[these.part::text, these.queue, these.lane];
     v_seen := v_seen + 1;
     exit when v_seen >= max_lanes;
   end loop;
   update holdfast.pulse set lane_cursor = v_cursor where lane_cursor <> v_cursor;
+  return v_woken;
+end
+$$;
 
-  -- rows of lanes that nobody set up and nobody is in
-  select p.idle_cursor into v_cursor from holdfast.pulse p;
+-- forget_starts: starts that no rate counts any more.
+create or replace function holdfast.forget_starts()
+returns integer
+language plpgsql
+as $$
+declare
+  v_gone integer;
+begin
+  delete from holdfast.rate_use u
+  where u.at < holdfast.now() - greatest(
+    (select max(q.rate_period) from holdfast.queue q where q.rate_period is not null),
+    (select max(l.rate_period) from holdfast.lane l where l.rate_period is not null), interval '1 minute');
+  get diagnostics v_gone = row_count;
+  return v_gone;
+end
+$$;
+
+-- forget_lanes: rows of lanes that nobody set up and nobody is in.
+create or replace function holdfast.forget_lanes(max_lanes integer)
+returns integer
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_cursor text[];
+  v_gone   integer;
+  these    record;
+begin
+  select p.idle_cursor into v_cursor from holdfast.pulse p for update skip locked;
+  if not found then
+    return 0;
+  end if;
   select array_agg(x.queue) as queues, array_agg(x.name) as names, array_agg(x.part) as parts, count(*) as lanes,
          (array_agg(array[x.part::text, x.queue, x.name] order by x.part desc, x.queue desc, x.name desc))[1:1] as last
   into these
@@ -300,21 +469,23 @@ begin
           where j.part = u.part and j.queue = u.queue and j.lane = u.name and j.lane_seq is not null)
       for update skip locked
     ) x));
+  get diagnostics v_gone = row_count;
   v_cursor := case when these.lanes = max_lanes then array[these.last[1][1], these.last[1][2], these.last[1][3]] else '{}' end;
   update holdfast.pulse set idle_cursor = v_cursor where idle_cursor <> v_cursor;
-  return v_woken;
+  return v_gone;
 end
 $$;
 
 -- redo_settings: apply changed settings to the rows once more, when all who may have written under the
--- old ones are gone.
+-- old ones are gone. A queue that fails is tried again, and stops no other.
 create or replace function holdfast.redo_settings()
-returns void
+returns integer
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
   v_active text[];
+  v_done   integer := 0;
   again    record;
 begin
   for again in select r.ctid, r.queue, r.waits from holdfast.redo r for update skip locked loop
@@ -322,10 +493,19 @@ begin
     if again.waits is null then
       update holdfast.redo r set waits = v_active where r.ctid = again.ctid;
     elsif not again.waits && v_active then
-      perform holdfast.apply_settings(again.queue);
-      delete from holdfast.redo r where r.ctid = again.ctid;
+      begin
+        perform holdfast.apply_settings(again.queue);
+        delete from holdfast.redo r where r.ctid = again.ctid;
+        v_done := v_done + 1;
+      exception when others then
+        if holdfast.is_hopeless(sqlstate) then
+          raise;
+        end if;
+        perform holdfast.note_failing('settings', again.queue, sqlstate, sqlerrm);
+      end;
     end if;
   end loop;
+  return v_done;
 end
 $$;
 
@@ -344,7 +524,7 @@ $$;
 -- still under way could commit below: the sequence is read first, then who is writing; the floor rises
 -- to that place at a later call, when none of those is left. After patience it rises anyway, and what
 -- such a slow writer leaves below is found by the next sweep of strays and moved to the end.
-create or replace function holdfast.raise_floors(patience interval default '10 seconds')
+create or replace function holdfast.raise_floors(patience interval default '10 seconds', max_queues integer default 200)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -358,6 +538,12 @@ declare
   v_active text[];
   v_wait   text[];
   v_raised integer := 0;
+  v_one    integer;
+  v_from   text[];
+  v_to     text[];
+  v_names  text[];
+  v_fresh  text[];
+  v_strayed boolean;
   last     holdfast.pulse;
   these     record;
 begin
@@ -377,18 +563,53 @@ begin
     return 0;
   end if;
 
+  -- Only where something changed: what nobody touched since its floor was raised stands where it stood.
+  select c.cursor into v_from from holdfast.chore c where c.name = 'floors';
+  v_names := array(
+    select s.queue from holdfast.stir s
+    where not s.raised and s.queue > coalesce(v_from[1], '')
+    order by s.queue
+    limit max_queues);
+  v_fresh := array(select distinct t.queue from (select x.queue from holdfast.tally x limit 20000) t);   -- not folded yet
   for these in
-    select q.name, ((holdfast.queue_part(q.name) + step) % 64)::smallint as part
-    from holdfast.queue q
-    cross join generate_series(0, q.fanout - 1) step
+    select n.name, ((holdfast.queue_part(n.name) + step) % 64)::smallint as part
+    from (select u.name from unnest(v_names) u(name) union select u.name from unnest(v_fresh) u(name)) n
+    left join holdfast.queue q on q.name = n.name
+    cross join generate_series(0, coalesce(q.fanout, 1) - 1) step
+    where q.adopted is null
+    limit 2 * max_queues
   loop
-    v_raised := v_raised + holdfast.raise_floor(these.part, these.name, last.probe_pos);
+    begin
+      v_one := holdfast.raise_floor(these.part, these.name, last.probe_pos);
+      v_raised := v_raised + v_one;
+    exception when others then
+      if holdfast.is_hopeless(sqlstate) then
+        raise;
+      end if;
+      perform holdfast.note_failing('floors', these.name, sqlstate, sqlerrm);
+    end;
   end loop;
+  update holdfast.stir s set raised = true
+  from unnest(v_names) u(name)
+  where s.queue = u.name and s.clock < last.probe_at and not s.raised;
+  perform holdfast.keep_cursor('floors', v_from, case when cardinality(v_names) = max_queues then v_names[max_queues:] else '{}' end);
 
-  -- Writers that were passed may leave strays; look once they are gone, and now and then anyway.
-  if last.swept_at < v_now - interval '1 minute'
-     or exists (select from unnest(last.passed) w where not w = any(v_active)) then
-    perform holdfast.lift_strays();
+  -- Writers that were passed may leave strays; look once they are gone, where something changed, and now and then
+  -- at some of the rest.
+  v_strayed := exists (select from unnest(last.passed) w where not w = any(v_active));
+  if v_strayed or last.swept_at < v_now - interval '1 minute' then
+    select c.cursor into v_from from holdfast.chore c where c.name = 'strays';
+    select array_agg(f.queue), case when count(*) = max_queues then (array_agg(array[f.part::text, f.queue]))[max_queues:] else '{}' end
+    into v_names, v_to
+    from (
+      select x.part, x.queue
+      from holdfast.floor x
+      where (x.part, x.queue) > (coalesce(v_from[1]::smallint, -1::smallint), coalesce(v_from[2], ''))
+      order by x.part, x.queue
+      limit max_queues
+    ) f;
+    perform holdfast.keep_cursor('strays', v_from, array(select unnest(v_to)));
+    perform holdfast.lift_strays(v_names || v_fresh || case when v_strayed then array(select s.queue from holdfast.stir s) end);
     last.swept_at := v_now;
     last.passed := array(select w from unnest(last.passed) w where w = any(v_active));
   end if;
@@ -403,6 +624,7 @@ $$;
 create or replace function holdfast.raise_floor(part smallint, queue text, safe bigint)
 returns integer
 language plpgsql
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -442,10 +664,11 @@ begin
 end
 $$;
 
--- lift_strays: jobs that came to lie below a floor go to the end of the ready order.
-create or replace function holdfast.lift_strays()
+-- lift_strays: jobs that came to lie below a floor go to the end of the ready order; of some queues, or of all.
+create or replace function holdfast.lift_strays(queues text[] default null)
 returns integer
 language plpgsql
+set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
@@ -454,10 +677,21 @@ begin
   with floors as (
     select distinct on (f.part, f.queue) f.part, f.queue, f.floors
     from holdfast.floor f
+    where queues is null
     order by f.part, f.queue, f.gen desc
+  ), named as (
+    select * from floors
+    union all
+    select p.part, n.name, f.floors
+    from (select distinct u.name from unnest(queues) u(name)) n
+    left join holdfast.queue q on q.name = n.name
+    cross join lateral (
+      select ((holdfast.queue_part(n.name) + step) % 64)::smallint as part from generate_series(0, coalesce(q.fanout, 1) - 1) step) p
+    cross join lateral (
+      select x.floors from holdfast.floor x where x.part = p.part and x.queue = n.name order by x.gen desc limit 1) f
   ), strays as (
     select s.part, s.id
-    from floors f
+    from named f
     cross join lateral unnest(f.floors) with ordinality as l(floor, nth)
     cross join lateral (
       select j.part, j.id
@@ -476,22 +710,26 @@ begin
 end
 $$;
 
--- fold: add counter deltas to the totals, and register queues that were only ever enqueued into.
+-- fold: add counter deltas to the totals, 20,000 at a call, note whose they are, and register queues that were only
+-- ever enqueued into.
 create or replace function holdfast.fold()
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_now    constant timestamptz := holdfast.now();
   v_at     constant timestamptz := holdfast.sample_at();
-  v_others constant text[] := holdfast.queues_in_sum();
+  v_apart  text[];
   v_folded integer;
 begin
-  if not pg_try_advisory_xact_lock(4915, 2) then
+  if not exists (select from holdfast.tally) or not pg_try_advisory_xact_lock(4915, 2) then
     return 0;
   end if;
+  v_apart := holdfast.queues_apart();
   with gone as (
     delete from holdfast.tally t
+    where t.ctid = any(array(select x.ctid from holdfast.tally x limit 20000))
     returning t.*, t.xmin::text as call
   ), nets as (
     -- one call, one transaction: what it took from one queue and gave to another it moved
@@ -505,7 +743,7 @@ begin
     window w as (partition by n.call)
   ), noted as (
     insert into holdfast.bulk (at, queue, sort, calls, jobs, largest)
-    select holdfast.now(), b.queue, b.sort, count(*), sum(b.jobs), max(b.jobs)
+    select v_now, b.queue, b.sort, count(*), sum(b.jobs), max(b.jobs)
     from (
       select n.queue, abs(case when n.net = 0 then n.cancelled else n.net end) as jobs,
              case when n.net > 0 and n.least < 0 then 'moved' when n.net > 0 then 'enqueued'
@@ -521,21 +759,26 @@ begin
     from gone g
     group by g.part, g.queue, g.kind
   ), added as (
-    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled, enqueued, failed)
-    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled, s.enqueued, s.failed
+    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled, enqueued, failed, at)
+    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled, s.enqueued, s.failed, v_now
     from sums s
     on conflict (part, queue, kind) do update
     set queued = t.queued + excluded.queued, leased = t.leased + excluded.leased, dead = t.dead + excluded.dead,
         done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived,
-        reconciled = t.reconciled + excluded.reconciled, enqueued = t.enqueued + excluded.enqueued, failed = t.failed + excluded.failed
+        reconciled = t.reconciled + excluded.reconciled, enqueued = t.enqueued + excluded.enqueued, failed = t.failed + excluded.failed,
+        at = excluded.at
   ), sampled as (
     insert into holdfast.sample as m (step, at, queue, kind, enqueued, done, failed)
-    select 10, v_at, case when s.queue = any(v_others) then '' else s.queue end, s.kind, sum(s.enqueued), sum(s.done), sum(s.failed)
+    select 10, v_at, case when s.queue = any(v_apart) then s.queue else '' end, s.kind, sum(s.enqueued), sum(s.done), sum(s.failed)
     from sums s
     group by 3, 4
     having (sum(s.enqueued), sum(s.done), sum(s.failed)) is distinct from (0, 0, 0)
     on conflict (step, at, queue, kind) do update
     set enqueued = m.enqueued + excluded.enqueued, done = m.done + excluded.done, failed = m.failed + excluded.failed
+  ), stirred as (
+    insert into holdfast.stir as r (queue, at, clock)
+    select s.queue, v_now, clock_timestamp() from (select distinct x.queue from sums x) s
+    on conflict (queue) do update set at = excluded.at, clock = excluded.clock, raised = false
   ), known as (
     insert into holdfast.queue (name)
     select distinct s.queue from sums s where length(s.queue) between 1 and 120
@@ -546,12 +789,14 @@ begin
 end
 $$;
 
--- recount: compare the counters with the rows, in one snapshot, and write the difference as a delta.
+-- recount: compare the counters with the rows, in one snapshot, and write the difference as a delta. Of two at
+-- once, one waits for the other.
 create or replace function holdfast.recount()
 returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
 language sql security definer
 set search_path = pg_catalog, pg_temp
 as $$
+  select pg_advisory_xact_lock(4915, 9);   -- one after the other: the second sees what the first corrected
   select holdfast.recount_dead();
   with counters as (
     select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c where c.part < 64
@@ -590,8 +835,9 @@ as $$
 $$;
 
 -- turn_pages: partitions for the days ahead, and away with those past their keeping. Never one for a day
--- that has begun: a row on its way to the rest would be refused there.
-create or replace function holdfast.turn_pages()
+-- that has begun: a row on its way to the rest would be refused there. What lies in the rest goes in slices, by
+-- calls that take no lock which a writer would feel; pages are turned by another.
+create or replace function holdfast.turn_pages(max_rows integer default 5000)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -599,8 +845,8 @@ set lock_timeout = '200ms'   -- pages can wait; workers cannot
 as $$
 declare
   v_today constant date := (holdfast.now() at time zone 'UTC')::date;
-  v_keep  interval;
   v_page  text;
+  v_rows  integer;
   v_done  integer := 0;
   book    record;
   page    record;
@@ -608,11 +854,18 @@ begin
   if not pg_try_advisory_xact_lock(4915, 3) then
     return 0;
   end if;
-  for book in
-    select 'history' as name, greatest(interval '7 days', (select max(q.keep_done) from holdfast.queue q)) as keep
-    union all
-    select 'attempt', interval '30 days'
-  loop
+  for book in select b.name, b.keep from holdfast.books() b loop
+    execute format('delete from holdfast.%1$I where ctid = any(array(
+      select x.ctid from holdfast.%1$I x where x.ended_at < $1 limit $2 for update skip locked))', book.name || '_rest')
+    using ((v_today - book.keep)::timestamp at time zone 'UTC'), max_rows;
+    get diagnostics v_rows = row_count;
+    v_done := v_done + v_rows;
+  end loop;
+  -- tomorrow's page is not put off, however much there is to delete
+  if v_done > 0 and to_regclass(format('holdfast.history_%s', to_char(v_today + 1, 'YYYYMMDD'))) is not null then
+    return v_done;
+  end if;
+  for book in select b.name, b.keep from holdfast.books() b loop
     for ahead in 1 .. 3 loop
       v_page := format('%s_%s', book.name, to_char(v_today + ahead, 'YYYYMMDD'));
       continue when to_regclass(format('holdfast.%I', v_page)) is not null;
@@ -630,7 +883,7 @@ begin
       from pg_inherits i
       join pg_class c on c.oid = i.inhrelid
       where i.inhparent = format('holdfast.%I', book.name)::regclass and c.relname ~ '_[0-9]{8}$'
-        and to_date(right(c.relname, 8), 'YYYYMMDD') < (v_today - book.keep)::date
+        and to_date(right(c.relname, 8), 'YYYYMMDD') < v_today - book.keep
     loop
       begin
         execute format('drop table holdfast.%I', page.relname);
@@ -639,15 +892,26 @@ begin
         null;
       end;
     end loop;
-    execute format('delete from holdfast.%I where ended_at < $1', book.name || '_rest') using v_today - book.keep;
   end loop;
   return v_done;
 end
 $$;
 
--- upkeep: every step once, for a cron job or an idle client; floors before and after, since they follow
--- one call behind. A step that fails does not stop the others: `failed` says which and why.
-create or replace function holdfast.upkeep()
+-- books: what is kept by days, and for how many. No setting, whoever wrote it, makes a day that no calendar has.
+create or replace function holdfast.books()
+returns table (name text, keep integer)
+language sql stable
+as $$
+  select 'history', ceil(extract(epoch from least(interval '100 years', greatest(interval '7 days',
+    (select max(q.keep_done) from holdfast.queue q where q.keep_done > '0')))) / 86400)::integer
+  union all
+  select 'attempt', 30
+$$;
+
+-- upkeep: every step once, or those named, for a cron job or an idle client. Each does a bounded amount: more says
+-- that another turn would find work at once. Floors and pages come last, since they hold locks that others meet.
+-- A step that fails does not stop the others: failed says which and why.
+create or replace function holdfast.upkeep(steps text[] default null)
 returns jsonb
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -655,61 +919,257 @@ as $$
 declare
   v_done   jsonb := '{}';
   v_failed jsonb := '{}';
-  v_step   text;
+  v_more   boolean := false;
+  v_amount bigint;
+  step     record;
 begin
-  foreach v_step in array '{forgotten,floors,reaped,promoted,unstruck,unblocked,folded,sampled,floors,pages}'::text[] loop
+  select u.name into step from unnest(steps) u(name) where not exists (select from holdfast.upkeep_steps() s where s.name = u.name) limit 1;
+  if found then
+    perform holdfast.refuse('HF221', format('no step of upkeep is called %L', step.name), null,
+      'Steps are: ' || (select string_agg(s.name, ', ') from holdfast.upkeep_steps() s) || '.');
+  end if;
+  for step in
+    select s.name, s.part_of, s.most from holdfast.upkeep_steps() s where steps is null or s.name = any(steps) order by s.nth
+  loop
     begin
-      v_done := v_done || jsonb_build_object(v_step, holdfast.upkeep_step(v_step));
+      v_amount := holdfast.upkeep_step(step.name);
+      v_done := v_done || jsonb_build_object(step.part_of, coalesce((v_done ->> step.part_of)::bigint, 0) + v_amount);
+      v_more := v_more or coalesce(v_amount >= step.most, false);
+      perform holdfast.note_working(step.name);
     exception when others then
       -- a server that is read-only or going away fails whatever comes next: its caller must know
-      if sqlstate like any ('{25%,57%,53%}') then
+      if holdfast.is_hopeless(sqlstate) then
         raise;
       end if;
-      v_failed := v_failed || jsonb_build_object(v_step, format('%s: %s', sqlstate, sqlerrm));
+      v_failed := v_failed || jsonb_build_object(step.name, format('%s: %s', sqlstate, sqlerrm));
+      perform holdfast.note_failing(step.name, '', sqlstate, sqlerrm);
     end;
   end loop;
-  return v_done - 'forgotten' || case when v_failed = '{}' then v_failed else jsonb_build_object('failed', v_failed) end;
+  return v_done - 'forgotten' - array(select jsonb_object_keys(v_failed)) || case when v_failed = '{}' then '{}' else jsonb_build_object('failed', v_failed) end
+    || case when v_more then '{"more": true}' else jsonb '{}' end;
 end
+$$;
+
+-- upkeep_steps: the steps of upkeep in their order, what each counts as, and the amount at which there may be more.
+create or replace function holdfast.upkeep_steps()
+returns table (nth bigint, name text, part_of text, most integer)
+language sql immutable
+as $$
+  select row_number() over (), s.name, s.part_of, s.most
+  from (values
+    ('forgotten', 'forgotten', 5000), ('operations', 'forgotten', null), ('notes', 'forgotten', null), ('unused', 'forgotten', null),
+    ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000), ('unstruck', 'unstruck', 1000),
+    ('follows', 'unblocked', 1000), ('settings', 'unblocked', null), ('starts', 'forgotten', null),
+    ('unblocked', 'unblocked', null), ('lanes', 'forgotten', null), ('folded', 'folded', 20000), ('dead', 'folded', null),
+    ('sampled', 'sampled', null), ('rolled', 'sampled', null), ('activity', 'pages', null), ('floors', 'floors', 200),
+    ('raised', 'floors', 200), ('pages', 'pages', 5000)
+  ) s(name, part_of, most)
 $$;
 
 create or replace function holdfast.upkeep_step(step text)
 returns bigint
 language plpgsql
 as $$
+declare
+  v_now  constant timestamptz := holdfast.now();
+  v_gone bigint;
 begin
   case step
     when 'forgotten' then
-      delete from holdfast.waiter w where w.until < holdfast.now() - interval '1 minute';
-      delete from holdfast.lease l where not l.open and l.until < holdfast.now();
-      delete from holdfast.worker w where w.seen_at < holdfast.now() - interval '1 day';
-      delete from holdfast.request r where r.at < holdfast.now() - interval '1 day';
-      delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < holdfast.now();
-      delete from holdfast.strike s where s.ended_at < holdfast.now() - interval '90 days'
-        and not exists (select from holdfast.job j where j.strike = s.number);
-      perform holdfast.fold_notes();
+      return holdfast.forget_old(5000);
+    when 'operations' then
       with old as (
         update holdfast.operation o set undoable = 0
-        where o.undoable > 0 and coalesce(o.ended_at, o.started_at) < holdfast.now() - interval '7 days' and o.state <> 'running'
+        where o.undoable > 0 and coalesce(o.ended_at, o.started_at) < v_now - interval '7 days' and o.state <> 'running'
         returning o.id)
       delete from holdfast.operation_chunk c using old where c.operation = old.id;
-      delete from holdfast.operation o where o.state = 'previewed' and o.created_at < holdfast.now() - interval '1 hour';
+      delete from holdfast.operation o where o.state = 'previewed' and o.created_at < v_now - interval '1 hour';
       return 0;
+    when 'notes' then
+      perform holdfast.fold_notes();
+      return 0;
+    when 'unused' then
+      return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_unused() else 0 end;
     when 'reaped' then
-      return (select count(*) from holdfast.reap(1000)) + holdfast.rescue(1000);
+      return (select count(*) from holdfast.reap(1000));
+    when 'rescued' then
+      return holdfast.rescue(1000);
     when 'promoted' then
       return holdfast.promote(1000) + holdfast.ring_kept();
     when 'unstruck' then
       return holdfast.unstrike(1000);
+    when 'follows' then
+      return holdfast.sweep_follows();
+    when 'settings' then
+      return 0 * holdfast.redo_settings();
+    when 'starts' then
+      return holdfast.forget_starts();
     when 'unblocked' then
-      return holdfast.sweep(200);
+      return holdfast.sweep_lanes(200);
+    when 'lanes' then
+      return holdfast.forget_lanes(200);
     when 'folded' then
-      return holdfast.fold() + holdfast.fold_dead();
+      return holdfast.fold();
+    when 'dead' then
+      return holdfast.fold_dead();
     when 'sampled' then
-      return holdfast.take_samples() + holdfast.roll_samples();
+      return holdfast.take_samples();
+    when 'rolled' then
+      return holdfast.roll_samples();
+    when 'activity' then
+      return case when holdfast.chore_due('activity', '1 minute') then holdfast.forget_activity() else 0 end;
     when 'floors' then
       return holdfast.raise_floors();
+    when 'raised' then
+      -- once more: floors follow one call behind
+      return case when exists (select from holdfast.stir s where not s.raised) then holdfast.raise_floors() else 0 end;
     when 'pages' then
-      return holdfast.turn_pages() + holdfast.forget_activity();
+      return case when holdfast.chore_due('paged', '1 minute') then holdfast.turn_pages() else 0 end;
   end case;
+end
+$$;
+
+-- chore_due: true for one caller in each span of every; who meets another at it leaves it to that one.
+create or replace function holdfast.chore_due(chore text, every interval)
+returns boolean
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_now constant timestamptz := holdfast.now();
+begin
+  update holdfast.chore c
+  set at = v_now
+  where c.ctid = any(array(
+    select x.ctid from holdfast.chore x
+    where x.name = chore_due.chore and (x.at <= v_now - every or x.at > v_now) for update skip locked));
+  return found;
+end
+$$;
+
+-- forget_old: rows past their keeping in tables that only ever grow; at most so many of each.
+create or replace function holdfast.forget_old(most integer)
+returns bigint
+language plpgsql
+as $$
+declare
+  v_now  constant timestamptz := holdfast.now();
+  v_gone bigint;
+  v_most bigint := 0;
+begin
+  delete from holdfast.waiter w where w.until < v_now - interval '1 minute';
+  delete from holdfast.lease l where l.ctid = any(array(
+    select x.ctid from holdfast.lease x where not x.open and x.until < v_now order by x.until limit most for update skip locked));
+  get diagnostics v_gone = row_count;
+  v_most := greatest(v_most, v_gone);
+  delete from holdfast.request r where r.ctid = any(array(
+    select x.ctid from holdfast.request x where x.at < v_now - interval '1 day' order by x.at limit most for update skip locked));
+  get diagnostics v_gone = row_count;
+  v_most := greatest(v_most, v_gone);
+  delete from holdfast.worker w where w.seen_at < v_now - interval '1 day';
+  delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < v_now;
+  delete from holdfast.strike s where s.ended_at < v_now - interval '90 days'
+    and not exists (select from holdfast.job j where j.strike = s.number);
+  delete from holdfast.failing f where f.at < v_now - interval '1 hour' or f.at > v_now;
+  delete from holdfast.stir s where s.ctid = any(array(
+    select x.ctid from holdfast.stir x where x.raised and x.at < v_now - interval '2 minutes' limit most for update skip locked));
+  return v_most;
+end
+$$;
+
+-- forget_unused: the bookkeeping of queues that nobody set up, in which no job is and nothing happened for longer than
+-- anything of them is kept: counters, floors, readings, gates. Looks at so many names at a call, and goes on there.
+create or replace function holdfast.forget_unused(max_names integer default 200)
+returns integer
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_cut    constant timestamptz := holdfast.now() - make_interval(days => (select max(b.keep) from holdfast.books() b));
+  v_from   text[];
+  v_to     text[] := '{}';
+  v_gone   integer := 0;
+  these    record;
+begin
+  -- not while a fold is adding to what would be forgotten
+  if not pg_try_advisory_xact_lock(4915, 2) then
+    return 0;
+  end if;
+  select c.cursor into v_from from holdfast.chore c where c.name = 'unused';
+  for these in
+    with recursive known as (
+      (select t.part, t.queue, 1 as nth
+       from holdfast.total t
+       where (t.part, t.queue) > (coalesce(v_from[1]::smallint, -1::smallint), coalesce(v_from[2], ''))
+       order by t.part, t.queue
+       limit 1)
+      union all
+      select n.part, n.queue, k.nth + 1
+      from known k
+      cross join lateral (
+        select t.part, t.queue from holdfast.total t where (t.part, t.queue) > (k.part, k.queue) order by t.part, t.queue limit 1) n
+      where k.nth < max_names
+    )
+    select k.part, k.queue, k.nth,
+           (select max(t.at) < v_cut and bool_and((t.queued, t.leased, t.dead, t.archived) = (0, 0, 0, 0))
+            from holdfast.total t where t.part = k.part and t.queue = k.queue) as idle
+    from known k
+  loop
+    if these.nth = max_names then
+      v_to := array[these.part::text, these.queue];
+    end if;
+    continue when not these.idle or these.part >= 64
+      or exists (select from holdfast.queue q where q.name = these.queue and num_nonnulls(q.set_at, q.paused_at, q.adopted) > 0)
+      or exists (select from holdfast.tally t where t.queue = these.queue)
+      or exists (select from holdfast.job j where j.part = these.part and j.queue = these.queue and j.pos is not null)
+      or exists (select from holdfast.job j where j.part = these.part and j.queue = these.queue and j.pos is null and not j.blocked);
+    delete from holdfast.total t where t.part = these.part and t.queue = these.queue;
+    delete from holdfast.floor f where f.part = these.part and f.queue = these.queue;
+    delete from holdfast.gate g where g.part = these.part and g.queue = these.queue;
+    delete from holdfast.rate_use u where u.part = these.part and u.queue = these.queue;
+    delete from holdfast.reading r where r.queue = these.queue;
+    delete from holdfast.sampled s where s.queue = these.queue;
+    delete from holdfast.stir s where s.queue = these.queue;
+    delete from holdfast.queue q where q.name = these.queue and num_nonnulls(q.set_at, q.paused_at, q.adopted) = 0;
+    v_gone := v_gone + 1;
+  end loop;
+  perform holdfast.keep_cursor('unused', v_from, v_to);
+  return v_gone;
+end
+$$;
+
+-- is_hopeless: whether an error is not of the step but of the server: read-only, going away, out of room, a wait cut short.
+create or replace function holdfast.is_hopeless(state text)
+returns boolean
+language sql immutable
+as $$ select state like any ('{25%,57%,53%}') $$;
+
+-- note_failing: put on record that a step of upkeep failed, as a whole or for one queue. It is tried again each turn.
+create or replace function holdfast.note_failing(step text, queue text, state text, problem text)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  -- whoever else notes something at this moment will do: nobody waits here
+  if pg_try_advisory_xact_lock(4915, 8) then
+    insert into holdfast.failing as f (step, queue, since, at, problem)
+    values (note_failing.step, note_failing.queue, holdfast.now(), holdfast.now(), left(format('%s: %s', note_failing.state, note_failing.problem), 1000))
+    on conflict (step, queue) do update set at = excluded.at, times = f.times + 1, problem = excluded.problem;
+  end if;
+end
+$$;
+
+-- note_working: a step has gone through for all that it looks at.
+create or replace function holdfast.note_working(step text)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if exists (select from holdfast.failing f where f.step = note_working.step and f.queue = '') and pg_try_advisory_xact_lock(4915, 8) then
+    delete from holdfast.failing f where f.step = note_working.step and f.queue = '';
+  end if;
 end
 $$;

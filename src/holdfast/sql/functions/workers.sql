@@ -146,11 +146,12 @@ begin
 end
 $$;
 
--- tend: a turn of upkeep by whoever leads. done is null where another does; next_slot is how long it is
+-- tend: a turn of upkeep, or those of its steps that are named, by whoever leads; failed says, by step, what kept
+-- the caller from doing it. done is null where another does; next_slot is how long it is
 -- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
 -- somebody to look whether they are done; operating, whether an operation waits for its next step; detecting,
 -- whether detectors are due; delivering, whether anomalies wait to be told.
-create or replace function holdfast.tend(holder text, length interval default '5 seconds')
+create or replace function holdfast.tend(holder text, length interval default '5 seconds', steps text[] default null, failed jsonb default null)
 returns table (
   leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean, detecting boolean, delivering boolean)
 language plpgsql security definer
@@ -159,8 +160,11 @@ as $$
 #variable_conflict use_column
 begin
   leads := holdfast.lead(holder, length);
+  perform holdfast.note_failing(s.name, '', '57014', f.why)
+  from jsonb_each_text(failed) f(step, why)
+  join holdfast.upkeep_steps() s on s.name = f.step;
   if leads then
-    done := holdfast.upkeep();
+    done := holdfast.upkeep(steps);
     next_slot := (
       select case when isfinite(s.next_at) then s.next_at - holdfast.now() else '0' end
       from holdfast.schedule s
