@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol import Leased, Open, Protocol
+from tests.protocol import Later, Leased, Open, Protocol
 
 Start = Callable[..., Any]
 AtOnce = Callable[..., list[Any]]
@@ -386,3 +386,70 @@ def test_a_reap_beside_settles_takes_each_job_once(db: Protocol, at_once: AtOnce
     ended = [pair for pairs in answers for pair in pairs if pair[1] in ("dead", "done")]
     rest = [(each.id, each.outcome) for each in db.reap()]
     assert len(ended + rest) == len({id for id, _ in ended + rest}) == 60
+
+
+def test_a_claim_that_waited_at_the_gate_gives_a_whole_lease(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    db.queue_set("default", limit=5)
+    db.enqueue(*[{"kind": "k"}] * 2)
+    held_open.take()
+    claim = start(lambda session: session.claim(lease=timedelta(seconds=30)))
+    assert claim.waits()
+    later(minutes=5)
+
+    held_open.connection.commit()
+
+    [job] = claim.answer()
+    assert job.id not in [reaped.id for reaped in db.reap()]
+    assert db.state(job.id) == "leased"
+
+
+def test_a_touch_that_waited_holds_on_for_all_of_the_lease(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    db.put()
+    job = db.take()
+    held_open.connection.execute("select from holdfast.job for update")
+    touch = start(lambda session: session.touch(job, lease=timedelta(seconds=30)))
+    assert touch.waits()
+    later(minutes=5)
+
+    held_open.connection.rollback()
+
+    [touched] = touch.answer()
+    assert touched.outcome == "leased"
+    assert db.reap() == []
+
+
+@pytest.mark.parametrize("verb", ["nack", "release"])
+def test_a_delay_is_counted_from_when_the_job_could_be_had(
+    db: Protocol, held_open: Protocol, start: Start, later: Later, verb: str
+) -> None:
+    db.put()
+    job = db.take()
+    held_open.connection.execute("select from holdfast.job for update")
+    settle = start(lambda session: getattr(session, verb)(job, delay=timedelta(seconds=30)))
+    assert settle.waits()
+    later(minutes=5)
+
+    held_open.connection.rollback()
+
+    assert settle.answer()[0].outcome == "queued"
+    assert db.claim() == []
+
+
+def test_a_hand_over_that_waited_leaves_the_whole_timeout(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    db.put()
+    job = db.take()
+    held_open.connection.execute("select from holdfast.job for update")
+    hand_over = start(lambda session: session.hand_over(job, timeout=timedelta(seconds=30)))
+    assert hand_over.waits()
+    later(minutes=5)
+
+    held_open.connection.rollback()
+
+    assert hand_over.answer().outcome == "leased"
+    assert db.reap() == []

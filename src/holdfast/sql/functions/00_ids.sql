@@ -1,11 +1,19 @@
 -- Time, ids and refusals: what every other function stands on.
 
 -- now: the time of the statement. now() stands still in a long transaction and makes leases short;
--- clock_timestamp() is volatile and defeats index conditions. Tests replace this one function.
+-- clock_timestamp() is volatile and defeats index conditions. Tests replace this one function, and move holdfast.clock() with it.
 create or replace function holdfast.now()
 returns timestamptz
 language sql stable parallel safe
 as $$ select statement_timestamp() $$;
+
+-- clock: the time at this moment, for verbs that give or judge time. The statement's time stands still while
+-- a call waits for a lock, and in a procedure or a DO block from its first line to its last: a lease counted
+-- from it may be over before it is given. Volatile: read it once into a variable, behind whatever may wait.
+create or replace function holdfast.clock()
+returns timestamptz
+language sql volatile parallel safe
+as $$ select holdfast.now() + (clock_timestamp() - statement_timestamp()) $$;
 
 -- queue_part: where a queue lives. Clients compute the same: first four bytes of md5, modulo 64.
 create or replace function holdfast.queue_part(queue text)

@@ -994,7 +994,8 @@ begin
     loop
       v_want := v_left;
       if queue_row.lease_limit is not null or queue_row.rate_limit is not null or v_lanes then
-        v_want := least(v_want, holdfast.pass_gate(queue_row, queue_row.adopted, at));
+        v_want := least(v_want, holdfast.pass_gate(queue_row, queue_row.adopted));
+        at := holdfast.clock();   -- it may have waited there
         if queue_row.lease_limit is not null then
           v_leased := holdfast.leased_adopted(queue_row.adopted);
           v_want := least(v_want, queue_row.lease_limit - v_leased);
@@ -1368,7 +1369,7 @@ set lock_timeout = '500ms'
 as $$
 #variable_conflict use_column
 declare
-  v_now   constant timestamptz := holdfast.now();
+  v_now   constant timestamptz := holdfast.clock();
   v_ids   uuid[];
   v_saved integer := 0;
   v_some  integer;
@@ -1624,7 +1625,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
+  v_now constant timestamptz := holdfast.clock();
   v_ids uuid[];
   a     holdfast.adopted;
   said  record;

@@ -4,14 +4,15 @@
 -- It is for a call that is a transaction of its own; it would loosen the caller's writes otherwise.
 -- Where a limit, a rate or a lane lets jobs in, the claim commits as the session does all the same: a claim
 -- that a crash forgot would let a second holder in beside the first.
--- lease_for is the job's own lease, where it has one: its lease is then that long, not the claim's.
+-- lease_for is the job's own lease, where it has one: its lease is then that long, not the claim's. length is
+-- how long the lease is in either case, and by how much a touch renews it.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true)
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, lease_for interval)
+  tenant text, subject text, headers jsonb, lease_for interval, length interval)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -21,7 +22,8 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_began  constant timestamptz := holdfast.clock();
+  v_now    timestamptz := v_began;
   v_queue  holdfast.queue;
   v_base   smallint;
   v_fanout integer;
@@ -68,7 +70,7 @@ begin
   end if;
   v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
   if v_queue.adopted is not null then
-    return query select c.* from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, v_now) c;
+    return query select c.*, lease from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, v_now) c;
     if found and not durable and (
       v_bound or exists (select from holdfast.adopted a where a.part = v_queue.adopted and a.spec -> 'columns' ? 'lane')) then
       perform set_config('synchronous_commit', v_commit, true);
@@ -79,7 +81,8 @@ begin
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
     if v_queue.lease_limit is not null or v_queue.rate_limit is not null or v_queue.fair then
-      v_want := least(v_want, holdfast.pass_gate(v_queue, v_base, v_now));
+      v_want := least(v_want, holdfast.pass_gate(v_queue, v_base));
+      v_now := holdfast.clock();   -- it may have waited there: a lease begins when it is given
     end if;
 
     for step in 0 .. v_fanout - 1 loop
@@ -154,7 +157,7 @@ begin
             group by t.kind
           )
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
-                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for
+                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for, coalesce(t.lease_for, claim.lease)
           from taken t
           order by t.priority desc, case when v_queue.fair then array_position(v_turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;
@@ -187,7 +190,7 @@ begin
     cross join lateral unnest(l.ids) i(id)
     cross join lateral (
       select x.id, x.kind, x.attempt from holdfast.job x where x.part = l.part and x.id = i.id and x.token = claim.token limit 1) j
-    where l.token = claim.token and l.claimed_at = v_now;
+    where l.token = claim.token and l.claimed_at between v_began and v_now;
   end if;
 end
 $$;
@@ -249,12 +252,13 @@ $$;
 
 -- pass_gate: how many jobs a limited, rated or fair queue may start now. Holds the gate to the end of
 -- the transaction: such claims take turns, which makes the answer exact.
-create or replace function holdfast.pass_gate(queue_row holdfast.queue, base smallint, at timestamptz)
+create or replace function holdfast.pass_gate(queue_row holdfast.queue, base smallint)
 returns integer
 language plpgsql
 as $$
 declare
   v_allowed integer := 2147483647;
+  v_now     timestamptz;
 begin
   loop   -- until it is held: an unused one may be forgotten between the two
     insert into holdfast.gate (part, queue) values (base, queue_row.name) on conflict do nothing;
@@ -274,8 +278,10 @@ begin
         where g.part = ((base + step) % 64)::smallint and g.queue = queue_row.name) h));
   end if;
   if queue_row.rate_limit is not null then
+    v_now := holdfast.clock();
     delete from holdfast.rate_use u
-    where u.part = base and u.queue = queue_row.name and u.lane = '' and u.at <= pass_gate.at - queue_row.rate_period;
+    where u.part = base and u.queue = queue_row.name and u.lane = '' and u.at <= v_now - queue_row.rate_period;
+    perform holdfast.no_starts_ahead(base, queue_row.name, '{""}', v_now);
     v_allowed := least(v_allowed, queue_row.rate_limit - coalesce((
       select sum(u.starts)
       from holdfast.rate_use u
@@ -283,6 +289,17 @@ begin
   end if;
   return greatest(v_allowed, 0);
 end
+$$;
+
+-- no_starts_ahead: starts that a clock noted which has been set back since count as made now. Where they
+-- stand they would fill the window till that time has come again.
+create or replace function holdfast.no_starts_ahead(part smallint, queue text, lanes text[], at timestamptz)
+returns void
+language sql
+as $$
+  update holdfast.rate_use u
+  set at = no_starts_ahead.at
+  where u.part = no_starts_ahead.part and u.queue = no_starts_ahead.queue and u.lane = any(lanes) and u.at > no_starts_ahead.at
 $$;
 
 -- pick_fairly: one job per tenant in turn, as often round as it takes, inside each priority.
@@ -394,7 +411,7 @@ begin
     order by j.lane
     limit 1;
     exit when not found;
-    v_helped := v_helped + holdfast.unblock(v_part, array[queue], array[v_lane], holdfast.now());
+    v_helped := v_helped + holdfast.unblock(v_part, array[queue], array[v_lane], holdfast.clock());
   end loop;
   return v_helped > 0;
 end

@@ -11,7 +11,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_seed   constant bigint := holdfast.id_seed();
   v_queue  holdfast.queue;
   v_names  text[];
@@ -400,7 +400,7 @@ begin
       when k.follow then (
         select x.id from holdfast.job x
         where x.part = k.part and x.queue = k.queue and x.kind = k.kind and x.key = k.key and not x.follow)
-      when k.run_at > holdfast.now() then null
+      when k.run_at > holdfast.clock() then null
       when k.halted_by is not null then k.halted_by
       when cardinality(k.running) >= k.slots then k.running[1]
       when k.queue = any(limited) and helds[array_position(limited, k.queue)] is not null then helds[array_position(limited, k.queue)]

@@ -48,6 +48,9 @@ begin
   end if;
 
   v_locked := holdfast.lock_lanes(pick_lanes.part, queue_row.name, v_names);
+  if exists (select from holdfast.lane l where l.part = pick_lanes.part and l.queue = queue_row.name and l.name = any(v_locked) and l.rate_limit is not null) then
+    perform holdfast.no_starts_ahead(pick_lanes.part, queue_row.name, v_locked, at);
+  end if;
   v_heads := array(
     select h.id from holdfast.lane_heads(queue_row, pick_lanes.part, v_locked, at) h order by h.priority desc, h.lane_seq);
   v_start := array(
@@ -164,7 +167,7 @@ as $$
       case when l.rate_limit is null then 2147483647 else l.rate_limit - coalesce((
         select sum(u.starts) from holdfast.rate_use u
         where u.part = lane_heads.part and u.queue = (queue_row).name and u.lane = n.name
-          and u.at > lane_heads.at - l.rate_period), 0) end as starts
+          and u.at > lane_heads.at - l.rate_period and u.at <= lane_heads.at), 0) end as starts
   ) free
   cross join lateral (
     select j.id, j.kind, j.priority, j.lane_seq, j.run_at, j.blocked
@@ -361,7 +364,7 @@ begin
       'limit is at least 1; on_failure is skip, retry or halt; rate_limit and rate_period go together.');
   end;
   perform holdfast.note('lane_set', actor, null, queue, jsonb_build_object('lane', lane, 'settings', settings));
-  perform holdfast.unblock(v_part, array[queue], array[lane], holdfast.now());
+  perform holdfast.unblock(v_part, array[queue], array[lane], holdfast.clock());
 end
 $$;
 
@@ -377,7 +380,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  constant timestamptz := holdfast.clock();
   v_part smallint;
   v_halt uuid;
   held   record;

@@ -27,7 +27,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_done   uuid[] := '{}';
   v_some   uuid[];
   v_told   text[];
@@ -93,7 +93,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_done   uuid[] := '{}';
   v_places bigint[];
   v_part   smallint;
@@ -172,7 +172,7 @@ set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_stored constant uuid[] := holdfast.located(ids);
   v_field  text;
   v_done   uuid[] := '{}';
@@ -295,7 +295,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_target holdfast.queue;
   v_part   smallint;
   v_to     smallint;
@@ -469,7 +469,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_done   uuid[] := '{}';
   v_part   smallint;
   gone     record;

@@ -130,7 +130,7 @@ set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
-  v_now     constant timestamptz := holdfast.now();
+  v_now     constant timestamptz := holdfast.clock();
   v_began   constant timestamptz := clock_timestamp();
   v_want    integer;
   v_ids     uuid[];

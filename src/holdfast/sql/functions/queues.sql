@@ -111,7 +111,7 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.named('queue', queue, 120);
-  if until <= holdfast.now() or not holdfast.is_time(until::text) then
+  if until <= holdfast.clock() or not holdfast.is_time(until::text) then
     perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null, 'Leave it out to pause until resumed.');
   end if;
   insert into holdfast.queue (name, paused_at, paused_by, paused_reason, paused_until)

@@ -13,7 +13,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  timestamptz;
   v_part constant smallint := holdfast.part_of(id);
   v_job  record;
 begin
@@ -30,6 +30,8 @@ begin
   perform holdfast.check_length('timeout', timeout, '1 year');
   perform holdfast.named('holder', holder);
 
+  perform holdfast.lock_jobs(array[id]);
+  v_now := holdfast.clock();   -- behind what may wait: the timeout is counted from now
   if v_part < 64 then
     update holdfast.job j
     set token = hand_over.new_token, worker = hand_over.holder, lease_until = v_now + timeout
@@ -131,7 +133,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now   constant timestamptz := holdfast.now();
+  v_now   constant timestamptz := holdfast.clock();
   v_kinds constant text[] := array(
     select k.name from holdfast.kind k where k.done_when and (doubtful.kinds is null or k.name = any(doubtful.kinds)));
   v_cut   timestamptz;
@@ -181,7 +183,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  constant timestamptz := holdfast.clock();
   v_ids  uuid[] := '{}';
   v_toks uuid[] := '{}';
   v_outs text[] := '{}';

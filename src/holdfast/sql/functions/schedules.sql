@@ -11,7 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now      constant timestamptz := holdfast.now();
+  v_now      constant timestamptz := holdfast.clock();
   v_defaults constant jsonb := '{"kind": null, "queue": null, "payload": {}, "options": {}, "cron": null, "every": null,
     "tz": null, "missed": null, "overlap": null}';
   v_names    text[] := '{}';
@@ -82,7 +82,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now constant timestamptz := holdfast.now();
+  v_now constant timestamptz := holdfast.clock();
   old   holdfast.schedule;
   new   holdfast.schedule;
 begin
@@ -132,7 +132,7 @@ set lock_timeout = '1s'   -- of one whose last job is being settled: the next tu
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  constant timestamptz := holdfast.clock();
   s      holdfast.schedule;
   v_live boolean;
 begin
@@ -309,7 +309,7 @@ returns holdfast.schedule
 language plpgsql
 as $$
 declare
-  v_now constant timestamptz := holdfast.now();
+  v_now constant timestamptz := holdfast.clock();
   s     holdfast.schedule;
 begin
   s.name := schedule_blank.name;
@@ -360,7 +360,7 @@ as $$
 declare
   v_known   constant text[] := '{kind,queue,payload,options,cron,every,anchor,tz,missed,overlap}';
   v_options constant text[] := '{priority,max_attempts,lease,key,on_conflict,lane,tenant,subject,headers}';
-  v_now     constant timestamptz := holdfast.now();
+  v_now     constant timestamptz := holdfast.clock();
   v_what    constant text := format('schedule %s', old.name);
   new       holdfast.schedule := old;
   v_field   text;

@@ -14,7 +14,7 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  timestamptz := holdfast.clock();
   v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
   kept   record;
 begin
@@ -23,32 +23,37 @@ begin
   if progress is not null then
     perform holdfast.check_progress(progress, cardinality(ids));
   end if;
-  with touched as (
-    update holdfast.job j
-    set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, (
-          select case when l.outside then l.length else coalesce(j.lease_for, l.length) end
-          from holdfast.lease l
-          where l.token = j.token
-          limit 1), j.lease_for, '30 seconds')),
-        progress = case
-          when u.said is null then j.progress
-          else u.said || jsonb_strip_nulls(jsonb_build_object(
-            'note', left(u.said ->> 'note', 500), 'attempt', j.attempt, 'at', v_now))
-        end
-    from (
-      select holdfast.part_of(x.id) as part, x.id, x.token, x.nth, nullif(touch.progress -> (x.nth - 1)::integer, 'null') as said
-      from unnest(ids, tokens) with ordinality x(id, token, nth)
-      order by x.id
-    ) u
-    where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-    returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker
-  )
-  select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
-         array_agg(t.lease_until order by t.nth) as untils,
-         array_agg(row(null, v_now, 'touched', t.id, t.queue, t.kind, 'leased', t.attempt, 1, t.worker, null, null, null)::holdfast.events)
-           filter (where t.queue = any(v_told)) as told
-  into kept
-  from touched t;
+  -- Twice where it had to wait for somebody's lock on a job: a lease is counted from when it is given.
+  for turn in 1 .. 2 loop
+    with touched as (
+      update holdfast.job j
+      set lease_until = greatest(j.lease_until, v_now + coalesce(touch.lease, (
+            select case when l.outside then l.length else coalesce(j.lease_for, l.length) end
+            from holdfast.lease l
+            where l.token = j.token
+            limit 1), j.lease_for, '30 seconds')),
+          progress = case
+            when u.said is null then j.progress
+            else u.said || jsonb_strip_nulls(jsonb_build_object(
+              'note', left(u.said ->> 'note', 500), 'attempt', j.attempt, 'at', v_now))
+          end
+      from (
+        select holdfast.part_of(x.id) as part, x.id, x.token, x.nth, nullif(touch.progress -> (x.nth - 1)::integer, 'null') as said
+        from unnest(ids, tokens) with ordinality x(id, token, nth)
+        order by x.id
+      ) u
+      where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
+      returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker
+    )
+    select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
+           array_agg(t.lease_until order by t.nth) as untils,
+           array_agg(row(null, v_now, 'touched', t.id, t.queue, t.kind, 'leased', t.attempt, 1, t.worker, null, null, null)::holdfast.events)
+             filter (where t.queue = any(v_told)) as told
+    into kept
+    from touched t;
+    exit when holdfast.clock() - v_now < interval '1 second';
+    v_now := holdfast.clock();
+  end loop;
   if kept.told is not null then
     perform holdfast.note_events(kept.told);
   end if;
@@ -85,7 +90,7 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 as $$
 #variable_conflict use_column
 declare
-  v_now   constant timestamptz := holdfast.now();
+  v_now   constant timestamptz := holdfast.clock();
   v_keeps boolean;
   v_told  text[];     -- queues of which every event is noted
   gone    record;
@@ -392,12 +397,13 @@ create or replace function holdfast.held(tokens uuid[])
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval)
+  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval, length interval)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   (select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
-         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for
+         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for,
+         case when l.outside then l.length else coalesce(j.lease_for, l.length) end
   from holdfast.lease l
   cross join lateral unnest(l.ids) i(id)
   cross join lateral (
@@ -405,7 +411,7 @@ as $$
   where l.token = any(held.tokens)
   order by j.priority desc, j.pos)
   union all
-  select h.* from holdfast.held_adopted(held.tokens) h
+  select h.*, (select l.length from holdfast.lease l where l.token = h.token limit 1) from holdfast.held_adopted(held.tokens) h
 $$;
 
 -- paired: tokens, one per id. One token may serve all ids: a claim gives one to all its jobs.
@@ -439,7 +445,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  timestamptz;
   v_ids  uuid[] := '{}';
   v_toks uuid[] := '{}';
   v_outs text[] := '{}';
@@ -450,6 +456,7 @@ begin
   if tokens[1] <> any(tokens) then
     perform holdfast.lock_ledger(tokens);
   end if;
+  v_now := holdfast.clock();   -- behind what may wait: delays are counted from now
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
     select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
     from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now, logs) f;
@@ -483,12 +490,14 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  timestamptz;
   v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
   freed  record;
 begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
   perform pg_advisory_xact_lock_shared(4915, 1);
+  perform holdfast.lock_jobs(ids);
+  v_now := holdfast.clock();   -- behind what may wait: delays are counted from now
   with released as (
     update holdfast.job j
     set token = null, lease_until = null, worker = null, held = null, progress = null, attempt = j.attempt - 1,
@@ -544,7 +553,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  timestamptz;
   v_ids  uuid[] := '{}';
   v_toks uuid[] := '{}';
   v_part smallint;
@@ -554,6 +563,7 @@ begin
   if tokens[1] <> any(tokens) then
     perform holdfast.lock_ledger(tokens);
   end if;
+  v_now := holdfast.clock();
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     select array_agg(c.id) as ids, array_agg(c.token) as tokens into these
     from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now, null) c;

@@ -80,7 +80,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  constant timestamptz := holdfast.clock();
   these  record;
 begin
   update holdfast.strike s set ended_at = s.expires_at

@@ -11,7 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  constant timestamptz := holdfast.clock();
   v_undo bigint;
   o      holdfast.operation;
 begin
@@ -106,7 +106,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now  constant timestamptz := holdfast.now();
+  v_now  constant timestamptz := holdfast.clock();
   v_back bigint := 0;
   v_part smallint;
   gone   record;

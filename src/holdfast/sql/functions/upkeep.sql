@@ -12,7 +12,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_asked  constant text[] := holdfast.asked_kinds(v_now);
   v_cut    timestamptz;
   v_back   timestamptz;
@@ -124,7 +124,7 @@ begin
   select p.* into last from holdfast.pulse p for update skip locked;
   if not found then
     select p.* into last from holdfast.pulse p;
-  elsif at - last.reaped_at > interval '1 second' then
+  elsif at - last.reaped_at > interval '1 second' or at < last.reaped_at - interval '1 second' then   -- or the clock was set back
     v_timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
     if at - last.reaped_at > interval '3 seconds'
        and (pg_postmaster_start_time() > last.reaped_at or last.timeline <> v_timeline) then
@@ -153,7 +153,7 @@ as $$
 #variable_conflict use_column
 declare
   c_most  constant integer := 1000;
-  v_now   constant timestamptz := holdfast.now();
+  v_now   constant timestamptz := holdfast.clock();
   v_from  text[];
   v_to    text[] := '{}';
   v_all   integer := 0;
@@ -336,7 +336,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_woken  integer := 0;
   these    record;
 begin

@@ -11,7 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now   constant timestamptz := holdfast.now();
+  v_now   constant timestamptz := holdfast.clock();
   v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost,busy_time,claimed_at,acked_at,claims,clock,listens}';
   v_field text;
   v_said  holdfast.worker;
@@ -125,7 +125,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_now   constant timestamptz := holdfast.now();
+  v_now   constant timestamptz := holdfast.clock();
   v_leads boolean;
 begin
   perform holdfast.named('holder', holder);
