@@ -137,8 +137,10 @@ class Lease:
     token: UUID
     queue: str
     worker: str
-    # The job's own, if it has one; else the lease is as long as the claim's.
+    # The job's own, if it has one; else the lease is as long as the claim's, or the queue's.
     lease: timedelta | None = None
+    # How long it is, whoever said so, and by how much a touch renews it.
+    length: timedelta = timedelta(seconds=30)
 
     @property
     def payload(self) -> Any:

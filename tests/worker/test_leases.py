@@ -104,6 +104,75 @@ def test_a_lease_counts_from_before_the_claim_and_is_believed_in_a_little_less(
     assert sent[0] + lease - margin - 0.1 < seen[0] <= sent[0] + lease - margin
 
 
+@pytest.mark.parametrize(
+    ("settings", "options", "job", "seconds"),
+    [
+        ({"lease": 120}, {}, {}, 120),
+        ({"lease": 120}, {"lease": 45}, {}, 45),
+        ({"lease": 120}, {"lease": 45}, {"lease": 300}, 300),
+        ({}, {}, {}, 30),
+    ],
+    ids=["the queue's", "the worker's", "the job's", "the usual"],
+)
+def test_the_lease_is_that_of_the_job_or_the_worker_or_the_queue(
+    app: App,
+    start: Start,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    job: dict[str, Any],
+    seconds: float,
+) -> None:
+    began, go = threading.Event(), threading.Event()
+    believed: list[float] = []
+
+    @app.task(queue="mail")
+    def slow() -> None:
+        held: Any = holdfast.current()
+        believed.append(held.lease_seconds)
+        began.set()
+        go.wait(20)
+
+    app.client.queue_set("mail", **settings)
+    handle = slow.options(**job).enqueue()
+    start(**options)
+    assert began.wait(20)
+    row = app.client.get(handle.id)
+    go.set()
+
+    assert row
+    assert row.lease_until
+    assert believed == [seconds]
+    # Less than a third is gone: it would have been renewed.
+    assert seconds * 0.6 < (row.lease_until - app.client.now()).total_seconds() <= seconds
+
+
+def test_a_worker_renews_by_the_lease_it_was_given(app: App, start: Start, database: str) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    @app.task(queue="mail")
+    def slow() -> None:
+        began.set()
+        go.wait(20)
+
+    app.client.queue_set("mail", lease=1)
+    handle = slow.enqueue()
+    start()
+    assert began.wait(20)
+    first = app.client.get(handle.id)
+    assert first
+    given = first.lease_until
+    assert given
+
+    def renewed() -> bool:
+        row = app.client.get(handle.id)
+        return bool(row and row.lease_until and row.lease_until > given)
+
+    # Within the first lease, or the job would be taken back; the usual one is renewed after ten.
+    wait_for(renewed, seconds=8)
+    go.set()
+    wait_for(lambda: handle.state() is None)
+
+
 def test_a_cancelled_job_stops_its_handler_at_once(app: App, start: Start) -> None:
     began, ended = threading.Event(), threading.Event()
 

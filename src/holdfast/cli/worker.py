@@ -73,7 +73,7 @@ def positive(value: str) -> int:
 @click.option("--until-idle", is_flag=True, help="end when nothing is left to do, for cron")
 @click.option("--max-jobs", type=positive, metavar="N", help="end after that many jobs")
 @click.option("--grace", type=duration, default="25s", metavar="25s", help="to finish when stopped")
-@click.option("--lease", type=duration, default="30s", metavar="30s", help="renewed while jobs run")
+@click.option("--lease", type=duration, metavar="30s", help="renewed while jobs run; the queue's")
 @click.option("--metrics", metavar="[HOST:]PORT", help="serve them to Prometheus")
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="import this as well")
 @click.option("--reload", is_flag=True, help="start anew when a Python file changes")

@@ -9,7 +9,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import groupby
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -127,11 +127,9 @@ class Consumers:
             (self.stopped.add if stop else self.stopped.discard)(worker)
 
     def _note_waits(self, wanted: NewClaim, leases: Sequence[Lease]) -> None:
-        if not wanted.lease:
-            return  # the queue's own: only the database knows from when it counts
         measures = self._measures.setdefault(wanted.worker, Measures())
         for lease in leases:
-            claimed = lease.lease_until - (lease.lease or timedelta(seconds=wanted.lease))
+            claimed = lease.lease_until - lease.length
             measures.waited(lease.queue, lease.kind, lease.run_at, claimed)
 
     def _count(self, worker: str, what: str, number: float = 1) -> None:

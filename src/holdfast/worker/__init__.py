@@ -36,7 +36,7 @@ from holdfast.upkeep import DoneWhen, Upkeep
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
 from holdfast.worker.keeper import Keeper, LoopWatch
-from holdfast.worker.life import Counts, Life, Line, Runner
+from holdfast.worker.life import USUAL_LEASE, Counts, Life, Line, Runner
 from holdfast.worker.logs import captured
 from holdfast.worker.meter import Address, Meter
 from holdfast.worker.place import place_of
@@ -64,7 +64,8 @@ class Worker:
     queue that a task names. It claims only the kinds it has. `poll` is how often it looks at a
     queue that has been empty for a while; by default every 3.5 seconds, and every second if nothing
     tells it of work. `metrics` is a port, or an address and a port, where Prometheus can read what
-    it measures.
+    it measures. `lease` is how long its leases are, renewed while handlers run; without it, what
+    the queue says. A job with a lease of its own keeps that.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Worker:
         queues: Mapping[str, int] | None = None,
         concurrency: int = 8,
         kinds: Iterable[str] | None = None,
-        lease: Duration = 30.0,
+        lease: Duration | None = None,
         grace: Duration = GRACE,
         until_idle: bool = False,
         max_jobs: int | Allowance | None = None,
@@ -86,7 +87,7 @@ class Worker:
         self.id = f"{socket.gethostname().split('.')[0][:40]}-{uuid4().hex[:8]}"
         self.kinds = _kinds(app, kinds)
         self.queues = _queues(app, self.kinds, queues, concurrency)
-        self._lease = seconds(lease)
+        self._lease = None if lease is None else seconds(lease)
         self._grace = seconds(grace)
         self._upkeep = upkeep
         self._metrics = None if metrics is None else Address.read(metrics)
@@ -134,7 +135,7 @@ class Worker:
         name = f"holdfast {self.id}"
         listen_url = os.environ.get(conninfo.LISTEN_VARIABLE)
         # Renewals have a connection of their own, and no more patience than their leases allow.
-        patience = max(0.5, min(self._lease / 6, 3.0))
+        patience = max(0.5, min((self._lease or USUAL_LEASE) / 6, 3.0))
         with (
             captured(),
             Client(url, pool_size=4, application_name=name, listen_url=listen_url) as client,

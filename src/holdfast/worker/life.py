@@ -42,6 +42,8 @@ PATIENCE = 60.0
 SAYS_AGAIN = 10.0
 # The local belief in a lease ends this share of it, at most a second, before the database's.
 MARGIN = 0.1
+# What a queue gives that nobody set up.
+USUAL_LEASE = 30.0
 # Of attempts that end well one in so many is kept, and not more between two beats.
 SAMPLED = 100
 MOST_SAMPLED = 50
@@ -110,7 +112,7 @@ class Life:
         *,
         worker: str,
         counts: Counts,
-        lease: float,
+        lease: float | None,
         poll: Callable[[], float],
         stopping: threading.Event,
         ear: Callable[[], int | None] = lambda: None,
@@ -129,6 +131,7 @@ class Life:
         self._runners: Mapping[str, Runner] = {}
         self._keeps: Keeps = _NobodyKeeps()
         self._lease = lease
+        self._longest = lease or USUAL_LEASE
         self._poll = poll
         self._ear = ear
         self._doubt = doubt
@@ -370,7 +373,7 @@ class Life:
         for lease in self._client.held(list(by_token)):
             if (lease.id, lease.token) not in self.held:
                 self._take_in(*by_token[lease.token], [lease])
-        self._doubtful = [(c, sent) for c, sent in self._doubtful if now < sent + self._lease]
+        self._doubtful = [(c, sent) for c, sent in self._doubtful if now < sent + self._longest]
 
     def _take_in(self, claim: Claim, sent: float, leases: Sequence[Lease]) -> None:
         if not leases:
@@ -396,14 +399,14 @@ class Life:
 
     def _note_waits(self, leases: Sequence[Lease]) -> None:
         # What a lease was counted from is when it was claimed, by the clock of the database.
-        length = timedelta(seconds=self._lease)
         for lease in leases:
-            claimed = lease.lease_until - (lease.lease or length)
+            claimed = lease.lease_until - lease.length
             self._measures.waited(lease.queue, lease.kind, lease.run_at, claimed)
 
     def _hold(self, lease: Lease, sent: float) -> CurrentJob:
         job = CurrentJob(lease, self._app.tasks[lease.kind], self._keeps)
-        job.lease_seconds = lease.lease.total_seconds() if lease.lease else self._lease
+        job.lease_seconds = length = lease.length.total_seconds()
+        self._longest = max(self._longest, length)
         job.claimed = sent
         believe(job, sent)
         self.held[lease.id, lease.token] = job
