@@ -303,3 +303,11 @@ def test_the_forecast_has_a_target(client: Client) -> None:
 
     assert found.sentence.startswith("Nothing is known of queue default yet")
     assert json.dumps(found.slots_needed) == "null"
+
+
+def test_a_mute_for_a_while_goes_by_the_clock_of_the_database(holdfast: Run, clock: Clock) -> None:
+    clock.advance(days=3)
+
+    answer = holdfast("anomaly", "mute", "late", "--for", "1d")
+
+    assert answer.code == 0

@@ -9,7 +9,7 @@ import pytest
 from holdfast.client import Client
 from holdfast.model import NewJob, new_id
 from tests.cli.conftest import Run
-from tests.conftest import Connect
+from tests.conftest import Clock, Connect
 
 Terminal = Callable[..., tuple[int, str]]
 
@@ -514,3 +514,16 @@ def _dead(client: Client) -> UUID:
     id = client.enqueue("greet", max_attempts=1).id
     client.nack(client.claim(worker="w", kinds=["greet"]), error_kind="Oops", message="no")
     return id
+
+
+def test_a_delay_goes_by_the_clock_of_the_database(
+    holdfast: Run, client: Client, clock: Clock
+) -> None:
+    job = client.enqueue("send")
+    clock.advance(days=3)
+
+    holdfast("job", "edit", str(job.id), "--delay", "10m")
+
+    assert client.claim(worker="w") == []
+    clock.advance(minutes=11)
+    assert len(client.claim(worker="w")) == 1

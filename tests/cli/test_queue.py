@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.client import Client
 from tests.cli.conftest import Run
+from tests.conftest import Clock
 
 
 def test_list_shows_what_waits_runs_and_died(holdfast: Run, client: Client) -> None:
@@ -148,3 +149,18 @@ def test_an_empty_database_says_how_to_begin(holdfast: Run) -> None:
 
     assert (answer.code, answer.out) == (0, "")
     assert "holdfast job enqueue" in answer.err
+
+
+def test_a_pause_for_a_while_goes_by_the_clock_of_the_database(
+    holdfast: Run, client: Client, clock: Clock
+) -> None:
+    client.enqueue("send", queue="mail")
+    clock.advance(days=3)
+
+    answer = holdfast("queue", "pause", "mail", "--for", "10m")
+    during = client.claim("mail", worker="w")
+    clock.advance(minutes=11)
+
+    assert answer.code == 0
+    assert during == []
+    assert len(client.claim("mail", worker="w")) == 1

@@ -91,8 +91,8 @@ def mute(
     reason: str | None,
 ) -> None:
     """Tell nobody of what a detector finds; it is still listed."""
-    until = None if mute_for is None else datetime.now(UTC) + mute_for
     with session.client() as client:
+        until = None if mute_for is None else client.now() + mute_for
         client.anomaly_mute(
             code, until=until, queue=queue, subject=subject, reason=reason, actor=actor()
         )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -86,7 +86,7 @@ def export(session: Session, /, since: timedelta | None, **chosen: Any) -> None:
     with session.client() as client:
         wanted = _wanted(client, **chosen)
         if since is not None:
-            wanted["since"] = datetime.now(UTC) - since
+            wanted["since"] = client.now() - since
         after = 0
         while True:
             page = client.activity(after=after, limit=PAGE, **wanted)

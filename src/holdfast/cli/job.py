@@ -1,7 +1,7 @@
 """`holdfast job`: enqueue jobs, look at them, change them one by one or by filter."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -245,10 +245,13 @@ def edit(
     """Change queued and dead jobs."""
     if delay is not None and at is not None:
         raise click.UsageError("--delay and --at exclude each other")
+    if delay is not None:
+        with session.client() as client:
+            at = client.now() + delay
     given = {
         **others,
         "payload": None if payload is None else json_value(payload),
-        "run_at": at if delay is None else datetime.now(UTC) + delay,
+        "run_at": at,
         "headers": headers(header),
     }
     changes = {name: value for name, value in given.items() if value is not None}

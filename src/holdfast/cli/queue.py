@@ -1,7 +1,7 @@
 """`holdfast queue`: look at queues, set them up, pause and resume them."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,9 +101,9 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
 @pass_session
 def pause(session: Session, name: str, pause_for: timedelta | None, reason: str | None) -> None:
     """Hand out no more jobs of a queue; what runs goes on."""
-    until = None if pause_for is None else datetime.now(UTC) + pause_for
     with session.client() as client:
         _get(client, name)
+        until = None if pause_for is None else client.now() + pause_for
         found = client.pause(name, reason=reason, until=until, actor=actor())
     how_long = "until resumed" if until is None else f"until {output.moment(until)}"
     session.answer(found, lambda: f"{name} paused {how_long}")

@@ -1,6 +1,6 @@
 """What looks wrong and why: anomalies, detectors, explanations, forecasts, the doctor."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from holdfast.errors import UnknownAnomaly, UnknownQueue
@@ -36,7 +36,7 @@ async def mute(call: Call) -> Answer:
     found = await _found(call)
     until = None
     if said.seconds is not None:
-        until = datetime.now(UTC) + timedelta(seconds=said.seconds)
+        until = await call.client.now() + timedelta(seconds=said.seconds)
     await call.client.anomaly_mute(
         found.code,
         until=until,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -124,7 +124,7 @@ async def pause(call: Call) -> Answer:
     call.user.check_queues([queue])
     until = said.until
     if said.seconds is not None:
-        until = datetime.now(UTC) + timedelta(seconds=said.seconds)
+        until = await call.client.now() + timedelta(seconds=said.seconds)
     found = await call.client.pause(queue, reason=said.reason, until=until, actor=call.actor)
     return Answer(answers.record(found))
 
