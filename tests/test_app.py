@@ -292,6 +292,47 @@ def test_keys_and_lanes_can_be_chosen_by_the_arguments(app: App) -> None:
     assert (job.key, job.lane, job.tenant, job.subject) == ("7/monday", "user 7", "7", None)
 
 
+@pytest.mark.parametrize("call", ["positional", "named", "mixed"])
+def test_a_lane_may_be_chosen_by_some_of_the_arguments_however_they_are_given(
+    app: App, call: str
+) -> None:
+    @app.task(lane=lambda user, **_: f"user {user}", tenant=lambda day: day, key=_third)
+    def report(user: int, day: str, page: int = 1) -> None:
+        pass
+
+    handle = {
+        "positional": lambda: report.enqueue(7, "monday", 3),
+        "named": lambda: report.enqueue(page=3, day="monday", user=7),
+        "mixed": lambda: report.enqueue(7, page=3, day="monday"),
+    }[call]()
+
+    job = app.client.get(handle.id)
+    assert job
+    assert (job.lane, job.tenant, job.key) == ("user 7", "monday", "page 3")
+
+
+def _third(*, page: int) -> str:
+    return f"page {page}"
+
+
+def test_a_function_that_the_arguments_do_not_fit_is_named(app: App) -> None:
+    @app.task(lane=lambda customer: f"customer {customer}")
+    def report(user: int) -> None:
+        pass
+
+    with pytest.raises(InvalidTask, match=r"report: lane=<lambda> \(.*\) takes \(customer\)"):
+        report.enqueue(user=7)
+
+
+def test_an_error_inside_the_function_of_a_lane_is_its_own(app: App) -> None:
+    @app.task(lane=lambda user: user + "1")
+    def report(user: int) -> None:
+        pass
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        report.enqueue(7)
+
+
 def test_options_take_the_place_of_settings(app: App) -> None:
     @app.task(queue="mail", priority=5, key=lambda: "chosen")
     def send() -> None:

@@ -68,6 +68,14 @@ class Arguments:
                 fix="Mend the function, or edit the payload and retry the job.",
             ) from None
 
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by the names of their parameters."""
+        given = dict(inspect.signature(self._fn).bind(*args, **kwargs).arguments)
+        for parameter in self._parameters:
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                given |= given.pop(parameter.name, {})
+        return given
+
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the payload."""
         return (self._coder or self._late_coder()).schema()

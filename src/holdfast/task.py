@@ -205,8 +205,30 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         fields.pop("conn", None)
         for name, choose in self._chosen.items():
             if name not in options:
-                fields[name] = choose(*args, **kwargs)
+                try:
+                    fields[name] = choose(*args, **kwargs)
+                except TypeError:
+                    fields[name] = self._choose_by_name(name, choose, args, kwargs)
         return NewJob(kind=self.kind, payload=payload, **fields)
+
+    def _choose_by_name(
+        self, name: str, choose: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Give a function of the arguments those it takes; an error in its body is its own."""
+        takes = inspect.signature(choose)
+        if _fits(takes, args, kwargs):
+            raise
+        given = self.arguments.by_name(args, kwargs)
+        if not any(p.kind is p.VAR_KEYWORD for p in takes.parameters.values()):
+            given = {key: value for key, value in given.items() if key in takes.parameters}
+        if not _fits(takes, (), given):
+            raise InvalidTask(
+                f"{self.kind}: {name}={_shown(choose)} takes {takes}, which is not what "
+                f"{self.kind}{inspect.signature(self.fn)} was given",
+                why=caller(),
+                fix=f"Give it parameters of {self.kind} by their names, with the same defaults.",
+            ) from None
+        return choose(**given)
 
     def _schedule(self, name: str, payload: Mapping[str, Any], **rule: Any) -> NewSchedule:
         job = self._job((), payload, {}, "schedule")
@@ -275,6 +297,18 @@ def _check(where: str, given: Mapping[str, Any], known: type) -> None:
             why=caller(),
             fix=f"Options are: {', '.join(known.__annotations__)}.",
         )
+
+
+def _fits(takes: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        takes.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _shown(choose: Any) -> str:
+    return f"{getattr(choose, '__name__', choose)}{place(choose)}"
 
 
 def _name(fn: Any) -> str:
