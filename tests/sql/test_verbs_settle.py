@@ -1,10 +1,13 @@
 """settle: many ends, each in its own way, in one call."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.protocol import Leased, Protocol
 
@@ -207,3 +210,66 @@ def test_a_switch_is_true_or_false(db: Protocol, verb: str, field: str) -> None:
         db.settle(item(verb, job, **{field: "yes"}))
 
     assert refusal.value.sqlstate == "HF201"
+
+
+def many(db: Protocol, jobs: int) -> Sequence[Leased]:
+    db.enqueue(*[{"kind": "k", "max_attempts": 9}] * jobs)
+    return db.claim(max_jobs=jobs)
+
+
+def cpu_of(db: Protocol) -> float:
+    """Return the seconds this session's backend has run, as the kernel counts them."""
+    pid = db.connection.info.backend_pid
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
+@pytest.mark.parametrize("case", ["nack", "release", "touch", "lost", "unknown", "repeated"])
+def test_the_cost_of_a_batch_follows_its_size(db: Protocol, case: str) -> None:
+    """Four times the jobs are four times the work; matched each with each they would be sixteen."""
+
+    def cost(jobs: int) -> float:
+        leased = many(db, jobs)
+        ids, tokens = [job.id for job in leased], [leased[0].token]
+        verb = case if case in ("nack", "release", "touch") else "ack"
+        if case == "lost":
+            db.release(leased[0])
+        elif case == "unknown":
+            ids = [uuid4() for _ in ids]
+        elif case == "repeated":
+            db.nack(*leased)
+            verb = "nack"
+        before = cpu_of(db)
+        db.connection.execute(
+            sql.SQL("select count(*) from holdfast.{}(ids => %s, tokens => %s)").format(
+                sql.Identifier(verb)
+            ),
+            [ids, tokens],
+        )
+        spent = cpu_of(db) - before
+        db.connection.execute("truncate holdfast.job, holdfast.lease, holdfast.tally")
+        return spent
+
+    cost(100)  # whatever is only done once
+    small = min(cost(1000) for _ in range(3))
+    large = min(cost(4000) for _ in range(3))
+
+    assert large < 9 * small
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
+def test_an_unknown_id_costs_little_more_than_a_known_one(db: Protocol) -> None:
+    leased = many(db, 2000)
+    unknown = [uuid4() for _ in leased]
+    ids = [job.id for job in leased]
+    query = "select count(*) from holdfast.touch(ids => %s, tokens => %s)"
+    for given in (ids, unknown):
+        db.connection.execute(query, [given, [leased[0].token]])
+
+    before = cpu_of(db)
+    db.connection.execute(query, [ids, [leased[0].token]])
+    between = cpu_of(db)
+    db.connection.execute(query, [unknown, [leased[0].token]])
+    after = cpu_of(db)
+
+    assert after - between < 5 * (between - before)

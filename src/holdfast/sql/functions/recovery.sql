@@ -73,7 +73,7 @@ begin
   if not found then
     return query
       select l.outcome, null::timestamptz, l.detail
-      from holdfast.lost(hand_over.id, hand_over.token, 'hand_over') l;
+      from holdfast.lost('hand_over', array[hand_over.id], array[hand_over.token]) l;
   end if;
 end
 $$;
@@ -239,15 +239,7 @@ begin
     end if;
   end loop;
   return query
-    select u.id, coalesce(s.outcome, l.outcome), l.detail
-    from unnest(ids, tokens) with ordinality u(id, token, nth)
-    left join lateral (
-      select x.outcome
-      from unnest(v_ids, v_toks, v_outs) x(id, token, outcome)
-      where x.id = u.id and x.token = u.token
-      limit 1) s on true
-    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'reconcile') x where s.outcome is null limit 1) l on true
-    order by u.nth;
+    select s.id, s.outcome, s.detail from holdfast.settled('reconcile', ids, tokens, v_ids, v_toks, v_outs) s;
 end
 $$;
 

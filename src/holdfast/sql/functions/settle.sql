@@ -67,15 +67,10 @@ begin
     return;
   end if;
   return query
-    select u.id, case when k.id is not null then 'leased' else l.outcome end, k.lease_until, l.detail
-    from unnest(ids, tokens) with ordinality u(id, token, nth)
-    left join lateral (
-      select x.id, x.lease_until
-      from unnest(kept.ids, kept.tokens, kept.untils) x(id, token, lease_until)
-      where x.id = u.id and x.token = u.token
-      limit 1) k on true
-    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'touch') x where k.id is null limit 1) l on true
-    order by u.nth;
+    select s.id, s.outcome, k.lease_until, s.detail
+    from holdfast.settled('touch', ids, tokens, kept.ids, kept.tokens, array_fill('leased'::text, array[coalesce(cardinality(kept.ids), 0)])) s
+    left join unnest(kept.ids, kept.untils) k(id, lease_until) on k.id = s.id and s.outcome = 'leased'
+    order by s.nth;
 end
 $$;
 
@@ -159,12 +154,8 @@ begin
     return query select i, 'done', null::text from unnest(ids) i;
   else
     return query
-      select u.id, case when d.id is not null then 'done' when u.id = any(gone.ids) then 'lost' else l.outcome end, l.detail
-      from unnest(ids, tokens) with ordinality u(id, token, nth)
-      left join lateral (
-        select x.id from unnest(gone.ids, gone.tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) d on true
-      left join lateral (select x.* from holdfast.lost(u.id, u.token, 'ack') x where d.id is null limit 1) l on true
-      order by u.nth;
+      select s.id, s.outcome, s.detail
+      from holdfast.settled('ack', ids, tokens, gone.ids, gone.tokens, array_fill('done'::text, array[coalesce(cardinality(gone.ids), 0)])) s;
   end if;
 end
 $$;
@@ -470,15 +461,7 @@ begin
     from holdfast.settle_adopted(ids, tokens, 'nack', v_now, error_kinds, messages, tracebacks, delays, finals) a;
   end if;
   return query
-    select u.id, coalesce(s.outcome, l.outcome), l.detail
-    from unnest(ids, tokens) with ordinality u(id, token, nth)
-    left join lateral (
-      select x.outcome
-      from unnest(v_ids, v_toks, v_outs) x(id, token, outcome)
-      where x.id = u.id and x.token = u.token
-      limit 1) s on true
-    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'nack') x where s.outcome is null limit 1) l on true
-    order by u.nth;
+    select s.id, s.outcome, s.detail from holdfast.settled('nack', ids, tokens, v_ids, v_toks, v_outs) s;
 end
 $$;
 
@@ -536,12 +519,8 @@ begin
     from holdfast.settle_adopted(ids, tokens, 'release', v_now, delays => release_each.delays) a;
   end if;
   return query
-    select u.id, case when f.id is not null then 'queued' else l.outcome end, l.detail
-    from unnest(ids, tokens) with ordinality u(id, token, nth)
-    left join lateral (
-      select x.id from unnest(freed.ids, freed.tokens) x(id, token) where x.id = u.id and x.token = u.token limit 1) f on true
-    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'release') x where f.id is null limit 1) l on true
-    order by u.nth;
+    select s.id, s.outcome, s.detail
+    from holdfast.settled('release', ids, tokens, freed.ids, freed.tokens, array_fill('queued'::text, array[coalesce(cardinality(freed.ids), 0)])) s;
 end
 $$;
 
@@ -576,12 +555,8 @@ begin
     from holdfast.settle_adopted(ids, tokens, 'cancel', v_now, reason => reasons[1]) a;
   end if;
   return query
-    select u.id, case when c.id is not null then 'cancelled' else l.outcome end, l.detail
-    from unnest(ids, tokens) with ordinality u(id, token, nth)
-    left join lateral (
-      select x.id from unnest(v_ids, v_toks) x(id, token) where x.id = u.id and x.token = u.token limit 1) c on true
-    left join lateral (select x.* from holdfast.lost(u.id, u.token, 'cancel') x where c.id is null limit 1) l on true
-    order by u.nth;
+    select s.id, s.outcome, s.detail
+    from holdfast.settled('cancel', ids, tokens, v_ids, v_toks, array_fill('cancelled'::text, array[coalesce(cardinality(v_ids), 0)])) s;
 end
 $$;
 
@@ -614,7 +589,7 @@ begin
     select
       j as job, j.id, u.token, u.error_kind, u.message, u.traceback, u.log,
       left(concat_ws(': ', u.error_kind, u.message), 2000) as error,
-      holdfast.fingerprint(u.error_kind, u.message) as fingerprint,
+      u.fingerprint,
       j.attempt >= j.max_attempts or coalesce(u.final, false) as dies,
       coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure,
       coalesce(q.activity, 'failures') <> 'off' as told,
@@ -623,18 +598,27 @@ begin
         extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
     from (
       select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.*
-      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals, logs)
-        x(id, token, error_kind, message, traceback, delay, final, log)
+      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals, logs, holdfast.fingerprints(error_kinds, messages))
+        x(id, token, error_kind, message, traceback, delay, final, log, fingerprint)
       where holdfast.part_of(x.id) = fail.part
     ) u
     join holdfast.job j on j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
     left join lateral (select x.* from holdfast.queue x where x.name = j.queue limit 1) q on true
     left join lateral (
-      select x.on_failure from holdfast.lane x where x.part = j.part and x.queue = j.queue and x.name = j.lane limit 1) l on true
-  ), holders as materialized (
-    select f.token, f.worker, w.host, w.version,
+      select x.on_failure from holdfast.lane x
+      where j.lane is not null and x.part = j.part and x.queue = j.queue and x.name = j.lane limit 1) l on true
+  ), holders as (
+    -- with what each held beside it: found by name it would be looked for among all holders
+    select f.*, w.host, w.version,
            (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part) as started_at
-    from (select distinct on (x.token) x.token, (x.job).worker as worker from failed x) f
+    from (
+      select x.token, min((x.job).worker) as worker, array_agg(x.id) as ids, array_agg((x.job).attempt) as attempts,
+             array_agg(left(x.error_kind, 200)) as error_kinds, array_agg(left(x.message, 10000)) as messages,
+             array_agg(left(x.traceback, 100000)) as tracebacks, array_agg(x.fingerprint) as fingerprints,
+             array_agg(left(x.log, 20000)) as logs
+      from failed x
+      group by x.token
+    ) f
     left join holdfast.worker w on w.name = f.worker
   ), removed as (
     delete from holdfast.job j
@@ -677,11 +661,11 @@ begin
     insert into holdfast.attempt (
       part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint,
       log, host, version)
-    select fail.part, f.id, (f.job).attempt, f.token, fail.how, h.worker, h.started_at,
-           fail.at, left(f.error_kind, 200), left(f.message, 10000), left(f.traceback, 100000), f.fingerprint,
-           left(f.log, 20000), h.host, h.version
-    from failed f
-    join holders h on h.token = f.token
+    select fail.part, f.id, f.attempt, h.token, fail.how, h.worker, h.started_at, fail.at, f.error_kind, f.message, f.traceback,
+           f.fingerprint, f.log, h.host, h.version
+    from holders h
+    cross join lateral unnest(h.ids, h.attempts, h.error_kinds, h.messages, h.tracebacks, h.fingerprints, h.logs)
+      f(id, attempt, error_kind, message, traceback, fingerprint, log)
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, dead, queued, failed)
     select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies),
@@ -726,6 +710,24 @@ begin
 end
 $$;
 
+-- fingerprints: the group of each error. A call that fails many jobs mostly fails them alike: that is asked once.
+create or replace function holdfast.fingerprints(error_kinds text[], messages text[])
+returns text[]
+language plpgsql immutable
+as $$
+begin
+  if not exists (
+    select from unnest(error_kinds, messages) e(kind, message)
+    where (e.kind, e.message) is distinct from (error_kinds[1], messages[1])) then
+    return array_fill(holdfast.fingerprint(error_kinds[1], messages[1]), array[greatest(cardinality(error_kinds), cardinality(messages))]);
+  end if;
+  return array(
+    select holdfast.fingerprint(e.kind, e.message)
+    from unnest(error_kinds, messages) with ordinality e(kind, message, nth)
+    order by e.nth);
+end
+$$;
+
 -- lock_ledger: lock the receipts of these claims, everywhere in the order of their tokens. Who marks them in
 -- several steps locks all of them first, after the jobs.
 create or replace function holdfast.lock_ledger(tokens uuid[])
@@ -741,6 +743,8 @@ $$;
 create or replace function holdfast.mark_taken(ids uuid[], tokens uuid[], how text)
 returns void
 language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_nestloop = on set enable_hashjoin = on set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
@@ -748,60 +752,138 @@ begin
   update holdfast.lease l
   set taken = coalesce(l.taken, '{}') || t.taken
   from (
-    select u.token, jsonb_object_agg(u.id, mark_taken.how) as taken, array_agg(u.id) as ids
+    -- of a token that was used twice, the claim that gave the job
+    select g.place, jsonb_object_agg(u.id, mark_taken.how) as taken
     from unnest(ids, tokens) u(id, token)
-    group by u.token
+    join (
+      select x.ctid as place, x.token, unnest(x.ids) as id
+      from (select distinct y.token from unnest(tokens) y(token)) o
+      cross join lateral (select z.ctid, z.token, z.ids from holdfast.lease z where z.token = o.token) x
+    ) g on g.id = u.id and g.token = u.token
+    group by g.place
   ) t
-  where l.token = t.token and l.ids && t.ids;
+  where l.ctid = t.place;
 end
 $$;
 
--- lost: what to answer for a job that the token does not hold: already settled by it, lost, or unknown.
--- Callers ask in a subquery with a limit: as a condition of the join it would be asked for every job.
-create or replace function holdfast.lost(id uuid, token uuid, verb text)
-returns table (outcome text, detail text)
+-- lost: what to answer for jobs that their tokens do not hold: already settled by them, lost, or unknown. All
+-- of a call in one look: a receipt that names thousands of jobs is read once, not once for each.
+create or replace function holdfast.lost(verb text, ids uuid[], tokens uuid[])
+returns table (id uuid, token uuid, outcome text, detail text)
+language sql stable
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_nestloop = on set enable_hashjoin = on set enable_mergejoin = off
+rows 100
+as $$
+  with asked as materialized (
+    select distinct u.id, u.token, holdfast.part_of(u.id) as part from unnest(ids, tokens) u(id, token)
+  ), receipts as materialized (
+    select l.token, l.claimed_at, l.ids, l.taken
+    from (select distinct a.token from asked a) t
+    join holdfast.lease l on l.token = t.token
+  ), given as materialized (
+    -- a token that was used twice: what its newer claim says of the job
+    select distinct on (g.id, g.token) g.id, g.token, g.claimed_at
+    from (select r.token, r.claimed_at, unnest(r.ids) as id from receipts r) g
+    order by g.id, g.token, g.claimed_at desc
+  ), ends as materialized (
+    select r.token, r.claimed_at, e.key::uuid as id, e.value as how
+    from receipts r
+    cross join lateral jsonb_each_text(r.taken) e
+  ), judged as materialized (
+    select a.id, a.token, a.part, g.id is not null as mine,
+           -- of an adopted table, an ack is noted as well
+           coalesce(e.how, case when g.id is not null and a.part >= 64 then 'ended by other code' end) as how
+    from asked a
+    left join given g on g.id = a.id and g.token = a.token
+    left join ends e on e.id = g.id and e.token = g.token and e.claimed_at = g.claimed_at
+  ), answered as materialized (
+    select j.*, j.mine and (lost.verb, coalesce(j.how, 'acked')) in (
+        ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
+        ('reconcile', 'reconciled')) as already,
+      -- It may have been moved since, and every part is asked for it: of a few, for what it is worth.
+      case when j.mine and j.how is not null and j.part < 64
+           and row_number() over (partition by j.mine and j.how is not null and j.part < 64) <= 50
+        then coalesce(holdfast.locate(j.id), j.id) else j.id end as stored
+    from judged j
+  ), now_are as materialized (
+    select a.id, a.token, n.*, null::text as unwritten
+    from answered a
+    cross join lateral (
+      (select case when x.token is null then 'queued' else 'leased' end as state, x.worker, x.lease_until, x.attempt
+       from holdfast.job x
+       where x.part = holdfast.part_of(a.stored) and x.id = a.stored)
+      union all
+      (select x.state, x.worker, null, x.attempt
+       from holdfast.ended x
+       where x.part = holdfast.part_of(a.stored) and x.id = a.stored
+       limit 1)
+      limit 1
+    ) n
+    where a.part < 64 and not a.already
+    union all
+    select a.id, a.token, n.state, n.worker, n.lease_until, n.attempt, holdfast.why_not_written(a.id)
+    -- behind a fence: not to be asked for ids that only look as if they were of an adopted table
+    from (
+      select x.id, x.token from answered x
+      where x.part >= 64 and not x.already and x.part in (select y.part from holdfast.adopted y where y.live)
+      offset 0) a
+    left join lateral holdfast.get(a.id) n on true
+  )
+  select a.id, a.token,
+    case when a.already then 'already' when n.state is not null or n.unwritten is not null or a.mine then 'lost' else 'unknown' end,
+    case
+      when a.already then null
+      when n.unwritten is not null then n.unwritten
+      when n.state = 'leased' and a.how = 'handed over' then
+        format('job %s was handed over to %s, which has until %s to answer', a.id, n.worker, n.lease_until)
+      when n.state = 'leased' then format('job %s is leased by %s until %s (attempt %s)', a.id, n.worker, n.lease_until, n.attempt)
+      when n.state is not null then format('job %s is %s', a.id, n.state) || coalesce('; its lease ended as ' || a.how, '')
+      when a.mine then format('job %s is gone; its lease ended as %s', a.id, coalesce(a.how, 'acked'))
+      else format('there is no job %s', a.id)
+    end
+  from answered a
+  left join now_are n on n.id = a.id and n.token = a.token
+$$;
+
+-- settled: one answer for each id that a call was given, in that order: what became of those it settled, and
+-- what is to be said of the others. Matched by hashing: a call may settle thousands, and lose some.
+create or replace function holdfast.settled(
+  verb text, ids uuid[], tokens uuid[], done_ids uuid[], done_tokens uuid[], outcomes text[])
+returns table (id uuid, outcome text, detail text, nth bigint)
 language plpgsql stable
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_nestloop = off set enable_hashjoin = on set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  v_how  text;
-  v_mine boolean;
-  now_is record;
+  missing record;
 begin
-  select true, l.taken ->> lost.id::text into v_mine, v_how
-  from holdfast.lease l
-  where l.token = lost.token and lost.id = any(l.ids)
-  order by l.claimed_at desc
-  limit 1;
-  if v_mine and v_how is null and holdfast.part_of(id) >= 64 then
-    v_how := 'ended by other code';   -- of an adopted table, an ack is noted as well
-  end if;
-  if v_mine and (verb, coalesce(v_how, 'acked')) in (
-    ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
-    ('reconcile', 'reconciled')) then
-    outcome := 'already';
-    return next;
+  select array_agg(u.id) as ids, array_agg(u.token) as tokens into missing
+  from unnest(ids, tokens) u(id, token)
+  left join unnest(done_ids, done_tokens) d(id, token) on d.id = u.id and d.token = u.token
+  where d.id is null;
+  if missing.ids is null then
+    return query
+      select u.id, d.outcome, null::text, u.nth
+      from unnest(ids, tokens) with ordinality u(id, token, nth)
+      join (select distinct on (x.id, x.token) x.* from unnest(done_ids, done_tokens, outcomes) x(id, token, outcome)) d
+        on d.id = u.id and d.token = u.token
+      order by u.nth;
     return;
   end if;
-
-  if holdfast.part_of(id) >= 64 then
-    detail := holdfast.why_not_written(id);
-    if detail is not null then
-      outcome := 'lost';
-      return next;
-      return;
-    end if;
-  end if;
-  select j.state, j.worker, j.lease_until, j.attempt into now_is from holdfast.get(lost.id) j;
-  outcome := case when found or v_mine then 'lost' else 'unknown' end;
-  detail := case
-    when now_is.state = 'leased' and v_how = 'handed over' then
-      format('job %s was handed over to %s, which has until %s to answer', id, now_is.worker, now_is.lease_until)
-    when now_is.state = 'leased' then format('job %s is leased by %s until %s (attempt %s)', id, now_is.worker, now_is.lease_until, now_is.attempt)
-    when now_is.state is not null then format('job %s is %s', id, now_is.state) || coalesce('; its lease ended as ' || v_how, '')
-    when v_mine then format('job %s is gone; its lease ended as %s', id, coalesce(v_how, 'acked'))
-    else format('there is no job %s', id)
-  end;
-  return next;
+  return query
+    select u.id, a.outcome, a.detail, u.nth
+    from unnest(ids, tokens) with ordinality u(id, token, nth)
+    left join (
+      select d.id, d.token, d.outcome, null::text as detail
+      from (select distinct on (x.id, x.token) x.* from unnest(done_ids, done_tokens, outcomes) x(id, token, outcome)) d
+      union all
+      -- gone by this very call, under another token
+      select l.id, l.token, case when o.id is not null then 'lost' else l.outcome end, l.detail
+      from holdfast.lost(verb, missing.ids, missing.tokens) l
+      left join (select distinct x.id from unnest(done_ids) x(id)) o on o.id = l.id and l.outcome = 'unknown'
+    ) a on a.id = u.id and a.token = u.token
+    order by u.nth;
 end
 $$;
