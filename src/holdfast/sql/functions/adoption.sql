@@ -1022,7 +1022,7 @@ begin
       exit when v_left <= 0 or not v_lanes or coalesce(queue_row.lane_limit, 1) = 1;
     end loop;
     exit when v_left <= 0 or turn = 2;
-    exit when not exists (select from holdfast.reap(v_left, queue_row.name));
+    exit when not exists (select from holdfast.reap_at(v_left, queue_row.name, at));
   end loop;
 end
 $$;

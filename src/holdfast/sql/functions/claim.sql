@@ -178,7 +178,7 @@ begin
     end loop;
 
     exit when max_jobs = 0 or turn = 2;
-    exit when not holdfast.let_in(queue, max_jobs);
+    exit when not holdfast.let_in(queue, max_jobs, v_began);
     v_want := max_jobs;
   end loop;
 
@@ -388,7 +388,7 @@ $$;
 -- let_in: promote due jobs of the queue, reap abandoned ones and look at some of its lanes, on behalf of a
 -- claim that found too little, so that a queue without any upkeep process still moves. True if that may
 -- have helped.
-create or replace function holdfast.let_in(queue text, max_jobs integer)
+create or replace function holdfast.let_in(queue text, max_jobs integer, began timestamptz)
 returns boolean
 language plpgsql
 as $$
@@ -396,7 +396,7 @@ as $$
 declare
   v_leaving  constant bigint := (select count(*) from holdfast.leaving g where g.queue = let_in.queue);
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
-  v_reaped   constant bigint := (select count(*) from holdfast.reap(max_jobs, queue));
+  v_reaped   constant bigint := (select count(*) from holdfast.reap_at(max_jobs, queue, began));
   v_helped   integer := v_promoted + v_reaped + holdfast.unstrike(max_jobs, queue);
   v_part     constant smallint := holdfast.queue_part(queue);
   v_lane     text := '';

@@ -778,16 +778,16 @@ as $$
   with asked as materialized (
     select distinct u.id, u.token, holdfast.part_of(u.id) as part from unnest(ids, tokens) u(id, token)
   ), receipts as materialized (
-    select l.token, l.claimed_at, l.ids, l.taken
+    select row_number() over (order by l.claimed_at, l.ctid) as nth, l.token, l.ids, l.taken
     from (select distinct a.token from asked a) t
     join holdfast.lease l on l.token = t.token
   ), given as materialized (
     -- a token that was used twice: what its newer claim says of the job
-    select distinct on (g.id, g.token) g.id, g.token, g.claimed_at
-    from (select r.token, r.claimed_at, unnest(r.ids) as id from receipts r) g
-    order by g.id, g.token, g.claimed_at desc
+    select g.id, g.token, max(g.nth) as nth
+    from (select r.token, r.nth, unnest(r.ids) as id from receipts r) g
+    group by g.id, g.token
   ), ends as materialized (
-    select r.token, r.claimed_at, e.key::uuid as id, e.value as how
+    select r.nth, e.key::uuid as id, e.value as how
     from receipts r
     cross join lateral jsonb_each_text(r.taken) e
   ), judged as materialized (
@@ -796,7 +796,7 @@ as $$
            coalesce(e.how, case when g.id is not null and a.part >= 64 then 'ended by other code' end) as how
     from asked a
     left join given g on g.id = a.id and g.token = a.token
-    left join ends e on e.id = g.id and e.token = g.token and e.claimed_at = g.claimed_at
+    left join ends e on e.id = g.id and e.nth = g.nth
   ), answered as materialized (
     select j.*, j.mine and (lost.verb, coalesce(j.how, 'acked')) in (
         ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),

@@ -5,14 +5,21 @@
 -- that can be asked, the job is left to it, for ten minutes.
 create or replace function holdfast.reap(max_jobs integer default 1000, only_queue text default null)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
-language plpgsql security definer
+language sql security definer
 set search_path = pg_catalog, pg_temp
+as $$ select r.id, r.queue, r.kind, r.worker, r.outcome from holdfast.reap_at(max_jobs, only_queue, holdfast.clock()) r $$;
+
+-- reap_at: the same, of what had expired at a time. A claim takes back what had when it began: a very short
+-- lease that it gave itself is not its to take back.
+create or replace function holdfast.reap_at(max_jobs integer, only_queue text, at timestamptz)
+returns table (id uuid, queue text, kind text, worker text, outcome text)
+language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.clock();
+  v_now    constant timestamptz := reap_at.at;
   v_asked  constant text[] := holdfast.asked_kinds(v_now);
   v_cut    timestamptz;
   v_back   timestamptz;
