@@ -378,7 +378,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.now();
+  v_now    constant timestamptz := holdfast.clock();
   v_cursor text[];
   v_woken  integer := 0;
   v_one    integer;
