@@ -464,6 +464,24 @@ def test_a_status_that_references_a_table_of_words_uses_those_words(
     assert connection.execute("select status from task").fetchall() == [("closed",)]
 
 
+@pytest.mark.parametrize("type", ["timestamptz", "timestamp"])
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "20000-01-01", "0044-03-15 BC"])
+def test_a_time_that_no_client_can_read_does_not_stop_the_claim(
+    database: str, connection: psycopg.Connection, client: Client, type: str, moment: str
+) -> None:
+    connection.execute(f"""
+        create table task (id integer primary key, status text default 'queued', created_at {type});
+        insert into task values (1, 'queued', '{moment}'), (2, 'queued', now());
+    """)
+    adopted(database, "task")
+
+    leases = client.claim("task", worker="w", limit=2)
+
+    assert len(leases) == 2
+    assert {one.outcome for one in client.ack(leases)} == {"done"}
+    assert len(client.list("queue:task")) == 2
+
+
 def test_a_status_inside_the_key_is_refused(database: str, connection: psycopg.Connection) -> None:
     connection.execute("create table task (id integer, status text, primary key (id, status))")
 

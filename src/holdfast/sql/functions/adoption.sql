@@ -75,6 +75,11 @@ begin
       v_one.meaning, case
         when v_one.name is null then 'null::' || v_one.sort
         when v_one.sort = 'smallint' then format('case when %1$s%2$I is not null then least(greatest(%1$s%2$I, 0), 30000)::smallint end', prefix, v_one.name)
+        -- infinity, and years that no client can read, are as none
+        when v_one.sort = 'timestamptz' and v_one.meaning <> 'started_at' then format(
+          case when v_one.type like 'timestamp%without time zone'
+               then 'case when %1$s%2$I between ''0001-01-03'' and ''9999-12-29'' then %1$s%2$I at time zone %3$L end'
+               else 'case when %1$s%2$I between ''0001-01-03 UTC'' and ''9999-12-29 UTC'' then %1$s%2$I end' end, prefix, v_one.name, v_zone)
         when v_one.type like 'timestamp%without time zone' then format('(%s%I at time zone %L)', prefix, v_one.name, v_zone)
         else format('%s%I::%s', prefix, v_one.name, v_one.sort) end,
       -- the statement's time as that column has it
