@@ -31,24 +31,26 @@ def meet(start: Start, gate: Protocol, *works: Callable[[Protocol], Any]) -> lis
 
 
 def test_two_replacing_imports_in_opposite_order_wait_for_each_other(
-    db: Protocol, held_open: Protocol, start: Start
+    db: Protocol, held_open: Protocol, other: Open, start: Start
 ) -> None:
-    ids = [each.id for each in db.enqueue(*keyed("a", "b", "c"))]
-    # so that both have looked which keys are taken before either changes a job
-    hold(held_open, ids[0])
-    hold(held_open, ids[2])
+    a, b, c = (each.id for each in db.enqueue(*keyed("a", "b", "c")))
+    second_gate = other(autocommit=False)
+    hold(held_open, a)
+    hold(second_gate, b)
+    # Both have looked which keys are taken before either changes a job; then one has `a`, the
+    # other would have `c`, and both want `b`.
     one = keyed("a", "b", "c", on_conflict="replace", payload={"by": 1})
-    other = keyed("c", "b", "a", on_conflict="replace", payload={"by": 2})
+    two = keyed("c", "b", "a", on_conflict="replace", payload={"by": 2})
+    first = start(lambda session: session.enqueue(*one))
+    assert first.waits()
+    second = start(lambda session: session.enqueue(*two))
+    assert second.waits()
+    held_open.connection.rollback()
+    assert first.waits()
+    second_gate.connection.rollback()
 
-    first, second = meet(
-        start,
-        held_open,
-        lambda session: session.enqueue(*one),
-        lambda session: session.enqueue(*other),
-    )
-
-    assert [each.id for each in first] == ids
-    assert [each.id for each in second] == ids[::-1]
+    assert [each.id for each in first.answer()] == [a, b, c]
+    assert [each.id for each in second.answer()] == [c, b, a]
     assert len({job.payload["by"] for job in db.claim(max_jobs=9)}) == 1
 
 

@@ -348,6 +348,8 @@ def test_a_queue_that_nobody_uses_is_forgotten(db: Protocol) -> None:
     for table in ("total", "floor", "reading", "stir", "sampled"):
         left = db.table(f"select distinct queue from holdfast.{table} where queue like 'n%'")
         assert {row.queue for row in left} <= {"n1", "n2", "n3", "n4"}, table
+    counted = db.table("select distinct queue from holdfast.total where queue like 'n%'")
+    assert {row.queue for row in counted} == {"n1", "n2", "n3", "n4"}
     left = db.table("select name from holdfast.queue order by name")
     assert [row.name for row in left] == ["kept", "n1", "n2", "n3", "n4"]
 
