@@ -298,6 +298,42 @@ def _counters_drift(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     assert len(db.recount()) == 1
 
 
+@looks_wrong(
+    "table_broken",
+    "Queue tasks cannot use its table",
+    "Give its queue up: holdfast unadopt public.gone",
+    queue="tasks",
+)
+def _table_broken(db: Protocol, later: Later, other: Open) -> Iterator[None]:
+    adopt_nothing(db, live=True)
+    yield
+    db.connection.execute("delete from holdfast.adopted")
+
+
+@looks_wrong(
+    "row_refused",
+    "1 row of public.gone cannot be written",
+    "holdfast job retry 'queue:tasks state:dead'",
+    queue="tasks",
+)
+def _row_refused(db: Protocol, later: Later, other: Open) -> Iterator[None]:
+    adopt_nothing(db, live=False)
+    db.connection.execute(
+        "insert into holdfast.adopted_fault (part, id, kind, state, verb, code, message, at) "
+        "values (4000, gen_random_uuid(), 'tasks', 'leased', 'ack', '23514', 'no', holdfast.now())"
+    )
+    yield
+    db.connection.execute("delete from holdfast.adopted_fault; delete from holdfast.adopted")
+
+
+def adopt_nothing(db: Protocol, *, live: bool) -> None:
+    db.connection.execute(
+        "insert into holdfast.adopted (part, queue, relation, spec, live) "
+        "values (4000, 'tasks', 'public.gone', '{}', %s)",
+        [live],
+    )
+
+
 @looks_wrong("paused_long", "default is paused for 2 d", "holdfast queue resume default")
 def _paused_long(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()

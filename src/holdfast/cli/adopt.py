@@ -61,10 +61,13 @@ STATES = ("queued", "leased", "done", "dead", "cancelled")
 @click.option("--queue", metavar="NAME", help="else as the table")
 @click.option("--kind", metavar="NAME", help="of all its jobs; else as the queue")
 @click.option("--payload", metavar="COLUMNS", help="what handlers get; else the whole row")
+@click.option("--refresh", is_flag=True, help="of an adopted table that was changed")
 @click.option("--plan", "only_plan", is_flag=True, help="print the SQL, change nothing")
 @click.option("--yes", is_flag=True, help="do not ask")
 @pass_session
-def adopt(session: Session, /, table: str, only_plan: bool, yes: bool, **given: Any) -> None:
+def adopt(
+    session: Session, /, table: str, only_plan: bool, refresh: bool, yes: bool, **given: Any
+) -> None:
     """Make a table a queue: its rows are the jobs, where they are.
 
     Run it again where it failed. MEANING: status, started_at, lane...
@@ -73,6 +76,13 @@ def adopt(session: Session, /, table: str, only_plan: bool, yes: bool, **given: 
 
     with session.database() as database:
         url, source = database.url, SOURCES[database.origin]
+        if refresh:
+            renewed = adoption.refresh(url, table, source=source)
+            session.answer(
+                {"table": renewed.relation, "queue": renewed.queue},
+                lambda: f"{renewed.relation} is queue {renewed.queue} as it is now",
+            )
+            return
         choices = _choices(given)
         try:
             plan = adoption.plan(url, table, choices, source=source)

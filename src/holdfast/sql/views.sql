@@ -220,6 +220,8 @@ create or replace view holdfast.detector_catalogue (code, severity, every, enabl
     ('horizon_pinned', 'warning', '5 seconds', true, '{"seconds": 300, "transactions": 1000000}', 'an old transaction keeps vacuum from removing finished jobs; critical at ten times that'),
     ('bloat', 'warning', '1 minute', true, '{"rows": 500000, "share": 0.5}', 'dead rows pile up in a hot table'),
     ('counters_drift', 'warning', '30 seconds', true, '{"rows": 10000}', 'counters disagree with the jobs'),
+    ('table_broken', 'critical', '10 seconds', true, '{}', 'an adopted table is gone, or no longer what was adopted'),
+    ('row_refused', 'warning', '10 seconds', true, '{}', 'a row of an adopted table cannot be written'),
     ('paused_long', 'info', '1 minute', true, '{"seconds": 86400}', 'a queue has been paused for long and jobs wait in it'),
     ('payload_near_limit', 'warning', '30 seconds', true, '{"share": 0.8}', 'payloads are close to the limit of their queue'),
     ('bulk_delete', 'info', '10 seconds', true, '{"jobs": 5, "seconds": 300}', 'many jobs were deleted at once'),

@@ -600,7 +600,7 @@ as $$
     group by c.part, c.queue
   ), parts as (
     select p.part, row_number() over (order by p.part) - 1 as nth, count(*) over () as parts
-    from (select distinct c.part from counters c) p
+    from (select distinct c.part from counters c where c.part < 64) p   -- triggers count the rows of adopted tables
   ), looked as (
     select p.part
     from parts p
@@ -627,6 +627,41 @@ as $$
   left join rows r on r.part = c.part and r.queue = c.queue
   where c.queued < 0 or c.leased < 0 or c.dead < 0
      or l.part is not null and (c.queued, c.leased) is distinct from (coalesce(r.queued, 0)::numeric, coalesce(r.leased, 0)::numeric)
+  limit 50
+$$;
+
+-- detect_table_broken: adopted tables that are gone, or no longer what was adopted.
+create or replace function holdfast.detect_table_broken(at timestamptz)
+returns setof holdfast.finding
+language sql stable
+as $$
+  select a.queue, '', 'critical', at, format('Queue %s cannot use its table', a.queue), split_part(p.problem, '. ', 1) || '.',
+         substr(p.problem, length(split_part(p.problem, '. ', 1)) + 3), jsonb_build_object('table', a.relation)
+  from holdfast.adopted a
+  cross join lateral (select holdfast.adopted_problem(a) as problem) p
+  where a.live and p.problem is not null
+  order by a.part
+  limit 50
+$$;
+
+-- detect_row_refused: rows of adopted tables that refused a change.
+create or replace function holdfast.detect_row_refused(at timestamptz)
+returns setof holdfast.finding
+language sql stable
+as $$
+  select a.queue, '', 'warning', f.since, format('%s of %s cannot be written', case f.jobs when 1 then '1 row' else f.jobs || ' rows' end, a.relation),
+         format('The last refused %s: %s (SQLSTATE %s).', f.verb, f.message, f.code),
+         format('holdfast job retry ''queue:%s state:dead''   # once the row or its table is mended', a.queue),
+         jsonb_build_object('table', a.relation, 'jobs', f.jobs, 'job', f.id, 'code', f.code)
+  from (
+    select x.part, count(*) as jobs, min(x.at) as since, (array_agg(x.verb order by x.at desc))[1] as verb,
+           (array_agg(x.message order by x.at desc))[1] as message, (array_agg(x.code order by x.at desc))[1] as code,
+           (array_agg(x.id order by x.at desc))[1] as id
+    from holdfast.adopted_fault x
+    group by x.part
+  ) f
+  join holdfast.adopted a on a.part = f.part
+  order by a.part
   limit 50
 $$;
 

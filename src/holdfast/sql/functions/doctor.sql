@@ -101,6 +101,20 @@ begin
     from (select age(d.datfrozenxid) as age from pg_database d where d.datname = current_database()) a;
 
   return query
+    select 'tables', case when t.broken is not null then 'fail' when t.refused > 0 then 'warn' else 'ok' end,
+      case when t.broken is not null then split_part(t.broken, '. ', 1) when t.refused > 0 then format('%s rows of adopted tables cannot be written', t.refused)
+        else format('%s adopted, all as they were', t.tables) end,
+      'Jobs of a table that changed, or of a row that refuses, do not run.',
+      case when t.broken is not null then regexp_replace(t.broken, '^.*: ', '') else 'holdfast anomaly list' end
+    from (
+      select count(*) as tables, (array_agg(p.problem order by a.part) filter (where p.problem is not null))[1] as broken,
+             (select count(*) from holdfast.adopted_fault) as refused
+      from holdfast.adopted a
+      cross join lateral (select holdfast.adopted_problem(a) as problem) p
+      where a.live
+    ) t;
+
+  return query
     select 'anomalies', case when x.critical > 0 then 'fail' when x.warning > 0 then 'warn' else 'ok' end,
       format('%s critical, %s warnings', x.critical, x.warning), 'Detectors found them; each says what to do.', 'holdfast anomaly list'
     from (

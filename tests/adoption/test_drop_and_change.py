@@ -1,0 +1,208 @@
+"""Whatever is done to an adopted table, Holdfast stays whole and says what to type."""
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from holdfast import Client, adopt
+from holdfast.adopt import Choices
+
+Connect = Callable[..., psycopg.Connection]
+
+
+@pytest.fixture
+def client(database: str) -> Iterator[Client]:
+    with Client(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def table(database: str, connect: Connect) -> psycopg.Connection:
+    connection = connect()
+    connection.execute("""
+        create table task (id integer primary key, status text default 'queued', note text,
+          started_at timestamptz);
+        create table made (task integer);
+        insert into task (id) select generate_series(1, 3);
+    """)
+    adopt.adopt(database, adopt.plan(database, "task", Choices(queue="tasks", output="made.task")))
+    return connection
+
+
+def whole(client: Client, table: psycopg.Connection) -> None:
+    """Other queues work, and everything can be looked at."""
+    client.enqueue("work", queue="plain")
+    [lease] = client.claim("plain", worker="w")
+    assert [one.outcome for one in client.ack([lease])] == ["done"]
+    client.claim("tasks", worker="w")
+    client.list("")
+    client.search("")
+    client.queues()
+    client.reap()
+    assert client.upkeep().get("failed") is None
+    table.execute("select * from holdfast.jobs").fetchall()
+    table.execute("select * from holdfast.recount()").fetchall()
+
+
+def told(client: Client, table: psycopg.Connection) -> str:
+    """What a person is told, the same wherever they look."""
+    [(id,)] = table.execute("select holdfast.stamp(gen_random_uuid(), 64::smallint)")
+    said = client.explain(id)
+    table.execute("select holdfast.detect(array['table_broken'])")
+    [found] = table.execute(
+        "select detail || ' ' || suggestion from holdfast.anomalies where code = 'table_broken'"
+    ).fetchall()
+    assert found == (said,)
+    [(level, fix)] = table.execute("select level, fix from holdfast.doctor() where name = 'tables'")
+    assert level == "fail"
+    assert fix in said
+    return said
+
+
+def test_a_table_that_is_dropped_takes_nothing_of_holdfast_with_it(
+    database: str, table: psycopg.Connection, client: Client
+) -> None:
+    [lease] = client.claim("tasks", worker="w")
+    table.execute("drop table task cascade")
+
+    whole(client, table)
+    assert told(client, table) == (
+        "Table public.task is gone. Give its queue up: holdfast unadopt public.task"
+    )
+    assert [one.outcome for one in client.ack([lease])] == ["lost"]
+    adopt.unadopt(database, "public.task")
+    assert adopt.adopted(database) == []
+    assert client.queue("tasks") is None
+    assert table.execute(
+        "select count(*) from pg_proc where pronamespace = 'holdfast_adopted'::regnamespace"
+    ).fetchone() == (0,)
+
+
+def test_a_column_that_is_added_changes_nothing(table: psycopg.Connection, client: Client) -> None:
+    table.execute("alter table task add colour text")
+    table.execute("insert into task (id, colour) values (4, 'red')")
+
+    leases = client.claim("tasks", worker="w", limit=9)
+
+    assert len(leases) == 4
+    assert {tuple(sorted(lease.payload)) for lease in leases} == {("id", "note")}
+    whole(client, table)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("alter table task rename status to phase", "calls column status phase now"),
+        ("alter table task rename id to number", "calls column id number now"),
+        ("alter table task rename to chore", "is called public.chore now"),
+        (
+            (
+                "drop index holdfast_64_ready; drop index holdfast_64_leased;"
+                "create type phase as enum ('queued', 'started', 'completed', 'failed');"
+                "alter table task alter status drop default,"
+                "alter status type phase using status::phase, alter status set default 'queued'"
+            ),
+            "has made column status public.phase",
+        ),
+        ("drop trigger holdfast_updated on task", "Triggers of Holdfast"),
+        ('drop function holdfast_adopted."64_claim"', "What was generated"),
+        ("create role changed_owner; alter table task owner to changed_owner", "not its owner's"),
+    ],
+)
+def test_a_table_that_was_changed_is_refreshed(
+    database: str, table: psycopg.Connection, client: Client, change: str, said: str
+) -> None:
+    table.execute(change)
+    try:
+        whole(client, table)
+        sentence = told(client, table)
+        assert said in sentence
+        name = "chore" if "rename to" in change else "task"
+        assert sentence.endswith(f"holdfast adopt public.{name} --refresh")
+        # the application is not kept from writing
+        key = "number" if "number" in change else "id"
+        table.execute(f"insert into {name} ({key}) values (4)")
+
+        adopt.refresh(database, name)
+
+        leases = client.claim("tasks", worker="w", limit=9)
+        assert leases
+        assert {one.outcome for one in client.ack(leases)} == {"done"}
+        assert table.execute("select * from holdfast.recount()").fetchall() == []
+        assert table.execute(
+            "select holdfast.adopted_problem(a) from holdfast.adopted a"
+        ).fetchone() == (None,)
+    finally:
+        if "create role" in change:
+            table.execute(
+                "reassign owned by changed_owner to postgres; drop owned by changed_owner;"
+                "drop role changed_owner"
+            )
+
+
+def test_a_column_that_is_gone_is_told(
+    database: str, table: psycopg.Connection, client: Client
+) -> None:
+    table.execute("alter table task drop started_at")
+    whole(client, table)
+
+    assert "has no column started_at any more" in told(client, table)
+    with pytest.raises(adopt.CannotAdopt, match="has no column started_at any more"):
+        adopt.refresh(database, "task")
+    table.execute("insert into task (id) values (4)")
+
+
+def test_a_column_of_the_payload_may_go(table: psycopg.Connection, client: Client) -> None:
+    table.execute("alter table task drop note")
+
+    assert [set(lease.payload) for lease in client.claim("tasks", worker="w")] == [{"id"}]
+
+
+def test_the_table_of_the_output_may_go_and_the_job_says_so(
+    table: psycopg.Connection, client: Client
+) -> None:
+    [lease] = client.claim("tasks", worker="w")
+    table.execute("drop table made")
+    table.execute("update task set holdfast_lease_until = now() - interval '1 day'")
+    table.execute("update holdfast.lease set until = now() - interval '1 day', claimed_at = now()")
+
+    whole(client, table)
+
+    assert 'relation "public.made" does not exist' in client.explain(lease.id)
+
+
+def test_a_table_that_is_truncated_has_no_jobs_and_no_faults(
+    table: psycopg.Connection, client: Client
+) -> None:
+    table.execute("alter table task add check (id <> 2 or status <> 'started')")
+    client.claim("tasks", worker="w", limit=9)
+    queue = client.queue("tasks")
+    assert queue is not None
+    assert (queue.leased, queue.dead) == (2, 1)
+
+    table.execute("truncate task")
+
+    queue = client.queue("tasks")
+    assert queue is not None
+    assert (queue.queued, queue.leased, queue.dead) == (0, 0, 0)
+    assert table.execute("select count(*) from holdfast.adopted_fault").fetchone() == (0,)
+    whole(client, table)
+
+
+def test_a_partition_that_was_detached_is_a_table_like_any_other(
+    database: str, connect: Connect, client: Client
+) -> None:
+    connection = connect()
+    connection.execute("""
+        create table log (id integer primary key, status text default 'queued')
+          partition by range (id);
+        create table task partition of log for values from (1) to (100);
+        insert into log (id) values (1), (2);
+        alter table log detach partition task;
+    """)
+    adopt.adopt(database, adopt.plan(database, "task", Choices(queue="tasks")))
+    assert len(client.claim("tasks", worker="w")) == 1
+
+    assert connection.execute("select * from holdfast.recount()").fetchall() == []
+    whole(client, connection)
