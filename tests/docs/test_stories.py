@@ -33,7 +33,8 @@ def test_the_schema_arrives_as_numbered_migrations(empty_database: str) -> None:
 
     applied = schema.migrate(empty_database)
 
-    assert [int(file.name[:4]) for file in files] == list(range(1, len(files) + 1))
+    numbers = [int(file.name[:4]) for file in files]
+    assert numbers == sorted(set(numbers))
     assert applied[: len(files)] == [file.stem for file in files]
 
 
