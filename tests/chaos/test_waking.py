@@ -141,7 +141,8 @@ def test_a_second_after_a_fault_jobs_are_picked_up_as_fast_as_before(
         "slowest after ms": round(1000 * after[-1], 1),
         "measured for s": round(time.time() - up - 1.0, 1),
     }
-    assert after[int(0.99 * jobs)] < 0.05
+    # Or what this machine could do at all, a moment before.
+    assert after[int(0.99 * jobs)] < max(0.05, 1.5 * before[int(0.99 * jobs)])
 
 
 def pick_ups(stage: Stage, jobs: int, first: int) -> list[float]:

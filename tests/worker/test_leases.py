@@ -222,6 +222,9 @@ def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
     def follow() -> None:
         ran.append(go.is_set())
 
+    @app.task
+    def beside() -> None: ...
+
     first = task.options(lane="one").enqueue()
     running = start(lease=60)
     assert began.wait(10)
@@ -232,6 +235,9 @@ def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
     if sort != "async":
         # The worker has given the handler up: its slot is free for others, its lane is not.
         wait_for(lambda: not running.worker._life.running())
+    # Whatever the worker had to say of the first job, it has said before it settled this one.
+    third = beside.enqueue()
+    wait_for(lambda: third.state() is None)
 
     assert second.state() == "queued"
     assert "was cancelled" in app.client.explain(second.id)

@@ -6,14 +6,17 @@ Workers here poll once an hour: a job that runs was heard of.
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from holdfast import App, Client
+from holdfast.model import Claim
 from holdfast.worker import Worker
-from holdfast.worker.life import Life
+from holdfast.worker.life import Counts, Life, Line
 from tests.worker.conftest import Running
 
 Start = Callable[..., Running]
@@ -228,3 +231,28 @@ def test_a_worker_may_be_stopped_at_any_moment_of_its_start(
     running.worker._over.wait(wait)
 
     running.stop()
+
+
+def test_what_was_asked_with_another_listener_is_asked_again(app: App) -> None:
+    ears = iter([1, 1, 2, 2])
+    told: list[int | None] = []
+    line = Line("default", 1, ["work"], dry=True)
+    now = {"ear": 1}
+    client: Any = SimpleNamespace(await_work=lambda *_, ear, **__: told.append(ear))
+    life = Life(
+        app,
+        client,
+        [line],
+        worker="ada",
+        counts=Counts(),
+        lease=30.0,
+        poll=lambda: HOUR,
+        stopping=threading.Event(),
+        ear=lambda: now["ear"],
+    )
+    claim = Claim("default", "ada", 1, 30.0, ["work"], uuid4())
+
+    for now["ear"] in ears:
+        life._await_work([claim], time.monotonic())
+
+    assert told == [1, 2]
