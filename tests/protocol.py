@@ -46,6 +46,7 @@ delete from holdfast.waiter;
 delete from holdfast.leaving;
 delete from holdfast.bell;
 delete from holdfast.redo;
+delete from holdfast.alias;
 delete from holdfast.worker;
 delete from holdfast.kind;
 delete from holdfast.schedule;

@@ -173,3 +173,80 @@ def await_progress(ledger: Ledger) -> None:
     wanted = len(ledger.done) + 10
     while len(ledger.done) < wanted and not ledger.failures:
         time.sleep(0.005)
+
+
+# What migration 0012 found in a database of the release before.
+BEFORE_HOMES = """
+drop table holdfast.alias;
+drop index holdfast.queue_fanned, holdfast.lane_halted;
+alter table holdfast.lease drop column problem;
+delete from holdfast.migration where version = 12;
+update holdfast.migration set checksum = 'stale' where version = 0;
+"""
+
+
+def test_a_database_that_holds_jobs_no_verb_could_reach_is_mended(
+    database: str, connect: Connect
+) -> None:
+    session = connect()
+    session.execute(BEFORE_HOMES)
+    session.execute(
+        """
+        with home as (select holdfast.queue_part('default') as part)
+        insert into holdfast.job (part, id, queue, kind, max_attempts, run_at, created_at)
+        select h.part, holdfast.id_in(((h.part + 1) % 64)::smallint), 'default', '', -5, 'infinity',
+          '-infinity'
+        from home h, generate_series(1, 3)
+        """
+    )
+    # and one whose number, with the right part, another job has
+    session.execute(
+        """
+        insert into holdfast.job (part, id, queue, kind)
+        select j.part, holdfast.stamp(j.id, j.part), 'default', 'k' from holdfast.job j limit 1
+        """
+    )
+
+    schema.migrate(database)
+
+    rows = session.execute(
+        "select holdfast.part_of(id) = part, isfinite(run_at), isfinite(created_at)"
+        " from holdfast.job"
+    ).fetchall()
+    assert rows == [(True, True, True)] * 4
+    with Client(database) as client:
+        assert {change.changed for change in client.cancel(client.find("queue:default"))} == {True}
+
+
+def test_lane_settings_that_a_fan_out_left_behind_are_found_again(
+    database: str, connect: Connect
+) -> None:
+    with Client(database) as client:
+        client.queue_set("default", fanout=8)
+    session = connect()
+    session.execute(BEFORE_HOMES)
+    session.execute(
+        "insert into holdfast.lane (part, queue, name, lane_limit)"
+        " select holdfast.queue_part('default'), 'default', 'l' || n, 2"
+        " from generate_series(1, 9) n"
+    )
+
+    schema.migrate(database)
+
+    rows = session.execute(
+        "select part = holdfast.lane_part(queue, name), lane_limit from holdfast.lane"
+    ).fetchall()
+    assert rows == [(True, 2)] * 9
+
+
+def test_ids_of_jobs_that_were_moved_before_are_understood(database: str, connect: Connect) -> None:
+    with Client(database) as client:
+        stored = client.enqueue("k", queue="mail")
+        client.move([stored.id], queue="other")
+        connect().execute(BEFORE_HOMES)
+
+        schema.migrate(database)
+
+        found = client.get(stored.id)
+    assert found is not None
+    assert found.queue == "other"

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.errors import LeaseLost, UnknownJob
+from holdfast.errors import InvalidJob, LeaseLost, UnknownJob
 from holdfast.model import Ack, Cancel, Lease, Nack, NewJob, Release, new_id, part_of, queue_part
 
 
@@ -128,6 +128,17 @@ def test_copied_jobs_are_like_enqueued_ones(client: Any) -> None:
     assert lease.subject == "a\tb"
     assert (lease.priority, lease.max_attempts) == (9, 3)
     assert sum(d.jobs for d in client.depth() if d.state == "queued") == 2499
+
+
+def test_a_copied_job_has_an_id_that_was_made_for_its_queue(client: Any) -> None:
+    id = new_id("mail")
+    client.copy([NewJob(kind="greet", queue="mail", id=id)])
+
+    with pytest.raises(InvalidJob) as refusal:
+        client.copy([NewJob(kind="greet", queue="text", id=id)])
+
+    assert refusal.value.code == "HF206"
+    assert [job.id for job in client.list()] == [id]
 
 
 def test_copied_jobs_follow_the_settings_of_their_queues(client: Any) -> None:

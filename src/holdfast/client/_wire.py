@@ -29,6 +29,7 @@ from holdfast.model import (
     NewSchedule,
     Settlement,
     new_id,
+    part_of,
     queue_part,
     stamp,
 )
@@ -188,6 +189,13 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
             fix="Store the data elsewhere and pass its address, or raise payload_limit.",
         )
     id = job.id or new_id(job.queue)
+    if part_of(id) != queue_part(job.queue):
+        # Its part would be changed, and nobody would be told the id it is stored under.
+        raise InvalidJob(
+            f"id {id} of {job.kind!r} was not made for queue {job.queue!r}",
+            fix=f"Make it with new_id({job.queue!r}), or enqueue the job: that answers its id.",
+            code="HF206",
+        )
     # The random end of an id spreads a fanned-out queue evenly over its parts.
     part = (queue_part(job.queue) + id.int % queue.fanout) % PARTS
     tenant = "" if job.tenant is None and queue.fair else job.tenant

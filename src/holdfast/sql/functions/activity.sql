@@ -101,7 +101,8 @@ begin
   loop
     select (e.detail ->> 'was')::uuid into v_was
     from holdfast.event e
-    where e.part = holdfast.part_of(v_ids[cardinality(v_ids)]) and e.job = v_ids[cardinality(v_ids)] and e.event = 'moved'
+    where e.part = holdfast.part_of(v_ids[cardinality(v_ids)]) and e.job = v_ids[cardinality(v_ids)]
+      and e.event in ('moved', 'retried', 'undone') and e.detail ? 'was'
     order by e.seq
     limit 1;
     exit when v_was is null or v_was = any(v_ids);

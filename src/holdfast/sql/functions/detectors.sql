@@ -286,13 +286,19 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select j.queue, j.id::text, 'critical', j.lease_until, format('%s is held by %s, whose lease ran out', j.kind, j.worker),
-         format('Job %s in queue %s: its lease ended %s ago and nobody took it back. Does upkeep run?', j.id, j.queue, holdfast.span_text(at - j.lease_until)),
-         'holdfast upkeep --once', jsonb_build_object('job', j.id, 'worker', j.worker, 'lease_until', j.lease_until)
+         case when h.problem is null then
+           format('Job %s in queue %s: its lease ended %s ago and nobody took it back. Does upkeep run?', j.id, j.queue, holdfast.span_text(at - j.lease_until))
+         else format('Job %s in queue %s: its lease ended %s ago, and it cannot be taken back: %s', j.id, j.queue, holdfast.span_text(at - j.lease_until), h.problem) end,
+         case when h.problem is null then 'holdfast upkeep --once' else format('holdfast job cancel %s', j.id) end,
+         jsonb_strip_nulls(jsonb_build_object('job', j.id, 'worker', j.worker, 'lease_until', j.lease_until, 'problem', h.problem))
   from (
-    select l.part, l.token, l.length, i.id
+    select l.part, l.token, l.length, i.id, l.problem
     from (
-      select x.part, x.token, x.length, x.ids from holdfast.lease x
-      where x.open and x.until < at and x.asked_at is null order by x.until limit 500
+      (select x.part, x.token, x.length, x.ids, x.problem from holdfast.lease x
+       where x.open and x.until < at and x.asked_at is null and x.problem is null order by x.until limit 500)
+      union all
+      (select x.part, x.token, x.length, x.ids, x.problem from holdfast.lease x
+       where x.open and x.problem is not null order by x.until limit 500)
     ) l
     cross join lateral unnest(l.ids) i(id)
     limit 5000
@@ -300,7 +306,8 @@ as $$
   cross join lateral (
     select x.* from holdfast.job x where x.part = h.part and x.id = h.id and x.token = h.token limit 1) j
   cross join lateral (select holdfast.watch('zombie_job', j.queue) as t) w
-  where at - j.lease_until >= h.length * ((w.t ->> 'times')::numeric - 1)::double precision
+  where j.lease_until <= at and w.t is not null
+    and (h.problem is not null or at - j.lease_until >= h.length * ((w.t ->> 'times')::numeric - 1)::double precision)
   order by j.lease_until
   limit 20
 $$;

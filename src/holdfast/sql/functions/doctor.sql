@@ -26,6 +26,13 @@ begin
       'Without it nobody takes back jobs of crashed workers, lets due jobs in, or fires schedules.', 'holdfast upkeep';
 
   return query
+    select 'positions', case when s.pos < s.floor then 'fail' else 'ok' end,
+      case when s.pos < s.floor then format('sequence holdfast.pos is at %s, claims start at %s', s.pos, s.floor)
+        else format('sequence holdfast.pos is at %s', s.pos) end,
+      'After a restore or a logical cut-over without sequences, no claim finds the jobs that are enqueued.', 'select holdfast.upkeep();'
+    from (select coalesce(pg_sequence_last_value('holdfast.pos'), 0) as pos, holdfast.highest_floor() as floor) s;
+
+  return query
     select 'autovacuum', case when s.off or t.off is not null then 'fail' else 'ok' end,
       case when s.off then 'autovacuum or track_counts is off' when t.off is not null then format('autovacuum is off for %s', t.off) else 'on' end,
       'Finished jobs leave dead rows; without vacuum every claim reads past them.',

@@ -92,6 +92,14 @@ begin
     into batch.lanes, batch.keys
     from jsonb_array_elements(items) i(item);
   end if;
+  if batch.lanes or batch.keys then
+    -- Where such a job lives depends on its queue's fanout, which changes only while nobody holds this lock: it
+    -- comes before the settings are read. A snapshot that is older than it must not be trusted.
+    lock table holdfast.job in row exclusive mode;
+    if current_setting('transaction_isolation') <> 'read committed' then
+      perform from holdfast.queue q where q.name = any(v_names) order by q.name for share;
+    end if;
+  end if;
   if batch.lanes then
     v_firsts := holdfast.lane_firsts(items, repeat);
   end if;
@@ -99,12 +107,11 @@ begin
     v_ids := holdfast.ids_of(items, v_names, v_now, v_seed);
   end if;
   if repeat then
-    v_past := holdfast.known_before(v_ids);
+    v_past := holdfast.known_before(v_ids, items);
   end if;
   if batch.keys then
     -- Written in the order of keys, so that two imports of the same things cannot deadlock, but placed
     -- in the order given. A place may be drawn only under the table's lock: floors rely on it.
-    lock table holdfast.job in row exclusive mode;
     v_places := array(select nextval('holdfast.pos') from generate_series(1, batch.jobs));
     v_order := array(
       select i.ord
@@ -752,23 +759,44 @@ as $$
     (('x' || substr(md5(coalesce(item ->> 'lane', item ->> 'key', item ->> 'id')), 1, 8))::bit(32)::bigint), number) % fanout) % 64)::smallint
 $$;
 
+-- home: the part in which a job of a queue lives. One with a lane or a key has its one place there; any other
+-- may stay where it is. Null: it has both, and they could not be kept in one place.
+create or replace function holdfast.home(queue text, fanout integer, lane text, key text, id uuid)
+returns smallint
+language sql immutable
+as $$
+  select case
+    when fanout = 1 then holdfast.queue_part(queue)
+    when lane is not null and key is not null then null
+    when lane is null and key is null and (holdfast.part_of(id) - holdfast.queue_part(queue) + 4096) % 64 < fanout
+         and holdfast.part_of(id) < 64 then holdfast.part_of(id)
+    else holdfast.fanned_part(queue, fanout, jsonb_build_object('lane', lane, 'key', key, 'id', id), 0)
+  end
+$$;
+
 -- known_before: those of the ids whose jobs were stored by an earlier sending and have since been
 -- claimed, moved or have ended. A job that still waits is met by its id, and must be: the repeat has
--- to write. A finished one left only its traces, for as long as receipts are kept.
-create or replace function holdfast.known_before(ids uuid[])
+-- to write. A finished one left only its traces, for as long as receipts are kept. Only traces in the item's own
+-- queue count: a job of another that has the same number is another job.
+create or replace function holdfast.known_before(ids uuid[], items jsonb)
 returns uuid[]
 language sql stable
 as $$
+  with given as materialized (
+    select g.id, coalesce(items -> (g.ord - 1)::integer ->> 'queue', 'default') as queue
+    from unnest(known_before.ids) with ordinality g(id, ord)
+  )
   select array(
     select g.id
-    from unnest(known_before.ids) g(id)
+    from given g
     where not exists (select from holdfast.job j where j.part = holdfast.part_of(g.id) and j.id = g.id)
-      and holdfast.locate(g.id) is not null
+      and (holdfast.locate(g.id, g.queue) is not null
+           or exists (select from holdfast.alias a where a.part = holdfast.part_of(g.id) and a.id = g.id and a.queue = g.queue))
     union
     select leased.id
     from holdfast.lease l
     cross join lateral unnest(l.ids) leased(id)
-    join unnest(known_before.ids) g(id) on g.id = leased.id
+    join given g on g.id = leased.id and g.queue = l.queue
     where not exists (select from holdfast.job j where j.part = l.part and j.id = leased.id))
 $$;
 
@@ -786,7 +814,8 @@ begin
     select leased.id
     from holdfast.lease l
     cross join lateral unnest(l.ids) leased(id)
-    join unnest(take_back.ids) s(id) on s.id = leased.id);
+    join unnest(take_back.ids) s(id) on s.id = leased.id
+    join holdfast.job j on j.part = any(array[holdfast.part_of(s.id)]) and j.id = s.id and j.queue = l.queue);
   if cardinality(v_known) > 0 then
     with removed as (
       delete from holdfast.job j
@@ -961,6 +990,7 @@ begin
   if exists (select from holdfast.queue q where q.name = copied.queue and q.adopted is not null) then
     perform holdfast.refuse_adopted(queue);
   end if;
+  perform holdfast.refuse_elsewhere(queue);
   insert into holdfast.tally (part, queue, kind, queued, enqueued)
   select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs, c.jobs
   from unnest(kinds, counts) c(kind, jobs);
@@ -972,6 +1002,34 @@ begin
     perform holdfast.apply_settings(queue);
   end if;
   perform holdfast.wake(array[copied.queue], (select sum(jobs) from unnest(counts) jobs)::bigint);
+end
+$$;
+
+-- refuse_elsewhere: refuse jobs of a queue that were written into parts where nobody looks for them. Not seen when a
+-- row is written: a queue's part costs as much as all that is looked at there.
+create or replace function holdfast.refuse_elsewhere(queue text)
+returns void
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_base   constant smallint := holdfast.queue_part(queue);
+  v_fanout constant integer := coalesce((select q.fanout from holdfast.queue q where q.name = refuse_elsewhere.queue), 1);
+  v_id     uuid;
+begin
+  select j.id into v_id
+  from generate_series(v_fanout, 63) step
+  cross join lateral (
+    select x.id from holdfast.job x
+    where x.part = ((v_base + step) % 64)::smallint and x.queue = refuse_elsewhere.queue and x.pos is not null
+    limit 1
+  ) j
+  limit 1;
+  if found then
+    perform holdfast.refuse('HF206', format('part %s of job %s is not one of queue %L', holdfast.part_of(v_id), v_id, queue), null,
+      format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
+  end if;
 end
 $$;
 
@@ -1164,7 +1222,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if new.run_at between '0001-01-02 00:00Z' and '9999-12-30 00:00Z' and new.created_at between '2000-01-01 00:00Z' and '9999-12-30 00:00Z'
-     and new.max_attempts >= 1 and new.part between 0 and 63 and holdfast.queue_ok(new.queue)
+     and new.max_attempts >= 1 and new.part between 0 and 63 and new.part = holdfast.part_of(new.id) and holdfast.queue_ok(new.queue)
      and length(new.kind) between 1 and 200 and holdfast.is_name(new.kind)
      and new.tenant is null and new.subject is null and new.headers is null
      and pg_column_size(new.payload) <= 4000 and octet_length(new.payload::text) <= 300 then
@@ -1183,6 +1241,10 @@ begin
   if new.max_attempts < 1 or not new.part between 0 and 63 then
     perform holdfast.refuse('HF204', format('max_attempts %s or part %s is out of range', new.max_attempts, new.part), null,
       'max_attempts is a whole number from 1; part is that of the queue, holdfast.queue_part(queue).');
+  end if;
+  if holdfast.part_of(new.id) <> new.part then
+    perform holdfast.refuse('HF206', format('id %s carries part %s, and the row has part %s', new.id, holdfast.part_of(new.id), new.part), null,
+      format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', new.queue));
   end if;
   perform holdfast.check_items(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('kind', new.kind, 'queue', new.queue, 'subject', new.subject))
     || jsonb_build_object('payload', new.payload, 'headers', new.headers)));

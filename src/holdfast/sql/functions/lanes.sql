@@ -324,6 +324,14 @@ begin
 end
 $$;
 
+-- lane_part: the part in which a lane is.
+create or replace function holdfast.lane_part(queue text, lane text)
+returns smallint
+language sql stable
+as $$
+  select holdfast.home(lane_part.queue, coalesce((select q.fanout from holdfast.queue q where q.name = lane_part.queue), 1), lane_part.lane, null, null)
+$$;
+
 -- lane_set: settle how a lane behaves; a null setting goes back to the queue's.
 -- settings: limit, on_failure (skip, retry, halt), rate_limit, rate_period (seconds), halted (false resumes).
 create or replace function holdfast.lane_set(queue text, lane text, settings jsonb, actor text default null)
@@ -334,7 +342,6 @@ as $$
 #variable_conflict use_column
 declare
   v_field  text;
-  v_fanout integer;
   v_part   smallint;
 begin
   perform holdfast.named('queue', queue, 120);
@@ -348,8 +355,8 @@ begin
     perform holdfast.refuse('HF221', format('lane setting %L is unknown', v_field), null,
       'Settings are: limit, on_failure, rate_limit, rate_period, halted.');
   end if;
-  select coalesce(max(q.fanout), 1) into v_fanout from holdfast.queue q where q.name = lane_set.queue;
-  v_part := case when v_fanout = 1 then holdfast.queue_part(queue) else holdfast.fanned_part(queue, v_fanout, jsonb_build_object('lane', lane), 0) end;
+  lock table holdfast.job in row exclusive mode;   -- from here on the queue's fanout does not change
+  v_part := holdfast.lane_part(queue, lane);
   insert into holdfast.lane (part, queue, name) values (v_part, lane_set.queue, lane_set.lane) on conflict do nothing;
   begin
     update holdfast.lane l
@@ -385,7 +392,8 @@ declare
   v_halt uuid;
   held   record;
 begin
-  select l.part into v_part from holdfast.lane l where l.queue = lane_release.queue and l.name = lane_release.lane;
+  select l.part into v_part from holdfast.lane l
+  where l.part = holdfast.lane_part(lane_release.queue, lane_release.lane) and l.queue = lane_release.queue and l.name = lane_release.lane;
   if not found then
     return query select 'unknown', null::uuid, null::text;
     return;

@@ -15,7 +15,12 @@ begin
     return query select j.* from holdfast.adopted_by_ids(array[v_id]) j;
     return;
   end if;
-  return query select j.* from holdfast.own_jobs j where j.part = holdfast.part_of(v_id) and j.id = v_id limit 1;
+  -- of an id that ended more than once, the one that a retry would take
+  return query
+    select j.* from holdfast.own_jobs j
+    where j.part = holdfast.part_of(v_id) and j.id = v_id
+    order by j.ended_at is null desc, j.state = 'dead' desc, j.ended_at desc
+    limit 1;
 end
 $$;
 
@@ -351,6 +356,7 @@ declare
   v_count bigint;
   v_since timestamptz;
   v_outside boolean;
+  v_problem text;
   j       holdfast.job;
   e       holdfast.ended;
   other   record;
@@ -360,7 +366,8 @@ begin
     return holdfast.explain_adopted(id, v_now);
   end if;
   if not found then
-    select x.* into e from holdfast.ended x where x.part = holdfast.part_of(v_id) and x.id = v_id;
+    select x.* into e from holdfast.ended x where x.part = holdfast.part_of(v_id) and x.id = v_id
+    order by x.state = 'dead' desc, x.ended_at desc limit 1;
     return case
       when e.id is null then format('There is no job %s: it never existed, or it is done and its queue keeps no history.', id)
       when e.state = 'dead' then format('Dead since %s after attempt %s of %s: %s', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
@@ -371,7 +378,7 @@ begin
   end if;
 
   if j.token is not null then
-    select l.outside into v_outside from holdfast.lease l where l.token = j.token and l.outside limit 1;
+    select bool_or(l.outside), max(l.problem) into v_outside, v_problem from holdfast.lease l where l.token = j.token and l.open;
     return case
       when v_outside and j.lease_until > v_now then format('Waits for an answer from %s until %s, attempt %s of %s.', j.worker,
         to_char(j.lease_until, 'YYYY-MM-DD HH24:MI:SS TZ'), j.attempt, j.max_attempts)
@@ -380,6 +387,8 @@ begin
       when j.kind = any(holdfast.asked_kinds(v_now)) then format(
         'The lease of %s ran out %s ago; a worker of kind %s looks whether the work is done before it runs again.',
         j.worker, date_trunc('second', v_now - j.lease_until), j.kind)
+      when v_problem is not null then format('The lease of %s ran out %s ago; it cannot be taken back (%s).',
+        j.worker, date_trunc('second', v_now - j.lease_until), v_problem)
       when v_outside then format('No answer came from %s until %s ago; the next reap takes the job back.',
         j.worker, date_trunc('second', v_now - j.lease_until))
       else format('The lease of %s ran out %s ago; the next reap takes the job back.', j.worker, date_trunc('second', v_now - j.lease_until))
@@ -497,6 +506,9 @@ begin
   end if;
   if j.pos is null then
     return 'Due; it enters the ready order with the next claim or upkeep.';
+  end if;
+  if j.pos < holdfast.front(j.part, j.queue, j.priority) then
+    return 'Its place is behind the point where claims start, as after a long transaction or a restore; upkeep moves it within a minute.';
   end if;
   if v_queue.fair then
     select count(*) into v_count

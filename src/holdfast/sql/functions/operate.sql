@@ -84,8 +84,9 @@ as $$
       reason => coalesce(retried.reason, 'retried by ' || retried.actor)) a)
 $$;
 
--- revive: queue ended jobs again; which. as_before: only cancelled ones, with the time they were to run at and
--- the attempts they had.
+-- revive: queue ended jobs again; which, by the ids they had. as_before: only cancelled ones, with the time they
+-- were to run at and the attempts they had. Of an id that ended more than once it takes the last, a dead one first,
+-- and leaves the others. A job goes where its queue keeps it by now: the part in its id follows.
 create or replace function holdfast.revive(
   ids uuid[], reason text, actor text, delay interval default null, as_before boolean default false)
 returns uuid[]
@@ -100,63 +101,89 @@ declare
   back     record;
 begin
   -- Written in the order of keys, as by an enqueue, but placed in the order in which they ended. Places are drawn
-  -- under the table's lock: floors rely on it.
+  -- under the table's lock: floors rely on it. From here on no queue's fanout changes.
   lock table holdfast.job in row exclusive mode;
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     perform from holdfast.ended e where e.part = v_part and e.id = any(ids) order by e.id for update;
     v_places := array(
       select nextval('holdfast.pos') from holdfast.ended e where e.part = v_part and e.id = any(ids));
     with ended as materialized (
-      select e.*, row_number() over (order by e.ended_at, e.id) as nth, l.halted_by = e.id as halts, case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
-      from holdfast.ended e
-      left join holdfast.lane l on l.part = e.part and l.queue = e.queue and l.name = e.lane
-      where e.part = v_part and e.id = any(ids) and (not as_before or e.state = 'cancelled')
+      select e.*, row_number() over (order by e.ended_at, e.id) as nth, e.tableoid as in_table, e.ctid as in_row, h.part as home, holdfast.free_id(e.id, h.part) as new_id,
+             q.fair, q.by_kind, l.halted_by = e.id as halts,
+             case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
+      from (
+        select distinct on (x.id) x.*, x.tableoid, x.ctid
+        from holdfast.ended x
+        where x.part = v_part and x.id = any(ids) and (not as_before or x.state = 'cancelled')
+        order by x.id, x.state = 'dead' desc, x.ended_at desc
+      ) e
+      left join holdfast.queue q on q.name = e.queue
+      cross join lateral (select holdfast.home(e.queue, coalesce(q.fanout, 1), e.lane, e.key, e.id) as part) h
+      left join holdfast.lane l on l.part = h.part and l.queue = e.queue and l.name = e.lane
     ), queued as (
       insert into holdfast.job (
         part, id, queue, kind, priority, attempt, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
         error, reason, headers, payload, by_kind, lane_seq, pos)
-      select e.part, e.id, e.queue, e.kind, e.priority, case when as_before then e.attempt else 0 end, e.max_attempts, e.due, e.created_at, e.key, e.lane,
-             coalesce(e.tenant, case when q.fair then '' end), e.subject, e.lease_for,
+      select e.home, e.new_id, e.queue, e.kind, e.priority, case when as_before then e.attempt else 0 end, e.max_attempts, e.due, e.created_at, e.key, e.lane,
+             coalesce(e.tenant, case when e.fair then '' end), e.subject, e.lease_for,
              case when as_before then e.error end, coalesce(revive.reason, 'retried by ' || revive.actor), e.headers, e.payload,
-             coalesce(q.by_kind, false),
+             coalesce(e.by_kind, false),
              case
                when e.lane is null or e.due > v_now then null
                -- the job that halted its lane goes first in it again
                when e.halts then coalesce((
                  select j.lane_seq - 1 from holdfast.job j
-                 where j.part = e.part and j.queue = e.queue and j.lane = e.lane and j.lane_seq is not null
+                 where j.part = e.home and j.queue = e.queue and j.lane = e.lane and j.lane_seq is not null
                  order by j.lane_seq limit 1), v_places[e.nth])
                else v_places[e.nth]
              end,
              case when e.due <= v_now then v_places[e.nth] end
       from ended e
-      left join holdfast.queue q on q.name = e.queue
+      where e.home is not null
       order by e.queue collate "C", e.kind collate "C", e.key collate "C", e.nth
       on conflict do nothing
-      returning id, queue, kind, lane
+      returning id
+    ), back as materialized (
+      select e.* from queued q join ended e on e.new_id = q.id
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
-      select v_part, e.queue, e.kind, count(*), -count(*) filter (where e.state = 'dead'),
-             -count(*) filter (where e.state = 'cancelled'), -count(*) filter (where e.state = 'archived')
-      from queued q
-      join ended e on e.id = q.id
-      group by e.queue, e.kind
+      select x.part, x.queue, x.kind, sum(x.queued), sum(x.dead), sum(x.cancelled), sum(x.archived)
+      from (
+        select b.part, b.queue, b.kind, 0 as queued, -(b.state = 'dead')::integer as dead,
+               -(b.state = 'cancelled')::integer as cancelled, -(b.state = 'archived')::integer as archived
+        from back b
+        union all
+        select b.home, b.queue, b.kind, 1, 0, 0, 0 from back b
+      ) x
+      group by x.part, x.queue, x.kind
     ), grouped as (
       insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
-      select v_part, e.fingerprint, e.kind, e.queue, -count(*)
-      from queued q
-      join ended e on e.id = q.id
-      where e.state = 'dead'
-      group by e.fingerprint, e.kind, e.queue
+      select v_part, b.fingerprint, b.kind, b.queue, -count(*)
+      from back b
+      where b.state = 'dead'
+      group by b.fingerprint, b.kind, b.queue
+    ), gone as (
+      delete from holdfast.ended e
+      using back b
+      where e.part = v_part and e.id = b.id and e.tableoid = b.in_table and e.ctid = b.in_row
+    ), told as (
+      select holdfast.note_jobs(case when as_before then 'undone' else 'retried' end, b.home, array_agg(b.new_id), array_agg(b.queue),
+        array_agg(b.kind), 'queued', revive.actor, revive.reason, v_now,
+        array_agg(case when b.new_id <> b.id then jsonb_build_object('was', b.id) end)) as noted
+      from back b
+      group by b.home
     )
-    select array_agg(q.id) as ids, array_agg(distinct q.queue) as queues, array_agg(q.queue) as told, array_agg(q.kind) as kinds
+    select array_agg(b.id) as ids, array_agg(distinct b.queue) as queues, (select count(t.noted) from told t) as told,
+           array_agg(b.id) filter (where b.new_id <> b.id) as old_ids, array_agg(b.new_id) filter (where b.new_id <> b.id) as new_ids,
+           array_agg(b.queue) filter (where b.new_id <> b.id) as old_queues
     into back
-    from queued q;
+    from back b;
     continue when back.ids is null;
-    perform holdfast.note_jobs(case when as_before then 'undone' else 'retried' end, v_part, back.ids, back.told, back.kinds, 'queued', actor, reason, v_now);
     v_done := v_done || back.ids;
-    delete from holdfast.ended e where e.part = v_part and e.id = any(back.ids);
-    perform holdfast.resume_lanes(v_part, back.ids, v_now);
+    if back.old_ids is not null then
+      perform holdfast.rename_jobs(back.old_ids, back.new_ids, back.old_queues);
+    end if;
+    perform holdfast.resume_lanes(back.ids, v_now);
     perform holdfast.wake(back.queues, cardinality(back.ids));
   end loop;
   return v_done;
@@ -249,11 +276,12 @@ begin
           lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else d.lease_for end,
           reason       = coalesce(edit.reason, 'edited by ' || edit.actor, d.reason)
       from (
-        select x.id, holdfast.kept_of(to_jsonb(x), changes) as was
+        select distinct on (x.id) x.id, x.ctid as in_row, holdfast.kept_of(to_jsonb(x), changes) as was
         from holdfast.dead x
         where x.part = v_part and x.id = any(v_stored)
+        order by x.id, x.ended_at desc
       ) o
-      where d.part = v_part and d.id = o.id
+      where d.part = v_part and d.id = o.id and d.ctid = o.in_row
       returning d.id, d.queue, d.kind, o.was
     )
     select array_agg(e.id) as ids, array_agg(e.queue) as told, array_agg(e.kind) as kinds, array_agg(e.was) as was into waiting
@@ -268,7 +296,7 @@ end
 $$;
 
 -- move: put waiting or dead jobs into another queue. The part inside an id changes with the queue, so
--- new_id is the job's id from now on; every lookup still understands the old one.
+-- new_id is the job's id from now on; every lookup still understands the old one, while the job is kept.
 create or replace function holdfast.move(ids uuid[], queue text, reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text, new_id uuid)
 language plpgsql security definer
@@ -299,6 +327,7 @@ declare
   v_target holdfast.queue;
   v_part   smallint;
   v_to     smallint;
+  v_new    uuid;
   v_moved  boolean;
   v_kind   text;
   v_from   text;
@@ -307,17 +336,20 @@ declare
   dead     record;
   these    record;
 begin
+  lock table holdfast.job in row exclusive mode;   -- from here on the target's fanout does not change
   select q.* into v_target from holdfast.queue q where q.name = moved.queue;
   if v_target.adopted is not null then
     perform holdfast.refuse_adopted(queue);
   end if;
-  for these in select u.id from unnest(stored) u(id) order by u.id loop
+  for these in select distinct u.id from unnest(stored) u(id) order by u.id loop
+    v_moved := null;
     v_part := holdfast.part_of(these.id);
     select j.* into job from holdfast.job j
     where j.part = v_part and j.id = these.id and j.token is null and j.queue <> moved.queue for update;
     if found then
-      v_to := case when coalesce(v_target.fanout, 1) = 1 then holdfast.queue_part(queue)
-                   else holdfast.fanned_part(queue, v_target.fanout, jsonb_build_object('lane', job.lane, 'key', job.key, 'id', these.id), 0) end;
+      v_to := holdfast.home(moved.queue, coalesce(v_target.fanout, 1), job.lane, job.key, these.id);
+      continue when v_to is null;   -- it has a key and a lane, and the queue is fanned out
+      v_new := holdfast.free_id(these.id, v_to);
       -- deleted first: in a queue of the same part the id stays as it is
       begin
         delete from holdfast.job j where j.part = v_part and j.id = these.id;
@@ -325,7 +357,7 @@ begin
           part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
           lease_for, error, reason, headers, payload, by_kind, lane_seq, pos)
         values (
-          v_to, holdfast.stamp(these.id, v_to), moved.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
+          v_to, v_new, moved.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
           job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
           job.lease_for, job.error, coalesce(moved.reason, 'moved by ' || moved.actor, job.reason), job.headers, job.payload,
           coalesce(v_target.by_kind, false),
@@ -350,18 +382,22 @@ begin
         perform holdfast.wake(array[moved.queue], 1);
       end if;
     else
-      v_to := holdfast.queue_part(queue);
-      select d.queue, d.kind, d.fingerprint into dead from holdfast.dead d
-      where d.part = v_part and d.id = these.id and d.queue <> moved.queue for update;
+      -- of an id that died more than once, the last
+      select d.queue, d.kind, d.fingerprint, d.lane, d.key, d.ctid as in_row into dead from holdfast.dead d
+      where d.part = v_part and d.id = these.id and d.queue <> moved.queue
+      order by d.ended_at desc limit 1 for update;
       if found then
+        v_to := holdfast.home(moved.queue, coalesce(v_target.fanout, 1), dead.lane, dead.key, these.id);
+        continue when v_to is null;
+        v_new := holdfast.free_id(these.id, v_to);
         update holdfast.dead d
-        set part = v_to, id = holdfast.stamp(these.id, v_to), queue = moved.queue, reason = coalesce(moved.reason, d.reason)
-        where d.part = v_part and d.id = these.id;
+        set part = v_to, id = v_new, queue = moved.queue, reason = coalesce(moved.reason, d.reason)
+        where d.part = v_part and d.id = these.id and d.ctid = dead.in_row;
         insert into holdfast.tally (part, queue, kind, dead)
         values (v_part, dead.queue, dead.kind, -1), (v_to, moved.queue, dead.kind, 1);
         insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
         values (v_part, dead.fingerprint, dead.kind, dead.queue, -1), (v_to, dead.fingerprint, dead.kind, moved.queue, 1);
-        perform holdfast.resume_lanes(v_part, array[these.id], v_now);
+        perform holdfast.resume_lanes(array[these.id], v_now);
         v_moved := true;
         v_kind := dead.kind;
         v_from := dead.queue;
@@ -369,15 +405,13 @@ begin
       end if;
     end if;
     if v_moved then
-      perform holdfast.note_jobs('moved', v_to, array[holdfast.stamp(these.id, v_to)], array[moved.queue], array[v_kind],
+      perform holdfast.note_jobs('moved', v_to, array[v_new], array[moved.queue], array[v_kind],
         v_state, actor, reason, v_now, array[jsonb_build_object('from', v_from, 'was', these.id)]);
-      update holdfast.attempt a set part = v_to, id = holdfast.stamp(these.id, v_to)
-      where a.part = v_part and a.id = these.id;
+      perform holdfast.rename_jobs(array[these.id], array[v_new], array[v_from]);
       id := these.id;
-      new_id := holdfast.stamp(these.id, v_to);
+      new_id := v_new;
       return next;
     end if;
-    v_moved := null;
   end loop;
 end
 $$;
@@ -440,7 +474,7 @@ begin
     continue when these.ids is null;
     perform holdfast.note_jobs('archived', v_part, these.ids, these.queues, these.kinds, 'archived', actor, reason, holdfast.now());
     v_done := v_done || these.ids;
-    perform holdfast.resume_lanes(v_part, these.ids, holdfast.now());
+    perform holdfast.resume_lanes(these.ids, holdfast.now());
   end loop;
   return v_done;
 end
@@ -511,7 +545,7 @@ begin
     v_done := v_done || gone.ids;
     perform holdfast.note_jobs('purged', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
-    perform holdfast.resume_lanes(v_part, gone.ids, v_now);
+    perform holdfast.resume_lanes(gone.ids, v_now);
     if gone.keys is not null then
       perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
     end if;
@@ -613,53 +647,146 @@ begin
 end
 $$;
 
--- resume_lanes: a dead job that halted its lane was dealt with; the lane goes on.
-create or replace function holdfast.resume_lanes(part smallint, ids uuid[], at timestamptz)
+-- resume_lanes: dead jobs that halted their lanes were dealt with; the lanes go on. A lane may be in another part
+-- than the job that halted it, if its queue was fanned out since.
+create or replace function holdfast.resume_lanes(ids uuid[], at timestamptz)
 returns void
 language plpgsql
 as $$
 #variable_conflict use_column
-declare
-  lanes record;
 begin
-  with resumed as (
-    update holdfast.lane l
-    set halted_by = null
-    where l.part = resume_lanes.part and l.halted_by = any(ids)
-    returning l.queue, l.name
-  )
-  select array_agg(r.queue) as queues, array_agg(r.name) as names into lanes from resumed r;
-  if lanes.names is not null then
-    perform holdfast.unblock(part, lanes.queues, lanes.names, at);
-  end if;
+  perform holdfast.unblock(r.part, array_agg(r.queue), array_agg(r.name), resume_lanes.at)
+  from holdfast.resumed_lanes(ids) r
+  group by r.part;
 end
 $$;
 
--- locate: the id a job is stored under. It differs from the one given if the job was moved since.
-create or replace function holdfast.locate(id uuid)
+create or replace function holdfast.resumed_lanes(ids uuid[])
+returns table (part smallint, queue text, name text)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  return query
+    update holdfast.lane l
+    set halted_by = null
+    where l.halted_by = any(ids)
+    returning l.part, l.queue, l.name;
+end
+$$;
+
+-- locate: the id a job is stored under, null if there is none. It differs from the one given if the job was moved
+-- since, or if its queue is fanned out and the id was made before its part was known. An id with the same number and
+-- another part is otherwise another job's. queue: only a job of this queue will do.
+create or replace function holdfast.locate(id uuid, queue text default null)
 returns uuid
 language plpgsql stable
 as $$
 #variable_conflict use_column
+declare
+  v_id   uuid := id;
+  v_next uuid;
 begin
   if holdfast.part_of(id) >= 64 then
     return id;   -- of an adopted table, where ids do not change
   end if;
-  if exists (select from holdfast.job j where j.part = holdfast.part_of(locate.id) and j.id = locate.id)
-     or exists (select from holdfast.ended e where e.part = holdfast.part_of(locate.id) and e.id = locate.id) then
-    return id;
+  for hop in 1 .. 64 loop
+    if exists (select from holdfast.job j where j.part = holdfast.part_of(v_id) and j.id = v_id and (locate.queue is null or hop > 1 or j.queue = locate.queue))
+       or exists (select from holdfast.ended e where e.part = holdfast.part_of(v_id) and e.id = v_id and (locate.queue is null or hop > 1 or e.queue = locate.queue)) then
+      return v_id;
+    end if;
+    select a.stored into v_next from holdfast.alias a
+    where a.part = holdfast.part_of(v_id) and a.id = v_id and (locate.queue is null or hop > 1 or a.queue = locate.queue);
+    exit when not found;
+    v_id := v_next;
+  end loop;
+  if not exists (select from holdfast.queue q where q.fanout > 1) then
+    return null;
   end if;
   -- Probed one by one: two conditions joined by `or` could be answered by reading both tables.
   return (
     select f.id
     from (select holdfast.stamp(locate.id, p::smallint) as id, p::smallint as part from generate_series(0, 63) p) s
     cross join lateral (
-      (select j.id from holdfast.job j where j.part = s.part and j.id = s.id limit 1)
+      (select j.id, j.queue from holdfast.job j where j.part = s.part and j.id = s.id limit 1)
       union all
-      (select e.id from holdfast.ended e where e.part = s.part and e.id = s.id limit 1)
+      (select e.id, e.queue from holdfast.ended e where e.part = s.part and e.id = s.id limit 1)
     ) f
+    where case when locate.queue is null then holdfast.queue_part(f.queue) = holdfast.part_of(locate.id) else f.queue = locate.queue end
     limit 1);
 end
+$$;
+
+-- rename_jobs: put on record that jobs have other ids from now on, so that the old ones are understood. Their failed
+-- attempts stay with them. queues are those they had the old ids in. Parallel arrays.
+create or replace function holdfast.rename_jobs(old_ids uuid[], new_ids uuid[], queues text[])
+returns void
+language sql
+as $$
+  insert into holdfast.alias as a (part, id, queue, stored, at)
+  select holdfast.part_of(u.old_id), u.old_id, u.queue, u.new_id, holdfast.now()
+  from unnest(old_ids, new_ids, queues) u(old_id, new_id, queue)
+  where u.old_id <> u.new_id
+  on conflict (part, id) do update set queue = excluded.queue, stored = excluded.stored, at = excluded.at;
+  -- whoever comes back to an id it had must not go round in circles
+  delete from holdfast.alias a
+  using unnest(old_ids, new_ids) u(old_id, new_id)
+  where a.part = any(array[holdfast.part_of(u.new_id)]) and a.id = u.new_id and u.old_id <> u.new_id;
+  update holdfast.attempt a
+  set part = holdfast.part_of(u.new_id), id = u.new_id
+  from unnest(old_ids, new_ids) u(old_id, new_id)
+  where a.part = any(array[holdfast.part_of(u.old_id)]) and a.id = u.old_id and u.old_id <> u.new_id;
+$$;
+
+-- forget_aliases: old ids of jobs that are gone are forgotten after an hour, in which a repeat of their enqueue may
+-- come. Those of jobs that are there go to the end of the line.
+create or replace function holdfast.forget_aliases(most integer default 500)
+returns bigint
+language plpgsql
+as $$
+declare
+  v_gone bigint;
+begin
+  with old as materialized (
+    select a.part, a.id, a.stored
+    from holdfast.alias a
+    where a.at < holdfast.now() - interval '1 hour'
+    order by a.at
+    limit most
+    for update skip locked
+  ), judged as materialized (
+    select o.part, o.id,
+           exists (select from holdfast.job j where j.part = holdfast.part_of(o.stored) and j.id = o.stored)
+           or exists (select from holdfast.ended e where e.part = holdfast.part_of(o.stored) and e.id = o.stored)
+           or exists (select from holdfast.alias n where n.part = holdfast.part_of(o.stored) and n.id = o.stored) as there
+    from old o
+  ), kept as (
+    update holdfast.alias a set at = holdfast.now()
+    from judged j
+    where j.there and a.part = j.part and a.id = j.id
+  ), gone as (
+    delete from holdfast.alias a
+    using judged j
+    where not j.there and a.part = j.part and a.id = j.id
+    returning 1
+  )
+  select count(*) into v_gone from gone;
+  return v_gone;
+end
+$$;
+
+-- free_id: the id for a job that comes into this part: the same number, unless another job has it there.
+create or replace function holdfast.free_id(id uuid, part smallint)
+returns uuid
+language sql volatile
+as $$
+  select case
+    when part is null or holdfast.part_of(id) = part then id
+    when exists (select from holdfast.job j where j.part = free_id.part and j.id = holdfast.stamp(free_id.id, free_id.part))
+      or exists (select from holdfast.ended e where e.part = free_id.part and e.id = holdfast.stamp(free_id.id, free_id.part))
+      then holdfast.id_in(part)
+    else holdfast.stamp(id, part)
+  end
 $$;
 
 create or replace function holdfast.located(ids uuid[])
@@ -685,7 +812,12 @@ as $$
       when j.state is null then format('there is no job %s', u.id)
       when holdfast.part_of(u.stored) >= 64 and verbed not in ('retried', 'cancelled') then
         format('job %s is a row of an adopted table and cannot be %s', u.id, verbed)
+      when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') and j.key is not null and j.lane is not null
+        and exists (select from holdfast.queue q where q.name = j.queue and q.fanout > 1) then
+        format('queue %L is fanned out: a job there has a key or a lane, not both', j.queue)
       when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') then format('a live job has the same key %L', j.key)
+      when verbed = 'moved' and j.state in ('queued', 'dead') and j.key is not null and j.lane is not null then
+        'it is there already, a live job there has the same key, or that queue is fanned out and its jobs have a key or a lane, not both'
       when verbed = 'moved' and j.state in ('queued', 'dead') then 'it is there already, or a live job there has the same key'
       when verbed = 'purged' and j.state = 'leased' then format('job %s is leased by %s and cannot be purged; cancel it first', u.id, j.worker)
       else format('job %s is %s and cannot be %s', u.id, j.state, verbed)

@@ -270,13 +270,19 @@ begin
     select x.was
     from unnest(ids) with ordinality u(id, nth)
     left join (
-      select j.id, case when o.verb = 'move' then j.queue when j.token is null then 'queued' else 'leased' end as was
-      from holdfast.job j
-      where j.part = any(v_parts) and j.id = any(ids) and o.verb in ('cancel', 'move')
-      union all
-      select e.id, case when o.verb = 'move' then e.queue else e.state end
-      from holdfast.ended e
-      where e.part = any(v_parts) and e.id = any(ids) and o.verb in ('retry', 'archive', 'move')
+      -- one for each id, also of those that ended more than once: the one that the verb takes
+      select distinct on (y.id) y.id, y.was
+      from (
+        select j.id, case when o.verb = 'move' then j.queue when j.token is null then 'queued' else 'leased' end as was,
+               null::text as state, null::timestamptz as ended_at
+        from holdfast.job j
+        where j.part = any(v_parts) and j.id = any(ids) and o.verb in ('cancel', 'move')
+        union all
+        select e.id, case when o.verb = 'move' then e.queue else e.state end, e.state, e.ended_at
+        from holdfast.ended e
+        where e.part = any(v_parts) and e.id = any(ids) and o.verb in ('retry', 'archive', 'move')
+      ) y
+      order by y.id, y.ended_at is null desc, y.state = 'dead' desc, y.ended_at desc
     ) x on x.id = u.id
     order by u.nth);
   if o.verb = 'retry' then
@@ -287,7 +293,7 @@ begin
         select to_jsonb(e) - '{part,id,queue,kind,key,lane,tenant,subject,headers,payload,created_at}'::text[] as said
         from holdfast.ended e
         where e.part = holdfast.part_of(u.id) and e.id = u.id
-        order by e.ended_at desc
+        order by e.state = 'dead' desc, e.ended_at desc
         limit 1) x on true
       order by u.nth);
   end if;

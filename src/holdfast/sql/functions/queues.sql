@@ -23,6 +23,10 @@ begin
       'Settings are: ' || array_to_string(v_known, ', ') || '.');
   end if;
 
+  if settings ? 'fanout' and (settings ->> 'fanout') is distinct from coalesce((
+       select q.fanout::text from holdfast.queue q where q.name = queue_set.queue), '1') then
+    perform holdfast.still_jobs(queue);   -- before the queue's row, as everybody does
+  end if;
   -- Made or marked as somebody's in one statement: what nobody set up may be forgotten at any moment.
   insert into holdfast.queue as q (name, set_at) values (queue_set.queue, holdfast.now())
   on conflict (name) do update set set_at = excluded.set_at
@@ -32,7 +36,7 @@ begin
       'Ended jobs keep the part they lived in.');
   end if;
   if settings ? 'fanout' and (settings ->> 'fanout') is distinct from old.fanout::text
-     and exists (select from holdfast.jobs j where j.queue = queue_set.queue and j.state in ('queued', 'leased')) then
+     and holdfast.has_jobs(queue, old.fanout) then
     perform holdfast.refuse('HF221', format('fanout of queue %L cannot change while it holds live jobs', queue), null,
       'Pause producers, let it drain, then change it.');
   end if;
@@ -61,6 +65,9 @@ begin
       'Counts are whole numbers, durations are seconds (a year at most, keep_done a hundred), rate_limit and rate_period go together.');
   end;
 
+  if new.fanout <> old.fanout then
+    perform holdfast.move_lanes(queue, new.fanout);
+  end if;
   if new.by_kind and not old.by_kind or new.fair and not old.fair or new.lease_limit is not null and old.lease_limit is null then
     perform holdfast.apply_settings(queue);
     insert into holdfast.redo (queue) values (queue_set.queue);
@@ -68,6 +75,55 @@ begin
   perform holdfast.note('queue_set', actor, null, queue, jsonb_build_object('settings', settings));
   return query select q.* from holdfast.queues q where q.queue = queue_set.queue;
 end
+$$;
+
+-- still_jobs: wait until nobody writes jobs, and let nobody write any until the caller's transaction ends. For two
+-- seconds: everybody waits behind it.
+create or replace function holdfast.still_jobs(queue text)
+returns void
+language plpgsql
+set lock_timeout = '2s'
+as $$
+begin
+  lock table holdfast.job in share row exclusive mode;
+exception when lock_not_available then
+  perform holdfast.refuse('HF409', format('fanout of queue %L cannot change: a transaction that writes jobs has been open for two seconds', queue), null,
+    'Where a job with a key or a lane lives depends on it. End long transactions, or try again when there are none.');
+end
+$$;
+
+-- has_jobs: whether a queue holds live jobs: ready or leased, waiting for their time, behind others or held back.
+create or replace function holdfast.has_jobs(queue text, fanout integer)
+returns boolean
+language sql stable
+set enable_seqscan = off
+as $$
+  select exists (
+    select
+    from generate_series(0, fanout - 1) step
+    cross join lateral (select ((holdfast.queue_part(has_jobs.queue) + step) % 64)::smallint as part) p
+    where exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.pos is not null)
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.pos is null and not j.blocked)
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.lane_seq is not null)
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.follow)
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.strike is not null))
+$$;
+
+-- move_lanes: settings and starts of a queue's lanes go to the parts where the lanes are from now on.
+create or replace function holdfast.move_lanes(queue text, fanout integer)
+returns void
+language sql
+as $$
+  with gone as (
+    delete from holdfast.lane l where l.queue = move_lanes.queue returning l.*
+  )
+  insert into holdfast.lane (part, queue, name, lane_limit, on_failure, rate_limit, rate_period, halted_by)
+  select distinct on (g.name) holdfast.home(g.queue, move_lanes.fanout, g.name, null, null), g.queue, g.name, g.lane_limit, g.on_failure,
+         g.rate_limit, g.rate_period, g.halted_by
+  from gone g
+  order by g.name, num_nonnulls(g.lane_limit, g.on_failure, g.rate_limit, g.halted_by) > 0 desc;
+  update holdfast.rate_use u set part = holdfast.home(u.queue, move_lanes.fanout, u.lane, null, null)
+  where u.queue = move_lanes.queue and u.lane <> '';
 $$;
 
 -- apply_settings: what the rows themselves carry follows the queue's settings.

@@ -80,7 +80,7 @@ begin
   ended := not exists (select from holdfast.operation_chunk c where c.operation = v_of);
   case v_verb
     when 'retry' then
-      changed := holdfast.put_back(chunk.ids, chunk.was, chunk.ended, v_reason, o.actor);
+      changed := holdfast.put_back(holdfast.located(chunk.ids), chunk.was, chunk.ended, v_reason, o.actor);
     when 'cancel' then
       -- what ran when it was cancelled has lost its lease, and may have done half its work: it stays cancelled
       changed := cardinality(holdfast.revive(

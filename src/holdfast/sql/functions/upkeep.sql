@@ -25,6 +25,7 @@ declare
   v_back   timestamptz;
   v_tokens uuid[];
   v_adopted uuid[];    -- claims of adopted tables
+  v_busy   uuid[] := '{}';   -- claims whose jobs are being settled at this moment: those behind them have their turn
   v_part   smallint;
   v_ids    uuid[];
   v_cuts   timestamptz[];
@@ -43,7 +44,7 @@ begin
       select l.token, l.part
       from holdfast.lease l
       where l.open and l.until <= v_now and (l.until <= v_cut or l.claimed_at >= v_back)
-        and (only_queue is null or l.queue = only_queue)
+        and (only_queue is null or l.queue = only_queue) and l.token <> all(v_busy)
       order by l.until
       limit 200
       for update skip locked
@@ -90,6 +91,7 @@ begin
     from held h;
 
     v_failed := 0;
+    v_busy := v_busy || array(select distinct (e ->> 2)::uuid from jsonb_array_elements(expired.jobs) e);
     for v_part, v_ids, v_tokens, v_cuts in
       select (e -> 0)::smallint, array_agg((e ->> 1)::uuid), array_agg((e ->> 2)::uuid), array_agg((e ->> 3)::timestamptz)
       from jsonb_array_elements(expired.jobs) with ordinality as x(e, nth)
@@ -108,13 +110,79 @@ begin
       ) j;
       continue when v_ids is null;
       v_failed := v_failed + cardinality(v_ids);
+      v_busy := array(select b from unnest(v_busy) b where b <> all(v_tokens));
       return query
         select e.id, e.queue, e.kind, e.worker, e.outcome
-        from holdfast.expire(v_part, v_ids, v_tokens, v_now) e;
+        from holdfast.take_back_expired(v_part, v_ids, v_tokens, v_now) e;
     end loop;
     v_left := v_left - v_failed;
-    exit when expired.closed = 0 and v_failed = 0;   -- all that is left is being settled by others
   end loop;
+end
+$$;
+
+-- take_back_expired: expire jobs of one part; whichever of them cannot be, for whatever reason, stands in no other's
+-- way: its claim says what is wrong and is looked at again in a minute. The caller has locked the rows.
+create or replace function holdfast.take_back_expired(part smallint, ids uuid[], tokens uuid[], at timestamptz)
+returns table (id uuid, queue text, kind text, worker text, outcome text)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_ids     uuid[] := ids;
+  v_problem text;
+begin
+  begin
+    if exists (select from unnest(ids) i where holdfast.part_of(i) <> take_back_expired.part) then
+      v_ids := holdfast.mend_ids(part, ids, at);
+    end if;
+    return query
+      select e.id, e.queue, e.kind, e.worker, e.outcome from holdfast.expire(take_back_expired.part, v_ids, tokens, at) e;
+    return;
+  exception when others then
+    -- a server that is read-only or going away fails whatever comes next: its caller must know
+    if sqlstate like any ('{25%,57%,53%,40%,55%}') then
+      raise;
+    end if;
+    v_problem := format('%s: %s', sqlstate, sqlerrm);
+  end;
+  if cardinality(ids) > 1 then
+    for nth in 1 .. cardinality(ids) loop
+      return query
+        select e.id, e.queue, e.kind, e.worker, e.outcome
+        from holdfast.take_back_expired(take_back_expired.part, ids[nth : nth], tokens[nth : nth], at) e;
+    end loop;
+  else
+    update holdfast.lease l set until = take_back_expired.at + interval '1 minute', problem = left(v_problem, 1000)
+    where l.token = tokens[1] and l.part = take_back_expired.part and l.open;
+  end if;
+end
+$$;
+
+-- mend_ids: give jobs of one part ids that carry it, where they do not; the ids from now on, in the same order.
+create or replace function holdfast.mend_ids(part smallint, ids uuid[], at timestamptz)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_new uuid;
+begin
+  for nth in 1 .. cardinality(ids) loop
+    continue when holdfast.part_of(ids[nth]) = part;
+    v_new := holdfast.stamp(ids[nth], part);
+    if exists (select from holdfast.job j where j.part = mend_ids.part and j.id = v_new) then
+      v_new := holdfast.id_in(part);
+    end if;
+    update holdfast.job j set id = v_new where j.part = mend_ids.part and j.id = ids[nth];
+    perform holdfast.rename_jobs(ids[nth : nth], array[v_new], array[j.queue])
+    from holdfast.job j where j.part = mend_ids.part and j.id = v_new;
+    perform holdfast.note_jobs('mended', part, array[v_new], array[j.queue], array[j.kind], 'leased', 'upkeep',
+      format('its id %s carried part %s and it lies in part %s', ids[nth], holdfast.part_of(ids[nth]), mend_ids.part), at,
+      array[jsonb_build_object('was', ids[nth])])
+    from holdfast.job j where j.part = mend_ids.part and j.id = v_new;
+    ids[nth] := v_new;
+  end loop;
+  return ids;
 end
 $$;
 
@@ -564,6 +632,11 @@ begin
 
   v_pos := coalesce(pg_sequence_last_value('holdfast.pos'), 0);   -- first the place, then the writers
   v_active := holdfast.writers();
+  if v_pos < last.probe_pos or last.swept_at < v_now - interval '1 minute' and v_pos < holdfast.highest_floor() then
+    v_pos := holdfast.catch_up();
+    last.swept_at := '-infinity';
+    last.passed := last.passed || v_active;   -- they may have drawn places from where it was
+  end if;
 
   v_wait := array(select w from unnest(last.probe_wait) w where w = any(v_active));
   if cardinality(v_wait) > 0 and last.probe_at > v_now - patience then
@@ -1077,6 +1150,7 @@ begin
   delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < v_now;
   delete from holdfast.strike s where s.ended_at < v_now - interval '90 days'
     and not exists (select from holdfast.job j where j.strike = s.number);
+  perform holdfast.forget_aliases();
   delete from holdfast.failing f where f.at < v_now - interval '1 hour' or f.at > v_now;
   delete from holdfast.stir s where s.ctid = any(array(
     select x.ctid from holdfast.stir x where x.raised and x.at < v_now - interval '2 minutes' limit most for update skip locked));
