@@ -6,9 +6,16 @@ code that names one page of the documentation. Expected results are values, neve
 duplicate is an `Enqueued`, a lost lease is a `Settled`, until the caller asks for an exception.
 """
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
+
+
+def shell_word(word: str) -> str:
+    """Return a word as a shell takes it, for commands that people copy."""
+    # What looks like an option follows two dashes.
+    return ("-- " if word.startswith("-") else "") + shlex.quote(word)
 
 
 class HoldfastError(Exception):
@@ -241,7 +248,7 @@ class UnknownQueue(HoldfastError):
         super().__init__(
             f"no queue is named {queue!r}{suggestion}",
             fix="See them:  holdfast queue list     Make it:  holdfast queue set "
-            f"{queue} max_attempts=3",
+            f"{shell_word(queue)} max_attempts=3",
         )
         self.queue = queue
 

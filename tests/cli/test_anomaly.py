@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,3 +312,17 @@ def test_a_mute_for_a_while_goes_by_the_clock_of_the_database(holdfast: Run, clo
     answer = holdfast("anomaly", "mute", "late", "--for", "1d")
 
     assert answer.code == 0
+
+
+def test_a_secret_comes_from_a_file_from_standard_input_or_from_the_environment(
+    holdfast: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "secret"
+    kept.write_text("s" * 20 + "\n")
+    by_file = holdfast("webhook", "set", "a", "http://a/", "--secret", f"@{kept}", "--json")
+    monkeypatch.setenv("HOLDFAST_WEBHOOK_SECRET", "e" * 20)
+    by_environment = holdfast("webhook", "set", "b", "http://b/", "--json")
+
+    assert (by_file.code, by_environment.code) == (0, 0)
+    assert client.webhook_target("a") == ("http://a/", "s" * 20)
+    assert client.webhook_target("b") == ("http://b/", "e" * 20)

@@ -65,3 +65,13 @@ def test_without_an_address_it_names_the_embedded_database_and_starts_none(
         "source": "default",
     }
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_with_a_password_comes_from_a_file(
+    run: Run, database: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "url"
+    kept.write_text(f"{database}\n")
+
+    assert run("queue", "list", "--url", f"@{kept}").code == 0
+    assert "No such file" in run("queue", "list", "--url", "@/nowhere").err

@@ -195,7 +195,7 @@ def test_the_printed_link_signs_in(database: str) -> None:
         process.stderr.readline()
         link = process.stderr.readline().split()[-1]
         with httpx.Client(follow_redirects=False) as browser:
-            signed_in = browser.get(link)
+            signed_in = browser.post(link)
             inside = browser.get(f"{url}/v1/queues")
 
     assert (signed_in.status_code, inside.status_code) == (303, 200)

@@ -165,6 +165,7 @@ def test_addresses_that_need_nothing_are_few_and_known() -> None:
         "POST /v1/session",
         "DELETE /v1/session",
         "GET /sign-in",
+        "POST /sign-in",
         "GET /v1/me",
         "GET /readyz",
         "GET /errors/{code}",
@@ -366,11 +367,18 @@ def test_a_link_signs_in_once(serve: Serve, client: Client) -> None:
     link = client.token_create("link", ["admin"], sort="link", expires=600).secret
     server = serve(ways=["token"])
     with server.client() as browser, server.client() as other:
-        first = browser.get("/sign-in", params={"link": link})
+        looked = [
+            browser.head("/sign-in", params={"link": link}),
+            browser.get("/sign-in", params={"link": link}, headers={"Sec-Purpose": "prefetch"}),
+            browser.get("/sign-in", params={"link": link}),
+        ]
+        first = browser.post("/sign-in", params={"link": link})
         inside = browser.get("/v1/me").json()
-        second = other.get("/sign-in", params={"link": link})
+        second = other.post("/sign-in", params={"link": link})
         as_token = other.get("/v1/queues", headers={"Authorization": f"Bearer {link}"})
 
+    assert [(one.status_code, "set-cookie" in one.headers) for one in looked] == [(200, False)] * 3
+    assert '<form method="post"' in looked[-1].text
     assert (first.status_code, first.headers["location"]) == (303, "/")
     cookie = first.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=lax", "Path=/"} <= set(re.split(r"; ", cookie))
@@ -466,7 +474,7 @@ def test_hosts_can_be_named(serve: Serve) -> None:
 def test_only_this_machine_is_let_in_where_nobody_signs_in() -> None:
     def user_from(address: str | None, **settings: Any) -> User | None:
         client = None if address is None else (address, 1)
-        scope = {"type": "http", "headers": [], "client": client}
+        scope = {"type": "http", "headers": [(b"host", b"localhost")], "client": client}
         gate = access.Gate(Settings(**settings), None)
         found: User | None = asyncio.run(gate.user(Request(scope), None))  # type: ignore[arg-type]
         return found
@@ -598,7 +606,13 @@ def test_hosts_and_origins_that_are_none_are_refused(api: Api, odd: str) -> None
     assert (host.status_code, origin.status_code) == (421, 403)
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Forwarded"),
+        *("Via", "CF-Connecting-IP", "True-Client-IP", "X-Original-Forwarded-For"),
+    ],
+)
 def test_what_a_proxy_forwards_is_not_this_machine_asking(
     serve: Serve, api: Api, header: str
 ) -> None:
@@ -633,14 +647,22 @@ def test_a_head_without_end_is_cut_off(server: Serving) -> None:
             flood.sendall(b"x" * 50_000_000)
 
 
-@pytest.mark.parametrize(("proxies", "secure"), [(["127.0.0.0/8"], True), ([], False)])
+@pytest.mark.parametrize(
+    ("headers", "secure"),
+    [
+        ({"X-Forwarded-Proto": "https"}, True),
+        ({"Forwarded": 'for=10.0.0.7;proto="https"'}, True),
+        ({"X-Forwarded-Ssl": "on"}, True),
+        ({"X-Forwarded-Proto": "http"}, False),
+        ({}, False),
+    ],
+)
+@pytest.mark.parametrize("proxies", [["127.0.0.0/8"], []])
 def test_a_cookie_got_by_tls_is_sent_by_tls_only(
-    serve: Serve, client: Client, proxies: list[str], secure: bool
+    serve: Serve, client: Client, proxies: list[str], headers: dict[str, str], secure: bool
 ) -> None:
     token = client.token_create("ada", ["read"])
-    with serve(ways=["token"], proxies=proxies).client(
-        headers={"X-Forwarded-Proto": "https"}
-    ) as browser:
+    with serve(ways=["token"], proxies=proxies).client(headers=headers) as browser:
         answer = browser.post("/v1/session", json={"token": token.secret})
 
     assert ("Secure" in answer.headers["set-cookie"]) == secure

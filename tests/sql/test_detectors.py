@@ -1,5 +1,6 @@
 """Detectors: each is provoked, raised once, explained, delivered, and over when its cause is."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -154,7 +155,7 @@ def _zombie_job(db: Protocol, later: Later, other: Open) -> Iterator[None]:
 @looks_wrong(
     "retry_storm",
     "default: 20 failed jobs come due at once",
-    "holdfast queue pause default",
+    "holdfast queue pause --for 10m --reason 'retry storm' default",
     jobs=20,
 )
 def _retry_storm(db: Protocol, later: Later, other: Open) -> Iterator[None]:
@@ -670,6 +671,24 @@ def test_a_webhook_is_told_what_it_asked_for(db: Protocol, later: Later) -> None
 
     assert told.payload["webhook"] == "all of it"
     assert told.payload["anomaly"]["title"] == "default is 6 m behind"
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "$(touch pwned)", "it's", "`x`; rm -rf ~", "--help", "plain-1", 'a"b\\c']
+)
+def test_a_suggestion_is_what_a_shell_takes(db: Protocol, later: Later, name: str) -> None:
+    quoted = db.value("shell", word=name)
+    said = subprocess.run(
+        ["/bin/sh", "-c", f"printf '%s\\n' {quoted}"], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert said.removeprefix("--\n") == name + "\n"
+    db.put(queue=name)
+    db.pause(name)
+    later(hours=25)
+    assert [one.change for one in detect(db, "paused_long")] == ["raised"]
+    [told] = db.table("select suggestion from holdfast.anomalies")
+    assert told.suggestion == f"holdfast queue resume {quoted}"
 
 
 def test_troubles_with_deliveries_are_not_delivered(db: Protocol, later: Later) -> None:

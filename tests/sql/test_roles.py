@@ -132,9 +132,24 @@ def test_a_role_may_read_what_it_needs_and_write_to_no_table(acting: Roles, role
     )
 
     assert set(rights.values()) == {"select"}
-    assert "webhook" not in rights  # its secrets sign
+    # Secrets that sign, hashes of tokens, answers that may come twice, tokens of leases.
+    assert not rights.keys() & {"webhook", "api_token", "request", "job", "lease", "attempt"}
     if role in ("holdfast_producer", "holdfast_worker"):
         assert rights.keys() == {"migration", "queues"}
+
+
+@pytest.mark.parametrize("role", ["holdfast_reader", "holdfast_operator"])
+def test_nobody_reads_what_proves_a_lease_or_a_caller(acting: Roles, role: str) -> None:
+    reader = acting(role)
+    for table in ("job", "lease", "attempt"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            reader.connection.execute(f"select token from holdfast.{table}")
+        reader.connection.execute(f"select part from holdfast.{table}")
+    with pytest.raises(errors.InsufficientPrivilege):
+        reader.connection.execute("select from holdfast.api_token")
+    shown = reader.connection.execute("select * from holdfast.api_tokens").description or []
+
+    assert not {column.name for column in shown} & {"hash", "secret"}
 
 
 @pytest.mark.parametrize("role", MAY_CALL)
@@ -300,7 +315,7 @@ def test_a_reader_reads(acting: Roles) -> None:
     assert len(reader.attempts(id)) == 1
     assert reader.explain(id).startswith("Dead since")
     assert reader.depth() == {"dead": 1}
-    for view in ("jobs", "queues", "depth", "dead_groups", "job", "dead", "attempt", "lease"):
+    for view in ("jobs", "queues", "depth", "dead_groups", "dead", "workers", "api_tokens"):
         reader.connection.execute(f"select * from holdfast.{view}")
 
 

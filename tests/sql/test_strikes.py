@@ -108,7 +108,7 @@ def test_explain_names_the_strike_before_and_after_a_claim_met_the_job(
 
     sentence = db.explain(id)
     assert sentence.startswith(
-        f'Held back by strike {number} on kind send, payload {{"user": 42}} by ada until '
+        f"Held back by strike {number} on kind send, what its payload contains: user by ada until "
     )
     assert sentence.endswith("(provider is down).")
     assert db.claim() == []

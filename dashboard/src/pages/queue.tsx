@@ -199,7 +199,7 @@ function Serving({ queue }: { queue: string }) {
     return (
       <div class="pad stack">
         <p class="soft">Nobody serves this queue now.</p>
-        <Command text={`holdfast worker app.py --queues ${queue}:8`} />
+        <Command text={shell("holdfast", "worker", "app.py", "--queues", `${queue}:8`)} />
       </div>
     );
   }

@@ -167,20 +167,34 @@ def _variable(ctx: click.Context, param: click.Parameter) -> str | None:
     return str(param.envvar or f"{ctx.auto_envvar_prefix}_{name.upper()}")
 
 
+def unseen(value: str) -> str:
+    """Read a value that holds a secret: as it is, @FILE, or - for standard input.
+
+    Others on the machine can read the command line.
+    """
+    if value != "-" and not value.startswith("@"):
+        return value
+    try:
+        with click.open_file(value.removeprefix("@"), encoding="utf-8") as file:
+            return str(file.read()).strip()
+    except OSError as error:
+        raise click.BadParameter(f"{value}: {error.strerror}") from None
+
+
 def _common_options() -> list[click.Parameter]:
     def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if param.name == "url" and value == "":
             raise click.BadParameter("it is empty; leave it out for the embedded database")
         if value and param.name:
+            if param.name == "url":
+                value = unseen(value)
             setattr(ctx.ensure_object(Session), param.name, value)
 
     def option(*names: str, **attributes: Any) -> click.Option:
         return click.Option(names, expose_value=False, callback=remember, **attributes)
 
     return [
-        option(
-            "--url", metavar="URL", help="the database; else HOLDFAST_URL, else one in ./.holdfast"
-        ),
+        option("--url", metavar="URL", help="or @FILE, or - ; else HOLDFAST_URL, else ./.holdfast"),
         option("--json", is_flag=True, help="answer with one JSON document"),
         option("--quiet", is_flag=True, help="print data and errors only"),
     ]

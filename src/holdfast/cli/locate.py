@@ -1,6 +1,7 @@
 """Finds the app that somebody named: `shop.jobs:app`, `shop.jobs`, `path/to/jobs.py:app`."""
 
 import pkgutil
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,7 @@ def named(text: str) -> "App":
     if len({id(app) for app in apps.values()}) > 1:
         raise AppNotFound(
             f"there are several apps in {place}: {', '.join(apps)}",
-            fix=f"Say which:  {place}:{next(iter(apps))}",
+            fix=f"Say which:  {shlex.quote(f'{place}:{next(iter(apps))}')}",
         )
     return next(iter(apps.values()))
 
@@ -67,7 +68,7 @@ def _attribute(module: ModuleType, place: str, name: str, apps: dict[str, "App"]
         found = type(getattr(module, name)).__name__
         raise AppNotFound(
             f"{place}:{name} is no App, it is of the type {found}",
-            fix=f"Did you mean  {place}:{next(iter(apps))}" if apps else "",
+            fix=f"Did you mean  {shlex.quote(f'{place}:{next(iter(apps))}')}" if apps else "",
         )
     known = f"Its apps are: {', '.join(apps)}." if apps else "It has no app at all."
     raise AppNotFound(f"{place} has no {name!r}{nearest(name, vars(module))}", fix=known)

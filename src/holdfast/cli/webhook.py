@@ -5,7 +5,7 @@ import secrets
 import click
 
 from holdfast.cli import output
-from holdfast.cli.grammar import Group
+from holdfast.cli.grammar import Group, unseen
 from holdfast.cli.session import Session, actor, pass_session
 
 
@@ -70,7 +70,13 @@ def list_webhooks(session: Session) -> None:
 @click.option(
     "-q", "--queue", "queues", multiple=True, metavar="Q", help="only of this; repeatable"
 )
-@click.option("--secret", help="what to sign with; else one is made and shown this once")
+@click.option(
+    "--secret",
+    type=unseen,
+    envvar="HOLDFAST_WEBHOOK_SECRET",
+    metavar="@FILE",
+    help="what to sign with; - is standard input; else one is made",
+)
 @pass_session
 def set_webhook(
     session: Session,
@@ -83,7 +89,9 @@ def set_webhook(
 ) -> None:
     """Tell an address of anomalies; of one that is there, change it.
 
-    Requests are signed as Standard Webhooks says.
+    Requests are signed as Standard Webhooks says. Give the secret in a file, by
+    standard input or in HOLDFAST_WEBHOOK_SECRET: other users of this machine can
+    read the command line. Without one, a secret is made and shown this once.
     """
     with session.client() as client:
         known = any(one.name == name for one in client.webhooks())

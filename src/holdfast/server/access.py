@@ -13,6 +13,7 @@ from functools import lru_cache
 from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -84,7 +85,7 @@ class User:
                 raise Problem(
                     403,
                     "HF401",
-                    f"{self.name} has nothing to do with queue {queue!r}",
+                    f"{self.name} has nothing to do with queue {queue[:120]!r}",
                     fix=f"Its queues are: {', '.join(self.queues or ())}.",
                 )
 
@@ -102,6 +103,11 @@ class User:
     def caller(self) -> str:
         """Who this is and nobody else: names of tokens need not differ, their ids do."""
         return f"{self.via} {self.token or self.name}"
+
+    @property
+    def shares_as(self) -> str:
+        """Whose share of waits and streams is used; empty for whoever is at this machine."""
+        return "" if self.via == "open" else self.caller
 
     @property
     def filter(self) -> str:
@@ -157,17 +163,34 @@ class Gate:
         return None
 
     def _is_local(self, request: Request) -> bool:
-        """Whether it comes from this machine, and not through a proxy on it."""
-        forwarded = any(name in request.headers for name in _FORWARDED)
-        return is_loopback(peer(request)) and not forwarded
+        """Whether it comes from this machine, and not through a proxy on it.
+
+        A proxy shows by what it adds, by the name it was asked for, or by an old version of HTTP,
+        which is what nginx speaks to servers unless it is told otherwise.
+        """
+        added = any(name.startswith(_FORWARDED) for name in request.headers)
+        old = request.scope.get("http_version") == "1.0"
+        return is_loopback(peer(request)) and is_local_host(request) and not added and not old
+
+    def is_ambient(self, request: Request) -> bool:
+        """Whether a page of another site could have made a browser send just this, unseen.
+
+        A browser sends cookies and comes from an address by itself; it adds no secret in a header
+        of its own, and to this machine or over TLS it says for whom it asks.
+        """
+        if any(request.headers.get(name) for name in _DELIBERATE):
+            return False
+        tells = is_local_host(request) or self.is_encrypted(request)
+        return not tells and "sec-fetch-site" not in request.headers
 
     async def check_secret(
         self, request: Request, client: "AsyncClient", secret: str
     ) -> User | None:
         """Return whom a token stands for, for signing in; wrong ones are counted."""
-        self._wrong.check(self.address(request))
         user = await self._secret(client, secret, "token")
         if user is None:
+            # Only wrong ones are refused: others at the same address must not keep a user out.
+            self._wrong.check(self.address(request))
             self._wrong.note(self.address(request))
         return user
 
@@ -190,9 +213,15 @@ class Gate:
         return address
 
     def is_encrypted(self, request: Request) -> bool:
-        """Whether the client speaks TLS, to this server or to a proxy that is trusted."""
-        told = request.headers.get("x-forwarded-proto", "") if self._trusts(peer(request)) else ""
-        return (told or request.url.scheme) == "https"
+        """Whether the client speaks TLS, to this server or to a proxy.
+
+        Anybody may say so: whoever does in vain only makes their own cookie useless to them.
+        """
+        headers = request.headers
+        told = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+        forwarded = headers.get("forwarded", "").partition(",")[0].lower().replace('"', "")
+        tls = told == "https" or "proto=https" in forwarded or request.url.scheme == "https"
+        return tls or headers.get("x-forwarded-ssl", "").lower() == "on"
 
     def forget(self) -> None:
         """Ask anew about every secret."""
@@ -284,7 +313,20 @@ def not_signed_in(what: str) -> Problem:
     )
 
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+# What proxies add; the beginnings of names.
+_FORWARDED = (
+    "forwarded",
+    "via",
+    "x-forwarded",
+    "x-real-ip",
+    "x-original-",
+    "x-client-ip",
+    "x-envoy-",
+    "cf-connecting-ip",
+    "true-client-ip",
+)
+# What a page of another site cannot make a browser send.
+_DELIBERATE = ("authorization", "x-api-key", "x-requested-with", "idempotency-key")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -295,6 +337,15 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
+
+
+def is_local_host(request: Request) -> bool:
+    """Whether the name that was asked for is one of this machine."""
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return False
+    return host in LOOPBACK or is_loopback(host)
 
 
 def peer(request: Request) -> str:

@@ -7,6 +7,7 @@ from holdfast.errors import UnknownAnomaly, UnknownQueue
 from holdfast.model import Anomaly, Detector
 from holdfast.server import answers, bodies
 from holdfast.server.call import Answer, Call
+from holdfast.server.problems import Problem
 
 
 async def anomalies(call: Call) -> Answer:
@@ -66,6 +67,8 @@ async def detector_set(call: Call) -> Answer:
     said: bodies.Tuned = call.said
     if said.queue is not None or call.user.queues is not None:
         call.user.check_queues([said.queue or ""])
+    if unknown := said.thresholds.keys() & {"code", "queue", "actor", "self", "enabled"}:
+        raise Problem(422, "HF221", f"threshold {min(unknown)!r} of a detector is unknown")
     settings: dict[str, Any] = {**said.thresholds, "enabled": said.enabled}
     if said.enabled is None:
         del settings["enabled"]

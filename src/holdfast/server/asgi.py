@@ -25,7 +25,9 @@ from holdfast.server.call import (
     JSON,
     MANY,
     NDJSON,
+    UNKNOWN_BODY,
     Answer,
+    Bodies,
     Call,
     converted,
     decoded,
@@ -67,6 +69,7 @@ class Server:
         self._redaction = Redaction(self.settings.redact)
         self._live: dict[asyncio.AbstractEventLoop, Live] = {}
         self._busy = 0
+        self._bodies = Bodies(settings.bodies if settings else Settings().bodies)
         self.routes = list(_routes(ROUTES))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,13 +115,20 @@ class Server:
         entry, request.scope["path_params"] = self._find(request)
         if entry.changes:
             _check_origin(request, settings)
+            if request.method == "GET" and self._gate.is_ambient(request):
+                raise Problem(
+                    403,
+                    "HF403",
+                    "a page of another site could ask for this",
+                    fix="Send a token, or  -H 'X-Requested-With: curl'",
+                )
         live = self._running()
         user = await self._user(request, entry, live)
         call = Call(request, live, user or _NOBODY, live.client)
         if entry.changes and entry.scope is not None and await live.read_only():
             raise Problem(403, "HF401", "this server is read-only", scope=entry.scope)
         call.asked = _query(request, entry)
-        body = await self._body(request, entry)
+        body = await self._body(request, entry, call.user)
         if entry.body is not None:
             call.said = body if entry.body is MANY else decoded(body, entry.body)
         response = await _handled(entry, call, body)
@@ -170,10 +180,13 @@ class Server:
             )
         raise Problem(404, "HF404", f"there is nothing at {path}")
 
-    async def _body(self, request: Request, entry: Entry) -> bytes:
+    async def _body(self, request: Request, entry: Entry, user: User) -> bytes:
         if entry.method in ("GET", "DELETE"):
             return b""
-        body = await read_body(request, self.settings.body_limit)
+        # Whoever is unknown has little to say.
+        limit = self.settings.body_limit if entry.scope else UNKNOWN_BODY
+        with self._bodies.of(user.caller) as taken:
+            body = await read_body(request, min(limit, self.settings.body_limit), taken)
         sort = media_type(request)
         if body and sort != JSON and not (entry.body is MANY and sort == NDJSON):
             raise Problem(

@@ -341,7 +341,9 @@ class Series(Body):
     ] = "done"
     queue: Annotated[str, Meta(max_length=120)] = ""
     kind: Annotated[str, Meta(max_length=200)] = ""
-    start: Annotated[float, Meta(ge=0)] | Moment | None = field(default=None, name="from")
+    start: Annotated[float, Meta(ge=0, le=253_000_000_000)] | Moment | None = field(
+        default=None, name="from"
+    )
     step: Annotated[int, Meta(ge=1, le=86400)] = 10
 
 

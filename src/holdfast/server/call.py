@@ -2,7 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from starlette.responses import Response
 from holdfast.client import AsyncClient
 from holdfast.errors import UnknownJob
 from holdfast.server.access import User
-from holdfast.server.problems import Problem
+from holdfast.server.problems import SOON, Problem
 
 if TYPE_CHECKING:
     from holdfast.server.live import Live
@@ -26,6 +28,8 @@ NDJSON = "application/x-ndjson"
 MANY = bytes
 # A client that sends its body slower than this is not sending it.
 BODY_PATIENCE = 30.0
+# Bytes that somebody who is not signed in may send.
+UNKNOWN_BODY = 4096
 
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 
@@ -87,8 +91,38 @@ class Call:
 Handler = Callable[[Call], Awaitable[Answer | Response]]
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """Read a body that is neither too large nor too slow."""
+class Bodies:
+    """Bytes of bodies that are being read, by all and by each: nobody takes the room of others."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._all = 0
+        self._each: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, caller: str) -> Iterator[Callable[[int], None]]:
+        """Count what is read for a caller while the block lasts."""
+        mine = 0
+
+        def take(size: int) -> None:
+            nonlocal mine
+            if self._all + size > self._most or self._each[caller] + size > self._most // 2:
+                raise Problem(503, "HF429", "too many large requests at once", headers=SOON)
+            mine += size
+            self._all += size
+            self._each[caller] += size
+
+        try:
+            yield take
+        finally:
+            self._all -= mine
+            self._each[caller] -= mine
+            if not self._each[caller]:
+                del self._each[caller]
+
+
+async def read_body(request: Request, limit: int, take: Callable[[int], None]) -> bytes:
+    """Read a body that is neither too large nor too slow; `take` is told of each piece."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
@@ -97,6 +131,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         async with asyncio.timeout(BODY_PATIENCE):
             while (message := await request.receive())["type"] != "http.disconnect":
                 parts.append(message.get("body", b""))
+                take(len(parts[-1]))
                 size += len(parts[-1])
                 if size > limit:
                     raise _too_large(limit)

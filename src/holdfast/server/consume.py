@@ -27,13 +27,19 @@ async def claim(call: Call) -> Answer:
     """
     wanted: bodies.NewClaim = call.said
     call.user.check_queues(wanted.queues)
+    for queue in wanted.queues:
+        if queue.startswith("holdfast."):
+            raise Problem(403, "HF211", f"queue {queue!r} belongs to Holdfast")
+    await _check_worker(call, wanted.worker)
     if wanted.worker in call.live.consumers.stopped:
         call.live.consumers.claimed(call, wanted, [])
         return Answer({"leases": [], "stop": True})
     token = _claim_token(call)
     leases = await call.client.held([token]) if token else []
     if not leases:
-        leases = await call.live.waits.claim(call.request, call.client, wanted, token)
+        leases = await call.live.waits.claim(
+            call.request, call.client, wanted, token, caller=call.user.shares_as
+        )
         call.live.consumers.claimed(call, wanted, leases)
     told: dict[str, Any] = {"leases": [answers.lease(lease) for lease in leases]}
     if not leases:
@@ -48,7 +54,7 @@ async def claim(call: Call) -> Answer:
 async def ack(call: Call) -> Answer:
     """End a lease with success."""
     said: bodies.Acked = call.said
-    done = Ack(_held(call, said.token), _result(said.result), said.keep)
+    done = Ack(await _mine(call, said.token), _result(said.result), said.keep)
     results = None if done.result is None else [done.result]
     [settled] = await call.client.ack([done.lease], results, keep=said.keep)
     return await _ended(call, done, settled)
@@ -59,7 +65,7 @@ async def nack(call: Call) -> Answer:
     said: bodies.Nacked = call.said
     error = _failure(said.error)
     failed = Nack(
-        _held(call, said.token),
+        await _mine(call, said.token),
         error.kind,
         error.message,
         error.traceback,
@@ -73,7 +79,7 @@ async def nack(call: Call) -> Answer:
 async def release(call: Call) -> Answer:
     """Give a lease back unused."""
     said: bodies.Released = call.said
-    unused = Release(_held(call, said.token), said.delay)
+    unused = Release(await _mine(call, said.token), said.delay)
     [settled] = await call.client.settle([unused])
     return await _ended(call, unused, settled)
 
@@ -81,7 +87,7 @@ async def release(call: Call) -> Answer:
 async def touch(call: Call) -> Answer:
     """Hold on to a lease."""
     said: bodies.Touched = call.said
-    held = _held(call, said.token)
+    held = await _mine(call, said.token)
     progress = None
     if said.progress is not None:
         told = msgspec.structs.asdict(said.progress)
@@ -102,12 +108,56 @@ async def settle(call: Call) -> Answer:
             wanted.append((nth, _settlement(bytes(item))))
         except HoldfastError as error:
             results[nth] = _failed(error)
+    foreign = await _foreign(call, [_id(one) for _, one in wanted])
+    for nth, one in wanted:
+        if _id(one) in foreign:
+            gone = {"ok": False, "status": 404, "code": UnknownJob.code, "detail": None}
+            results[nth] = {"id": _id(one)} | gone
+    wanted = [(nth, one) for nth, one in wanted if _id(one) not in foreign]
     settled = await call.client.settle([one for _, one in wanted])
     for (nth, one), answer in zip(wanted, settled, strict=True):
         results[nth] = _outcome(answer, tell=call.user.queues is None)
         call.live.consumers.settled(one, answer)
     call.live.note_change()
     return Answer({"results": results})
+
+
+async def _check_worker(call: Call, worker: str) -> None:
+    """Refuse the name of a worker of queues that are not the caller's: its row is theirs."""
+    if call.user.queues is None:
+        return
+    for one in await call.live.workers():
+        if one.worker == worker and not all(map(call.user.sees, one.queues)):
+            raise Problem(
+                403,
+                "HF401",
+                f"a worker of other queues is named {worker!r}",
+                fix="Choose another name, such as one with a random end.",
+            )
+
+
+async def _mine(call: Call, token: str) -> tuple[UUID, UUID]:
+    """Return the lease in the path; a token of other queues has nothing to do with it."""
+    held = _held(call, token)
+    if await _foreign(call, [held[0]]):
+        raise UnknownJob(held[0])
+    return held
+
+
+async def _foreign(call: Call, ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of the jobs that are in queues that are not the caller's."""
+    if call.user.queues is None:
+        return set()
+    found: set[UUID] = set()
+    for start in range(0, len(ids), 100):
+        filter = "id:" + ",".join(map(str, ids[start : start + 100]))
+        jobs = await call.client.list(filter, limit=100)
+        found |= {job.id for job in jobs if not call.user.sees(job.queue)}
+    return found
+
+
+def _id(one: Settlement) -> UUID:
+    return one.lease[0] if isinstance(one.lease, tuple) else one.lease.id
 
 
 def _claim_token(call: Call) -> UUID | None:

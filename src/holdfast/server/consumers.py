@@ -95,7 +95,10 @@ class Consumers:
             self._facts.setdefault(worker, {})["acked_at"] = datetime.now(UTC)
         elif isinstance(settlement, Nack):
             self._count(worker, "failed")
-        if about := claimed.jobs.pop(settlement.lease[0], None):
+        about = claimed.jobs.pop(settlement.lease[0], None)
+        if not claimed.jobs:
+            del self._holders[settlement.lease[1]]
+        if about:
             ran = monotonic() - claimed.at
             self._measures.setdefault(worker, Measures()).ran(*about, ran)
             self._count(worker, "busy_time", ran)

@@ -32,8 +32,9 @@ async def asset(call: Call) -> Response:
     """Return a file of the dashboard; its name carries what is in it, so it never changes."""
     name = call.part("file")
     path = STATIC / "assets" / name
-    if "/" in name or "\\" in name or name.startswith(".") or not path.is_file():
-        raise Problem(404, "HF404", f"there is no file {name}")
+    odd = len(name) > 200 or not name.isascii() or not name.isprintable()
+    if odd or "/" in name or "\\" in name or name.startswith(".") or not path.is_file():
+        raise Problem(404, "HF404", f"there is no file {name[:200]}")
     kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
     return Response(_content(path), media_type=kind, headers=_UNCHANGING)
 

@@ -1,13 +1,15 @@
 """Listening: the server under uvicorn, with limits that it does not have by itself."""
 
 import asyncio
+import ipaddress
 import logging
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import sleep
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 import uvloop
@@ -19,7 +21,7 @@ from holdfast.server.asgi import Server
 # A connection that has not said what it wants by then is closed.
 HEADERS_WITHIN = 15.0
 # More than this of an address and headers, beyond the packet they began in, is nobody's request.
-HEADERS = 64 * 1024
+HEADERS = 32 * 1024
 # How long a shutdown waits for requests that are under way.
 GRACE = 5
 BACKLOG = 2048
@@ -78,6 +80,8 @@ def _config(server: Server) -> uvicorn.Config:
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     settings = server.settings
     _Protocol.most = settings.requests + settings.waits + settings.streams
+    _Protocol.most_of_one = max(_Protocol.most // 4, 1)
+    _Protocol.proxies = [ipaddress.ip_network(one) for one in settings.proxies]
     return uvicorn.Config(
         server,
         loop="uvloop",
@@ -132,10 +136,17 @@ class _Protocol(HttpToolsProtocol):
     """A connection, which must say something in time and of which there are not too many."""
 
     most = 2500
+    # Of one address, unless it is a proxy's, behind which are many.
+    most_of_one = 625
+    proxies: ClassVar[list[ipaddress.IPv4Network | ipaddress.IPv6Network]] = []
+    near: ClassVar[Counter[str]] = Counter()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Corked(transport, self.loop))  # type: ignore[arg-type]
-        if len(self.connections) > self.most:
+        self._address = self.client[0] if self.client else ""
+        self.near[self._address] += 1
+        many = self.near[self._address] > self.most_of_one and not self._is_proxy()
+        if many or len(self.connections) > self.most:
             transport.abort()
             return
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
@@ -159,7 +170,17 @@ class _Protocol(HttpToolsProtocol):
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
         super().on_message_begin()
 
+    def _is_proxy(self) -> bool:
+        try:
+            found = ipaddress.ip_address(self._address)
+        except ValueError:
+            return False
+        return any(found in network for network in self.proxies)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.near[self._address] -= 1
+        if self.near[self._address] <= 0:
+            del self.near[self._address]
         if slow := getattr(self, "_slow", None):
             slow.cancel()
         super().connection_lost(exc)

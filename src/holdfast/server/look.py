@@ -309,10 +309,11 @@ async def _page(call: Call, asked: bodies.Page, filter: str, *, whole: bool = Fa
 
 def _short(call: Call, job: Job) -> dict[str, Any]:
     told: dict[str, Any] = call.live.redaction.record(job)
-    size = len(job.payload_json)
-    if size > PREVIEW:
-        shown = str(bytes(told["payload"]), "utf-8") if told["payload"] is not None else ""
-        told |= {"payload": None, "payload_preview": shown[:PREVIEW], "payload_size": size}
+    for name in ("payload", "headers", "result"):
+        size = len(getattr(job, f"{name}_json") or "")
+        if size > PREVIEW:
+            shown = str(bytes(told[name]), "utf-8") if told[name] is not None else ""
+            told |= {name: None, f"{name}_preview": shown[:PREVIEW], f"{name}_size": size}
     return told
 
 

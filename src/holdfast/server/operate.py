@@ -141,6 +141,8 @@ async def queue_set(call: Call) -> Answer:
     settings: dict[str, Any] = call.said
     queue = call.part("queue")
     call.user.check_queues([queue])
+    if unknown := settings.keys() & {"queue", "actor", "self"}:
+        raise Problem(422, "HF221", f"setting {min(unknown)!r} of a queue is unknown")
     found = await call.client.queue_set(queue, actor=call.actor, **settings)
     return Answer(answers.record(found))
 
@@ -368,7 +370,7 @@ def _restored(call: Call, before: Schedule, settings: dict[str, Any]) -> dict[st
         "headers": answers.encode(before.options.get("headers")).decode(),
     }
     found = call.live.redaction.restored(
-        before.kind, {"payload": settings.get("payload"), **options}, stored
+        None, {"payload": settings.get("payload"), **options}, stored
     )
     if "headers" in found:
         found["options"] = options | {"headers": found.pop("headers")}
@@ -392,8 +394,8 @@ def quoted(text: str) -> str:
 
 async def _schedule(call: Call, name: str) -> Schedule | None:
     found = await call.client.schedule(name)
-    if found is not None:
-        call.user.check_queues([found.queue])
+    if found is not None and not call.user.sees(found.queue):
+        raise Problem(403, "HF401", f"schedule {name!r} is not in a queue of {call.user.name}")
     return found
 
 

@@ -1,5 +1,6 @@
 """Signing in and out, and the tokens of programs."""
 
+from html import escape
 from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
@@ -52,12 +53,20 @@ async def sign_in(call: Call) -> Response:
     return await _with_session(call, user, response)
 
 
+async def link_page(call: Call) -> Response:
+    """Show the button that a link leads to: programs that look at links spend nothing."""
+    asked: bodies.Link = call.asked
+    action = escape(f"sign-in?link={quote(asked.link, safe='')}", quote=True)
+    text = _PAGE.replace("ACTION", action)
+    return Response(text, media_type="text/html; charset=utf-8")
+
+
 async def sign_in_by_link(call: Call) -> Response:
     """Let a browser in that follows a link, once."""
     asked: bodies.Link = call.asked
-    call.live.gate.check_address(call.request)
     caller = await call.client.link_spend(asked.link)
     if caller is None:
+        call.live.gate.check_address(call.request)
         call.live.gate.note_wrong(call.request)
         raise not_signed_in("this link was used before, or has expired")
     user = of_caller(caller)
@@ -98,6 +107,18 @@ async def _with_session(call: Call, user: User, response: Response) -> Response:
         samesite="lax",
     )
     return response
+
+
+# Its own policy of referrers, for else the browser would not say that the button is this server's.
+_PAGE = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    '<meta name="referrer" content="same-origin">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<title>Sign in to Holdfast</title><link rel="stylesheet" href="docs.css"></head><body>'
+    '<main><h1>Holdfast</h1><form method="post" action="ACTION">'
+    '<p>This link signs you in once.</p><button type="submit" autofocus>Sign in</button>'
+    "</form></main></body></html>"
+)
 
 
 def _path(call: Call) -> str:

@@ -94,9 +94,9 @@ def problem_of(error: Exception) -> Problem:
         return _as(error, status, headers=SOON if status == 503 else {})
     if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("54"):
         return Problem(422, "HF204", "a value is nested too deeply, or too long")
-    if isinstance(error, psycopg.DataError):
+    if isinstance(error, psycopg.DataError | OverflowError):
         # No type of ours refused it, so the database did: a number or a time that it cannot hold.
-        return Problem(422, "HF204", "a value is out of range for the database")
+        return Problem(422, "HF204", "a number or a time is out of range")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Problem(503, "HF102", "the database cannot be used now", headers=SOON)
     return Problem(500, "HF000", f"the server failed: {type(error).__name__}")

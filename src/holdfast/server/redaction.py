@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -38,7 +39,8 @@ class Redaction:
     def schedule(self, one: Schedule) -> dict[str, Any]:
         """Return a schedule as JSON can say it, without what is redacted in its jobs."""
         told = answers.record(one)
-        for root, path in self._paths(one.kind):
+        # Of every kind: what was hidden under one must not show when the schedule gets another.
+        for root, path in self._paths(None):
             if root == "payload":
                 told["payload"] = _masked(told["payload"], path)
             else:
@@ -68,7 +70,8 @@ class Redaction:
         """Return what an event says in detail, without what is redacted in it."""
         for only, root, path in self._rules:
             if raw is not None and (kind is None or only in ("", kind)):
-                raw = _masked(_masked(raw, ["was", root, *path]), [root, *path])
+                for place in ([], ["was"], ["options"], ["settings"], ["settings", "options"]):
+                    raw = _masked(raw, [*place, root, *path])
         return raw
 
     def _hidden(self, job: Job) -> list[str]:
@@ -82,7 +85,8 @@ class Redaction:
         for root, path in self._paths(job.kind):
             text = roots[root]
             if text is not None:
-                found += _texts(_at(_decode(text), path))
+                with suppress(ValueError, RecursionError):
+                    found += _texts(_at(_decode(text), path))
         return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
 
     def check_filter(self, filter: str) -> None:
@@ -105,9 +109,12 @@ class Redaction:
                 raise Problem(403, "HF401", f"{told} is redacted and cannot be asked for")
 
     def restored(
-        self, kind: str, changes: Mapping[str, Any], stored: Mapping[str, str | None]
+        self, kind: str | None, changes: Mapping[str, Any], stored: Mapping[str, str | None]
     ) -> dict[str, Any]:
-        """Return those of the changes that hold a mask, with what is behind it as it was."""
+        """Return those of the changes that hold a mask, with what is behind it as it was.
+
+        None is any kind.
+        """
         found: dict[str, Any] = {}
         for root, path in self._paths(kind):
             old, new = stored.get(root), found.get(root, changes.get(root))
@@ -116,8 +123,11 @@ class Redaction:
                 found[root] = msgspec.Raw(_encode(value)) if root == "payload" else value
         return found
 
-    def _paths(self, kind: str) -> list[tuple[str, list[str]]]:
-        return [(root, path) for only, root, path in self._rules if only in ("", kind)]
+    def _paths(self, kind: str | None) -> list[tuple[str, list[str]]]:
+        """Return what is hidden of a kind; None: of any."""
+        return [
+            (root, path) for only, root, path in self._rules if kind is None or only in ("", kind)
+        ]
 
 
 def _rule(text: str) -> tuple[str, str, list[str]]:
@@ -132,7 +142,11 @@ def _rule(text: str) -> tuple[str, str, list[str]]:
 
 
 def _masked(raw: msgspec.Raw, path: Sequence[str]) -> msgspec.Raw:
-    return msgspec.Raw(_encode(_mask(_decode(raw), path)))
+    try:
+        return msgspec.Raw(_encode(_mask(_decode(raw), path)))
+    except (ValueError, RecursionError):
+        # What cannot be read cannot be searched for what is hidden: all of it is.
+        return msgspec.Raw(_encode(MASK))
 
 
 def _mask(value: Any, path: Sequence[str]) -> Any:

@@ -34,6 +34,8 @@ class Settings:
     redact: Sequence[str] = ()
     upkeep: bool = True
     body_limit: int = 16 * 1024 * 1024
+    # Bytes of all bodies that are being read at once; half of it is for one caller.
+    bodies: int = 128 * 1024 * 1024
     requests: int = 1000
     waits: int = 1000
     streams: int = 500

@@ -5,7 +5,7 @@ a time, the longest waiting first; when it got something, the next one looks as 
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +25,8 @@ LOOK_EVERY = 5.0
 POLL_EVERY = 1.0
 # How long the database remembers that this server wants to be told.
 PATIENCE = 60.0
+# Beyond so many queues, those that nobody waits for are forgotten.
+FORGOTTEN = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -43,13 +45,20 @@ class Waits:
         self._server = server
         self._most = most
         self.count = 0
+        self._each: Counter[str] = Counter()
         self._places: dict[str, deque[_Place]] = {}
         self._awaited: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         self._closed = False
 
     async def claim(
-        self, request: Request, client: AsyncClient, wanted: NewClaim, token: UUID | None = None
+        self,
+        request: Request,
+        client: AsyncClient,
+        wanted: NewClaim,
+        token: UUID | None = None,
+        *,
+        caller: str = "",
     ) -> list[Lease]:
         """Lease jobs for a client; an empty list when its time is up."""
         leases = await self._look(client, wanted, token)
@@ -65,11 +74,23 @@ class Waits:
                 headers=SOON,
                 fix="Ask again later, or with wait=0.",
             )
+        if caller and self._each[caller] >= max(self._most // 2, 1):
+            raise Problem(
+                429,
+                "HF429",
+                f"{self._each[caller]} claims of yours wait already",
+                headers=SOON,
+                fix="Ask for several jobs in one claim, or with wait=0.",
+            )
         self.count += 1
+        self._each[caller] += 1
         try:
             return await self._wait(request, client, wanted, token)
         finally:
             self.count -= 1
+            self._each[caller] -= 1
+            if not self._each[caller]:
+                del self._each[caller]
 
     def ring(self, queue: str) -> bool:
         """Say that a queue may have a job: whoever has waited longest looks. False if nobody is."""
@@ -120,6 +141,8 @@ class Waits:
     async def _look(self, client: AsyncClient, wanted: NewClaim, token: UUID | None) -> list[Lease]:
         leases: list[Lease] = []
         for queue in wanted.queues:
+            if len(self._looked) > FORGOTTEN:
+                self._looked = {one: at for one, at in self._looked.items() if one in self._places}
             self._looked[queue] = monotonic()
             some = await client.claim(
                 queue,
@@ -141,6 +164,8 @@ class Waits:
         untold = [queue for queue in queues if self._awaited.get(queue, 0.0) < now]
         if not untold or ear is None:
             return
+        if len(self._awaited) > FORGOTTEN:
+            self._awaited = {one: until for one, until in self._awaited.items() if until > now}
         self._awaited |= dict.fromkeys(untold, now + PATIENCE - 10.0)
         try:
             await self._client.await_work(untold, worker=self._server, patience=PATIENCE, ear=ear)

@@ -7,6 +7,20 @@ revoke all on all sequences in schema holdfast from public;
 revoke all on all functions in schema holdfast from public;
 revoke all on schema holdfast from public;
 
+-- grant_all_but: let a role read a table, except one column.
+create or replace function holdfast.grant_all_but(hidden text, relation text, role text)
+returns void
+language plpgsql
+as $$
+begin
+  execute format('grant select (%s) on holdfast.%I to %I', (
+    select string_agg(quote_ident(a.attname), ', ' order by a.attnum)
+    from pg_attribute a
+    where a.attrelid = format('holdfast.%I', relation)::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> hidden), relation, role);
+end
+$$;
+revoke all on function holdfast.grant_all_but(text, text, text) from public;
+
 do $$
 declare
   v_role text;
@@ -30,7 +44,11 @@ begin
       holdfast.part_of(uuid), holdfast.oldest(text, integer) to %I', v_role);
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
-      execute format('revoke select on holdfast.webhook from %I', v_role);   -- it holds secrets
+      -- What proves something is nobody's to read: secrets of webhooks, hashes of tokens, answers that may come twice,
+      -- and the tokens of leases, by which jobs are ended.
+      execute format('revoke select on holdfast.webhook, holdfast.api_token, holdfast.request, holdfast.job, holdfast.lease,
+        holdfast.attempt, holdfast.attempt_rest from %I', v_role);
+      perform holdfast.grant_all_but('token', t, v_role) from unnest('{job,lease,attempt}'::text[]) t;
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
         holdfast.search(text, integer, uuid, interval), holdfast.adopted_jobs(smallint, uuid[], uuid, integer), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,

@@ -304,3 +304,22 @@ returns integer
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ select max(m.version)::integer from holdfast.migration m $$;
+
+-- shell: a word as a shell takes it, for commands that people copy. What looks like an option follows two dashes.
+create or replace function holdfast.shell(word text)
+returns text
+language sql immutable parallel safe
+as $$
+  select case when word like '-%' then '-- ' else '' end
+         || case when word ~ '^[A-Za-z0-9_@%+=:,./-]+$' then word
+                 else format('%1$s%2$s%1$s', chr(39), replace(word, chr(39), format('%1$s"%1$s"%1$s', chr(39)))) end
+$$;
+
+-- filter_word: a name as a filter takes it.
+create or replace function holdfast.filter_word(name text)
+returns text
+language sql immutable parallel safe
+as $$
+  select case when name ~ '^[A-Za-z0-9_@%+=./-]+$' then name
+              else '"' || replace(replace(name, '\', '\\'), '"', '\"') || '"' end
+$$;

@@ -103,7 +103,7 @@ as $$
          format('%s is %s behind', q.queue, holdfast.span_text(q.oldest)),
          format('The oldest ready job waits for %s, the target is %s; %s waiting, %s running%s.', holdfast.span_text(q.oldest),
            holdfast.span_text(holdfast.secs(w.t -> 'seconds')), q.queued, q.leased, coalesce(' of ' || q."limit" || ' allowed', '')),
-         format('holdfast queue forecast %s', q.queue),
+         format('holdfast queue forecast %s', holdfast.shell(q.queue)),
          jsonb_build_object('oldest', extract(epoch from q.oldest), 'target', w.t -> 'seconds', 'queued', q.queued, 'leased', q.leased)
   from (
     select m.queue, m.queued, m.leased, x.lease_limit as "limit", at - o.since as oldest
@@ -247,7 +247,7 @@ language sql stable
 as $$
   select x.queue, x.kind, 'info', min(x.ended_at), format('%s: %s close to dying', x.kind, case count(distinct x.id) when 1 then '1 job is' else count(distinct x.id) || ' jobs are' end),
          format('In queue %s; the last error: %s', x.queue, (array_agg(x.message order by x.ended_at desc))[1]),
-         format('holdfast job list ''queue:%s kind:%s state:queued attempt:>0''', x.queue, x.kind),
+         'holdfast job list ' || holdfast.shell(format('queue:%s kind:%s state:queued attempt:>0', holdfast.filter_word(x.queue), holdfast.filter_word(x.kind))),
          jsonb_build_object('jobs', (array_agg(distinct x.id::text))[1:5], 'count', count(distinct x.id))
   from holdfast.newest_attempts(at, interval '1 hour') x
   cross join lateral (select holdfast.watch('last_attempt', x.queue) as t) w
@@ -318,7 +318,7 @@ language sql stable
 as $$
   select q.name, '', 'warning', at, format('%s: %s failed jobs come due at once', q.name, case when n.due > 5000 then 'more than 5000' else n.due::text end),
          format('Within %s; the queue finishes about %s in that time.', holdfast.span_text(s.span), round((coalesce(r.done, 0) / greatest(r.seconds, 1) * extract(epoch from s.span))::numeric)),
-         format('holdfast queue pause %s --for 10m --reason ''retry storm''', q.name),
+         format('holdfast queue pause --for 10m --reason ''retry storm'' %s', holdfast.shell(q.name)),
          jsonb_build_object('due', n.due, 'seconds', w.t -> 'seconds')
   from (
     -- as many as are due must wait
@@ -406,7 +406,7 @@ as $$
          case when isfinite(s.next_at) and s.next_at < at then s.next_at else coalesce(s.last_at, s.updated_at) end,
          format('Schedule %s %s', s.name, case when s.problem is not null then 'cannot fire' else 'missed its slot' end),
          coalesce(s.problem, format('Its slot of %s has come and nobody fired it. Does upkeep run?', to_char(s.next_at, 'YYYY-MM-DD HH24:MI:SS TZ'))),
-         format('holdfast schedule show %s', s.name), jsonb_build_object('schedule', s.name, 'kind', s.kind, 'problem', s.problem)
+         format('holdfast schedule show %s', holdfast.shell(s.name)), jsonb_build_object('schedule', s.name, 'kind', s.kind, 'problem', s.problem)
   from holdfast.schedule s
   cross join lateral (select holdfast.watch('schedule_missed', s.queue) as t) w
   where s.paused_at is null and s.withdrawn_at is null and w.t is not null
@@ -423,7 +423,7 @@ as $$
   select s.queue, s.name, 'warning', x.since, format('Schedule %s overlaps itself', s.name),
          case when x.live > 1 then format('%s of its jobs wait or run at once.', x.live)
            else format('%s of its slots in the last %s were skipped: the job before still waited or ran.', x.skipped, holdfast.span_text(holdfast.secs(w.t -> 'seconds'))) end,
-         format('holdfast schedule show %s', s.name), jsonb_build_object('schedule', s.name, 'live', x.live, 'skipped', x.skipped)
+         format('holdfast schedule show %s', holdfast.shell(s.name)), jsonb_build_object('schedule', s.name, 'live', x.live, 'skipped', x.skipped)
   from holdfast.schedule s
   cross join lateral (select holdfast.watch('schedule_overlap', s.queue) as t) w
   cross join lateral (
@@ -678,7 +678,7 @@ language sql stable
 as $$
   select q.queue, '', 'info', q.paused_at, format('%s is paused for %s', q.queue, holdfast.span_text(at - q.paused_at)),
          format('%s%s%s.', case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end, coalesce(', paused by ' || q.paused_by, ''), coalesce(': ' || q.paused_reason, '')),
-         format('holdfast queue resume %s', q.queue), jsonb_build_object('queued', q.queued, 'by', q.paused_by, 'reason', q.paused_reason)
+         format('holdfast queue resume %s', holdfast.shell(q.queue)), jsonb_build_object('queued', q.queued, 'by', q.paused_by, 'reason', q.paused_reason)
   from (
     select x.name as queue, x.paused_at, x.paused_by, x.paused_reason, n.queued
     from holdfast.queue x
@@ -720,7 +720,7 @@ language sql stable
 as $$
   select j.queue, j.kind, 'warning', min(j.created_at), format('%s: payloads near the limit of %s', j.kind, j.queue),
          format('Up to %s of %s bytes allowed. A larger one is refused.', max(j.bytes), max(q.payload_limit)),
-         format('holdfast queue set %s payload_limit=%s', j.queue, 2 * max(q.payload_limit)),
+         format('holdfast queue set %s payload_limit=%s', holdfast.shell(j.queue), 2 * max(q.payload_limit)),
          jsonb_build_object('bytes', max(j.bytes), 'limit', max(q.payload_limit), 'jobs', (array_agg(j.id::text))[1:5])
   from (
     select x.*, y.payload_limit
@@ -845,7 +845,7 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select b.queue, '', 'warning', min(b.at), format('%s was cleared', b.queue),
-         format('%s jobs were deleted or cancelled at once, and none waits any more.', sum(b.jobs)), format('holdfast job list ''queue:%s state:cancelled''', b.queue),
+         format('%s jobs were deleted or cancelled at once, and none waits any more.', sum(b.jobs)), 'holdfast job list ' || holdfast.shell(format('queue:%s state:cancelled', holdfast.filter_word(b.queue))),
          jsonb_build_object('jobs', sum(b.jobs))
   from (
     select x.queue, x.at, x.jobs, x.largest, holdfast.watch('queue_cleared', x.queue)::text as said

@@ -406,7 +406,8 @@ begin
     return format(case v_strike.mode
         when 'hold' then 'Held back by strike %s on %s%s%s%s.'
         else 'Struck by strike %s on %s%s%s%s: the next claim that meets it cancels it.' end,
-      v_strike.number, concat_ws(', ', 'queue ' || v_strike.queue, 'kind ' || v_strike.kind, 'payload ' || v_strike.payload::text),
+      v_strike.number, concat_ws(', ', 'queue ' || v_strike.queue, 'kind ' || v_strike.kind,
+        'what its payload contains: ' || (select string_agg(k, ', ') from jsonb_object_keys(v_strike.payload) k)),
       coalesce(' by ' || v_strike.actor, ''),
       case when isfinite(v_strike.expires_at) then ' until ' || to_char(v_strike.expires_at, 'YYYY-MM-DD HH24:MI:SS TZ') else ' until it is lifted' end,
       coalesce(' (' || v_strike.reason || ')', ''));
