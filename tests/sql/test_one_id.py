@@ -21,9 +21,11 @@ def id() -> UUID:
     return new_id("mail")
 
 
-@pytest.fixture
-def both(db: Protocol, id: UUID) -> tuple[UUID, UUID]:
+@pytest.fixture(params=["no queue is fanned out", "some queue is"])
+def both(request: pytest.FixtureRequest, db: Protocol, id: UUID) -> tuple[UUID, UUID]:
     """Two jobs that were given the same id, in the queues mail and text."""
+    if request.param == "some queue is":
+        db.queue_set("wide", fanout=8)
     mail = db.put("k", queue="mail", id=str(id), payload="mail")
     text = db.put("k", queue="text", id=str(id), payload="text")
     return mail, text
