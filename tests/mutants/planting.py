@@ -105,7 +105,8 @@ def _tested(
 ) -> tuple[int | None, str]:
     """Run the tests in a copy of the tree; returns how they ended, None if not in time."""
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "--no-header"]
-    command += ["-p", "no:cacheprovider", *options, *tests]
+    # Some faults make a test wait for ever.
+    command += ["-p", "no:cacheprovider", "--timeout=90", *options, *tests]
     # Before what is installed, so that programs which the tests start have the fault as well.
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
