@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from holdfast import App, Client, adopt
 from holdfast.adopt import Choices
@@ -259,3 +260,214 @@ def test_a_table_that_is_locked_keeps_no_other_queue_from_being_reaped(
     clock.advance(seconds=11)
 
     assert {one.queue for one in client.reap()} == {"tasks"}
+
+
+# What a trigger may call its refusal: as if it were the call's own trouble, or past what OTHERS is.
+FAKED = {
+    "serialization_failure": "raise exception 'row is bad' using errcode = '40001'",
+    "deadlock": "raise exception 'row is bad' using errcode = '40P01'",
+    "a cancel": "raise exception 'row is bad' using errcode = '57014'",
+    "out of disk": "raise exception 'row is bad' using errcode = '53100'",
+    "an error of ours": "raise exception 'row is bad' using errcode = 'HF204'",
+    "lock timeout": "raise exception 'row is bad' using errcode = '55P03'",
+    "an assertion": "assert false, 'row is bad'",
+    "what no transaction takes": "execute 'vacuum task'",
+    "a read-only transaction": "execute 'set transaction read only'; update task set item = 0",
+}
+
+
+@pytest.mark.parametrize("faked", FAKED)
+@pytest.mark.parametrize("verb", ["claim", "ack", "nack", "touch", "expire"])
+def test_whatever_a_trigger_calls_its_refusal_is_of_its_row(
+    table: psycopg.Connection, client: Client, clock: Clock, faked: str, verb: str
+) -> None:
+    then = {"claim": "old.status = 'queued'", "touch": "new.status = 'started'"}
+    table.execute(f"""
+        create function fake() returns trigger language plpgsql as
+          $$ begin {FAKED[faked]}; return new; end $$;
+        create trigger bad before update on task for each row
+          when (old.id = 2 and {then.get(verb, "new.status <> 'started'")}
+            {"and old.status = 'started'" if verb == "touch" else ""})
+          execute function fake();
+    """)
+
+    answers = settle(client, clock, verb)
+
+    good = {"claim": "done", "ack": "done", "touch": "leased"}.get(verb, "queued")
+    assert {answers[n] for n in (0, 1, 3, 4, 5)} == {good}
+    [job] = client.list("queue:tasks subject:2")
+    assert job.state == "dead"
+    assert f"({verb}, SQLSTATE" in client.explain(job.id)
+    assert table.execute("select * from holdfast.recount()").fetchall() == []
+
+
+def test_a_trigger_that_sleeps_the_timeout_away_keeps_no_other_queue_from_being_reaped(
+    table: psycopg.Connection, client: Client, clock: Clock
+) -> None:
+    client.enqueue("work", queue="plain")
+    client.claim("tasks", worker="w", limit=9)
+    client.claim("plain", worker="w")
+    table.execute("""
+        create function slow() returns trigger language plpgsql as
+          $$ begin perform pg_sleep(600); return new; end $$;
+        create trigger slow before update on task for each row execute function slow();
+    """)
+    clock.advance(seconds=31)
+    table.execute("set statement_timeout = '300ms'")
+
+    reaped = table.execute("select queue from holdfast.reap()").fetchall()
+
+    assert reaped == [("plain",)]
+    table.execute("set statement_timeout = 0; drop trigger slow on task")
+    clock.advance(seconds=11)
+    assert {one.queue for one in client.reap()} == {"tasks"}
+
+
+def test_a_call_that_is_cancelled_while_a_trigger_sleeps_is_cancelled(
+    table: psycopg.Connection, client: Client
+) -> None:
+    table.execute("""
+        create function slow() returns trigger language plpgsql as
+          $$ begin perform pg_sleep(600); return new; end $$;
+        create trigger slow before update on task for each row execute function slow();
+        set statement_timeout = '300ms';
+    """)
+
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        table.execute("select * from holdfast.claim('tasks', 'w', gen_random_uuid(), 9)")
+
+    table.execute("set statement_timeout = 0; drop trigger slow on task")
+    assert client.list("queue:tasks state:dead") == []
+    assert len(client.claim("tasks", worker="w", limit=9)) == 5
+
+
+def test_a_nack_that_is_refused_is_an_attempt_with_its_error(
+    table: psycopg.Connection, client: Client, clock: Clock
+) -> None:
+    table.execute(FAULTS["a trigger that raises when it waits again"][0])
+
+    settle(client, clock, "nack")
+
+    [job] = client.list("queue:tasks subject:2")
+    [attempt] = client.attempts(job.id)
+    assert (attempt.attempt, attempt.outcome, attempt.message) == (1, "failed", "no")
+    assert attempt.worker == "w"
+
+
+def test_a_row_that_refuses_to_be_handed_over_is_one_dead_job(
+    table: psycopg.Connection, client: Client
+) -> None:
+    leases = client.claim("tasks", worker="w", limit=9)
+    table.execute(FAULTS["a trigger that raises when it is touched"][0])
+    answers = {
+        lease.payload["id"]: table.execute(
+            "select outcome, detail from holdfast.hand_over(%s, %s, gen_random_uuid(), "
+            "'1 hour', 'elsewhere')",
+            [lease.id, lease.token],
+        ).fetchone()
+        for lease in leases
+    }
+
+    assert {answers[n] for n in (1, 3, 4, 5)} == {("leased", None)}
+    outcome, detail = answers[2] or ("", "")
+    assert outcome == "lost"
+    assert "row 2 is bad" in detail
+    [job] = client.list("queue:tasks state:dead")
+    assert "(hand_over, SQLSTATE" in client.explain(job.id)
+
+
+@pytest.mark.parametrize(
+    ("does", "answer"),
+    [
+        ("delete from task where id = old.id; return null", "unknown lost"),
+        ("new.status := 'elsewhere'; return new", "done lost"),
+        ("return null", "lost"),
+        ("new.holdfast_token := null; new.status := 'queued'; return new", "done lost"),
+    ],
+)
+def test_a_trigger_that_does_something_else_harms_only_its_row(
+    table: psycopg.Connection, client: Client, clock: Clock, does: str, answer: str
+) -> None:
+    client.enqueue("work", queue="plain")
+    leases = client.claim("tasks", worker="w", limit=9)
+    [plain] = client.claim("plain", worker="w")
+    ids = {lease.id: lease.payload["id"] for lease in leases} | {plain.id: 0}
+    table.execute(f"""
+        create function odd() returns trigger language plpgsql as $$ begin {does}; end $$;
+        create trigger odd before update on task for each row
+          when (old.id = 2 and new.status = 'done') execute function odd();
+    """)
+
+    answers = {ids[one.id]: one.outcome for one in client.ack([plain, *leases])}
+
+    assert {answers[n] for n in (0, 1, 3, 4, 5)} == {"done"}
+    assert answers[2] in answer.split()
+    clock.advance(seconds=31)
+    client.reap()
+    assert client.upkeep().get("failed") is None
+    assert table.execute("select * from holdfast.recount()").fetchall() == []
+
+
+def test_rows_that_refuse_are_settled_beside_others_in_one_call(
+    table: psycopg.Connection, client: Client
+) -> None:
+    """Each lease ends in its own way: done, failed, given back, cancelled by its holder."""
+    table.execute(
+        "create trigger bad before update on task for each row "
+        "when (old.id in (2, 3) and old.status = 'started') execute function refuse_it()"
+    )
+    client.enqueue("work", queue="plain")
+    leases = client.claim("tasks", worker="w", limit=9)
+    [plain] = client.claim("plain", worker="w")
+    verbs = {0: "ack", 1: "ack", 2: "cancel", 3: "nack", 4: "release", 5: "cancel"}
+    numbers = [0, *(lease.payload["id"] for lease in leases)]
+    items = [
+        {"id": str(lease.id), "token": str(lease.token), "verb": verbs[number], "message": "no"}
+        for number, lease in zip(numbers, [plain, *leases], strict=True)
+    ]
+
+    answers = table.execute(
+        "select outcome, detail from holdfast.settle(%s) order by ord", [Jsonb(items)]
+    ).fetchall()
+
+    said = dict(zip(numbers, answers, strict=True))
+    assert {n: outcome for n, (outcome, _) in said.items()} == {
+        0: "done",
+        1: "done",
+        2: "lost",
+        3: "lost",
+        4: "queued",
+        5: "cancelled",
+    }
+    assert "row 2 is bad" in said[2][1]
+    assert {"2", "3"} <= {job.subject for job in client.list("queue:tasks state:dead")}
+    assert table.execute("select * from holdfast.recount()").fetchall() == []
+
+
+@pytest.mark.parametrize("column", ["started_at", "error_message", "finished_at"])
+def test_a_column_that_came_to_refuse_null_is_one_dead_job(
+    database: str, connect: Connect, client: Client, clock: Clock, column: str
+) -> None:
+    """What a nack takes away again: no time of a start, no end. The check came after adopting."""
+    connection = connect()
+    connection.execute("""
+        create table task (id integer primary key, status text default 'queued',
+          started_at timestamptz, error_message text, finished_at timestamptz);
+        insert into task (id) select generate_series(1, 3);
+    """)
+    adopt.adopt(database, adopt.plan(database, "task", Choices(queue="tasks")))
+    leases = client.claim("tasks", worker="w", limit=9)
+    connection.execute(
+        f"update task set {column} = coalesce({column}::text, '2026-01-01')::"  # type: ignore[arg-type]
+        f"{'text' if column == 'error_message' else 'timestamptz'};"
+        f"alter table task alter {column} set not null"
+    )
+
+    if column == "error_message":  # an ack leaves it as it is; a retry would empty it
+        assert {one.outcome for one in client.ack(leases)} == {"done"}
+        assert not any(one.changed for one in client.retry([lease.id for lease in leases]))
+    else:
+        assert {one.outcome for one in client.nack(leases, message="no")} == {"lost"}
+    assert len(client.list("queue:tasks state:dead")) == 3
+    assert client.upkeep().get("failed") is None
+    assert connection.execute("select * from holdfast.recount()").fetchall() == []

@@ -361,14 +361,14 @@ def test_the_owner_of_one_table_cannot_count_for_another(roles: Roles) -> None:
 
     with pytest.raises(errors.InsufficientPrivilege):
         baker.execute(
-            """select holdfast_adopted."64_wrote"('{x}', '{dead}', '{9}', 0, null, null, null)"""
+            """select holdfast_told."64_wrote"('{x}', '{dead}', '{9}', 0, null, null, null)"""
         )
     for name in ("64_mended", "64_done"):
         with pytest.raises(errors.InsufficientPrivilege):
             baker.execute(f'select holdfast_adopted."{name}"(null::uuid[])')
     # its own counters are its own: what it says is cut to what can be
     baker.execute(
-        """select holdfast_adopted."65_wrote"(array[repeat('x', 999), null, E'a\\nb', 'loaves'],
+        """select holdfast_told."65_wrote"(array[repeat('x', 999), null, E'a\\nb', 'loaves'],
              '{dead,queued,nonsense,queued}', '{9223372036854775807,9223372036854775807,1,null}',
              9223372036854775807, array[repeat('y', 999)], '{9223372036854775807}', null)"""
     )
@@ -389,7 +389,7 @@ def test_answers_of_what_was_generated_are_not_believed(roles: Roles) -> None:
         [lease] = client.claim(worker="w")
         roles.admin.execute(
             f"""
-            grant create on schema holdfast_adopted to {roles.owner};
+            grant usage, create on schema holdfast_adopted to {roles.owner};
             set role {roles.owner};
             create or replace function holdfast_adopted."64_claim"(
               hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[],
@@ -431,7 +431,8 @@ def test_a_superuser_adopts_where_another_role_owns_holdfast(roles: Roles) -> No
 
     owners = roles.admin.execute(
         "select distinct pg_get_userbyid(proowner), proname in ('64_wrote', '64_mended') "
-        "from pg_proc where pronamespace = 'holdfast_adopted'::regnamespace order by 2"
+        "from pg_proc where pronamespace::regnamespace::text in "
+        "('holdfast_adopted', 'holdfast_told') order by 2"
     ).fetchall()
     assert owners == [(roles.owner, False), (roles.holdfast, True)]
     assert roles.admin.execute(
@@ -493,3 +494,208 @@ def test_a_writer_of_the_table_needs_no_right_on_holdfast(roles: Roles) -> None:
         session.execute("truncate shop.orders")
         [found] = client.queues()
         assert (found.queued, found.leased) == (0, 0)
+
+
+def test_the_owner_of_a_table_cannot_have_what_is_generated_run_as_another(roles: Roles) -> None:
+    """Whoever owns a function may make it SECURITY INVOKER: it would run as who calls it."""
+    trap(roles)
+    roles.adopt()
+    owner = roles.session(roles.owner)
+    owner.execute(
+        "grant all on shop.orders to public;"
+        "create function shop.look() returns trigger language plpgsql as "
+        + evil(roles, roles.owner, "new")
+        + ";create trigger look before update on shop.orders for each row "
+        "execute function shop.look()"
+    )
+    generated = roles.admin.execute(
+        "select oid::regprocedure::text from pg_proc "
+        "where pronamespace = 'holdfast_adopted'::regnamespace and proowner = %s::regrole",
+        [roles.owner],
+    ).fetchall()
+    assert len(generated) == 16
+    for (name,) in generated:
+        for change in ("security invoker", "set search_path = shop, pg_catalog", "reset all"):
+            with pytest.raises(errors.InsufficientPrivilege):
+                owner.execute(f"alter function {name} {change}")  # type: ignore[arg-type]
+
+    work(roles)
+
+    assert ran_as(roles) == {roles.owner}
+
+
+def test_what_the_owner_has_on_a_table_makes_nothing_of_its_own_while_it_is_adopted(
+    roles: Roles,
+) -> None:
+    """The owner reaches the schema while its functions are made; nothing of its own runs then."""
+    owner = roles.session(roles.owner)
+    owner.execute("""
+        create sequence shop.reached;
+        create function shop.fine(text) returns boolean language plpgsql as $$
+          declare
+            v_name text;
+          begin
+            begin
+              create function holdfast_adopted."65_claim"() returns text language sql
+                as 'select current_user::text';
+              perform nextval('shop.reached');
+            exception when insufficient_privilege then null;
+            end;
+            begin
+              for v_name in select oid::regprocedure from pg_proc
+                where proowner = (select oid from pg_roles where rolname = current_user)
+                  and pronamespace = 'holdfast_adopted'::regnamespace
+              loop
+                execute format('alter function %s security invoker', v_name);
+                perform nextval('shop.reached');
+              end loop;
+            exception when insufficient_privilege then null;
+            end;
+            return true;
+          end $$;
+        create domain shop.word as text check (shop.fine(value));
+        alter table shop.orders add kind shop.word default 'x',
+          add check (shop.fine(status) and status in ('new', 'taken', 'done'));
+        alter sequence shop.reached restart;
+    """)
+
+    roles.adopt(choices=Choices(queue="orders", states=CHOICES.states, columns={"kind": "kind"}))
+    adopt.refresh(roles.url, "shop.orders")
+
+    assert owner.execute("select is_called from shop.reached").fetchone() == (False,)
+
+
+LEFT = {
+    "a search path": "perform set_config('search_path', 'shop', false)",
+    "a read-only session": "perform set_config('default_transaction_read_only', 'on', false)",
+    "a read-only transaction": "execute 'set transaction read only'",
+    "a timeout": "perform set_config('statement_timeout', '1', false)",
+    "a temporary table": "execute 'create temporary table queue (name text)'",
+    "a temporary table for now": "execute 'create temporary table q (n text) on commit drop'",
+    "a zone": "perform set_config('timezone', 'Asia/Tokyo', false)",
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_a_trigger_leaves_nothing_behind_in_the_session_of_whoever_calls(
+    roles: Roles, left: str
+) -> None:
+    """A name that is found elsewhere from then on would be called by the worker itself."""
+    database = conninfo_to_dict(roles.url)["dbname"]
+    roles.admin.execute(f'grant temporary on database "{database}" to public')
+    roles.adopt()
+    roles.session(roles.owner).execute(
+        f"create function shop.look() returns trigger language plpgsql as "
+        f"$$ begin {LEFT[left]}; return new; end $$;"
+        "create trigger look before update on shop.orders for each row when (old.id = 2) "
+        "execute function shop.look()"
+    )
+    session = roles.session(roles.make("worker", "holdfast_worker"))
+    session.execute("do 'begin end'")  # loads settings of PL/pgSQL
+    before = session.execute(
+        "select (select jsonb_object_agg(name, setting) from pg_settings), pg_my_temp_schema()"
+    ).fetchone()
+
+    leases = session.execute(
+        "select (payload -> 'id')::integer from holdfast.claim('orders', 'w', gen_random_uuid(), 5)"
+    ).fetchall()
+
+    assert sorted(leases) == [(1,), (3,), (4,), (5,)]
+    assert (
+        before
+        == session.execute(
+            "select (select jsonb_object_agg(name, setting) from pg_settings), pg_my_temp_schema()"
+        ).fetchone()
+    )
+    with Client(roles.address(roles.holdfast)) as client:
+        [job] = client.list("queue:orders state:dead")
+        said = client.explain(job.id)
+        assert "left the session changed" in said or "read-only transaction" in said
+
+
+def test_a_cast_leaves_nothing_behind_in_the_session_of_whoever_reads(roles: Roles) -> None:
+    roles.session(roles.owner).execute(
+        "create type shop.colour as enum ('red');"
+        "alter table shop.orders add colour shop.colour default 'red';"
+        "create function shop.told(shop.colour) returns text language plpgsql as "
+        "$$ begin return 'red'; end $$;"
+        "create cast (shop.colour as text) with function shop.told(shop.colour)"
+    )
+    roles.adopt(
+        choices=Choices(queue="orders", states=CHOICES.states, columns={"tenant": "colour"})
+    )
+    roles.session(roles.owner).execute(
+        "create or replace function shop.told(shop.colour) returns text language plpgsql as "
+        "$$ begin perform set_config('search_path', 'shop', false); return 'red'; end $$"
+    )
+    session = roles.session(roles.make("reader", "holdfast_reader"))
+    before = session.execute("show search_path").fetchone()
+
+    assert session.execute("select * from holdfast.list('')").fetchall() == []
+
+    assert session.execute("show search_path").fetchone() == before
+
+
+def test_a_cast_leaves_nothing_behind_in_the_session_of_whoever_adopts(roles: Roles) -> None:
+    trap(roles)
+    roles.session(roles.owner).execute(
+        "create domain shop.kind as text;"
+        "create function shop.fine(text) returns boolean language plpgsql as "
+        "$$ begin perform set_config('search_path', 'shop, pg_catalog', false); "
+        "return true; end $$;"
+        "alter domain shop.kind add check (shop.fine(value));"
+        "alter table shop.orders add kind shop.kind default 'x';"
+        "create function shop.same(text, text) returns boolean language plpgsql as "
+        + evil(roles, roles.owner, "true")
+        + ";create operator shop.= (leftarg = text, rightarg = text, function = shop.same)"
+    )
+    choices = Choices(
+        queue="orders", states=CHOICES.states, columns={"kind": "kind"}, where={"kind": "x"}
+    )
+
+    with pytest.raises(CannotAdopt, match="cannot hold 'x'"):
+        roles.adopt(choices=choices)
+
+    assert ran_as(roles) <= {roles.owner}
+
+
+def test_a_table_that_was_given_to_another_does_not_run_as_who_had_it(roles: Roles) -> None:
+    """What was generated belongs to a superuser; the new owner has put a trigger on the table."""
+    eve = roles.make("eve")
+    trap(roles)
+    [me] = roles.admin.execute("select current_user").fetchone() or ()
+    roles.admin.execute(f"alter table shop.orders owner to {me}")
+    roles.adopt()
+    roles.admin.execute(
+        f"alter table shop.orders owner to {eve}; grant usage, create on schema shop to {eve}"
+    )
+    roles.session(eve).execute(
+        "create function shop.look() returns trigger language plpgsql as "
+        + evil(roles, eve, "new")
+        + ";create trigger look before update on shop.orders for each row "
+        "execute function shop.look()"
+    )
+    worker = roles.make("worker", "holdfast_worker")
+
+    with Client(roles.address(worker)) as client:
+        assert client.claim("orders", worker="w", limit=5) == []
+
+    assert ran_as(roles) == set()
+    assert not is_superuser(roles, eve)
+
+
+def test_a_trigger_that_is_put_off_does_not_run_as_who_commits(roles: Roles) -> None:
+    trap(roles)
+    roles.adopt()
+    roles.session(roles.owner).execute(
+        "create function shop.look() returns trigger language plpgsql as "
+        + evil(roles, roles.owner, "null")
+        + ";create constraint trigger look after update on shop.orders "
+        "deferrable initially deferred for each row execute function shop.look()"
+    )
+    worker = roles.make("worker", "holdfast_worker")
+
+    with Client(roles.address(worker)) as client:
+        client.claim("orders", worker="w", limit=5)
+
+    assert ran_as(roles) <= {roles.owner}

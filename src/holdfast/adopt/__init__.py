@@ -310,8 +310,10 @@ def _apply(
     if step.alone:
         _apply_alone(connection, statement, step.index)
     elif statement.startswith(("alter table", "create or replace trigger", "drop trigger")):
-        query = "select holdfast.run_as_owner(%s::regclass, %s)"
-        _run(connection, step.name, query, [relation, statement], patience=patience)
+        # A trigger names what is generated, and calls nothing when it is made.
+        makes = str(statement.startswith("create or replace trigger"))
+        query = "select holdfast.run_as_owner(%s::regclass, %s, makes => %s::boolean)"
+        _run(connection, step.name, query, [relation, statement, makes], patience=patience)
     else:
         _run(connection, step.name, statement, patience=patience)
 

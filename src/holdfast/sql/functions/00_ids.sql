@@ -233,14 +233,19 @@ returns timestamptz
 language plpgsql stable
 as $$
 declare
-  v_since timestamptz;
+  v_since   timestamptz;
+  v_context text;
+  v_marks   text[];
 begin
   if exists (select from holdfast.adopted a where a.part = oldest_adopted.part and a.live) then
+    v_marks := holdfast.watched(part);
     execute format('select holdfast_adopted.%I()', part || '_oldest') into v_since;
+    perform holdfast.check_watched(part, v_marks);
   end if;
   return v_since;
-exception when others then   -- a table that cannot be read has none; others are seen all the same
-  if sqlstate like any ('{25%,40%,53%,57%,58%}') then
+exception when others or query_canceled or assert_failure then   -- a table that cannot be read has none; others are seen all the same
+  get stacked diagnostics v_context = pg_exception_context;
+  if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then
     raise;
   end if;
   return null;
@@ -263,6 +268,8 @@ declare
   v_queue text;
   v_most  smallint;
   v_rows  holdfast_adopted.job_row[];
+  v_context text;
+  v_marks   text[];
 begin
   select a.queue, coalesce(q.max_attempts, 3) into v_queue, v_most
   from holdfast.adopted a
@@ -272,9 +279,12 @@ begin
     return;
   end if;
   begin
+    v_marks := holdfast.watched(part);
     execute format('select array_agg(r) from holdfast_adopted.%I($1, $2, $3) r', part || '_rows') into v_rows using ids, before, most;
-  exception when others then
-    if holdfast.is_of_the_caller(sqlstate) and sqlstate <> '55P03' then
+    perform holdfast.check_watched(part, v_marks);
+  exception when others or query_canceled or assert_failure then
+    get stacked diagnostics v_context = pg_exception_context;
+    if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then
       raise;
     end if;
     return;

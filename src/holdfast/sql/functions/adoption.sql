@@ -413,7 +413,7 @@ declare
   v_kinds text[]; v_states text[]; v_counts bigint[]; v_ready bigint; v_whats text[]; v_jobs bigint[]; v_samples text[]; v_ids uuid[];
 begin
   if tg_op = 'TRUNCATE' then
-    perform holdfast_adopted."{part}_mended"(null);
+    perform holdfast_told."{part}_mended"(null);
     return null;
   end if;
   begin
@@ -429,13 +429,13 @@ begin
   exception when others then
     return null;
   end;
-  if holdfast_adopted."{part}_wrote"(v_kinds, v_states, v_counts, v_ready, v_whats, v_jobs, v_samples) then
+  if holdfast_told."{part}_wrote"(v_kinds, v_states, v_counts, v_ready, v_whats, v_jobs, v_samples) then
     begin
       v_ids := array(select {id} from {before} job);
     exception when others then
       return null;
     end;
-    perform holdfast_adopted."{part}_mended"(v_ids);
+    perform holdfast_told."{part}_mended"(v_ids);
   end if;
   return null;
 end
@@ -509,8 +509,9 @@ as $$
 $$;
 
 -- run_as_owner: run a script, or ask a query for one value, with the rights of a table's owner and no way back to
--- those of the session, which SET ROLE alone would leave open to whatever is called.
-create or replace function holdfast.run_as_owner(relation oid, script text, asks boolean default false)
+-- those of the session, which SET ROLE alone would leave open to whatever is called. Only while a script makes what
+-- is generated may the owner reach the schema it is in: whatever of the owner's is called meanwhile could, too.
+create or replace function holdfast.run_as_owner(relation oid, script text, asks boolean default false, makes boolean default false)
 returns text
 language plpgsql
 as $$
@@ -519,6 +520,7 @@ declare
   v_holdfast constant name := holdfast.owner_of_holdfast();
   v_role     constant text := current_setting('role');
   v_name     constant text := 'run_' || pg_backend_pid();
+  v_marks    text[];
   v_said     text;
 begin
   perform pg_advisory_xact_lock(4915, 5);   -- grants on one schema do not wait for each other
@@ -528,17 +530,23 @@ begin
   execute format('create function holdfast_adopted.%I() returns text language plpgsql security definer'
     || ' set search_path = pg_catalog, pg_temp as %L', v_name,
     format(case when asks then 'declare v_said text; begin execute %L into v_said; return v_said; end' else 'begin execute %L; return null; end' end, script));
-  execute format('revoke all on function holdfast_adopted.%I() from public', v_name);
-  execute format('select holdfast_adopted.%I()', v_name) into v_said;
-  execute format('drop function holdfast_adopted.%I()', v_name);
+  execute format('revoke all on function holdfast_adopted.%1$I() from public; grant execute on function holdfast_adopted.%1$I() to %2$I', v_name, v_holdfast);
   perform set_config('role', v_holdfast, true);
+  if not makes then
+    perform holdfast.shut_out(v_owner);
+  end if;
+  v_marks := case when v_owner <> v_holdfast then holdfast.session_marks() end;
+  execute format('select holdfast_adopted.%I()', v_name) into v_said;
+  perform holdfast.check_marks(v_marks);
+  execute format('drop function holdfast_adopted.%I()', v_name);
   perform holdfast.shut_out(v_owner);
   perform set_config('role', v_role, true);
   return v_said;
 end
 $$;
 
--- shut_out: a table's owner makes nothing beside what is generated; whose last table was given back has no right left.
+-- shut_out: a table's owner neither makes nor changes what is generated, its own: made SECURITY INVOKER it would run
+-- as Holdfast's owner. Whose last table was given back has no right left.
 create or replace function holdfast.shut_out(owner name)
 returns void
 language plpgsql
@@ -547,14 +555,97 @@ begin
   if owner = holdfast.owner_of_holdfast() then
     return;
   end if;
-  execute format('revoke create on schema holdfast_adopted from %I', owner);
+  execute format('revoke all on schema holdfast_adopted from %I', owner);
   if not exists (
     select from pg_proc p
     where p.pronamespace = 'holdfast_adopted'::regnamespace and pg_get_userbyid(p.proowner) = shut_out.owner)
   then
-    execute format('revoke usage on schema holdfast_adopted from %I', owner);
+    execute format('revoke all on schema holdfast_told from %I', owner);
   end if;
 end
+$$;
+
+-- session_marks: what a session is told by, and could be misled by, if what a table's owner has on it changed it.
+create or replace function holdfast.session_marks()
+returns text[]
+language sql stable
+as $$
+  select array(
+      select s.name || ' = ' || current_setting(s.name, true)
+      from unnest('{search_path,role,session_authorization,transaction_read_only,default_transaction_read_only,default_transaction_isolation,
+        default_transaction_deferrable,statement_timeout,lock_timeout,transaction_timeout,idle_in_transaction_session_timeout,
+        idle_session_timeout,row_security,session_replication_role,standard_conforming_strings,backslash_quote,client_encoding,DateStyle,
+        IntervalStyle,TimeZone,bytea_output,extra_float_digits,xmloption,default_tablespace,temp_tablespaces,check_function_bodies,
+        default_table_access_method,quote_all_identifiers,transform_null_equals,synchronous_commit,application_name,
+        holdfast.rung}'::text[]) s(name))
+    -- a temporary table is found before others of the same name
+    || array['temporary objects: ' || case when pg_my_temp_schema() <> 0 then (
+               select count(*) from pg_depend d where d.refclassid = 'pg_namespace'::regclass and d.refobjid = pg_my_temp_schema()) else 0 end]
+$$;
+
+create or replace function holdfast.check_marks(marks text[])
+returns void
+language plpgsql stable
+as $$
+declare
+  v_marks constant text[] := case when marks is not null then holdfast.session_marks() end;
+begin
+  if v_marks is distinct from marks then
+    raise exception using errcode = '42501', message = (
+      select format('a function of the table''s owner left the session changed (%s)', string_agg(m, ', '))
+      from unnest(v_marks) m where m <> all(marks));
+  end if;
+end
+$$;
+
+-- watched: what is generated for a table is about to be called: its owner is who the table's is. What to compare
+-- the session with afterwards; null if that owner is trusted with it anyway.
+create or replace function holdfast.watched(part smallint)
+returns text[]
+language plpgsql stable
+as $$
+declare
+  v_owner oid;
+begin
+  select c.relowner into v_owner
+  from holdfast.adopted a
+  join pg_class c on c.oid = a.relid
+  join pg_proc p on p.proname = (a.part || '_claim')::name and p.pronamespace = 'holdfast_adopted'::regnamespace and p.proowner = c.relowner and p.prosecdef
+  where a.part = watched.part;
+  if v_owner is null then
+    raise exception using errcode = '42501', message = (
+      select format('what was generated for table %s is not there, or not its owner''s', a.relation) from holdfast.adopted a where a.part = watched.part);
+  end if;
+  if exists (select from pg_namespace n where n.nspname = 'holdfast' and n.nspowner = v_owner) or exists (select from pg_roles r where r.oid = v_owner and r.rolsuper) then
+    return null;
+  end if;
+  return holdfast.session_marks();
+end
+$$;
+
+-- check_watched: after that call. Before PostgreSQL 18, triggers that are put off run as whoever commits.
+create or replace function holdfast.check_watched(part smallint, marks text[])
+returns void
+language plpgsql stable
+as $$
+begin
+  if marks is null then
+    return;
+  end if;
+  perform holdfast.check_marks(marks);
+  if current_setting('server_version_num')::integer < 180000 and holdfast.puts_off(part) then
+    raise exception using errcode = '42501', message = 'a trigger on the table can be put off, and would run as whoever commits';
+  end if;
+end
+$$;
+
+create or replace function holdfast.puts_off(part smallint)
+returns boolean
+language sql stable
+as $$
+  select exists (
+    select from holdfast.adopted a join pg_trigger t on t.tgrelid = a.relid
+    where a.part = puts_off.part and t.tgdeferrable and not t.tgisinternal)
 $$;
 
 -- readopt: generate what adopted tables need anew. Part of every migration, so that they speak as the rest does.
@@ -608,12 +699,13 @@ begin
   perform set_config('role', v_holdfast, true);
   update holdfast.adopted x set relation = a.relation, spec = a.spec, relid = a.relid, shape = a.shape where x.part = a.part;
   execute format('grant usage, create on schema holdfast_adopted to %I', v_owner);
+  execute format('grant usage on schema holdfast_told to %I', v_owner);
   -- The triggers' functions stay, since triggers stand on them; the rest is made anew.
   execute format('drop view if exists holdfast_adopted.%I', a.part::text);
   for v_routine in
     select p.oid::regprocedure as name, p.prorettype = 'trigger'::regtype as fires, p.proowner
     from pg_proc p
-    where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like a.part || '\_%'
+    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace) and p.proname like a.part || '\_%'
   loop
     if not v_routine.fires then
       execute format('drop routine %s', v_routine.name);
@@ -624,15 +716,15 @@ begin
     end if;
   end loop;
   execute format($script$
-    create function holdfast_adopted.%1$I(
+    create function holdfast_told.%1$I(
       hf_kinds text[], hf_states text[], hf_counts bigint[], hf_ready bigint, hf_whats text[], hf_jobs bigint[], hf_samples text[])
     returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as
       'begin return holdfast.adopted_wrote(%3$s::smallint, hf_kinds, hf_states, hf_counts, hf_ready, hf_whats, hf_jobs, hf_samples); end';
-    create function holdfast_adopted.%2$I(hf_ids uuid[])
+    create function holdfast_told.%2$I(hf_ids uuid[])
     returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as
       'begin perform holdfast.adopted_mended(%3$s::smallint, hf_ids); end';
-    revoke all on function holdfast_adopted.%1$I, holdfast_adopted.%2$I from public;
-    grant execute on function holdfast_adopted.%1$I, holdfast_adopted.%2$I to %4$I;
+    revoke all on function holdfast_told.%1$I, holdfast_told.%2$I from public;
+    grant execute on function holdfast_told.%1$I, holdfast_told.%2$I to %4$I;
   $script$, a.part || '_wrote', a.part || '_mended', a.part, v_owner);
   perform set_config('role', v_role, true);
 
@@ -650,7 +742,7 @@ begin
       end loop;
     end
     $do$
-  $script$, a.part || '\_%', v_holdfast));
+  $script$, a.part || '\_%', v_holdfast), makes => true);
 end
 $readopt$;
 
@@ -801,15 +893,20 @@ begin
   end if;
   if exists (
     select from pg_proc p
-    where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like a.part || '\_%'
-    having count(*) < 18 or not bool_and(p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
-      or p.proname in (a.part || '_wrote', a.part || '_mended')))
+    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace) and p.proname like a.part || '\_%'
+    having count(*) < 18 or not bool_and(p.prosecdef and (p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
+      or p.pronamespace = 'holdfast_told'::regnamespace)))
   then
     return format('What was generated for table %s is not there, or not its owner''s. Type: holdfast adopt %1$s --refresh', a.relation);
   end if;
   if (select count(*) from pg_trigger t where t.tgrelid = v_table and t.tgenabled <> 'D' and t.tgname in (
         'holdfast_inserted', 'holdfast_updated', 'holdfast_deleted', 'holdfast_truncated')) < 4 then
     return format('Triggers of Holdfast on table %s are gone or disabled: its counters are not kept. Type: holdfast adopt %1$s --refresh', a.relation);
+  end if;
+  if current_setting('server_version_num')::integer < 180000 and holdfast.puts_off(a.part) and not exists (
+    select from pg_class c join pg_roles r on r.oid = c.relowner where c.oid = v_table and (r.rolsuper or r.rolname = holdfast.owner_of_holdfast()))
+  then
+    return format('Table %s has a trigger that can be put off, and would run as whoever commits. Make it anew, not deferrable.', a.relation);
   end if;
   if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
     return format('A thousand rows of table %s cannot be written: no more are tried. See: holdfast job list queue:%s state:dead', a.relation, a.queue);
@@ -818,11 +915,12 @@ begin
 end
 $$;
 
--- is_of_the_caller: errors that are not a row's or a table's: they are the call's, which must fail by them.
-create or replace function holdfast.is_of_the_caller(code text)
+-- is_of_the_caller: errors that are not a row's or a table's: they are the call's, which must fail by them. What a
+-- trigger raises by itself is the row's, whatever it calls it: where it arose tells it from a true one.
+create or replace function holdfast.is_of_the_caller(code text, context text default '')
 returns boolean
 language sql immutable
-as $$ select code like any ('{25%,40%,53%,57%,58%,HF%,55P03}') $$;
+as $$ select code like any ('{40%,53%,57%,58%,HF%,55P03}') and split_part(context, E'\n', 1) !~ '\mRAISE\M' $$;
 
 -- adopted_wrote: count what a statement did to the rows of a table. What it is told comes from the table's owner.
 -- True if rows of the table could not be written before: which of them these are is asked then.
@@ -903,6 +1001,8 @@ as $$
 declare
   v_kind  text := a.queue;
   v_state text := 'queued';
+  v_context text;
+  v_marks text[];
 begin
   update holdfast.adopted_fault f
   set verb = note_fault.verb, code = note_fault.code, message = left(note_fault.message, 1000), at = note_fault.at, times = f.times + 1
@@ -911,10 +1011,13 @@ begin
     return;
   end if;
   begin
+    v_marks := holdfast.watched(a.part);
     execute format('select holdfast.adopted_kind(r.kind, $2), r.state from holdfast_adopted.%I(array[$1], null, null) r', a.part || '_rows')
     into v_kind, v_state using id, a.queue;
-  exception when others then
-    if holdfast.is_of_the_caller(sqlstate) then
+    perform holdfast.check_watched(a.part, v_marks);
+  exception when others or query_canceled or assert_failure then
+    get stacked diagnostics v_context = pg_exception_context;
+    if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     end if;
   end;
@@ -1037,12 +1140,17 @@ returns integer
 language plpgsql stable
 as $$
 declare
-  v_leased integer;
+  v_leased  integer;
+  v_context text;
+  v_marks   text[];
 begin
+  v_marks := holdfast.watched(part);
   execute format('select holdfast_adopted.%I()', part || '_leased') into v_leased;
+  perform holdfast.check_watched(part, v_marks);
   return v_leased;
-exception when others then
-  if holdfast.is_of_the_caller(sqlstate) then
+exception when others or query_canceled or assert_failure then
+  get stacked diagnostics v_context = pg_exception_context;
+  if holdfast.is_of_the_caller(sqlstate, v_context) then
     raise;
   end if;
   return null;
@@ -1063,25 +1171,33 @@ declare
   v_jobs holdfast_adopted.job_row[];
   v_some holdfast_adopted.job_row[];
   v_one  holdfast_adopted.job_row;
+  v_context text;
+  v_marks   text[];
 begin
   if cardinality(v_skip) >= 1000 then
     return null;
   end if;
   begin
+    v_marks := holdfast.watched(a.part);
     execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
+    perform holdfast.check_watched(a.part, v_marks);
     return v_jobs;
-  exception when others then
-    if holdfast.is_of_the_caller(sqlstate) then
+  exception when others or query_canceled or assert_failure then
+    get stacked diagnostics v_context = pg_exception_context;
+    if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
       return null;
     end if;
+    v_jobs := null;   -- told, and taken back
   end;
   for turn in 1 .. 5 loop
     begin
       execute v_sql into v_some using worker, null::uuid, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
-    exception when others then
-      if holdfast.is_of_the_caller(sqlstate) then
+      perform holdfast.check_watched(a.part, v_marks);
+    exception when others or query_canceled or assert_failure then
+      get stacked diagnostics v_context = pg_exception_context;
+      if holdfast.is_of_the_caller(sqlstate, v_context) then
         raise;
       end if;
       exit;
@@ -1090,9 +1206,11 @@ begin
     foreach v_one in array v_some loop
       begin
         execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at;
+        perform holdfast.check_watched(a.part, v_marks);
         v_jobs := v_jobs || v_some;
-      exception when others then
-        if holdfast.is_of_the_caller(sqlstate) then
+      exception when others or query_canceled or assert_failure then
+        get stacked diagnostics v_context = pg_exception_context;
+        if holdfast.is_of_the_caller(sqlstate, v_context) then
           raise;
         end if;
         perform holdfast.note_fault(a, v_one.id, 'claim', sqlstate, sqlerrm, at);
@@ -1115,6 +1233,8 @@ declare
   a     holdfast.adopted;
   asked record;
   these record;
+  v_context text;
+  v_marks   text[];
 begin
   for a in
     select x.* from holdfast.adopted x
@@ -1126,16 +1246,19 @@ begin
     from unnest(ids, tokens) u(id, token)
     where holdfast.part_of(u.id) = a.part;
     begin
+      v_marks := holdfast.watched(a.part);
       execute format('select array_agg(t.id) as ids, array_agg(t.token) as tokens, array_agg(t.lease_until) as untils from holdfast_adopted.%I($1, $2, $3) t',
         a.part || '_touch')
       into these
       using asked.ids, asked.tokens, asked.untils;
+      perform holdfast.check_watched(a.part, v_marks);
       return query
         select t.id, t.token, t.lease_until
         from unnest(these.ids, these.tokens, these.untils) t(id, token, lease_until)
         where t.id = any(asked.ids) and t.token = any(asked.tokens) and t.lease_until is not null;
-    exception when others then
-      if holdfast.is_of_the_caller(sqlstate) then
+    exception when others or query_canceled or assert_failure then
+      get stacked diagnostics v_context = pg_exception_context;
+      if holdfast.is_of_the_caller(sqlstate, v_context) then
         raise;
       elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
         null;   -- the table as a whole: the answer says what to do
@@ -1188,6 +1311,18 @@ begin
       group by u.verb
     ) g
     cross join lateral holdfast.settle_rows(a, g.ids, g.tokens, g.verb, g.finals, g.errors, g.delays, settle_adopted.reason, settle_adopted.at) s;
+    if verb = 'nack' and exists (select from holdfast.adopted_fault f where f.part = a.part and f.verb = 'nack' and f.at = settle_adopted.at) then
+      -- the row does not know what its attempt came to: it is told all the same
+      insert into holdfast.attempt (
+        part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
+      select a.part, j.id, j.attempt, u.token, v_how, j.worker,
+             (select max(l.claimed_at) from holdfast.lease l where l.token = u.token and l.part = a.part), settle_adopted.at,
+             left(u.error_kind, 200), left(u.message, 10000), left(u.traceback, 100000), holdfast.fingerprint(u.error_kind, u.message)
+      from unnest(ids, tokens, error_kinds, messages, tracebacks) u(id, token, error_kind, message, traceback)
+      join holdfast.adopted_fault f on f.part = a.part and f.id = u.id and f.verb = 'nack' and f.at = settle_adopted.at
+      cross join lateral holdfast.adopted_jobs(a.part, array[u.id]) j
+      where j.token = u.token;
+    end if;
     continue when these.ids is null;
 
     if verb in ('nack', 'expire') then
@@ -1238,9 +1373,12 @@ as $$
 declare
   q     holdfast.queue;
   these record;
+  v_context text;
+  v_marks   text[];
 begin
   select x.* into q from holdfast.queue x where x.name = a.queue;
   begin
+    v_marks := holdfast.watched(a.part);
     execute format(
       'select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(s.kind) as kinds, array_agg(s.worker) as workers,'
       || ' array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) s',
@@ -1248,14 +1386,16 @@ begin
     into these
     using ids, tokens, verb, finals, errors, delays, reason, coalesce(q.max_attempts, 3::smallint), coalesce(q.backoff, '1 second'),
       coalesce(q.backoff_cap, '1 hour'), at;
+    perform holdfast.check_watched(a.part, v_marks);
     return query
       select distinct on (t.id) t.id, t.token, t.kind, t.worker, coalesce(t.attempt, 0::smallint), t.outcome
       from unnest(these.ids, these.tokens, these.kinds, these.workers, these.attempts, these.outcomes) t(id, token, kind, worker, attempt, outcome)
       where t.id = any(ids) and (t.token = any(tokens) or array_position(tokens, null) is not null)
         and t.outcome = any(case verb when 'ack' then '{done}' when 'cancel' then '{cancelled}' when 'nack' then '{queued,dead}'
           when 'expire' then '{queued,dead,done}' else '{queued}' end::text[]);
-  exception when others then
-    if holdfast.is_of_the_caller(sqlstate) then
+  exception when others or query_canceled or assert_failure then
+    get stacked diagnostics v_context = pg_exception_context;
+    if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
       null;   -- the table as a whole: the answer says what to do
@@ -1284,6 +1424,8 @@ declare
   l     record;
   these record;
   v_ids uuid[];
+  v_marks text[];
+  v_ended boolean := false;   -- somebody wants this call to end
 begin
   for l in
     select x.token, x.part, x.ids, x.claimed_at, x.outside, x.worker, x.length, coalesce(a.live, false) as live
@@ -1295,11 +1437,13 @@ begin
     begin
       v_ids := array(select i from unnest(l.ids) i where not exists (select from holdfast.adopted_fault f where f.part = l.part and f.id = i));
       if l.live and cardinality(v_ids) > 0 then
+        v_marks := holdfast.watched(l.part);
         execute format(
           'select array_agg(e.id) filter (where e.expired) as ids, min(e.lease_until) filter (where not e.expired) as until'
           || ' from holdfast_adopted.%I($1, $2, $3) e', l.part || '_expired')
         into these
         using v_ids, l.token, case when l.claimed_at >= back then at else cut end;
+        perform holdfast.check_watched(l.part, v_marks);
       end if;
       v_ids := array(select i from unnest(these.ids) i where i = any(l.ids));
       if cardinality(v_ids) > 0 then
@@ -1310,15 +1454,16 @@ begin
             array_fill(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
                             else 'the lease ran out and nobody renewed it' end, array[cardinality(v_ids)])) s;
       end if;
-    exception when others then
-      if holdfast.is_of_the_caller(sqlstate) and sqlstate <> '55P03' then
-        raise;
-      end if;
-      these.until := at + interval '10 seconds';   -- the table cannot be read now: later
+    exception when others or query_canceled or assert_failure then
+      -- The table cannot be read or written now: later. Whatever it is, even a statement timeout that a trigger has
+      -- slept away, what expired in other queues is taken back.
+      these.until := at + interval '10 seconds';
+      v_ended := sqlstate = '57014';
     end;
     update holdfast.lease x
     set open = these.until is not null, until = coalesce(greatest(these.until, at + interval '1 second'), at + interval '5 minutes')
     where x.token = l.token and x.part = l.part and x.open;
+    exit when v_ended;
   end loop;
 end
 $$;
@@ -1328,12 +1473,31 @@ returns table (queue text, lease_until timestamptz)
 language plpgsql
 as $$
 declare
-  a holdfast.adopted;
+  a         holdfast.adopted;
+  v_until   timestamptz;
+  v_context text;
+  v_marks   text[];
 begin
   select x.* into a from holdfast.adopted x where x.part = holdfast.part_of(hand_over_adopted.id) and x.live;
-  if found then
-    return query execute format('select $6::text, h from holdfast_adopted.%I($1, $2, $3, $4, $5) h where h is not null', a.part || '_hand_over')
-      using id, token, new_token, until, holder, a.queue;
+  if not found then
+    return;
+  end if;
+  begin
+    v_marks := holdfast.watched(a.part);
+    execute format('select holdfast_adopted.%I($1, $2, $3, $4, $5)', a.part || '_hand_over') into v_until using id, token, new_token, until, holder;
+    perform holdfast.check_watched(a.part, v_marks);
+  exception when others or query_canceled or assert_failure then
+    get stacked diagnostics v_context = pg_exception_context;
+    if holdfast.is_of_the_caller(sqlstate, v_context) then
+      raise;
+    end if;
+    v_until := null;
+    if sqlstate not like '42%' or holdfast.adopted_problem(a) is null then
+      perform holdfast.note_fault(a, id, 'hand_over', sqlstate, sqlerrm, holdfast.clock());
+    end if;
+  end;
+  if v_until is not null then
+    return query select a.queue, v_until;
   end if;
 end
 $$;
@@ -1378,13 +1542,16 @@ declare
   v_ids   uuid[];
   v_saved integer := 0;
   v_some  integer;
+  v_marks text[];
   a       holdfast.adopted;
 begin
   for a in select x.* from holdfast.adopted x where x.live and x.spec ? 'stuck_after' order by x.part loop
     begin
+      v_marks := holdfast.watched(a.part);
       execute format('select array(select s from holdfast_adopted.%I($1, $2) s)', a.part || '_stuck')
       into v_ids
       using max_jobs, v_now - (a.spec ->> 'stuck_after')::interval;
+      perform holdfast.check_watched(a.part, v_marks);
       v_ids := array(
         select i from unnest(v_ids) i
         where holdfast.part_of(i) = a.part and not exists (select from holdfast.adopted_fault f where f.part = a.part and f.id = i));
@@ -1402,10 +1569,8 @@ begin
       )
       select count(*) into v_some from saved;
       v_saved := v_saved + v_some;
-    exception when others then
-      if holdfast.is_of_the_caller(sqlstate) and sqlstate <> '55P03' then
-        raise;
-      end if;
+    exception when others or query_canceled or assert_failure then
+      exit when sqlstate = '57014';   -- somebody wants this call to end; what was done is done
     end;
   end loop;
   return v_saved;
@@ -1422,7 +1587,8 @@ as $$
 #variable_conflict use_column
 declare
   v_part constant smallint := holdfast.part_of(id);
-  v_done boolean;
+  v_done  boolean;
+  v_marks text[];
 begin
   if v_part < 64 then
     perform from holdfast.job j where j.part = v_part and j.id = guard.id and j.token = guard.token for update;
@@ -1431,7 +1597,9 @@ begin
   if not exists (select from holdfast.adopted a where a.part = v_part and a.live) then
     return null;
   end if;
+  v_marks := holdfast.watched(v_part);
   execute format('select holdfast_adopted.%I($1, $2)', v_part || '_guard') into v_done using id, token;
+  perform holdfast.check_watched(v_part, v_marks);
   if v_done then
     insert into holdfast.adopted_note (part, hour, who, what, jobs, sample)
     values (v_part, date_trunc('hour', holdfast.now()), 'holdfast', 'duplicate prevented', 1, id::text);
@@ -1518,7 +1686,10 @@ declare
   v_gone constant boolean := exists (select from holdfast.adopted a where a.part = recount_adopted.part and a.spec ->> 'on_success' = 'delete')
     and (exists (select from holdfast.total t where t.part = recount_adopted.part)
          or exists (select from holdfast.tally t where t.part = recount_adopted.part));
+  v_context text;
+  v_marks   text[];
 begin
+  v_marks := holdfast.watched(part);
   return query execute format($sql$
     with found as (
       select holdfast.adopted_kind(c.kind, a.queue) as kind, c.state, least(c.jobs, 2000000000) as n
@@ -1550,8 +1721,10 @@ begin
     where (d.queued, d.leased, d.dead, d.done, d.cancelled, d.archived) <> (0, 0, 0, 0, 0, 0)
     returning queue::text, kind::text, queued::bigint, leased::bigint, dead::bigint, cancelled::bigint, archived::bigint
   $sql$, part || '_count', part) using v_gone;
-exception when others then
-  if holdfast.is_of_the_caller(sqlstate) then
+  perform holdfast.check_watched(part, v_marks);
+exception when others or query_canceled or assert_failure then
+  get stacked diagnostics v_context = pg_exception_context;
+  if holdfast.is_of_the_caller(sqlstate, v_context) then
     raise;
   end if;
 end
@@ -1612,7 +1785,7 @@ begin
   execute format('drop view if exists holdfast_adopted.%I', part::text);
   for v_routine in
     select p.oid::regprocedure as name, pg_get_userbyid(p.proowner) as owner from pg_proc p
-    where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like part || '\_%'
+    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace) and p.proname like part || '\_%'
   loop
     execute format('drop routine %s', v_routine.name);
     perform holdfast.shut_out(v_routine.owner);
@@ -1634,14 +1807,17 @@ declare
   v_ids uuid[];
   a     holdfast.adopted;
   said  record;
+  v_marks text[];
 begin
   select x.* into a from holdfast.adopted x where x.part = reconcile_adopted.part;
+  v_marks := holdfast.watched(part);
   execute format('select array(select t from holdfast_adopted.%I($1) t)', part || '_taken') into v_ids using max_jobs;
   execute format(
     'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) as workers,'
     || ' array_agg(j.lease_until) as untils, array_agg(j.attempt >= j.max_attempts) as last'
     || ' from holdfast.adopted_jobs($1, $2) j join holdfast_adopted.%I($2) d on d.id = j.id where j.state = $3', part || '_done')
   into said using part, v_ids, 'leased';
+  perform holdfast.check_watched(part, v_marks);
   if not dry_run then
     perform from holdfast.reap(max_jobs, a.queue);
     perform holdfast.rescue(max_jobs);
