@@ -1,11 +1,14 @@
 """Whatever is done to an adopted table, Holdfast stays whole and says what to type."""
 
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from holdfast import Client, adopt
+from holdfast import Client, adopt, schema
 from holdfast.adopt import Choices
 
 Connect = Callable[..., psycopg.Connection]
@@ -206,3 +209,102 @@ def test_a_partition_that_was_detached_is_a_table_like_any_other(
 
     assert connection.execute("select * from holdfast.recount()").fetchall() == []
     whole(client, connection)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'drop function holdfast_adopted."64_claim"',
+        'drop function holdfast_adopted."64_inserted" cascade',
+        'drop function holdfast_told."64_wrote"',
+        "drop trigger holdfast_updated on task",
+        "alter table task rename to chore",
+        "create schema elsewhere; alter table task set schema elsewhere",
+        "drop schema holdfast_told cascade; create schema holdfast_told",
+    ],
+)
+def test_migrating_brings_back_what_was_generated(
+    database: str, table: psycopg.Connection, client: Client, change: str
+) -> None:
+    """Whoever installs again has all of it, though nothing of the schema itself differs."""
+    table.execute(change)
+
+    [mended] = schema.migrate(database)
+
+    assert mended.startswith("what is generated for ")
+    assert schema.migrate(database) == []
+    assert len(client.claim("tasks", worker="w", limit=9)) == 3
+    assert table.execute("select * from holdfast.recount()").fetchall() == []
+    assert table.execute(
+        "select holdfast.adopted_problem(a) from holdfast.adopted a"
+    ).fetchone() == (None,)
+
+
+def test_a_table_that_has_the_number_of_another_is_not_taken_for_it(
+    database: str, table: psycopg.Connection, client: Client
+) -> None:
+    """Numbers are given anew when a database is restored, and may be those of others then."""
+    table.execute("create table other (id integer primary key, status text)")
+    table.execute("update holdfast.adopted set relid = 'other'::regclass")
+
+    assert table.execute(
+        "select holdfast.adopted_problem(a), holdfast.table_of(a)::regclass::text "
+        "from holdfast.adopted a"
+    ).fetchone() == (None, "task")
+    assert len(client.claim("tasks", worker="w", limit=9)) == 3
+    assert adopt.plan(database, "other", Choices(queue="others")).part == 65
+
+
+def test_a_table_that_is_truncated_while_it_is_leased_says_so_to_its_holder(
+    table: psycopg.Connection, client: Client
+) -> None:
+    leases = client.claim("tasks", worker="w", limit=9)
+    table.execute("truncate task")
+
+    assert {one.outcome for one in client.touch(leases)} == {"lost"}
+    assert {one.outcome for one in client.nack(leases, message="no")} == {"lost"}
+    whole(client, table)
+
+
+def test_a_key_that_is_dropped_is_told(table: psycopg.Connection, client: Client) -> None:
+    [lease] = client.claim("tasks", worker="w")
+    table.execute("alter table task drop id cascade")
+
+    whole(client, table)
+
+    assert "has no column id any more" in told(client, table)
+    [answer] = client.ack([lease])
+    assert answer.outcome == "lost"
+    assert "has no column id any more" in (answer.detail or "")
+    table.execute("insert into task (note) values ('the application goes on')")
+
+
+def test_a_database_that_was_dumped_and_restored_goes_on(
+    database: str,
+    empty_database: str,
+    table: psycopg.Connection,
+    connect: Connect,
+    binaries: Path,
+) -> None:
+    if not (binaries / "pg_dump").exists():
+        pytest.skip("the programs of this PostgreSQL are without pg_dump")
+    with Client(database) as client:
+        [lease] = client.claim("tasks", worker="w")
+    table.execute("create table shifted (a integer)")
+    with tempfile.NamedTemporaryFile() as dump:
+        for program, *arguments in (
+            ("pg_dump", "-Fc", "-f", dump.name, database),
+            ("pg_restore", "--exit-on-error", "-d", empty_database, dump.name),
+        ):
+            subprocess.run([binaries / program, *arguments], check=True)
+
+    assert schema.migrate(empty_database) == []
+    with Client(empty_database) as client:
+        assert [one.outcome for one in client.ack([lease])] == ["done"]
+        assert len(client.claim("tasks", worker="w", limit=9)) == 2
+        restored = connect(empty_database)
+        whole(client, restored)
+        restored.execute("alter table task rename to chore")
+        assert "is called public.chore now" in told(client, restored)
+    [mended] = schema.migrate(empty_database)
+    assert mended == "what is generated for public.chore"

@@ -428,7 +428,7 @@ def _blockers(connection: psycopg.Connection) -> str:
 _BEGUN: LiteralString = """
 select a.queue, a.part, a.spec, a.steps, a.relation
 from holdfast.adopted a
-where a.relation = %s or a.relid = to_regclass(%s)::oid
+where a.relation = %s or holdfast.table_of(a) = to_regclass(%s)::oid
   or holdfast.table_of(a) is null and (
     a.relation = %s or (parse_ident(a.relation))[2] = %s)
 order by a.part

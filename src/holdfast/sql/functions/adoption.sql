@@ -489,15 +489,31 @@ returns name
 language sql stable
 as $$ select pg_get_userbyid(n.nspowner) from pg_namespace n where n.nspname = 'holdfast' $$;
 
--- table_of: the table of an adoption, if it is there: by its name, or what became of it.
+-- table_of: the table of an adoption, if it is there: the one of that name and number; what has its triggers, since it
+-- may have been renamed, and numbers are given anew when a database is restored; the one of that name.
 create or replace function holdfast.table_of(a holdfast.adopted)
 returns oid
 language sql stable
 as $$
+  with named as (
+    select c.oid
+    from pg_namespace n
+    join pg_class c on c.relnamespace = n.oid and c.relname = (parse_ident(a.relation))[2] and c.relkind = 'r'
+    where n.nspname = (parse_ident(a.relation))[1]
+  )
   select coalesce(
-    (select c.oid from pg_class c where c.oid = a.relid and c.relkind = 'r'),
-    (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
-     where n.nspname = (parse_ident(a.relation))[1] and c.relname = (parse_ident(a.relation))[2] and c.relkind = 'r'))
+    (select n.oid from named n where n.oid = a.relid),
+    (select t.tgrelid
+     from pg_proc p
+     join pg_depend d on d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.classid = 'pg_trigger'::regclass
+     join pg_trigger t on t.oid = d.objid
+     where p.proname = any(array[a.part || '_inserted', a.part || '_updated', a.part || '_deleted']::name[])
+       and p.pronamespace = 'holdfast_adopted'::regnamespace
+     limit 1),
+    (select n.oid from named n),
+    -- renamed, and without any trigger: if it still has a column of the lease
+    (select c.oid from pg_class c join pg_attribute t on t.attrelid = c.oid and t.attname = a.spec -> 'columns' ->> 'token' and not t.attisdropped
+     where c.oid = a.relid and c.relkind = 'r'))
 $$;
 
 -- may_act_as: whether this session may take a role's place.
@@ -609,7 +625,7 @@ declare
 begin
   select c.relowner into v_owner
   from holdfast.adopted a
-  join pg_class c on c.oid = a.relid
+  join pg_class c on c.oid = holdfast.table_of(a)
   join pg_proc p on p.proname = (a.part || '_claim')::name and p.pronamespace = 'holdfast_adopted'::regnamespace and p.proowner = c.relowner and p.prosecdef
   where a.part = watched.part;
   if v_owner is null then
@@ -644,7 +660,7 @@ returns boolean
 language sql stable
 as $$
   select exists (
-    select from holdfast.adopted a join pg_trigger t on t.tgrelid = a.relid
+    select from holdfast.adopted a join pg_trigger t on t.tgrelid = holdfast.table_of(a)
     where a.part = puts_off.part and t.tgdeferrable and not t.tgisinternal)
 $$;
 
@@ -664,6 +680,40 @@ begin
       if holdfast.is_of_the_caller(sqlstate) and sqlstate <> 'HF250' then
         raise;
       end if;
+      raise warning '%: %', a.relation, sqlerrm;
+    end;
+  end loop;
+end
+$$;
+
+-- mend_adopted: readopt tables that are broken, with their triggers, as far as this session may; the tables that it
+-- mended. What is left holdfast.doctor tells.
+create or replace function holdfast.mend_adopted()
+returns setof text
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_table    oid;
+  v_relation text;
+  v_step     text;
+  a          holdfast.adopted;
+begin
+  for a in select x.* from holdfast.adopted x where x.live and holdfast.adopted_problem(x) is not null order by x.part loop
+    v_table := holdfast.table_of(a);
+    continue when v_table is null;
+    begin
+      perform holdfast.readopt_one(a.part);
+      v_relation := (select x.relation from holdfast.adopted x where x.part = a.part);
+      for v_step in
+        select replace(s ->> 'do', format(' on %s ', a.relation), format(' on %s ', v_relation))
+        from jsonb_array_elements(a.steps) s where s ->> 'name' like 'trigger: %'
+      loop
+        perform holdfast.run_as_owner(v_table, v_step, makes => true);
+      end loop;
+      perform from holdfast.recount_adopted(a.part);
+      return next v_relation;
+    exception when others then
       raise warning '%: %', a.relation, sqlerrm;
     end;
   end loop;
