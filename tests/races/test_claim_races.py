@@ -282,6 +282,34 @@ def test_a_retry_after_a_nack_meets_no_claim_half_way(db: Protocol, at_once: AtO
     assert len(seen) == len(set(seen))
 
 
+def test_an_open_claim_of_one_job_by_kind_leaves_the_other_kinds_to_the_others(
+    db: Protocol, held_open: Protocol
+) -> None:
+    db.queue_set("default", by_kind=True)
+    kinds = [f"k{n:02}" for n in range(20)]
+    ids = [db.put(kind) for kind in kinds]
+    taken = held_open.claim(kinds=kinds)
+
+    others = db.claim(max_jobs=99, kinds=kinds)
+
+    assert [job.id for job in taken] == ids[:1]
+    assert [job.id for job in others] == ids[1:]
+
+
+def test_a_claim_by_kind_passes_over_what_another_is_claiming(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.queue_set("default", by_kind=True)
+    ids = [db.put("ab"[n % 2]) for n in range(30)]
+    taken = held_open.claim(max_jobs=20, kinds=["a", "b"])
+
+    claim = start(lambda session: session.claim(max_jobs=5, kinds=["b", "a"]))
+
+    assert not claim.waits()
+    assert [job.id for job in taken] == ids[:20]
+    assert [job.id for job in claim.answer()] == ids[20:25]
+
+
 def _change(verb: str, id: Any) -> Callable[[Protocol], Any]:
     def change(session: Protocol) -> Any:
         if verb == "edit":

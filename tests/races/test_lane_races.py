@@ -340,3 +340,58 @@ def test_lanes_swept_while_they_are_used_lose_nothing(
     while jobs := db.claim(max_jobs=9):
         db.ack(*jobs)
     assert db.depth() == {"done": 40}
+
+
+@pytest.mark.parametrize("enqueue", [lane, one_by_one])
+def test_an_open_claim_of_one_job_leaves_every_other_lane_to_the_others(
+    db: Protocol, held_open: Protocol, enqueue: Any
+) -> None:
+    for n in range(40):
+        enqueue(db, 2, f"l{n:02}")
+    taken = held_open.take()
+
+    others = db.claim(max_jobs=99)
+
+    assert taken.lane == "l00"
+    assert [job.lane for job in others] == [f"l{n:02}" for n in range(1, 40)]
+
+
+@pytest.mark.parametrize("kinds", [None, ["k"]])
+@pytest.mark.parametrize("by_kind", [False, True])
+def test_an_open_claim_that_fills_up_from_lanes_locks_no_job_that_it_does_not_take(
+    db: Protocol, held_open: Protocol, kinds: list[str] | None, by_kind: bool
+) -> None:
+    db.queue_set("default", by_kind=by_kind)
+    first = db.put("k")
+    lanes = [lane(db, 1, f"l{n:02}")[0] for n in range(30)]
+    last = db.put("k")
+    taken = [job.id for job in held_open.claim(max_jobs=5, kinds=kinds)]
+
+    others = [job.id for job in db.claim(max_jobs=99, kinds=kinds)]
+
+    assert taken == [first, *lanes[:4]]
+    assert others == [*lanes[4:], last]
+
+
+def test_an_open_claim_from_a_wide_lane_leaves_the_lanes_behind_it(
+    db: Protocol, held_open: Protocol
+) -> None:
+    db.lane_set("default", "wide", limit=5)
+    wide = lane(db, 5, "wide")
+    narrow = [lane(db, 1, f"l{n}")[0] for n in range(4)]
+    taken = held_open.claim(max_jobs=5)
+
+    others = db.claim(max_jobs=9)
+
+    assert [job.id for job in taken] == wide
+    assert [job.id for job in others] == narrow
+
+
+def test_lanes_whose_heads_another_session_has_locked_do_not_hide_the_others(
+    db: Protocol, held_open: Protocol
+) -> None:
+    heads = [lane(db, 2, f"l{n:03}")[0] for n in range(120)]
+    free = lane(db, 1, "z")
+    held_open.edit(*heads, changes={"payload": "new"})
+
+    assert [job.id for job in db.claim()] == free

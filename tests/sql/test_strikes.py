@@ -195,3 +195,12 @@ def test_a_strike_that_means_nothing_is_refused(
         strike(db, **rule)
     assert refusal.value.sqlstate == "HF228"
     assert told in str(refusal.value)
+
+
+def test_held_heads_of_lanes_do_not_starve_the_other_lanes(db: Protocol) -> None:
+    strike(db, kind="held")
+    db.enqueue(*[{"kind": "held", "lane": f"l{n:03}"} for n in range(120)])
+    free = [db.put("k", lane=name) for name in "xyz"]
+
+    assert [job.id for job in db.claim()] == free[:1]
+    assert [job.id for job in db.claim(max_jobs=9)] == free[1:]

@@ -33,9 +33,10 @@ declare
   v_rows   tid[];      -- chosen and locked
   v_turns  uuid[];     -- a fair queue's order
   v_lanes  boolean;    -- the ready order showed jobs that belong to lanes
-  v_pass   boolean;    -- pass over them: they cannot be decided now
+  v_pass   boolean;    -- pass over them: they have given what they can
+  v_rest   integer;
+  v_short  boolean;    -- lanes gave less than was wanted
   v_bound  boolean;    -- what is taken is let in by a limit, a rate or a lane
-  v_moved  integer;
   v_struck integer;
   v_rounds integer := 0;
   known    record;
@@ -95,37 +96,54 @@ begin
         limit 1), '{0,0,0,0,0,0,0,0,0,0}');
       v_pass := false;
 
-      -- More than once only where lanes are met: jobs that must wait there leave the ready order.
+      -- More than once only where lanes are met: when they have given what they can, the others have their turn.
       loop
         exit when v_want <= 0;
         if kinds is null and v_queue.fair is not true then
-          select array_agg(c.ctid) filter (where c.lane is null), bool_or(c.lane is not null)
+          -- Where jobs of lanes are ready nothing is locked here: a claim looks at more of them than it takes.
+          with l as materialized (
+            select not v_pass and exists (
+              select
+              from unnest(v_floors) with ordinality as p(floor, nth)
+              cross join lateral (
+                select from holdfast.job x
+                -- spelt as in job_ready_lane: no other index can serve it
+                where x.part = v_part and x.queue || E'\n' = claim.queue || E'\n' and x.priority = (10 - p.nth)::smallint
+                  and x.pos >= p.floor and x.token is null and x.lane is not null
+                order by x.pos
+                limit 1) x) as laned
+          )
+          select array_agg(c.ctid), (select l.laned from l)
           into v_rows, v_lanes
           from (
-            select r.ctid, r.lane
+            select r.ctid
             from unnest(v_floors) with ordinality as f(floor, nth)
             cross join lateral (
-              select j.ctid, j.lane
+              select j.ctid
               from holdfast.job j
               where j.part = v_part and j.queue = claim.queue and j.priority = (10 - f.nth)::smallint
-                and j.pos >= f.floor and j.token is null and (not v_pass or j.lane is null)
+                and j.pos >= f.floor and j.token is null and j.lane is null and not (select l.laned from l)
               order by j.pos
               limit v_want
               for update skip locked
             ) r
             limit v_want
           ) c;
+          if v_lanes then
+            select p.chosen, p.lanes into v_rows, v_lanes
+            from holdfast.pick_looking(v_part, claim.queue, v_floors, v_want, null, false, false) p;
+          end if;
         elsif v_queue.fair then
           select p.chosen, p.turns, p.lanes into v_rows, v_turns, v_lanes
           from holdfast.pick_fairly(v_part, claim.queue, v_floors, v_want, kinds, v_pass) p;
         else
           select p.chosen, p.lanes into v_rows, v_lanes
-          from holdfast.pick_kinds(v_part, claim.queue, v_floors, v_want, kinds, v_queue.by_kind, v_pass) p;
+          from holdfast.pick_looking(v_part, claim.queue, v_floors, v_want, kinds, v_queue.by_kind, v_pass) p;
         end if;
-        v_moved := 0;
         if v_lanes then
-          select v_rows || p.chosen, p.moved, v_bound or cardinality(p.chosen) > 0 into v_rows, v_moved, v_bound
-          from holdfast.pick_lanes(v_queue, v_part, v_floors, v_want - coalesce(cardinality(v_rows), 0), kinds, v_now) p;
+          v_rest := v_want - coalesce(cardinality(v_rows), 0);
+          select v_rows || p.chosen, cardinality(p.chosen) < v_rest, v_bound or cardinality(p.chosen) > 0 into v_rows, v_short, v_bound
+          from holdfast.pick_lanes(v_queue, v_part, v_floors, v_rest, kinds, v_now) p;
         end if;
         v_struck := 0;
         if v_strikes and v_rows is not null then
@@ -173,7 +191,7 @@ begin
         end if;
         continue when v_struck > 0 and v_rounds <= 5;   -- what they stood before may be free
         exit when v_lanes is not true;
-        v_pass := v_got = 0 and v_moved = 0;
+        v_pass := v_short or v_got = 0;
       end loop;
     end loop;
 
@@ -195,59 +213,105 @@ begin
 end
 $$;
 
--- pick_kinds: what a worker that knows only some kinds may take. In a queue with by_kind each kind has
--- a ready order of its own; elsewhere jobs of other kinds are passed over one by one.
-create or replace function holdfast.pick_kinds(
+-- pick_looking: what a worker may take that knows only some kinds, or where jobs of lanes are ready. In a queue
+-- with by_kind each kind has a ready order of its own; elsewhere jobs of other kinds are passed over one by one.
+-- It looks at more than it takes, so it looks without locking, and then locks what it takes. A job of a lane that
+-- it meets fills a place; which job of a lane gets it is not decided here. What others have locked is passed, page
+-- by page.
+create or replace function holdfast.pick_looking(
   part smallint, queue text, floors bigint[], max_jobs integer, kinds text[], by_kind boolean, no_lanes boolean,
   out chosen tid[], out lanes boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
+declare
+  v_page   integer := max_jobs;
+  v_filled integer := 0;
+  seen     record;
+  got      record;
 begin
-  if by_kind then
-    select array_agg(c.ctid) filter (where c.lane is null), bool_or(c.lane is not null)
-    into chosen, lanes
-    from (
-      select r.ctid, r.lane
-      from unnest(floors) with ordinality as f(floor, nth)
-      cross join lateral (
-        select p.ctid, p.lane
-        from (select distinct x.kind from unnest(kinds) x(kind)) k
+  lanes := false;
+  loop
+    if by_kind then
+      select array_agg(c.ctid) as places, array_agg(c.lane) as lanes, array_agg(c.nth) as nths, array_agg(c.pos) as ends
+      into seen
+      from (
+        select r.ctid, r.lane, r.pos, f.nth
+        from unnest(floors) with ordinality as f(floor, nth)
+        cross join lateral (
+          select p.ctid, p.lane, p.pos
+          from (select distinct x.kind from unnest(kinds) x(kind)) k
+          cross join lateral (
+            select j.ctid, j.lane, j.pos
+            from holdfast.job j
+            -- spelt as in job_by_kind: no other index can serve it, whatever the statistics say
+            where j.part = pick_looking.part and j.queue || E'\n' || j.kind = pick_looking.queue || E'\n' || k.kind
+              and j.priority = (10 - f.nth)::smallint and j.by_kind
+              and j.pos >= f.floor and j.token is null and (not no_lanes or j.lane is null)
+            order by j.pos
+            limit v_page
+          ) p
+          order by p.pos
+          limit v_page
+        ) r
+        limit v_page
+      ) c;
+    else
+      select array_agg(c.ctid) as places, array_agg(c.lane) as lanes, array_agg(c.nth) as nths, array_agg(c.pos) as ends
+      into seen
+      from (
+        select r.ctid, r.lane, r.pos, f.nth
+        from unnest(floors) with ordinality as f(floor, nth)
         cross join lateral (
           select j.ctid, j.lane, j.pos
           from holdfast.job j
-          -- spelt as in job_by_kind: no other index can serve it, whatever the statistics say
-          where j.part = pick_kinds.part and j.queue || E'\n' || j.kind = pick_kinds.queue || E'\n' || k.kind
-            and j.priority = (10 - f.nth)::smallint and j.by_kind
-            and j.pos >= f.floor and j.token is null and (not no_lanes or j.lane is null)
+          where j.part = pick_looking.part and j.queue = pick_looking.queue and j.priority = (10 - f.nth)::smallint
+            and j.pos >= f.floor and j.token is null and (kinds is null or j.kind = any(kinds))
+            and (not no_lanes or j.lane is null)
           order by j.pos
-          limit max_jobs
-          for update skip locked
-        ) p
-        order by p.pos
-        limit max_jobs
-      ) r
-      limit max_jobs
-    ) c;
-  else
-    select array_agg(c.ctid) filter (where c.lane is null), bool_or(c.lane is not null)
-    into chosen, lanes
+          limit v_page
+        ) r
+        limit v_page
+      ) c;
+    end if;
+    exit when seen.places is null;
+    select array_agg(c.ctid) filter (where c.ctid is not null) as rows, count(*) as places, coalesce(bool_or(c.ctid is null), false) as lanes
+    into got
     from (
-      select r.ctid, r.lane
-      from unnest(floors) with ordinality as f(floor, nth)
+      select x.ctid
+      from unnest(seen.places, seen.lanes) u(place, lane)
       cross join lateral (
-        select j.ctid, j.lane
-        from holdfast.job j
-        where j.part = pick_kinds.part and j.queue = pick_kinds.queue and j.priority = (10 - f.nth)::smallint
-          and j.pos >= f.floor and j.token is null and j.kind = any(kinds) and (not no_lanes or j.lane is null)
-        order by j.pos
-        limit max_jobs
-        for update skip locked
-      ) r
-      limit max_jobs
+        select y.ctid
+        from (
+          select j.ctid
+          from holdfast.job j
+          where j.ctid = u.place and u.lane is null and j.token is null and j.pos is not null
+          for update skip locked
+        ) y
+        union all
+        select null where u.lane is not null
+      ) x
+      limit max_jobs - v_filled
     ) c;
-  end if;
+    chosen := chosen || got.rows;
+    lanes := lanes or got.lanes;
+    v_filled := v_filled + got.places;
+    exit when v_filled >= max_jobs or cardinality(seen.places) < v_page;
+    floors := holdfast.floors_after(floors, seen.nths, seen.ends);
+    v_page := least(v_page * 2, 2000);
+  end loop;
 end
+$$;
+
+-- floors_after: where to look on after a page of jobs: behind the last of them at each priority. nths and
+-- places are parallel: which floor a job stands above, and its position.
+create or replace function holdfast.floors_after(floors bigint[], nths bigint[], places bigint[])
+returns bigint[]
+language sql immutable
+as $$
+  select array_agg(greatest(f.floor, m.last + 1) order by f.nth)
+  from unnest(floors) with ordinality f(floor, nth)
+  left join (select u.nth, max(u.pos) as last from unnest(nths, places) u(nth, pos) group by u.nth) m on m.nth = f.nth
 $$;
 
 -- pass_gate: how many jobs a limited, rated or fair queue may start now. Holds the gate to the end of

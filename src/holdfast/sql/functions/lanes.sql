@@ -4,55 +4,100 @@
 
 -- pick_lanes: what the lanes met in the ready order may start now. Jobs that may not are taken out of
 -- the ready order (blocked), so that no claim meets them again before it is their turn. Never waits: a
--- lane or a job that someone else has locked is left as it is. moved counts what left or entered.
+-- lane or a job that someone else has locked is left as it is, and passed. Looks without locking, and then
+-- locks the lanes that it takes a job from, no others: a claim whose transaction stays open must hide no
+-- lane that it has not taken. Fewer than max_jobs are chosen only if no lane can start another.
 create or replace function holdfast.pick_lanes(
   queue_row holdfast.queue, part smallint, floors bigint[], max_jobs integer, kinds text[], at timestamptz,
-  out chosen tid[], out moved integer)
+  out chosen tid[])
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_met    uuid[];
-  v_names  text[];
-  v_locked text[];
-  v_heads  uuid[];
-  v_start  uuid[];
-  v_more   integer;
+  v_page   integer := greatest(max_jobs, 50);
+  v_open   text[];     -- of each job that this claim could start, its lane; in the order in which they start
+  v_next   text[];     -- lanes that are tried next
+  v_begun  uuid[] := '{}';
   v_strikes constant boolean := exists (
     select from holdfast.strike s
     where s.ended_at is null and s.expires_at > at and coalesce(s.queue = queue_row.name, true));
+  seen     record;
+  heads    record;
 begin
-  moved := 0;
-  if max_jobs <= 0 then
-    return;
-  end if;
-  select array_agg(c.id), array_agg(distinct c.lane)
-  into v_met, v_names
-  from (
-    select r.id, r.lane
-    from unnest(floors) with ordinality as f(floor, nth)
-    cross join lateral (
-      select j.id, j.lane
-      from holdfast.job j
-      where j.part = pick_lanes.part and j.queue = queue_row.name and j.priority = (10 - f.nth)::smallint
-        and j.pos >= f.floor and j.token is null and j.lane is not null
-        and (kinds is null or j.kind = any(kinds))
-      order by j.pos
-      limit greatest(max_jobs, 50)
-      for update skip locked
-    ) r
-    limit greatest(max_jobs, 50)
-  ) c;
-  if v_met is null then
-    return;
-  end if;
+  while cardinality(v_begun) < max_jobs loop
+    select array_agg(c.id) as ids, array_agg(distinct c.lane) as names, array_agg(c.nth) as nths, array_agg(c.pos) as places
+    into seen
+    from (
+      select r.id, r.lane, f.nth, r.pos
+      from unnest(floors) with ordinality as f(floor, nth)
+      cross join lateral (
+        select j.id, j.lane, j.pos
+        from holdfast.job j
+        where j.part = pick_lanes.part and j.queue || E'\n' = queue_row.name || E'\n' and j.priority = (10 - f.nth)::smallint
+          and j.pos >= f.floor and j.token is null and j.lane is not null   -- spelt as in job_ready_lane
+          and (kinds is null or j.kind = any(kinds))
+        order by j.pos
+        limit v_page
+      ) r
+      limit v_page
+    ) c;
+    exit when seen.ids is null;
 
-  v_locked := holdfast.lock_lanes(pick_lanes.part, queue_row.name, v_names);
-  if exists (select from holdfast.lane l where l.part = pick_lanes.part and l.queue = queue_row.name and l.name = any(v_locked) and l.rate_limit is not null) then
-    perform holdfast.no_starts_ahead(pick_lanes.part, queue_row.name, v_locked, at);
+    select coalesce(array_agg(h.id), '{}') as ids,
+           coalesce(array_agg(h.lane order by h.priority desc, h.lane_seq) filter (where h.startable), '{}') as open
+    into heads
+    from (
+      select x.id, x.lane, x.priority, x.lane_seq,
+             x.run_at <= at and (kinds is null or x.kind = any(kinds))
+             and (not v_strikes or not coalesce(holdfast.held_back(queue_row.name, x.kind, (
+               select j.payload from holdfast.job j where j.part = pick_lanes.part and j.id = x.id limit 1), at), false)) as startable
+      from holdfast.lane_heads(queue_row, pick_lanes.part, seen.names, at) x
+      offset 0
+    ) h;
+    -- Where this claim can start nothing, whatever is not next in line makes room.
+    perform holdfast.block_unlocked(
+      queue_row, pick_lanes.part, seen.ids, array(select n from unnest(seen.names) n where n <> all(heads.open)), heads.ids, at);
+    v_open := heads.open;
+    while cardinality(v_begun) < max_jobs and cardinality(v_open) > 0 loop
+      v_next := v_open[1 : max_jobs - cardinality(v_begun)];
+      v_open := array(select o.name from unnest(v_open) with ordinality o(name, nth) where o.name <> all(v_next) order by o.nth);
+      v_begun := v_begun || holdfast.start_lanes(
+        queue_row, pick_lanes.part, array(select distinct n from unnest(v_next) n), seen.ids, max_jobs - cardinality(v_begun), kinds, at,
+        v_strikes);
+    end loop;
+    exit when cardinality(seen.ids) < v_page;
+    floors := holdfast.floors_after(floors, seen.nths, seen.places);
+    v_page := least(v_page * 2, 2000);
+  end loop;
+
+  chosen := array(
+    select j.ctid
+    from unnest(v_begun) u(id)
+    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id);
+end
+$$;
+
+-- start_lanes: of these lanes, locked if nobody else decides about them, the jobs that start now. Of the jobs
+-- met, those that are not next in line there leave the ready order.
+create or replace function holdfast.start_lanes(
+  queue_row holdfast.queue, part smallint, names text[], met uuid[], max_jobs integer, kinds text[], at timestamptz, strikes boolean)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_locked constant text[] := holdfast.lock_lanes(part, queue_row.name, names);
+  v_heads  uuid[];
+  v_start  uuid[];
+begin
+  if cardinality(v_locked) = 0 then
+    return '{}';
+  end if;
+  if exists (select from holdfast.lane l where l.part = start_lanes.part and l.queue = queue_row.name and l.name = any(v_locked) and l.rate_limit is not null) then
+    perform holdfast.no_starts_ahead(start_lanes.part, queue_row.name, v_locked, at);
   end if;
   v_heads := array(
-    select h.id from holdfast.lane_heads(queue_row, pick_lanes.part, v_locked, at) h order by h.priority desc, h.lane_seq);
+    select h.id from holdfast.lane_heads(queue_row, start_lanes.part, v_locked, at) h order by h.priority desc, h.lane_seq);
   v_start := array(
     select s.id
     from (
@@ -61,22 +106,16 @@ begin
       cross join lateral (
         select x.id
         from holdfast.job x
-        where x.part = pick_lanes.part and x.id = u.id
+        where x.part = start_lanes.part and x.id = u.id
           and x.token is null and x.run_at <= at and (kinds is null or x.kind = any(kinds))
-          and (not v_strikes or not coalesce(holdfast.held_back(x.queue, x.kind, x.payload, at), false))
+          and (not strikes or not coalesce(holdfast.held_back(x.queue, x.kind, x.payload, at), false))
         for update skip locked
       ) j
       limit max_jobs
     ) s
     order by s.nth);
 
-  -- Jobs are always reached by joining their ids, never by `part = … and id = any(…)`: an older
-  -- planner that believes the table is tiny would read the whole part instead.
-  update holdfast.job j
-  set pos = null, blocked = true
-  from unnest(v_met) u(id)
-  where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.lane = any(v_locked) and not j.id = any(v_heads);
-  get diagnostics moved = row_count;
+  perform holdfast.block(start_lanes.part, met, v_locked, v_heads);
   -- Heads that stay behind for want of room become ready, unless someone is at them.
   update holdfast.job j
   set pos = nextval('holdfast.pos'), blocked = false
@@ -92,15 +131,13 @@ begin
     offset 0
   ) h
   where j.part = any(array[h.part]) and j.id = h.id;
-  get diagnostics v_more = row_count;
-  moved := moved + v_more;
   update holdfast.job j
   set blocked = false
   from unnest(v_start) u(id)
   where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.blocked;
 
   insert into holdfast.rate_use (part, queue, lane, at, starts)
-  select pick_lanes.part, queue_row.name, l.name, pick_lanes.at, count(*)
+  select start_lanes.part, queue_row.name, l.name, start_lanes.at, count(*)
   from unnest(v_start) u(id)
   join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
   cross join lateral (
@@ -109,11 +146,53 @@ begin
     limit 1
   ) l
   group by l.name;
+  return v_start;
+end
+$$;
 
-  chosen := array(
-    select j.ctid
-    from unnest(v_start) u(id)
-    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id);
+-- block: take jobs of these lanes out of the ready order that are not next in line there. Answers how many.
+create or replace function holdfast.block(part smallint, met uuid[], names text[], heads uuid[])
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_moved integer;
+begin
+  -- Jobs are always reached by joining their ids, never by `part = … and id = any(…)`: an older
+  -- planner that believes the table is tiny would read the whole part instead. Nor is `pos is not null` said, which
+  -- would offer it the index of the ready order.
+  update holdfast.job j
+  set pos = null, blocked = true
+  from (
+    select x.part, x.id
+    from unnest(met) u(id)
+    cross join lateral (
+      select y.part, y.id
+      from holdfast.job y
+      where y.part = block.part and y.id = u.id and y.token is null and coalesce(y.pos, 0) > 0 and y.lane = any(names)
+        and y.id <> all(heads)
+      for update skip locked
+    ) x
+    offset 0
+  ) b
+  where j.part = any(array[b.part]) and j.id = b.id;
+  get diagnostics v_moved = row_count;
+  return v_moved;
+end
+$$;
+
+-- block_unlocked: the same for lanes that nobody has locked. Who frees a slot between the look and the block
+-- finds the next job still in the ready order and lets nobody in: so look again afterwards.
+create or replace function holdfast.block_unlocked(
+  queue_row holdfast.queue, part smallint, met uuid[], names text[], heads uuid[], at timestamptz)
+returns void
+language plpgsql
+as $$
+begin
+  if cardinality(names) > 0 and holdfast.block(part, met, names, heads) > 0 then
+    perform holdfast.unblock(part, array_fill(queue_row.name, array[cardinality(names)]), names, at);
+  end if;
 end
 $$;
 
