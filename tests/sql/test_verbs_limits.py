@@ -1,11 +1,13 @@
 """Queue limits, rates, pauses and fair shares."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from tests.protocol import Later, Protocol
+from tests.protocol import Later, Open, Protocol
 
 
 def test_a_queue_runs_no_more_than_its_limit(db: Protocol) -> None:
@@ -225,3 +227,94 @@ def test_a_job_copied_into_a_fair_queue_is_claimed(db: Protocol) -> None:
         cursor.execute("select holdfast.copied('mail', array['send'], array[1])")
 
     assert [job.id for job in db.claim("mail")] == [id]
+
+
+def copy_in(db: Protocol, queue: str, **fields: Any) -> UUID:
+    """Copy one job into the queue, in the transaction that is open, and say so."""
+    row = {
+        "part": db.value("queue_part", queue=queue),
+        "id": db.value("new_id", queue=queue),
+        "queue": queue,
+        "kind": "send",
+        **fields,
+    }
+    with db.connection.cursor() as cursor:
+        with cursor.copy(f"copy holdfast.job ({', '.join(row)}) from stdin") as copy:
+            copy.write_row(tuple(row.values()))
+        cursor.execute("select holdfast.copied(%s, array['send'], array[1])", [queue])
+    return UUID(str(row["id"]))
+
+
+@pytest.mark.parametrize("setting", ["by_kind", "fair"])
+def test_a_copy_reads_the_jobs_that_it_copied_however_many_wait(db: Protocol, setting: str) -> None:
+    db.queue_set("mail", **{setting: True})
+    db.enqueue(*[{"kind": "send", "queue": "mail"}] * 3000)
+
+    with db.connection.transaction():
+        before = db.rows_read()
+        copy_in(db, "mail")
+        read = db.rows_read() - before
+
+    assert read < 300
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tenant": "t"},
+        {"priority": 5},
+        {"pos": None, "run_at": datetime.now(UTC) + timedelta(seconds=5)},
+    ],
+)
+def test_a_job_copied_into_a_queue_by_kind_is_claimed_by_its_kind(
+    db: Protocol, later: Later, fields: dict[str, Any]
+) -> None:
+    db.queue_set("mail", by_kind=True, fair=True)
+    with db.connection.transaction():
+        id = copy_in(db, "mail", **fields)
+    db.queue_set("mail", fair=False)
+
+    later(seconds=6)
+    db.promote()
+
+    assert [job.id for job in db.claim("mail", kinds=["send"])] == [id]
+
+
+def test_a_job_copied_behind_a_savepoint_while_others_enqueue_is_claimed_by_its_kind(
+    db: Protocol, other: Open
+) -> None:
+    db.queue_set("mail", by_kind=True)
+    importing = other(autocommit=False)
+    with importing.connection.transaction():
+        early = copy_in(importing, "mail")
+    db.enqueue(*[{"kind": "other", "queue": "mail"}] * 500)
+    with importing.connection.transaction():
+        late = copy_in(importing, "mail")
+    importing.connection.commit()
+
+    claimed = db.claim("mail", max_jobs=9, kinds=["send"])
+
+    assert [job.id for job in claimed] == [early, late]
+
+
+def test_a_fair_claim_looks_at_as_many_tenants_as_it_takes_jobs(db: Protocol) -> None:
+    db.queue_set("default", fair=True)
+    db.enqueue(*[{"kind": "k", "tenant": f"t{n:04}"} for n in range(1000)])
+    db.take()
+
+    with db.connection.transaction():
+        before = db.rows_read()
+        claimed = [job.tenant for job in db.claim(max_jobs=5)]
+        read = db.rows_read() - before
+
+    assert claimed == [f"t{n:04}" for n in range(1, 6)]
+    assert read < 100
+
+
+def test_the_turn_goes_round_from_the_last_tenant_to_the_first(db: Protocol) -> None:
+    db.queue_set("default", fair=True)
+    db.enqueue(*[{"kind": "k", "tenant": tenant} for tenant in "abcde" * 2])
+    db.claim(max_jobs=3)
+
+    assert [job.tenant for job in db.claim(max_jobs=4)] == ["d", "e", "a", "b"]
+    assert [job.tenant for job in db.claim(max_jobs=9)] == ["c", "d", "e"]

@@ -387,53 +387,112 @@ begin
   lanes := false;
   for nth in 1 .. 10 loop
     exit when v_picked >= max_jobs;
-    with recursive ring as (
-      -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
-      (select 0 as lap, j.tenant
+    -- One job of each is enough where as many tenants wait as jobs are wanted: then no further tenant is looked at.
+    with recursive after as (
+      (select 1::bigint as place, j.tenant
        from holdfast.job j
        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
          and j.pos is not null and j.tenant > v_turn
        order by j.tenant
        limit 1)
       union all
-      (select 1, j.tenant
+      select r.place + 1, n.tenant
+      from after r
+      cross join lateral (
+        select j.tenant
+        from holdfast.job j
+        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+          and j.pos is not null and j.tenant > r.tenant
+        order by j.tenant
+        limit 1
+      ) n
+    ), before as (
+      (select 4611686018427387904 as place, j.tenant
        from holdfast.job j
        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
          and j.pos is not null and j.tenant <= v_turn
        order by j.tenant
        limit 1)
       union all
-      select r.lap, n.tenant
-      from ring r
+      select r.place + 1, n.tenant
+      from before r
       cross join lateral (
         select j.tenant
         from holdfast.job j
         where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-          and j.pos is not null and j.tenant > r.tenant and (r.lap = 0 or j.tenant <= v_turn)
+          and j.pos is not null and j.tenant > r.tenant and j.tenant <= v_turn
         order by j.tenant
         limit 1
       ) n
     ), picked as (
-      select p.ctid, p.id, p.lane, r.lap, r.tenant, p.round
-      from ring r
+      select p.ctid, p.id, p.lane, r.tenant, r.place
+      from (select a.place, a.tenant from after a union all select b.place, b.tenant from before b) r
       cross join lateral (
-        select j.ctid, j.id, j.lane, row_number() over (order by j.pos) as round
+        select j.ctid, j.id, j.lane
         from holdfast.job j
         where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
           and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null
           and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
         order by j.pos
-        limit max_jobs
+        limit 1
       ) p
-      order by p.round, r.lap, r.tenant
       limit max_jobs - v_picked
     )
     select array_agg(p.ctid) filter (where p.lane is null),
-           array_agg(p.id order by p.round, p.lap, p.tenant),
-           (array_agg(p.tenant order by p.round desc, p.lap desc, p.tenant desc))[1],
+           array_agg(p.id order by p.place),
+           (array_agg(p.tenant order by p.place desc))[1],
            coalesce(bool_or(p.lane is not null), false)
     into v_rows, v_ids, v_last, v_seen
     from picked p;
+    if cardinality(v_ids) < max_jobs - v_picked then
+      with recursive ring as (
+        -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
+        (select 0 as lap, j.tenant
+         from holdfast.job j
+         where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+           and j.pos is not null and j.tenant > v_turn
+         order by j.tenant
+         limit 1)
+        union all
+        (select 1, j.tenant
+         from holdfast.job j
+         where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+           and j.pos is not null and j.tenant <= v_turn
+         order by j.tenant
+         limit 1)
+        union all
+        select r.lap, n.tenant
+        from ring r
+        cross join lateral (
+          select j.tenant
+          from holdfast.job j
+          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+            and j.pos is not null and j.tenant > r.tenant and (r.lap = 0 or j.tenant <= v_turn)
+          order by j.tenant
+          limit 1
+        ) n
+      ), picked as (
+        select p.ctid, p.id, p.lane, r.lap, r.tenant, p.round
+        from ring r
+        cross join lateral (
+          select j.ctid, j.id, j.lane, row_number() over (order by j.pos) as round
+          from holdfast.job j
+          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+            and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null
+            and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
+          order by j.pos
+          limit max_jobs
+        ) p
+        order by p.round, r.lap, r.tenant
+        limit max_jobs - v_picked
+      )
+      select array_agg(p.ctid) filter (where p.lane is null),
+             array_agg(p.id order by p.round, p.lap, p.tenant),
+             (array_agg(p.tenant order by p.round desc, p.lap desc, p.tenant desc))[1],
+             coalesce(bool_or(p.lane is not null), false)
+      into v_rows, v_ids, v_last, v_seen
+      from picked p;
+    end if;
     chosen := chosen || array(
       select j.ctid
       from holdfast.job j

@@ -999,7 +999,7 @@ begin
   from unnest(kinds, counts) c(kind, jobs)
   where copied.queue = any(holdfast.told_queues());
   if exists (select from holdfast.queue q where q.name = copied.queue and (q.fair or q.by_kind)) then
-    perform holdfast.apply_settings(queue);
+    perform holdfast.apply_to_copied(queue, (select sum(jobs) from unnest(counts) jobs)::bigint);
   end if;
   perform holdfast.wake(array[copied.queue], (select sum(jobs) from unnest(counts) jobs)::bigint);
 end
@@ -1030,6 +1030,56 @@ begin
     perform holdfast.refuse('HF206', format('part %s of job %s is not one of queue %L', holdfast.part_of(v_id), v_id, queue), null,
       format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
   end if;
+end
+$$;
+
+-- apply_to_copied: as apply_settings, for rows that this transaction has copied. They stand at the end of the ready
+-- order, among what others put there meanwhile: looks back from there, further and further, until it has met as many
+-- of its own as there should be. Rows that wait for their time or their lane are not in that order: for them it
+-- looks at the whole queue.
+create or replace function holdfast.apply_to_copied(queue text, jobs bigint)
+returns void
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_xid   constant bigint := pg_current_xact_id()::text::bigint;
+  v_epoch constant bigint := v_xid - v_xid % 4294967296;
+  v_next  constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+  v_last  constant bigint := (select p.last_value from holdfast.pos p);
+  v_base  constant smallint := holdfast.queue_part(queue);
+  v_back  bigint := jobs * 2 + 200;
+  q       holdfast.queue;
+  own     record;
+begin
+  select x.* into q from holdfast.queue x where x.name = apply_to_copied.queue;
+  loop
+    -- A row that is seen although its transaction is under way is this transaction's.
+    select count(*) as jobs, array_agg(j.ctid) filter (where q.by_kind and not j.by_kind or q.fair and j.tenant is null) as rows
+    into own
+    from generate_series(0, q.fanout - 1) step
+    cross join generate_series(0, 9) level
+    cross join lateral (
+      select x.ctid, x.by_kind, x.tenant
+      from holdfast.job x
+      where x.part = ((v_base + step) % 64)::smallint and x.queue = q.name and x.priority = level::smallint and x.pos > v_last - v_back
+        and case when v_epoch + x.xmin::text::bigint between v_xid and v_next - 1
+            then pg_xact_status((v_epoch + x.xmin::text::bigint)::text::xid8) = 'in progress'
+            else v_epoch + x.xmin::text::bigint >= v_next end
+      order by x.pos
+    ) j;
+    exit when own.jobs >= apply_to_copied.jobs;
+    if v_back >= v_last then
+      perform holdfast.apply_settings(queue);
+      return;
+    end if;
+    v_back := v_back * 8;
+  end loop;
+  update holdfast.job j
+  set by_kind = q.by_kind or j.by_kind, tenant = case when q.fair then coalesce(j.tenant, '') else j.tenant end
+  where j.ctid = any(own.rows);
 end
 $$;
 
