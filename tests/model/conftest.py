@@ -12,6 +12,9 @@ CLOCK = """
 create or replace function holdfast.now() returns timestamptz
 language sql stable parallel safe
 as $$ select current_setting('holdfast_test.now')::timestamptz $$;
+create or replace function holdfast.clock() returns timestamptz
+language sql volatile parallel safe
+as $$ select current_setting('holdfast_test.now')::timestamptz $$;
 """
 
 
