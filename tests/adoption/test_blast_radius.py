@@ -471,3 +471,24 @@ def test_a_column_that_came_to_refuse_null_is_one_dead_job(
     assert len(client.list("queue:tasks state:dead")) == 3
     assert client.upkeep().get("failed") is None
     assert connection.execute("select * from holdfast.recount()").fetchall() == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "select * from holdfast.list('queue:plain')",
+        "select * from holdfast.list('state:queued queue:plain', 5)",
+        "select * from holdfast.search('queue:plain')",
+        "select * from holdfast.get((select id from holdfast.list('queue:plain')))",
+    ],
+)
+def test_who_asks_for_one_queue_does_not_wait_for_a_table_that_is_another(
+    table: psycopg.Connection, client: Client, connect: Connect, question: str
+) -> None:
+    """To know that no row of it fits, an adopted table would be read from end to end."""
+    client.enqueue("work", queue="plain")
+    other = connect(autocommit=False)
+    other.execute("lock table task in access exclusive mode")
+    table.execute("set statement_timeout = '5s'")
+
+    assert len(table.execute(question).fetchall()) == 1  # type: ignore[call-overload]

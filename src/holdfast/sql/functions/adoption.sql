@@ -621,19 +621,27 @@ returns text[]
 language plpgsql stable
 as $$
 declare
-  v_owner oid;
+  v_owner   oid;
+  v_trusted boolean;
 begin
-  select c.relowner into v_owner
+  select c.relowner, n.nspowner = c.relowner or r.rolsuper into v_owner, v_trusted
   from holdfast.adopted a
-  join pg_class c on c.oid = holdfast.table_of(a)
+  join pg_class c on c.oid = a.relid
+  join pg_namespace s on s.oid = c.relnamespace and format('%I.%I', s.nspname, c.relname) = a.relation
   join pg_proc p on p.proname = (a.part || '_claim')::name and p.pronamespace = 'holdfast_adopted'::regnamespace and p.proowner = c.relowner and p.prosecdef
+  join pg_roles r on r.oid = c.relowner
+  join pg_namespace n on n.nspname = 'holdfast'
   where a.part = watched.part;
-  if v_owner is null then
+  if v_trusted then
+    return null;
+  elsif v_owner is null and not exists (   -- renamed, or restored
+    select from holdfast.adopted a
+    join pg_class c on c.oid = holdfast.table_of(a)
+    join pg_proc o on o.proname = (a.part || '_claim')::name and o.pronamespace = 'holdfast_adopted'::regnamespace and o.proowner = c.relowner and o.prosecdef
+    where a.part = watched.part)
+  then
     raise exception using errcode = '42501', message = (
       select format('what was generated for table %s is not there, or not its owner''s', a.relation) from holdfast.adopted a where a.part = watched.part);
-  end if;
-  if exists (select from pg_namespace n where n.nspname = 'holdfast' and n.nspowner = v_owner) or exists (select from pg_roles r where r.oid = v_owner and r.rolsuper) then
-    return null;
   end if;
   return holdfast.session_marks();
 end

@@ -34,13 +34,15 @@ begin
   if not coalesce(max_jobs between 1 and 100000, false) then
     perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
   end if;
+  -- of adopted tables only those that can have such jobs: to know that none fits, one is read from end to end
   return query execute
-    'select x.* from unnest(holdfast.parts()) p cross join lateral ('
+    'select x.* from unnest($4) p cross join lateral ('
     || '  (select j.* from holdfast.own_jobs j where j.part = p and ($2 is null or j.id < $2) and '
     || holdfast.filter_sql(filter)
     || '  order by j.id desc limit $1)'
     || '  union all select l.* from holdfast.list_adopted(p, $3, $1, $2) l where p >= 64) x order by x.id desc limit $1'
-  using max_jobs, before, filter;
+  using max_jobs, before, filter, array(
+    select p from unnest(holdfast.parts()) p where p < 64 or p = any(holdfast.parts_in(filter)));
 end
 $$;
 
