@@ -498,3 +498,66 @@ def test_a_rate_period_of_a_lane_that_nobody_can_mean_is_refused(db: Protocol) -
 
     assert refused.value.sqlstate == "HF221"
     assert "failed" not in db.upkeep()
+
+
+def close_leases(db: Protocol, count: int) -> None:
+    """Leave so many claims behind whose jobs were settled long ago, and take them back."""
+    db.connection.execute(
+        """
+        insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
+        select gen_random_uuid(), 0, 'default', 'w', holdfast.now() - interval '1 minute',
+               '30 seconds', holdfast.now() - make_interval(secs => 10 + 20 * random()),
+               array[gen_random_uuid()]
+        from generate_series(1, %s)
+        """,
+        [count],
+    )
+    db.reap()
+
+
+IDLE = "id from holdfast.claim(queue => 'default', worker => 'w', token => gen_random_uuid())"
+
+
+def test_closed_leases_that_cannot_be_vacuumed_do_not_make_idle_claims_dearer(
+    db: Protocol, other: Open, later: Later
+) -> None:
+    pin = other(autocommit=False)
+    pin.connection.execute("set transaction isolation level repeatable read")
+    pin.connection.execute("select from holdfast.job")
+    few = [pages_read(db, IDLE) for _ in range(3)][-1]
+    close_leases(db, 4000)
+    later(seconds=6)
+    db.reap()  # the place of the first lease is noted
+
+    many = [pages_read(db, IDLE) for _ in range(3)][-1]
+
+    assert many < 2 * few + 100, (few, many)
+
+
+def test_a_lease_that_was_written_long_before_it_is_seen_is_taken_back(
+    db: Protocol, other: Open, later: Later
+) -> None:
+    id = db.put()
+    late = other(autocommit=False)
+    late.claim()
+    later(seconds=40)
+    db.reap()  # everything that can be seen ends later than this
+    later(seconds=6)
+    db.reap()
+    late.connection.commit()
+
+    assert [job.id for job in db.reap()] == [id]
+
+
+def test_a_lease_from_before_the_last_reap_is_taken_back_by_a_claim_if_nobody_else_does(
+    db: Protocol, other: Open, later: Later
+) -> None:
+    id = db.put()
+    late = other(autocommit=False)
+    late.claim()
+    later(seconds=40)
+    db.reap()
+    late.connection.commit()
+    later(seconds=61)
+
+    assert [job.id for job in db.claim()] == [id]

@@ -519,7 +519,7 @@ as $$
 declare
   v_leaving  constant bigint := (select count(*) from holdfast.leaving g where g.queue = let_in.queue);
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
-  v_reaped   constant bigint := (select count(*) from holdfast.reap_at(max_jobs, queue, began));
+  v_reaped   constant bigint := (select count(*) from holdfast.reap_at(max_jobs, queue, began, near => true));
   v_helped   integer := v_promoted + v_reaped + holdfast.unstrike(max_jobs, queue);
   v_part     constant smallint := holdfast.queue_part(queue);
   v_lane     text := '';

@@ -10,8 +10,8 @@ set search_path = pg_catalog, pg_temp
 as $$ select r.id, r.queue, r.kind, r.worker, r.outcome from holdfast.reap_at(max_jobs, only_queue, holdfast.clock()) r $$;
 
 -- reap_at: the same, of what had expired at a time. A claim takes back what had when it began: a very short
--- lease that it gave itself is not its to take back.
-create or replace function holdfast.reap_at(max_jobs integer, only_queue text, at timestamptz)
+-- lease that it gave itself is not its to take back. near: a hint is good enough for where to look.
+create or replace function holdfast.reap_at(max_jobs integer, only_queue text, at timestamptz, near boolean default false)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
@@ -31,9 +31,13 @@ declare
   v_cuts   timestamptz[];
   v_left   integer := max_jobs;
   v_failed integer;
+  v_from   timestamptz := '-infinity';
   expired  record;
 begin
   select e.cut, e.back into v_cut, v_back from holdfast.expired_before(v_now) e;
+  if near then
+    v_from := holdfast.first_lease(v_now);
+  end if;
   perform holdfast.let_go_expired(v_cut, v_now, only_queue);
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
@@ -43,7 +47,7 @@ begin
     from (
       select l.token, l.part
       from holdfast.lease l
-      where l.open and l.until <= v_now and (l.until <= v_cut or l.claimed_at >= v_back)
+      where l.open and l.until >= v_from and l.until <= v_now and (l.until <= v_cut or l.claimed_at >= v_back)
         and (only_queue is null or l.queue = only_queue) and l.token <> all(v_busy)
       order by l.until
       limit 200
@@ -117,6 +121,43 @@ begin
     end loop;
     v_left := v_left - v_failed;
   end loop;
+  if only_queue is null then
+    perform holdfast.note_first_lease(v_now);
+  end if;
+end
+$$;
+
+-- first_lease: where a claim may begin to look for expired leases. While nothing can be vacuumed the entries of closed
+-- leases stay in front of the open ones, and every idle claim would walk over all of them. Only a hint for claims,
+-- good for a minute: a lease that came to lie before it, from a transaction that was open for long, is found by the
+-- reap of all queues, which looks everywhere and notes the place anew. If nobody does that, claims look everywhere.
+create or replace function holdfast.first_lease(at timestamptz)
+returns timestamptz
+language sql stable
+as $$
+  select coalesce((
+    select c.cursor[1]::timestamptz
+    from holdfast.chore c
+    where c.name = 'leases' and c.at > first_lease.at - interval '1 minute' and c.at <= first_lease.at
+  ), '-infinity')
+$$;
+
+-- note_first_lease: nothing open ends before here, as far as can be seen; every five seconds. Waits for nobody who
+-- does the same.
+create or replace function holdfast.note_first_lease(at timestamptz)
+returns void
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+begin
+  insert into holdfast.chore (name) select 'leases' where not exists (select from holdfast.chore c where c.name = 'leases') on conflict do nothing;
+  update holdfast.chore c
+  set at = note_first_lease.at,
+      cursor = array[least(note_first_lease.at, (select l.until from holdfast.lease l where l.open order by l.until limit 1))::text]
+  where c.ctid = any(array(
+    select x.ctid from holdfast.chore x
+    where x.name = 'leases' and (x.at <= note_first_lease.at - interval '5 seconds' or x.at > note_first_lease.at)
+    for update skip locked));
 end
 $$;
 
