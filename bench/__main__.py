@@ -22,6 +22,7 @@ from bench import (
     pinned,
     report,
     server,
+    settle,
     upkeep,
 )
 from bench.harness import SETTINGS, Options, Server
@@ -38,6 +39,7 @@ PARTS = {
     "operation": operation,
     "activity": activity,
     "upkeep": upkeep,
+    "settle": settle,
 }
 QUICK = Options(
     seconds=1,
@@ -53,6 +55,7 @@ QUICK = Options(
     requests=6,
     dead=5_000,
     names=500,
+    settled=1_000,
 )
 
 
@@ -101,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=int, help="server: requests for each page (60)")
     add("--dead", type=int, help="operation: dead jobs that are retried (1000000)")
     add("--names", type=int, help="upkeep: names of queues (10000)")
+    add("--settled", type=int, help="settle: jobs in a batch (4000)")
     add("--peers", action="store_true", default=None, help="drain: install and run pgqueuer too")
     results = Path(__file__).parent / "results"
     add("--output", type=Path, default=results, help="where results are kept (bench/results)")

@@ -57,6 +57,7 @@ class Options:
     requests: int = 60
     dead: int = 1_000_000
     names: int = 10_000
+    settled: int = 4_000
     peers: bool = False
 
 

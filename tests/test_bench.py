@@ -25,6 +25,7 @@ TINY = Options(
     requests=2,
     dead=100,
     names=50,
+    settled=20,
 )
 
 
