@@ -39,7 +39,9 @@ def run(server: Server, options: Options) -> list[Figure]:
     figures: dict[str, Figure] = {}
     for verb, samples in spent.items():
         what = f"{verb} of {options.settled:,} jobs"
-        figures[verb] = Figure("settle", what, "ms CPU", samples, figures.get("ack"))
+        at_most = 2.0 if verb == "nack" else None
+        base = figures.get("ack")
+        figures[verb] = Figure("settle", what, "ms CPU", samples, base, at_most=at_most)
     kept = figures["ack, jobs kept"]
     for verb in ("nack", "release"):
         what = f"{verb} of {options.settled:,} jobs, beside an ack that keeps them"
