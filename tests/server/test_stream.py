@@ -325,6 +325,8 @@ def test_500_sockets_that_never_read_cost_little_and_harm_nobody(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     server = serve(streams=500, streams_per_address=500)
+    with server.client() as api:
+        alone = _claims(api, client)
     before = _resident()
     sockets = [_silent(server) for _ in range(500)]
     [live] = server.server._live.values()
@@ -341,7 +343,8 @@ def test_500_sockets_that_never_read_cost_little_and_harm_nobody(
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert (refused.status_code, refused.json()["code"]) == (503, "HF429")
-    assert sorted(took)[len(took) // 2] < 0.25
+    # A machine that is busy anyway is slow without them, too.
+    assert sorted(took)[len(took) // 2] < max(0.25, 5 * sorted(alone)[len(alone) // 2])
     assert after - before < 200 * 1024 * 1024
 
 

@@ -20,7 +20,7 @@ ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
 LOOK = {
     *("get", "list", "find", "search", "count_jobs", "attempts", "explain"),
     *("activity", "series", "explain_queue", "explain_lane", "forecast", "doctor"),
-    "adopted_jobs",  # the view of all jobs calls it as whoever looks
+    "adopted_rows",  # the view of all jobs calls it as whoever looks
 }
 PRODUCE = {"enqueue", "copied"}
 HOLD = {

@@ -1,5 +1,6 @@
 """Where a server's files live: a private directory that the user who runs it can reach."""
 
+import fcntl
 import hashlib
 import os
 import pwd
@@ -7,7 +8,8 @@ import re
 import shlex
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.embedded._account import Account, account_for, name_of
@@ -122,6 +124,24 @@ def _check_seal(directory: Path, shown: str, *, named: bool) -> None:
     The seal says which file it is and when it was made, which only the kernel decides.
     """
     seal, made = directory / "seal", directory / "made"
+    with _alone(directory):
+        _check_or_make_seal(directory, seal, made, shown, named=named)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Have others that look at the same directory wait, threads of this process too."""
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
+
+
+def _check_or_make_seal(
+    directory: Path, seal: Path, made: Path, shown: str, *, named: bool
+) -> None:
     if named or not any(one.name != ".gitignore" for one in directory.iterdir()):
         if not _sealed(seal, made):
             made.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ select
   r.key collate "C", r.lane collate "C", r.tenant collate "C", r.subject collate "C", r.headers, r.payload, r.error, r.fingerprint,
   r.reason, r.result, r.ended_at, r.lease, a.part, null
 from holdfast.adopted a
-cross join lateral holdfast.adopted_jobs(a.part) r
+cross join lateral holdfast.adopted_rows(a.part) r
 where a.live;
 
 -- depth: kept counters, so that reading them does not depend on how many jobs there are.

@@ -308,6 +308,21 @@ begin
 end
 $$;
 
+-- adopted_rows: all rows of an adopted table as jobs, without the tokens that prove their leases: what the view
+-- holdfast.jobs shows to whoever may look.
+create or replace function holdfast.adopted_rows(part smallint)
+returns table (
+  id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamptz, created_at timestamptz,
+  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb, error text, fingerprint text,
+  reason text, result jsonb, ended_at timestamptz, lease interval)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker, j.key, j.lane,
+         j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease
+  from holdfast.adopted_jobs(adopted_rows.part) j
+$$;
+
 -- version: the schema's version, the number of its newest migration.
 create or replace function holdfast.version()
 returns integer

@@ -801,9 +801,12 @@ as $$
     select j.*, j.mine and (lost.verb, coalesce(j.how, 'acked')) in (
         ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
         ('reconcile', 'reconciled')) as already,
-      -- It may have been moved since, and every part is asked for it: of a few, for what it is worth.
-      case when j.mine and j.how is not null and j.part < 64
-           and row_number() over (partition by j.mine and j.how is not null and j.part < 64) <= 50
+      -- It may have been moved since, which is on record. In a fanned-out queue every part is asked for it: of a
+      -- few, for what it is worth.
+      case when j.part < 64 and (
+             exists (select from holdfast.alias x where x.part = j.part and x.id = j.id)
+             or j.mine and j.how is not null
+                and row_number() over (partition by j.mine and j.how is not null and j.part < 64) <= 50)
         then coalesce(holdfast.locate(j.id), j.id) else j.id end as stored
     from judged j
   ), now_are as materialized (
