@@ -7,6 +7,7 @@ create table holdfast.stir (
   clock  timestamptz not null,                        -- the same moment by the real clock, which floors go by
   raised boolean     not null default false           -- its floors have been to what had changed then
 ) with (fillfactor = 50);
+create index stir_new on holdfast.stir (queue) where not raised;
 
 -- Queues that samples keep one by one; all others are in one sum.
 create table holdfast.sampled (
