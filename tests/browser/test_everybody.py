@@ -34,7 +34,7 @@ CORPUS = [
     "'-window.owned=1-'",
     "{{constructor.constructor('window.owned=1')()}}",
     "</textarea><script>window.owned=1</script>",
-    "\u202egnp.exe \U0001f4a3",
+    "\u05d0gnp.exe \U0001f4a3",  # right to left; names that turn the direction are refused
 ]
 
 

@@ -150,7 +150,6 @@ language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 begin
-  insert into holdfast.chore (name) select 'leases' where not exists (select from holdfast.chore c where c.name = 'leases') on conflict do nothing;
   update holdfast.chore c
   set at = note_first_lease.at,
       cursor = array[least(note_first_lease.at, (select l.until from holdfast.lease l where l.open order by l.until limit 1))::text]
