@@ -169,6 +169,13 @@ class Clock:
             """
         )
 
+    def begin_a_minute(self) -> None:
+        """Go to a second after the next full minute, nine before the next step of ten."""
+        self._connection.execute(
+            "update holdfast_test.clock set offset_by ="
+            " date_trunc('minute', clock_timestamp()) + '61 s' - clock_timestamp()"
+        )
+
     def advance(self, **by: float) -> None:
         """Move the time by what `timedelta` accepts: `advance(seconds=31)`, `advance(days=-1)`."""
         self._connection.execute(

@@ -138,12 +138,13 @@ def test_consumers_over_http_have_statistics(
     assert seen["claimed_at"]
     assert seen["acked_at"]
     assert len(seen["claims"]) == 1
-    assert client.series("run_p50", step=10)[-1][1] is not None
-    assert client.series("pickup_p50", step=10)[-1][1] is not None
+    assert any(value is not None for _, value in client.series("run_p50", step=10))
+    assert any(value is not None for _, value in client.series("pickup_p50", step=10))
 
 
 @pytest.mark.proves("S4.13")
 def test_series_answer_from_what_upkeep_sampled(serve: Serve, client: Client, clock: Clock) -> None:
+    clock.begin_a_minute()
     client.enqueue("a", queue="mail")
     client.upkeep()
     clock.advance(seconds=10)

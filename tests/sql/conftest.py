@@ -44,3 +44,12 @@ def db(other: Open) -> Iterator[Protocol]:
 def later(db: Protocol) -> Later:
     """Moves the time for all sessions: `later(seconds=31)`."""
     return db.later
+
+
+@pytest.fixture
+def full_minute(db: Protocol) -> None:
+    """Begin a second after a full minute: no step of ten seconds ends while a test runs."""
+    db.connection.execute(
+        "update holdfast_test.clock set ahead ="
+        " date_trunc('minute', clock_timestamp()) + '61 s' - clock_timestamp()"
+    )

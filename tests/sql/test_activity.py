@@ -11,6 +11,8 @@ from psycopg.rows import namedtuple_row
 
 from tests.protocol import Later, Protocol
 
+pytestmark = pytest.mark.usefixtures("full_minute")
+
 
 def activity(db: Protocol, **options: Any) -> list[Any]:
     named = ", ".join(f"{name} => %({name})s" for name in options)

@@ -9,6 +9,8 @@ from psycopg.types.json import Jsonb
 
 from tests.protocol import Later, Protocol
 
+pytestmark = pytest.mark.usefixtures("full_minute")
+
 
 def series(db: Protocol, metric: str, **options: Any) -> list[float | None]:
     rows = db.call("series", metric=metric, columns=["at", "value"], **options)

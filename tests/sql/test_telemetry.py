@@ -1,6 +1,10 @@
 """What telemetry asks of the database, and how little it reads for the answer."""
 
+import pytest
+
 from tests.protocol import Later, Protocol
+
+pytestmark = pytest.mark.usefixtures("full_minute")
 
 
 def test_the_age_of_the_oldest_dead_job_is_told_for_each_queue(db: Protocol, later: Later) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.protocol import Later, Open, Protocol
 
+pytestmark = pytest.mark.usefixtures("full_minute")
+
 Connect = Callable[..., psycopg.Connection]
 
 
