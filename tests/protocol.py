@@ -106,6 +106,7 @@ class Leased(NamedTuple):
     subject: str | None
     headers: Any
     lease_for: timedelta | None
+    error: str | None
     token: UUID
 
 

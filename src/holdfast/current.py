@@ -159,6 +159,11 @@ class CurrentJob:
         return self.lease.max_attempts
 
     @property
+    def last_error(self) -> str | None:
+        """What the attempt before this one failed of; None if none did."""
+        return self.lease.error
+
+    @property
     def payload(self) -> Any:
         """The payload as it was stored, decoded anew at each access."""
         return self.lease.payload

@@ -141,6 +141,8 @@ class Lease:
     lease: timedelta | None = None
     # How long it is, whoever said so, and by how much a touch renews it.
     length: timedelta = timedelta(seconds=30)
+    # What the attempt before this one failed of; a retried job begins without.
+    error: str | None = None
 
     @property
     def payload(self) -> Any:

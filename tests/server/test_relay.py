@@ -90,6 +90,30 @@ def test_a_type_is_dequeued_by_itself(api: Api) -> None:
     assert api.get("/queue/message", params={"type": "b"}).status_code == 404
 
 
+def test_the_status_is_fresh_after_ones_own_write(serve: Serve) -> None:
+    with serve(fresh=3600.0).client() as api:
+        told = [api.get("/queue/status").json()]
+        api.post("/queue/message", json={"payload": 1})
+        told.append(api.get("/queue/status").json())
+        message = dequeue(api)
+        told.append(api.get("/queue/status").json())
+        api.post("/queue/ack", json={"id": message["id"], "lock_token": message["lock_token"]})
+        told.append(api.get("/queue/status").json())
+        queues = api.get("/queues").json()["queues"]
+
+    assert [(one["queued"], one["processing"]) for one in told] == [(0, 0), (1, 0), (0, 1), (0, 0)]
+    assert [one["processing"] for one in queues] == [0]
+
+
+def test_who_wrote_nothing_shares_the_answer_of_a_moment_ago(serve: Serve, client: Client) -> None:
+    with serve(fresh=3600.0).client() as api:
+        first = api.get("/queue/status").json()
+        client.enqueue("a")
+        shared = api.get("/queue/status").json()
+
+    assert shared == first
+
+
 def test_an_empty_queue_is_404_at_once_or_after_the_timeout(api: Api) -> None:
     started = time.monotonic()
     at_once = api.get("/queue/message")
@@ -133,6 +157,69 @@ def test_a_lock_is_extended(api: Api) -> None:
 
     assert answer.json()["locked_until"] == answer.json()["lease_until"]
     assert answer.json()["locked_until"] > message["locked_until"]
+
+
+COLUMNS = {
+    "id",
+    "type",
+    "payload",
+    "priority",
+    "status",
+    "attempt_count",
+    "max_attempts",
+    "ack_timeout_seconds",
+    "lock_token",
+    "locked_until",
+    "consumer_id",
+    "created_at",
+    "dequeued_at",
+    "acknowledged_at",
+    "last_error",
+}
+
+
+@pytest.mark.proves("S4.4", "S4.6")
+def test_a_redelivered_message_shows_its_last_error_and_every_column_of_the_source(
+    api: Api, client: Client
+) -> None:
+    client.queue_set("slow", lease=45)
+    api.post("/queue/message", json={"payload": 1, "ack_timeout_seconds": 12})
+    api.post("/queue/message", json={"payload": 1, "queue": "slow"})
+    first = dequeue(api)
+    failed = {"lock_token": first["lock_token"], "error": "no route", "retry_in": 0}
+    api.post(f"/queue/message/{first['id']}/nack", json=failed)
+    waiting = api.get("/queue/main/messages").json()["messages"]
+    again, slow = dequeue(api), dequeue(api, queue="slow")
+
+    assert [COLUMNS - one.keys() for one in (first, again, slow)] == [set()] * 3
+    assert [COLUMNS - one.keys() for one in waiting] == [{"lock_token"}] * 2
+    assert (first["last_error"], again["last_error"]) == (None, "no route")
+    assert [one["ack_timeout_seconds"] for one in (first, again, slow)] == [12, 12, 45]
+    assert {one["ack_timeout_seconds"] for one in waiting} == {12, 45}
+    assert {one["last_error"] for one in waiting} == {"no route", None}
+    held = datetime.fromisoformat(again["locked_until"]) - timedelta(seconds=12)
+    assert datetime.fromisoformat(again["dequeued_at"]) == held
+
+
+@pytest.mark.proves("S4.23")
+def test_a_touch_shorter_than_what_is_left_changes_nothing_and_says_so(api: Api) -> None:
+    api.post("/queue/message", json={"payload": 1})
+    message = dequeue(api, ack_timeout_seconds=300)
+
+    def touch(**said: Any) -> dict[str, Any]:
+        body = {"lock_token": message["lock_token"], **said}
+        told: dict[str, Any] = api.put(f"/queue/message/{message['id']}/touch", json=body).json()
+        return told
+
+    shorter = touch(extend_seconds=30)
+    longer = touch(extend_seconds=600)
+    usual = touch()
+
+    assert (shorter["locked_until"], shorter["extended_by"]) == (message["locked_until"], 0)
+    assert "not changed" in shorter["detail"]
+    assert (longer["extended_by"], longer["extended"]) == (600, True)
+    assert longer["locked_until"] > message["locked_until"]
+    assert (usual["extended_by"], usual["locked_until"]) == (0, longer["locked_until"])
 
 
 @pytest.mark.proves("S4.4", "S4.6", "S4.24", "S4.28", "S4.30")

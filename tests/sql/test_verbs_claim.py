@@ -29,6 +29,21 @@ def test_a_claim_leases_the_job_to_the_worker(db: Protocol) -> None:
     assert job.lease_until == leased.lease_until > leased.run_at
 
 
+def test_a_claim_tells_the_error_of_the_last_attempt(db: Protocol) -> None:
+    db.put(max_attempts=2)
+
+    first = db.take()
+    db.nack(first, message="boom", delay=timedelta(0))
+    second = db.take()
+    held = db.held(second.token)
+    db.nack(second, message="bang")
+    db.retry(second.id)
+    reborn = db.take()
+
+    assert [one.error for one in (first, second, *held)] == [None, "boom", "boom"]
+    assert reborn.error is None  # another life
+
+
 @pytest.mark.proves("S0.28", "S3.18", "S3.36", "S4.17")
 def test_the_oldest_goes_first_inside_a_priority(db: Protocol) -> None:
     order = [1, 9, 0, 9, 1, 5]

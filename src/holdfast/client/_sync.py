@@ -266,7 +266,7 @@ class Client:
     def held(self, tokens: Sequence[UUID]) -> list[Lease]:
         """Return the leases that are still held by the tokens of earlier claims."""
         sql = (
-            f"select {_LEASE}, token, queue, worker, lease_for, length "
+            f"select {_LEASE}, token, queue, worker, lease_for, length, error "
             "from holdfast.held(tokens => %s::uuid[])"
         )
         rows = self._door.run(Call("held", sql, [wire.array(tokens)], reads=True))
@@ -1489,11 +1489,11 @@ class Client:
 
 def _claim_call(claim: Claim, durable: bool) -> Call:
     held: LiteralString = (
-        f"select {_LEASE}, lease_for, length from holdfast.held(tokens => %s::uuid[])"
+        f"select {_LEASE}, lease_for, length, error from holdfast.held(tokens => %s::uuid[])"
     )
     return Call(
         "claim",
-        f"select {_LEASE}, lease_for, length from holdfast.claim("
+        f"select {_LEASE}, lease_for, length, error from holdfast.claim("
         "queue => %s::text, worker => %s::text, token => %s::uuid, max_jobs => %s::int, "
         "lease => %s::interval, kinds => %s::text[], durable => %s)",
         [
@@ -1512,7 +1512,7 @@ def _claim_call(claim: Claim, durable: bool) -> Call:
 def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
     assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, asked for {claim.limit}"
     held = (claim.token, claim.queue, claim.worker)
-    return [Lease(*(*row[:-2], *held, *row[-2:])) for row in rows]
+    return [Lease(*(*row[:-3], *held, *row[-3:])) for row in rows]
 
 
 def _enqueue(

@@ -34,7 +34,10 @@ def lease(held: Lease) -> dict[str, Any]:
         "run_at": held.run_at.astimezone(UTC),
         "created_at": held.created_at.astimezone(UTC),
         "worker": held.worker,
+        "length": held.length.total_seconds(),
     }
+    if held.error is not None:
+        told["error"] = held.error
     for name in ("key", "lane", "tenant", "subject"):
         if (value := getattr(held, name)) is not None:
             told[name] = value

@@ -95,7 +95,9 @@ async def touch(call: Call) -> Answer:
     [touched] = await call.client.touch([held], said.lease, progress=progress)
     call.live.consumers.touched(held[1])
     await _raise_if_lost(call, touched)
-    return Answer({"id": touched.id, "lease_until": answers.moment(touched.lease_until)})
+    until = answers.moment(touched.lease_until)
+    answer = {"id": touched.id, "lease_until": until, "extended": touched.detail is None}
+    return Answer(answer if touched.detail is None else answer | {"detail": touched.detail})
 
 
 async def settle(call: Call) -> Answer:

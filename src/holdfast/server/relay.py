@@ -6,7 +6,7 @@ words and what producers and consumers do; `relay_look` and `relay_operate` have
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,8 @@ from holdfast.server.problems import Problem, problem_of
 
 # A message need not have a type; a job has a kind.
 UNTYPED = "message"
+# Of a queue that nobody set up.
+ACK_TIMEOUT = 30.0
 STATUSES = {
     "queued": "queued",
     "leased": "processing",
@@ -225,12 +227,12 @@ async def nack_many(call: Call) -> Answer:
 
 
 async def touch(call: Call) -> Answer:
-    """Hold a lock for longer."""
+    """Hold a lock for longer; one that lasts longer anyway is left as it is, which is told."""
     said: TouchedMessage = call.said
     call.said = bodies.Touched(token=said.lock_token, lease=said.extend_seconds)
     told = (await consume.touch(call)).document
     until: datetime = told["lease_until"]
-    by = said.extend_seconds
+    by: float | None = said.extend_seconds if told["extended"] else 0
     if by is None:
         by = round((until - await call.reads.now()).total_seconds(), 3)
     return Answer(told | {"locked_until": until, "new_timeout_at": until, "extended_by": by})
@@ -252,8 +254,12 @@ def worded(handler: Handler) -> Handler:
     return answered
 
 
-def message_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job of a list in the words of a message."""
+def message_of(job: Mapping[str, Any], timeouts: Mapping[str, float]) -> dict[str, Any]:
+    """Return a job of a list in the words of a message; `timeouts` are those of the queues.
+
+    The token is for whoever holds the message: no list has it.
+    """
+    lease = job["lease"]
     told = {
         "id": job["id"],
         "type": type_of(job["kind"]),
@@ -263,15 +269,23 @@ def message_of(job: Mapping[str, Any]) -> dict[str, Any]:
         "status": STATUSES[job["state"]],
         "attempt_count": job["attempt"],
         "max_attempts": job["max_attempts"],
-        "ack_timeout_seconds": job["lease"],
+        "ack_timeout_seconds": whole(
+            timeouts.get(job["queue"], ACK_TIMEOUT) if lease is None else lease
+        ),
         "locked_until": job["lease_until"],
         "consumer_id": job["worker"],
         "created_at": job["created_at"],
+        "dequeued_at": None,
         "acknowledged_at": job["ended_at"] if job["state"] == "done" else None,
         "last_error": job["error"],
     }
     shortened = ("payload_preview", "payload_size")
     return told | {name: job[name] for name in shortened if name in job}
+
+
+def whole(seconds: float) -> float:
+    """Return seconds without a fraction if they have none, as the source has them."""
+    return int(seconds) if seconds == int(seconds) else seconds
 
 
 def type_of(kind: str | None) -> str | None:
@@ -370,7 +384,10 @@ def _message(lease: Mapping[str, Any]) -> dict[str, Any]:
         "locked_until": lease["lease_until"],
         "consumer_id": lease["worker"],
         "created_at": lease["created_at"],
-        "dequeued_at": datetime.now(UTC),
+        "dequeued_at": lease["lease_until"] - timedelta(seconds=lease["length"]),
+        "acknowledged_at": None,
+        "ack_timeout_seconds": whole(lease["length"]),
+        "last_error": lease.get("error"),
     }
 
 

@@ -1,5 +1,6 @@
 """Looking, in the words of Relay: counts, lists, exports, activity, consumers, queues."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from holdfast.server.bodies import Body, Moment, Name, QueueName
 from holdfast.server.call import Answer, Call
 from holdfast.server.operate import quoted
 from holdfast.server.problems import Problem
-from holdfast.server.relay import STATES, STATUSES, message_of, type_of
+from holdfast.server.relay import ACK_TIMEOUT, STATES, STATUSES, message_of, type_of
 
 # Messages that a list can be paged through by number, and that it can be sorted among.
 REACH = 10_000
@@ -22,7 +23,6 @@ STRIDE = 500
 INCLUDED = 100
 # What a queue has that nobody set up.
 ATTEMPTS = 3
-ACK_TIMEOUT = 30.0
 PRIORITIES = 10
 
 _Number = Annotated[str, Meta(pattern=r"^(?:>=|<=|>|<)?[0-9]{1,9}$", max_length=11)]
@@ -136,7 +136,8 @@ async def messages(call: Call) -> Answer:
     filter = range_filter(asked.start, asked.end, asked.queue)
     call.asked = bodies.Page(q=filter, limit=asked.limit, cursor=asked.cursor)
     told = (await look.jobs(call)).document
-    return Answer({"messages": [*map(message_of, told["jobs"])], "next_cursor": told["cursor"]})
+    found = await _messages(call, told["jobs"])
+    return Answer({"messages": found, "next_cursor": told["cursor"]})
 
 
 async def listed(call: Call) -> Answer:
@@ -189,7 +190,7 @@ async def export(call: Call) -> Answer:
     document = {
         "state": state,
         "exported_at": datetime.now(UTC),
-        "messages": [message_of(job) for job in told["jobs"]],
+        "messages": await _messages(call, told["jobs"]),
         "next_cursor": told["cursor"],
     }
     return Answer(document, 200, {"Content-Disposition": f'attachment; filename="{state}.json"'})
@@ -340,7 +341,12 @@ async def _walk(
         cursor = page["cursor"]
         if cursor is None or passed >= skip + limit:
             break
-    return told | {"messages": [message_of(job) for job in found], "next_cursor": cursor}
+    return told | {"messages": await _messages(call, found), "next_cursor": cursor}
+
+
+async def _messages(call: Call, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    timeouts = {one.queue: one.lease.total_seconds() for one in await call.live.queues()}
+    return [message_of(job, timeouts) for job in jobs]
 
 
 def _activities(event: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,14 +5,14 @@
 -- Where a limit, a rate or a lane lets jobs in, the claim commits as the session does all the same: a claim
 -- that a crash forgot would let a second holder in beside the first.
 -- lease_for is the job's own lease, where it has one: its lease is then that long, not the claim's. length is
--- how long the lease is in either case, and by how much a touch renews it.
+-- how long the lease is in either case, and by how much a touch renews it. error is what the last attempt failed of.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true)
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, lease_for interval, length interval)
+  tenant text, subject text, headers jsonb, lease_for interval, length interval, error text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -71,7 +71,7 @@ begin
   end if;
   v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
   if v_queue.adopted is not null then
-    return query select c.*, lease from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, v_now) c;
+    return query select c.*, lease, null::text from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, v_now) c;
     if found and not durable and (
       v_bound or exists (select from holdfast.adopted a where a.part = v_queue.adopted and a.spec -> 'columns' ? 'lane')) then
       perform set_config('synchronous_commit', v_commit, true);
@@ -162,7 +162,7 @@ begin
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
             where j.ctid = any(v_rows)
             returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
-                      j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.pos
+                      j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos
           ), noted as (
             insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
             select claim.token, v_part, claim.queue, claim.worker, v_now, claim.lease, min(t.lease_until), array_agg(t.id)
@@ -175,7 +175,7 @@ begin
             group by t.kind
           )
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
-                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for, coalesce(t.lease_for, claim.lease)
+                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for, coalesce(t.lease_for, claim.lease), t.error
           from taken t
           order by t.priority desc, case when v_queue.fair then array_position(v_turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;

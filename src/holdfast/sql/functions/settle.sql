@@ -1,7 +1,7 @@
 -- The verbs of a holder. Each proves its lease by the token, in the statement that changes the job:
 -- never look, then act. Each answers one row per id, in the order given.
 
--- touch: hold on to leases for longer; never shortens one. Without a length it is the claim's own.
+-- touch: hold on to leases for longer; never shortens one, and says so. Without a length it is the claim's own.
 -- 'lost' means the job is no longer the caller's. progress is a JSON array, one object per id, of done,
 -- total and note; null leaves what was said before.
 create or replace function holdfast.touch(
@@ -16,6 +16,7 @@ as $$
 declare
   v_now  timestamptz := holdfast.clock();
   v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
+  v_kept constant text := 'the lease ends later than that anyway: its end was not changed';
   kept   record;
 begin
   perform holdfast.check_length('lease', lease, '1 year');
@@ -43,9 +44,14 @@ begin
         order by x.id
       ) u
       where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-      returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker
+      returning j.id, j.token, j.lease_until, u.nth, j.part, j.queue, j.kind, j.attempt, j.worker,
+        j.lease_until = v_now + coalesce(touch.lease, (
+          select case when l.outside then l.length else coalesce(j.lease_for, l.length) end
+          from holdfast.lease l
+          where l.token = j.token
+          limit 1), j.lease_for, '30 seconds') as longer
     )
-    select array_agg(t.id order by t.nth) as ids, array_agg(t.token order by t.nth) as tokens,
+    select array_agg(t.id order by t.nth) as ids, array_agg(t.longer order by t.nth) as longer, array_agg(t.token order by t.nth) as tokens,
            array_agg(t.lease_until order by t.nth) as untils,
            array_agg(row(null, v_now, 'touched', t.id, t.queue, t.kind, 'leased', t.attempt, 1, t.worker, null, null, null)::holdfast.events)
              filter (where t.queue = any(v_told)) as told
@@ -58,18 +64,21 @@ begin
     perform holdfast.note_events(kept.told);
   end if;
   if cardinality(kept.ids) is distinct from cardinality(ids) then
-    select kept.ids || array_agg(a.id) as ids, kept.tokens || array_agg(a.token) as tokens, kept.untils || array_agg(a.lease_until) as untils
+    select kept.ids || array_agg(a.id) as ids, kept.tokens || array_agg(a.token) as tokens, kept.untils || array_agg(a.lease_until) as untils,
+           kept.longer || array_agg(coalesce(a.lease_until <= v_now + touch.lease, true)) as longer
     into kept
     from holdfast.touch_adopted(ids, tokens, lease, v_now) a;
   end if;
   if cardinality(kept.ids) = cardinality(ids) then
-    return query select k.id, 'leased', k.lease_until, null::text from unnest(kept.ids, kept.untils) k(id, lease_until);
+    return query
+      select k.id, 'leased', k.lease_until, case when not k.longer then v_kept end
+      from unnest(kept.ids, kept.untils, kept.longer) k(id, lease_until, longer);
     return;
   end if;
   return query
-    select s.id, s.outcome, k.lease_until, s.detail
+    select s.id, s.outcome, k.lease_until, case when not k.longer then v_kept else s.detail end
     from holdfast.settled('touch', ids, tokens, kept.ids, kept.tokens, array_fill('leased'::text, array[coalesce(cardinality(kept.ids), 0)])) s
-    left join unnest(kept.ids, kept.untils) k(id, lease_until) on k.id = s.id and s.outcome = 'leased'
+    left join unnest(kept.ids, kept.untils, kept.longer) k(id, lease_until, longer) on k.id = s.id and s.outcome = 'leased'
     order by s.nth;
 end
 $$;
@@ -388,13 +397,14 @@ create or replace function holdfast.held(tokens uuid[])
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval, length interval)
+  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval, length interval,
+  error text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   (select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
          j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for,
-         case when l.outside then l.length else coalesce(j.lease_for, l.length) end
+         case when l.outside then l.length else coalesce(j.lease_for, l.length) end, j.error
   from holdfast.lease l
   cross join lateral unnest(l.ids) i(id)
   cross join lateral (
@@ -402,7 +412,7 @@ as $$
   where l.token = any(held.tokens)
   order by j.priority desc, j.pos)
   union all
-  select h.*, (select l.length from holdfast.lease l where l.token = h.token limit 1) from holdfast.held_adopted(held.tokens) h
+  select h.*, (select l.length from holdfast.lease l where l.token = h.token limit 1), null::text from holdfast.held_adopted(held.tokens) h
 $$;
 
 -- paired: tokens, one per id. One token may serve all ids: a claim gives one to all its jobs.
