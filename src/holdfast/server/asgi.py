@@ -131,7 +131,14 @@ class Server:
         body = await self._body(request, entry, call.user)
         if entry.body is not None:
             call.said = body if entry.body is MANY else decoded(body, entry.body)
-        response = await _handled(entry, call, body)
+        if entry.changes:
+            try:
+                response = await _handled(entry, call, body)
+            finally:
+                live.wrote(call.user.caller)
+        else:
+            live.look_as(call.user.caller)
+            response = await _handled(entry, call, body)
         if entry.changes and log.isEnabledFor(logging.INFO):
             told = f"{entry.method} {request.url.path}"
             facts = {"actor": call.user.name, "request": told, "status": response.status_code}

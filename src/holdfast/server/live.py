@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic
 from typing import Any, TypeVar
@@ -39,6 +40,11 @@ from holdfast.server.waits import Waits
 from holdfast.upkeep import Upkeep
 
 T = TypeVar("T")
+
+# Callers of whom it is remembered when they last changed something.
+CALLERS = 1000
+# When the caller of this request last changed something: what was asked before is too old for them.
+_not_before: ContextVar[float] = ContextVar("not_before", default=0.0)
 
 
 class Live:
@@ -76,6 +82,7 @@ class Live:
         self.feed = Feed(self, most=settings.streams, most_per_address=settings.streams_per_address)
         self._shared = _Shared(settings.fresh)
         self._slow = _Shared(5.0)
+        self._written: dict[str, float] = {}
         self._url = url
         self._stop = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -112,6 +119,18 @@ class Live:
     def note_change(self, *queues: str) -> None:
         """Say that something was changed through this server."""
         self.feed.hint()
+
+    def wrote(self, caller: str) -> None:
+        """Remember that a caller changed something: no look of theirs is older than that."""
+        now = monotonic()
+        if len(self._written) >= CALLERS:
+            old = now - self.settings.fresh
+            self._written = {who: at for who, at in self._written.items() if at > old}
+        self._written[caller] = now
+
+    def look_as(self, caller: str) -> None:
+        """Let the looks of this request show what its caller wrote before."""
+        _not_before.set(self._written.get(caller, 0.0))
 
     def note_enqueued(self, stored: Iterable[tuple[Enqueued, NewJob]]) -> None:
         """Say which jobs were stored through this server."""
@@ -229,7 +248,8 @@ class _Shared:
     async def get(self, key: Any, ask: Callable[[], Awaitable[T]]) -> T:
         """Return what `ask` answered a moment ago, or ask."""
         at, asked = self._known.get(key, (0.0, None))
-        if asked is None or monotonic() - at > self._fresh or (asked.done() and asked.exception()):
+        old = monotonic() - at > self._fresh or at <= _not_before.get()
+        if asked is None or old or (asked.done() and asked.exception()):
             asked = asyncio.ensure_future(ask())
             self._known[key] = monotonic(), asked
         # Whoever goes away must not take the answer from the others.
