@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import schema
 from holdfast.client import Client
+from holdfast.errors import Misuse
 from holdfast.model import NewJob
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
@@ -164,6 +165,38 @@ def test_a_port_that_is_taken_is_told(holdfast: Run) -> None:
 
     assert refused.code == 1
     assert "HF405 cannot listen on 127.0.0.1:" in refused.err
+
+
+@pytest.mark.proves("S4.29", "S4.30", "S4.35")
+def test_the_environment_names_of_relay_are_understood(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from holdfast import server
+    from holdfast.cli import main
+
+    made: list[server.Settings] = []
+
+    def seen(url: str, *, settings: server.Settings, source: str) -> None:
+        made.append(settings)
+        raise Misuse("seen")
+
+    monkeypatch.setattr(server, "Server", seen)
+    names = {
+        "OVERDUE_CHECK_INTERVAL_MS": "5000",
+        "ACK_TIMEOUT_SECONDS": "45",
+        "POSTGRES_POOL_SIZE": "7",
+    }
+    arguments = ["serve", "--url", database]
+    CliRunner().invoke(main, arguments)
+    CliRunner().invoke(main, arguments, env=names)
+    wrong = CliRunner().invoke(main, arguments, env={"POSTGRES_POOL_SIZE": "x"})
+
+    told = [(one.upkeep_every, one.ack_timeout, one.pool_size) for one in made]
+    assert told == [(1.0, None, 10), (2.5, 45.0, 7)]
+    assert wrong.exit_code == 2
+    assert "POSTGRES_POOL_SIZE" in wrong.output
 
 
 def test_an_old_database_is_not_served(run: Run, empty_database: str) -> None:

@@ -666,3 +666,38 @@ def test_a_cookie_got_by_tls_is_sent_by_tls_only(
         answer = browser.post("/v1/session", json={"token": token.secret})
 
     assert ("Secure" in answer.headers["set-cookie"]) == secure
+
+
+def test_pages_of_named_origins_may_call_and_others_may_not(serve: Serve) -> None:
+    shop, other = "https://shop.example.org", "https://evil.example.org"
+    allowed = "access-control-allow-origin"
+    asked = {"Access-Control-Request-Method": "POST"}
+    with serve(cors=[shop]).client() as api:
+        before = api.options("/queue/message", headers={"Origin": shop, **asked})
+        sent, foreign = (
+            api.post(
+                "/queue/message",
+                json={"payload": 1},
+                headers={"Origin": origin, "Sec-Fetch-Site": "cross-site"},
+            )
+            for origin in (shop, other)
+        )
+        looked = api.get("/queue/status", headers={"Origin": other})
+        refused = api.options("/queue/message", headers={"Origin": other, **asked})
+
+    assert (before.status_code, before.headers[allowed]) == (204, shop)
+    assert "POST" in before.headers["access-control-allow-methods"]
+    assert (sent.status_code, sent.headers[allowed], sent.headers["vary"]) == (201, shop, "Origin")
+    assert foreign.status_code == 403
+    assert [allowed in one.headers for one in (foreign, looked, refused)] == [False] * 3
+
+
+def test_pages_of_any_origin_may_call_only_with_a_token(serve: Serve, client: Client) -> None:
+    secret = client.token_create("page", ["produce"]).secret
+    page = {"Origin": "https://any.example.org", "Sec-Fetch-Site": "cross-site"}
+    with serve(cors=["*"]).client(headers=page) as api:
+        without = api.post("/queue/message", json={"payload": 1})
+        shown = api.post("/queue/message", json={"payload": 1}, headers={"X-API-Key": secret})
+
+    assert (without.status_code, shown.status_code) == (403, 201)
+    assert shown.headers["access-control-allow-origin"] == "*"

@@ -178,6 +178,24 @@ COLUMNS = {
 }
 
 
+@pytest.mark.proves("S4.30")
+def test_the_ack_timeout_of_the_server_holds_where_neither_message_nor_queue_has_one(
+    serve: Serve, client: Client
+) -> None:
+    client.queue_set("slow", lease=45)
+    with serve(fresh=0.0, ack_timeout=90.0).client() as api:
+        api.post("/queue/message", json={"payload": 1, "ack_timeout_seconds": 12})
+        api.post("/queue/message", json={"payload": 2})
+        api.post("/queue/message", json={"payload": 3, "queue": "slow"})
+        config = api.get("/queue/config").json()
+        listed = api.get("/queue/main/messages").json()["messages"]
+        taken = [dequeue(api), dequeue(api), dequeue(api, queue="slow")]
+
+    assert config["ack_timeout_seconds"] == 90
+    assert {one["payload"]: one["ack_timeout_seconds"] for one in listed} == {1: 12, 2: 90, 3: 45}
+    assert [one["ack_timeout_seconds"] for one in taken] == [12, 90, 45]
+
+
 @pytest.mark.proves("S4.4", "S4.6")
 def test_a_redelivered_message_shows_its_last_error_and_every_column_of_the_source(
     api: Api, client: Client

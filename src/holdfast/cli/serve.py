@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,16 @@ def roles(value: str) -> dict[str, str]:
     return found
 
 
+def origins(value: str) -> list[str]:
+    """Read origins of pages: https://shop.example.org,http://localhost:3000."""
+    for part in words(value):
+        if part != "*" and not re.fullmatch(r"https?://[^/\s,*]+", part):
+            raise click.BadParameter(
+                f"{part!r} is not an origin, such as https://shop.example.org, without a path"
+            )
+    return words(value)
+
+
 def networks(value: str) -> list[str]:
     """Read addresses and networks: 10.0.0.0/8,192.168.1.7."""
     for part in words(value):
@@ -68,7 +79,29 @@ def networks(value: str) -> list[str]:
 @click.option("--allow-host", type=words, metavar="NAME,…", help="names it answers to")
 @click.option("--read-only", is_flag=True, help="let nobody change anything")
 @click.option("--read-url", metavar="URL", help="a standby to look at")
-@click.option("--pool", type=int, default=10, metavar="N", help="connections  [10]")
+@click.option(
+    "--pool",
+    type=click.IntRange(1),
+    default=10,
+    metavar="N",
+    envvar=["HOLDFAST_SERVE_POOL", "POSTGRES_POOL_SIZE"],
+    help="connections  [10]",
+)
+@click.option("--cors", type=origins, metavar="https://…,…", help="origins whose pages may call it")
+@click.option(
+    "--ack-timeout",
+    type=click.FloatRange(0, 31_536_000, min_open=True),
+    metavar="SECONDS",
+    envvar=["HOLDFAST_SERVE_ACK_TIMEOUT", "ACK_TIMEOUT_SECONDS"],
+    help="of messages of Relay whose queue has the usual lease",
+)
+@click.option(
+    "--overdue-check",
+    type=click.IntRange(100, 60_000),
+    metavar="MS",
+    envvar=["HOLDFAST_SERVE_OVERDUE_CHECK", "OVERDUE_CHECK_INTERVAL_MS"],
+    help="look for expired leases this often  [2000]",
+)
 @click.option("--redact", type=words, metavar="payload.password,…", help="show nobody these values")
 @click.option("--max-body", type=size, default="16MB", hidden=True)
 @click.option("--no-upkeep", is_flag=True, help="leave housekeeping to others")
@@ -101,6 +134,10 @@ def serve(session: Session, /, host: str, port: int, auth: Sequence[str], **opti
                 read_url=options["read_url"],
                 listen_url=os.environ.get("HOLDFAST_LISTEN_URL"),
                 pool_size=options["pool"],
+                cors=_cors(options["cors"] or (), ways),
+                ack_timeout=options["ack_timeout"],
+                # It is idle when nothing happened, and then looks half as often.
+                upkeep_every=(options["overdue_check"] or 2000) / 2000,
                 redact=options["redact"] or words(os.environ.get("HOLDFAST_REDACT", "")),
                 body_limit=options["max_body"],
                 upkeep=not options["no_upkeep"],
@@ -133,6 +170,17 @@ def _ways(client: "Client", host: str, auth: Sequence[str], *, insecure: bool) -
         "or   --insecure if a proxy already protects it",
         code="HF400",
     )
+
+
+def _cors(origins: Sequence[str], ways: Sequence[str]) -> Sequence[str]:
+    """Refuse to let the pages of all sites in where callers need not show a token."""
+    if "*" in origins and "open" in ways:
+        raise Refused(
+            "refusing --cors '*' without authentication: any page could do anything here",
+            fix="Name the origins:  --cors https://shop.example.org   or add  --auth token",
+            code="HF400",
+        )
+    return origins
 
 
 def _basic(ways: Sequence[str]) -> Mapping[str, tuple[str, str]]:

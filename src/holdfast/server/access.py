@@ -119,6 +119,12 @@ Auth = Callable[[Request], User | Awaitable[User | None] | None]
 """Finds out who calls, for a server inside another application; None if nobody is signed in."""
 
 
+def shows_token(request: Request) -> bool:
+    """Whether a request has a secret that no browser adds by itself."""
+    bearer = str(request.headers.get("authorization", "")).lower().startswith("bearer ")
+    return bearer or bool(request.headers.get("x-api-key"))
+
+
 class Gate:
     """The ways into a server, tried in turn.
 

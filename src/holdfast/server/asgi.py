@@ -20,7 +20,7 @@ from holdfast.app import App
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
 from holdfast.server import answers, problems
-from holdfast.server.access import Auth, Gate, User, not_signed_in
+from holdfast.server.access import Auth, Gate, User, not_signed_in, shows_token
 from holdfast.server.call import (
     JSON,
     MANY,
@@ -93,9 +93,18 @@ class Server:
             root = scope.get("root_path", "")
             response = problems.answer(error, root=root, request_id=request_id)
         try:
-            await response(scope, receive, _Reply(send, request_id))
+            await response(scope, receive, _Reply(send, request_id, self._shared_with(request)))
         finally:
             self._busy -= 1
+
+    def _shared_with(self, request: Request) -> str:
+        """Return the origin whose pages may read the answer, if the request is of one of them."""
+        origin = request.headers.get("origin")
+        if not origin or origin == "null":
+            return ""
+        if str(origin).lower() in map(str.lower, self.settings.cors):
+            return str(origin)
+        return "*" if "*" in self.settings.cors else ""
 
     async def stop(self) -> None:
         """Close what the running event loop has open; the next request opens it again."""
@@ -112,9 +121,14 @@ class Server:
         if self._busy > settings.requests + settings.waits + settings.streams:
             raise Problem(503, "HF429", "the server has too much to do", headers=SOON)
         _check_host(request, self._gate.hosts())
+        shared = self._shared_with(request)
+        if shared and request.method == "OPTIONS":
+            return Response(status_code=204, headers=_PREFLIGHT)
         entry, request.scope["path_params"] = self._find(request)
         if entry.changes:
-            _check_origin(request, settings)
+            # Where any page may ask, what it asks for is allowed by the token it shows, no less.
+            if not shared or (shared == "*" and not shows_token(request)):
+                _check_origin(request, settings)
             if request.method == "GET" and self._gate.is_ambient(request):
                 raise Problem(
                     403,
@@ -365,20 +379,42 @@ class _Headers(Headers):
 class _Reply:
     """Sends a response, with what every one of them says."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, shared: str) -> None:
         self._send = send
+        self._shared = shared
         self._request_id = request_id
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [*message["headers"], *_EVERY]
             headers.append((b"x-request-id", self._request_id.encode()))
+            if self._shared:
+                headers += [
+                    (b"access-control-allow-origin", self._shared.encode("latin-1")),
+                    *_SHARED,
+                ]
             if not any(name == b"cache-control" for name, _ in message["headers"]):
                 headers.append((b"cache-control", b"no-store"))
             message = {**message, "headers": headers}
         await self._send(message)
 
 
+# What a page of another site may send, once the server was told to let its origin in.
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": (
+        "Authorization, X-API-Key, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, "
+        "X-Request-ID, X-Requested-With"
+    ),
+    "Access-Control-Max-Age": "600",
+}
+_SHARED = [
+    (b"vary", b"Origin"),
+    (
+        b"access-control-expose-headers",
+        b"ETag, Location, Retry-After, Idempotent-Replayed, X-Request-ID",
+    ),
+]
 _EVERY = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),

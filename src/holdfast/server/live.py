@@ -235,7 +235,8 @@ class Live:
 
     def _tend(self) -> None:
         with Client(self._url, pool_size=1, application_name="holdfast server upkeep") as client:
-            Upkeep(client, holder=self.id).run(self._stop)
+            every = self.settings.upkeep_every
+            Upkeep(client, holder=self.id, every=every).run(self._stop)
 
 
 class _Shared:

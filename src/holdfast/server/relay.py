@@ -5,7 +5,7 @@ request into our words and an answer into theirs; nothing here changes a job by 
 words and what producers and consumers do; `relay_look` and `relay_operate` have the rest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Annotated, Any, Literal
@@ -254,8 +254,8 @@ def worded(handler: Handler) -> Handler:
     return answered
 
 
-def message_of(job: Mapping[str, Any], timeouts: Mapping[str, float]) -> dict[str, Any]:
-    """Return a job of a list in the words of a message; `timeouts` are those of the queues.
+def message_of(job: Mapping[str, Any], timeout: Callable[[str], float]) -> dict[str, Any]:
+    """Return a job of a list in the words of a message; `timeout` tells that of its queue.
 
     The token is for whoever holds the message: no list has it.
     """
@@ -269,9 +269,7 @@ def message_of(job: Mapping[str, Any], timeouts: Mapping[str, float]) -> dict[st
         "status": STATUSES[job["state"]],
         "attempt_count": job["attempt"],
         "max_attempts": job["max_attempts"],
-        "ack_timeout_seconds": whole(
-            timeouts.get(job["queue"], ACK_TIMEOUT) if lease is None else lease
-        ),
+        "ack_timeout_seconds": whole(timeout(job["queue"]) if lease is None else lease),
         "locked_until": job["lease_until"],
         "consumer_id": job["worker"],
         "created_at": job["created_at"],
@@ -293,13 +291,35 @@ def type_of(kind: str | None) -> str | None:
     return None if kind == UNTYPED else kind
 
 
+async def timeouts(call: Call) -> Callable[[str], float]:
+    """Return what tells how long messages of a queue are locked that say nothing themselves.
+
+    A queue with the usual lease said nothing either: then it is as the server was told.
+    """
+    usual = call.live.settings.ack_timeout
+    known = {one.queue: one.lease.total_seconds() for one in await call.live.queues()}
+
+    def timeout(queue: str) -> float:
+        lease = known.get(queue, ACK_TIMEOUT)
+        return lease if usual is None or lease != ACK_TIMEOUT else usual
+
+    return timeout
+
+
+async def _ack_timeout(call: Call, queue: str) -> float | None:
+    if call.live.settings.ack_timeout is None:
+        return None
+    return (await timeouts(call))(queue)
+
+
 async def _dequeue(call: Call, asked: Dequeue, count: int) -> list[dict[str, Any]]:
+    lease = asked.ack_timeout or asked.ack_timeout_seconds
     call.said = bodies.NewClaim(
         worker=asked.consumer or asked.consumer_id,
         queues=[asked.queue],
         kinds=None if asked.type is None else [asked.type],
         limit=count,
-        lease=asked.ack_timeout or asked.ack_timeout_seconds,
+        lease=lease or await _ack_timeout(call, asked.queue),
         wait=asked.timeout,
     )
     return [_message(lease) for lease in (await consume.claim(call)).document["leases"]]

@@ -11,7 +11,7 @@ from holdfast.server.bodies import Body, Moment, Name, QueueName
 from holdfast.server.call import Answer, Call
 from holdfast.server.operate import quoted
 from holdfast.server.problems import Problem
-from holdfast.server.relay import ACK_TIMEOUT, STATES, STATUSES, message_of, type_of
+from holdfast.server.relay import STATES, STATUSES, message_of, timeouts, type_of, whole
 
 # Messages that a list can be paged through by number, and that it can be sorted among.
 REACH = 10_000
@@ -202,7 +202,7 @@ async def config(call: Call) -> Answer:
     usual: dict[str, Any] = next((one for one in queues if one["queue"] == "default"), {})
     return Answer(
         {
-            "ack_timeout_seconds": usual.get("lease", ACK_TIMEOUT),
+            "ack_timeout_seconds": whole((await timeouts(call))("default")),
             "max_attempts": usual.get("max_attempts", ATTEMPTS),
             "max_priority_levels": PRIORITIES,
             "max_batch_size": produce.MOST,
@@ -345,8 +345,8 @@ async def _walk(
 
 
 async def _messages(call: Call, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    timeouts = {one.queue: one.lease.total_seconds() for one in await call.live.queues()}
-    return [message_of(job, timeouts) for job in jobs]
+    timeout = await timeouts(call)
+    return [message_of(job, timeout) for job in jobs]
 
 
 def _activities(event: dict[str, Any]) -> list[dict[str, Any]]:

@@ -32,7 +32,14 @@ class Settings:
     insecure: bool = False
     hosts: Sequence[str] = ()
     redact: Sequence[str] = ()
+    # Origins whose pages may call it from a browser, such as https://shop.example.org; `*` is any,
+    # for callers that show a token.
+    cors: Sequence[str] = ()
+    # Seconds for which the other dialect locks a message, where neither it nor its queue says so.
+    ack_timeout: float | None = None
     upkeep: bool = True
+    # Seconds between two turns of housekeeping while there is something to do; twice that when idle.
+    upkeep_every: float = 1.0
     body_limit: int = 16 * 1024 * 1024
     # Bytes of all bodies that are being read at once; half of it is for one caller.
     bodies: int = 128 * 1024 * 1024
