@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import psycopg
 import pytest
 
 from holdfast import Client
@@ -176,6 +177,79 @@ COLUMNS = {
     "acknowledged_at",
     "last_error",
 }
+
+
+@pytest.mark.proves("S4.2", "S4.10", "S4x.4")
+@pytest.mark.parametrize("way", ["/queue/message", "/queue/batch", "/queue/import", "/queues"])
+def test_what_was_acknowledged_is_listed_and_its_life_followed_without_a_setting(
+    api: Api, client: Client, clock: Clock, way: str
+) -> None:
+    one = {"type": "mail", "payload": 1, "queue": "shop"}
+    if way == "/queues":
+        api.post(way, json={"name": "shop"})
+    single = way in ("/queue/message", "/queues")
+    api.post("/queue/message" if single else way, json=one if single else {"messages": [one]})
+    message = dequeue(api, queue="shop", consumer_id="ada")
+    api.post("/queue/ack", json={"id": message["id"], "lock_token": message["lock_token"]})
+    clock.advance(hours=23)
+    client.upkeep()
+
+    listed = api.get("/queue/acknowledged/messages").json()["messages"]
+    life = api.get(f"/activity/message/{message['id']}").json()
+
+    assert [(one["id"], one["status"]) for one in listed] == [(message["id"], "acknowledged")]
+    assert listed[0]["acknowledged_at"] is not None
+    assert life["status"] == "acknowledged"
+    assert [one["action"] for one in life["activities"]] == ["enqueue", "dequeue", "ack"]
+    assert [one["consumer_id"] for one in life["activities"]] == [None, "ada", "ada"]
+
+
+def test_a_queue_that_somebody_set_up_stays_as_it_is(api: Api, client: Client) -> None:
+    client.queue_set("quiet", keep_done=0)
+    client.enqueue("mail", queue="used")
+    for queue in ("quiet", "used"):
+        api.post("/queue/message", json={"payload": 1, "queue": queue})
+    refused = api.post("/queue/message", json={"payload": 1, "queue": "holdfast.alerts"})
+
+    found = {one.queue: one for one in client.queues()}
+    assert [found[name].activity for name in ("quiet", "used")] == ["failures"] * 2
+    assert [found[name].keep_done for name in ("quiet", "used")] == [timedelta(0)] * 2
+    assert refused.status_code == 403 or "holdfast.alerts" not in found
+
+
+@pytest.mark.proves("S4.8", "S4.32")
+@pytest.mark.parametrize("made_by", ["relay", "python"])
+def test_a_dequeue_by_type_reads_no_more_behind_many_others_without_a_setting(
+    api: Api, client: Client, database: str, made_by: str
+) -> None:
+    if made_by == "relay":
+        api.post("/queue/message", json={"type": "common", "payload": 1})
+    else:
+        client.enqueue("common")
+    dequeue(api, type="common")
+
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def read_by_one_claim() -> int:
+            api.post("/queue/message", json={"type": "rare", "payload": 1})
+            with connection.transaction():
+                taken = connection.execute(
+                    "select id from holdfast.claim("
+                    "'default', 'w', gen_random_uuid(), kinds => '{rare}')"
+                ).fetchall()
+                [(rows,)] = connection.execute(
+                    "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables"
+                    " where relid = 'holdfast.job'::regclass"
+                ).fetchall()
+            assert len(taken) == 1
+            return int(rows)
+
+        alone = read_by_one_claim()
+        many = [{"type": "common", "payload": 1}] * 3000
+        assert api.post("/queue/batch", json={"messages": many}).json()["created"] == 3000
+        behind = read_by_one_claim()
+
+    assert behind <= alone + 20
 
 
 @pytest.mark.proves("S4.30")

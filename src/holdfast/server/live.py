@@ -83,6 +83,8 @@ class Live:
         self._shared = _Shared(settings.fresh)
         self._slow = _Shared(5.0)
         self._written: dict[str, float] = {}
+        # Queues of which the other dialect knows that somebody has set them up.
+        self.known_queues: set[str] = set()
         self._url = url
         self._stop = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []

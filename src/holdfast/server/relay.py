@@ -5,7 +5,8 @@ request into our words and an answer into theirs; nothing here changes a job by 
 words and what producers and consumers do; `relay_look` and `relay_operate` have the rest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Annotated, Any, Literal
@@ -24,6 +25,12 @@ from holdfast.server.problems import Problem, problem_of
 UNTYPED = "message"
 # Of a queue that nobody set up.
 ACK_TIMEOUT = 30.0
+# What a queue has that this dialect makes: what is acknowledged can be listed and its life
+# followed, and a type is found behind any number of others. An operator may set it otherwise.
+SETTINGS: Mapping[str, Any] = {"keep_done": 7 * 86_400, "activity": "all", "by_kind": True}
+# Queues that are remembered, and messages that a queue may hold to be sorted by type in use.
+REMEMBERED = 10_000
+SORTABLE = 10_000
 STATUSES = {
     "queued": "queued",
     "leased": "processing",
@@ -70,6 +77,10 @@ class Batch(Body):
     """Messages to enqueue together."""
 
     messages: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=10_000)]
+
+
+class _Placed(msgspec.Struct):
+    queue: QueueName = "default"
 
 
 class Imported(msgspec.Struct, kw_only=True):
@@ -147,6 +158,7 @@ class TouchedMessage(Body):
 async def enqueue(call: Call) -> Answer:
     """Enqueue a message."""
     said: Message = call.said
+    await _make_queues(call, [said.queue])
     call.said = _job(said)
     answer = await produce.enqueue(call)
     told = {
@@ -161,14 +173,12 @@ async def enqueue(call: Call) -> Answer:
 
 async def batch(call: Call) -> Answer:
     """Enqueue messages; all of them are looked at, and those that cannot be stored are told."""
-    said: Batch = call.said
-    return _stored(await produce.store(call, map(bytes, said.messages), _read))
+    return await _store(call, _read)
 
 
 async def restore(call: Call) -> Answer:
     """Enqueue messages that were exported, anew and with ids of their own."""
-    said: Batch = call.said
-    return _stored(await produce.store(call, map(bytes, said.messages), _read_exported))
+    return await _store(call, _read_exported)
 
 
 async def dequeue(call: Call) -> Answer:
@@ -291,6 +301,44 @@ def type_of(kind: str | None) -> str | None:
     return None if kind == UNTYPED else kind
 
 
+async def _store(call: Call, read: Callable[[bytes], bodies.NewJob]) -> Answer:
+    said: Batch = call.said
+    queues = {_queue_of(bytes(item)) for item in said.messages}
+    await _make_queues(call, [name for name in sorted(queues) if call.user.sees(name)])
+    return _stored(await produce.store(call, map(bytes, said.messages), read))
+
+
+def _queue_of(item: bytes) -> str:
+    """Return the queue of a message, and the usual one for what cannot be stored at all."""
+    try:
+        return msgspec.json.decode(item, type=_Placed).queue
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Placed().queue
+
+
+async def _make_queues(call: Call, names: Sequence[str]) -> None:
+    """Make queues that nobody has used or set up, as this dialect has them."""
+    call.user.check_queues(names)
+    known = call.live.known_queues
+    for name in names:
+        if name in known or name.startswith("holdfast."):
+            continue
+        if await call.live.client.queue(name) is None:
+            await call.live.client.queue_set(name, actor=call.actor, **SETTINGS)
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known.add(name)
+
+
+async def _sort_by_type(call: Call, name: str) -> None:
+    """Let a queue that others made be dequeued by type at any depth, while that is soon done."""
+    found = next((one for one in await call.live.queues() if one.queue == name), None)
+    if found is not None and not found.by_kind and found.queued + found.leased <= SORTABLE:
+        # Who may not set it up dequeues as before, and passes over other types one by one.
+        with suppress(HoldfastError):
+            await call.live.client.queue_set(name, actor=call.actor, by_kind=True)
+
+
 async def timeouts(call: Call) -> Callable[[str], float]:
     """Return what tells how long messages of a queue are locked that say nothing themselves.
 
@@ -314,6 +362,8 @@ async def _ack_timeout(call: Call, queue: str) -> float | None:
 
 async def _dequeue(call: Call, asked: Dequeue, count: int) -> list[dict[str, Any]]:
     lease = asked.ack_timeout or asked.ack_timeout_seconds
+    if asked.type is not None and call.user.sees(asked.queue):
+        await _sort_by_type(call, asked.queue)
     call.said = bodies.NewClaim(
         worker=asked.consumer or asked.consumer_id,
         queues=[asked.queue],

@@ -15,7 +15,7 @@ from holdfast.server.bodies import Body, LeaseSeconds, Priority, QueueName, Text
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
 from holdfast.server.problems import Problem
-from holdfast.server.relay import STATES, STATUSES, Ids, State
+from holdfast.server.relay import SETTINGS, STATES, STATUSES, Ids, State
 from holdfast.server.relay_look import Range, queue_of, range_filter, state_of
 
 # How long a request waits for what it has begun; what takes longer is told by its operation.
@@ -187,7 +187,7 @@ async def make_queue(call: Call) -> Answer:
     call.user.check_queues([said.name])
     if await call.client.queue(said.name) is not None:
         raise Problem(409, "HF409", f"there is a queue {said.name!r} already")
-    return Answer(await _set(call, said), 201)
+    return Answer(await _set(call, said, **SETTINGS), 201)
 
 
 async def change_queue(call: Call) -> Answer:
@@ -211,13 +211,13 @@ async def _known_queue(call: Call) -> None:
         raise UnknownQueue(name)
 
 
-async def _set(call: Call, said: NewQueue | ChangedQueue) -> dict[str, Any]:
+async def _set(call: Call, said: NewQueue | ChangedQueue, **usual: Any) -> dict[str, Any]:
     settings = {
         "lease": said.ack_timeout_seconds,
         "max_attempts": said.max_attempts,
         "fanout": SPREAD if said.type == "partitioned" else None,
     }
-    call.said = {name: value for name, value in settings.items() if value is not None}
+    call.said = usual | {name: value for name, value in settings.items() if value is not None}
     told = queue_of((await operate.queue_set(call)).document)
     if said.type == "unlogged":
         told["detail"] = "It is a standard queue: messages survive a crash of the database."

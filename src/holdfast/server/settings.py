@@ -38,7 +38,7 @@ class Settings:
     # Seconds for which the other dialect locks a message, where neither it nor its queue says so.
     ack_timeout: float | None = None
     upkeep: bool = True
-    # Seconds between two turns of housekeeping while there is something to do; twice that when idle.
+    # Seconds between two turns of housekeeping; twice that while there is nothing to do.
     upkeep_every: float = 1.0
     body_limit: int = 16 * 1024 * 1024
     # Bytes of all bodies that are being read at once; half of it is for one caller.
