@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import URLError
 
-from examples.relay.producer import call, look, mend, send
+from examples.relay.producer import look, mend, send
 
 HERE = Path(__file__).parent
 MESSAGES = json.loads((HERE / "messages.json").read_text("utf-8"))
@@ -20,7 +20,6 @@ QUEUE = "shop"
 
 def main() -> None:
     """Run the story from start to end."""
-    call("PATCH", f"/v1/queues/{QUEUE}", {"keep_done": 86_400})
     ids = send(MESSAGES, QUEUE)
     with consumer() as told:
         listen(told, until="resizing lamp-front.jpg")
@@ -28,21 +27,22 @@ def main() -> None:
     with consumer() as told:
         listen(told, until="resized lamp-front.jpg")
         wait_for(ids)
-    [dead] = [message for id in ids if (message := look(id))["state"] == "dead"]
-    print(f"{len(ids) - 1} of {len(ids)} done; dead: {dead['payload']}: {dead['error']}")
+    [dead] = look("dead", QUEUE)
+    print(f"{len(ids) - 1} of {len(ids)} done; dead: {dead['payload']}: {dead['last_error']}")
     mend(dead["id"], {**dead["payload"], "to": "grace@example.org"})
     with consumer() as told:
         listen(told, until="sent to grace@example.org")
         wait_for(ids)
-    print(f"all done, the last for this reason: {look(dead['id'])['reason']}")
+    done = look("acknowledged", QUEUE)
+    print(f"all {len(done)} done")
 
 
 @contextmanager
 def consumer() -> Iterator[Iterator[str]]:
-    """Run the worker in bash for the time of the block, then kill it; gives what it says."""
+    """Run the consumer in bash for the time of the block, then kill it; gives what it says."""
     environment = {"HANDLERS": str(HERE / "handlers.sh"), "LEASE": "2", "WAIT": "2"}
     with subprocess.Popen(
-        [str(HERE.parent / "bash-worker" / "worker.sh"), QUEUE],
+        [str(HERE / "consumer.sh"), QUEUE],
         env={**os.environ, **environment},
         stderr=subprocess.PIPE,
         text=True,
@@ -66,7 +66,7 @@ def listen(told: Iterator[str], *, until: str) -> None:
 
 def wait_for(ids: Sequence[str]) -> None:
     """Wait until none of the messages waits or is worked on."""
-    while any(look(id)["state"] in ("queued", "leased") for id in ids):
+    while {one["id"] for state in ("main", "processing") for one in look(state, QUEUE)} & {*ids}:
         time.sleep(0.1)
 
 

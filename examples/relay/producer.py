@@ -13,17 +13,17 @@ def send(messages: Sequence[dict[str, Any]], queue: str) -> list[str]:
     return [message["id"] for message in call("POST", "/queue/batch", batch)["messages"]]
 
 
-def look(id: str) -> dict[str, Any]:
-    """Return all that is known of a message: its state, its error, its result."""
-    job: dict[str, Any] = call("GET", f"/v1/jobs/{id}")
-    return job
+def look(state: str, queue: str) -> list[dict[str, Any]]:
+    """Return the messages of a state: main, processing, acknowledged, dead or archived."""
+    found: list[dict[str, Any]] = call("GET", f"/queue/{state}/messages?queue={queue}")["messages"]
+    return found
 
 
 def mend(id: str, payload: dict[str, Any]) -> None:
     """Give a dead message another payload and another life."""
+    call("PUT", f"/queue/message/{id}", {"payload": payload})
     reason = "the address was wrong"
-    call("PATCH", f"/v1/jobs/{id}", {"payload": payload, "reason": reason})
-    call("POST", f"/v1/jobs/{id}/retry", {"reason": reason})
+    call("POST", "/queue/move", {"ids": [id], "from": "dead", "to": "main", "reason": reason})
 
 
 def call(method: str, path: str, body: Any = None) -> Any:

@@ -1,11 +1,13 @@
 """The relay: Python sends, bash works, and a consumer that is killed loses nothing."""
 
+from pathlib import Path
 from shutil import which
 from urllib.error import HTTPError
 
 import httpx
 import pytest
 
+import examples.relay.producer as relay
 from examples.relay.__main__ import MESSAGES, QUEUE, main
 from examples.relay.producer import look, mend, send
 from holdfast import Client
@@ -32,20 +34,30 @@ def test_messages_from_python_are_worked_on_in_bash_through_a_kill(
     assert sum(one["acked"] for one in workers if one["worker"].startswith("bash-")) > 0
 
 
+def test_producer_and_consumer_speak_the_routes_of_relay_alone() -> None:
+    told = [
+        (Path(relay.__file__).parent / name).read_text("utf-8")
+        for name in ("__main__.py", "producer.py", "consumer.sh")
+    ]
+
+    assert not [text for text in told if "/v1/" in text]
+    assert all(word in told[2] for word in ("/queue/message", "/touch", "/ack", "/nack"))
+
+
 def test_a_dead_message_is_mended_and_lives_again(api: httpx.Client) -> None:
     [id] = send([{"type": "email", "payload": {"to": "grace"}, "max_attempts": 1}], QUEUE)
     message = api.get("/queue/message", params={"queue": QUEUE}).json()
     failed = {"lock_token": message["lock_token"], "error": "cannot send to grace"}
     api.post(f"/queue/message/{id}/nack", json=failed)
-    dead = look(id)
+    [dead] = look("dead", QUEUE)
 
     mend(id, {"to": "grace@example.org"})
 
-    assert (dead["state"], dead["error"]) == ("dead", "cannot send to grace")
-    again = look(id)
-    assert (again["state"], again["attempt"]) == ("queued", 0)
+    assert (dead["status"], dead["last_error"]) == ("dead", "cannot send to grace")
+    [again] = look("main", QUEUE)
+    assert (again["id"], again["attempt_count"]) == (id, 0)
     assert again["payload"] == {"to": "grace@example.org"}
-    assert again["reason"] == "the address was wrong"
+    assert api.get(f"/v1/jobs/{id}").json()["reason"] == "the address was wrong"
 
 
 def test_the_producer_shows_its_token(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
