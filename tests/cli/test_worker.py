@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -361,10 +362,28 @@ def test_an_error_of_the_module_itself_is_shown_where_it_is(worker: Run, project
         ["worker", "app.py", "-q", "mail:many"],
         ["worker", "app.py", "--processes", "0"],
         ["worker", "app.py", "--max-jobs", "0"],
+        ["worker", "app.py", "--poll", "0s"],
     ],
 )
 def test_what_cannot_be_meant_is_usage(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).code == 2
+
+
+def test_how_often_it_looks_is_an_option(
+    project: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from holdfast.cli import main
+    from holdfast.worker import fleet
+
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(fleet, "run", lambda app, **options: told.append(options))
+    arguments = ["worker", str(project / "app.py"), "--url", database]
+    CliRunner().invoke(main, arguments)
+    CliRunner().invoke(main, [*arguments, "--poll", "250ms"])
+
+    assert [one.get("poll") for one in told] == [None, timedelta(milliseconds=250)]
 
 
 def test_workers_are_listed_and_stopped(start: Start, run: Run, database: str) -> None:
