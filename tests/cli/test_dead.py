@@ -25,3 +25,25 @@ def test_the_commands_it_suggests_work(holdfast: Run, client: Client) -> None:
 
     assert answer.out == "1 job retried\n"
     assert holdfast("dead", "groups").err == "no job is dead\n"
+
+
+def test_dead_jobs_are_listed_by_the_time_of_their_failure(holdfast: Run, client: Client) -> None:
+    ids = [client.enqueue("send", max_attempts=1, priority=priority).id for priority in (0, 9)]
+    for _ in ids:
+        client.nack(client.claim(worker="w"), message="boom")
+
+    listed = holdfast("dead", "list", "--json").json
+    shown = holdfast("dead", "list", "kind:send")
+
+    assert [one["id"] for one in listed] == [str(ids[0]), str(ids[1])]
+    assert shown.out.splitlines()[0].split() == ["id", "kind", "queue", "died", "error"]
+
+
+def test_what_waits_in_a_queue_is_listed_in_the_order_in_which_it_runs(
+    holdfast: Run, client: Client
+) -> None:
+    ids = [client.enqueue("send", queue="mail", priority=priority).id for priority in (0, 9, 5)]
+
+    listed = holdfast("queue", "next", "mail", "--json").json
+
+    assert [one["id"] for one in listed] == [str(ids[1]), str(ids[2]), str(ids[0])]

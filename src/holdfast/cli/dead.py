@@ -15,6 +15,30 @@ def dead() -> None:
     """See dead jobs by how they failed."""
 
 
+@dead.command("list", examples=["holdfast dead list", "holdfast dead list kind:send_email -n 10"])
+@click.argument("filter", nargs=-1)
+@click.option(
+    "-n", "--limit", type=click.IntRange(1), default=50, metavar="N", help="how many  [50]"
+)
+@pass_session
+def list_dead(session: Session, filter: tuple[str, ...], limit: int) -> None:
+    """List dead jobs that match a filter, those that failed last first."""
+    with session.client() as client:
+        found = client.died(" ".join(filter), limit=limit + 1)
+    shown = found[:limit]
+    rows = [
+        (output.short(one.id), one.kind, one.queue, output.ago(one.ended_at), one.error or "-")
+        for one in shown
+        if one.ended_at
+    ]
+    headings = ("id", "kind", "queue", "died", "error")
+    session.answer(shown, lambda: output.table(headings, rows) if rows else "")
+    if not shown:
+        session.say("no dead job matches" if filter else "no job is dead")
+    if len(found) > limit:
+        session.say("there are more: --limit shows them")
+
+
 @dead.command(
     examples=["holdfast dead groups", "holdfast dead groups --json | jq '.[0].fingerprint'"]
 )

@@ -53,6 +53,24 @@ def show(session: Session, name: str) -> None:
     )
 
 
+@queue.command(examples=["holdfast queue next mail", "holdfast queue next mail -n 5 --json"])
+@click.argument("name", metavar="QUEUE")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1), default=50, metavar="N", help="how many  [50]"
+)
+@pass_session
+def next(session: Session, name: str, limit: int) -> None:
+    """List what waits in a queue, in the order in which it will run."""
+    from holdfast.cli.selection import job_table
+
+    with session.client() as client:
+        _get(client, name)
+        found = client.upcoming(name, limit=limit)
+    session.answer(found, lambda: job_table(found) if found else "")
+    if not found:
+        session.say(f"nothing waits in queue {name}")
+
+
 @queue.command(
     "set",
     examples=[

@@ -1474,6 +1474,27 @@ class Client:
         rows = self._door.run(Call("dead_groups", sql, reads=True))
         return [DeadGroup(*row) for row in rows]
 
+    def died(
+        self, filter: str = "", *, limit: int = 100, before: Job | None = None
+    ) -> Sequence[Job]:
+        """Return dead jobs that match a filter, those that failed last first.
+
+        `before` is the last job of the page before.
+        """
+        sql = (
+            f"select {_JOB} from holdfast.died(filter => %s::text, max_jobs => %s::int, "
+            "before => %s::timestamptz, before_id => %s::uuid)"
+        )
+        behind = [None, None] if before is None else [before.ended_at, before.id]
+        rows = self._door.run(Call("died", sql, [filter, limit, *behind], reads=True))
+        return [Job(*row) for row in rows]
+
+    def upcoming(self, queue: str = "default", *, limit: int = 100) -> Sequence[Job]:
+        """Return what waits in a queue, in the order in which it will run."""
+        sql = f"select {_JOB} from holdfast.upcoming(queue => %s::text, max_jobs => %s::int)"
+        rows = self._door.run(Call("upcoming", sql, [queue, limit], reads=True))
+        return [Job(*row) for row in rows]
+
     # Last of the public methods: behind it, `list` in this class is the method.
     def list(
         self, filter: str = "", *, limit: int = 100, before: UUID | None = None

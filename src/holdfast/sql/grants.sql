@@ -50,6 +50,7 @@ begin
         holdfast.attempt, holdfast.attempt_rest from %I', v_role);
       perform holdfast.grant_all_but('token', t, v_role) from unnest('{job,lease,attempt}'::text[]) t;
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
+        holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
         holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,
         bigint, integer, interval), holdfast.series(text, text[], text, timestamptz, timestamptz, interval) to %I', v_role);

@@ -46,6 +46,84 @@ begin
 end
 $$;
 
+-- died: dead jobs that match a filter, those that failed last first. before and before_id are when the last job of
+-- the page before ended, and its id. Rows of adopted tables have no order by time: of each table the newest come.
+create or replace function holdfast.died(
+  filter text default '', max_jobs integer default 100, before timestamptz default null, before_id uuid default null)
+returns setof holdfast.jobs
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan set jit = off
+as $$
+begin
+  if not coalesce(max_jobs between 1 and 100000, false) then
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+  end if;
+  return query execute
+    'select x.* from ('
+    || '  (select j.* from holdfast.dead d cross join lateral ('
+    || '     select o.* from holdfast.own_jobs o where o.part = d.part and o.id = d.id and o.state = ''dead'' limit 1) j'
+    || '   where ' || case when before is null then 'true' else 'd.ended_at <= $2 and (d.ended_at < $2 or d.id < $3)' end
+    || '   and ' || holdfast.filter_sql(filter)
+    || '   order by d.ended_at desc, d.id desc limit $1)'
+    || '  union all select l.* from unnest(holdfast.parts()) p cross join lateral holdfast.list_adopted(p, $4, $1, null) l'
+    || '  where p >= 64 and ($2 is null or l.ended_at < $2 or l.ended_at = $2 and l.id < $3)) x'
+    || ' order by x.ended_at desc nulls last, x.id desc limit $1'
+  using max_jobs, before, coalesce(before_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), 'state:dead ' || filter;
+end
+$$;
+
+-- upcoming: what waits in a queue, in the order in which it will run: what is ready by priority and place, then
+-- what waits for its time, by time. What waits for another job to end has no place yet; a fair queue takes tenants
+-- in turn, one that is fanned out its parts, and an adopted table has an order of its own: none of it is told here.
+create or replace function holdfast.upcoming(queue text, max_jobs integer default 100)
+returns setof holdfast.jobs
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+  v_base   constant smallint := holdfast.queue_part(queue);
+  v_fanout constant integer := coalesce((select q.fanout from holdfast.queue q where q.name = upcoming.queue), 1);
+begin
+  perform holdfast.named('queue', queue, 120);
+  if not coalesce(max_jobs between 1 and 100000, false) then
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+  end if;
+  return query
+    select o.*
+    from (
+      select r.part, r.id, r.priority, r.pos, r.run_at
+      from generate_series(0, v_fanout - 1) step
+      cross join generate_series(0, 9) level
+      cross join lateral (
+        select j.part, j.id, j.priority, j.pos, null::timestamptz as run_at
+        from holdfast.job j
+        where j.part = ((v_base + step) % 64)::smallint and j.queue = upcoming.queue and j.priority = level::smallint
+          and j.pos is not null and j.token is null
+        order by j.pos
+        limit max_jobs
+      ) r
+      union all
+      select d.part, d.id, d.priority, null, d.run_at
+      from generate_series(0, v_fanout - 1) step
+      cross join lateral (
+        select j.part, j.id, j.priority, j.run_at
+        from holdfast.job j
+        where j.part = ((v_base + step) % 64)::smallint and j.queue = upcoming.queue and j.pos is null and not j.blocked
+          and j.token is null
+        order by j.run_at
+        limit max_jobs
+      ) d
+      order by 5 nulls first, 3 desc, 4
+      limit max_jobs
+    ) w
+    cross join lateral (
+      select x.* from holdfast.own_jobs x where x.part = w.part and x.id = w.id and x.state = 'queued' limit 1) o
+    order by w.run_at nulls first, w.priority desc, w.pos;
+end
+$$;
+
 -- search: jobs that match a filter, newest first, looked for no longer than patience. In every row searched_to
 -- is null if the page is whole or there is nothing older; else nothing that is older than this id was looked
 -- at, and a search before it goes on. searched is how many jobs were looked at. A search that found nothing in
