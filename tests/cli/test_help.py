@@ -63,7 +63,7 @@ def test_a_command_like_no_other_is_answered_with_all_of_them(run: Run) -> None:
 
     assert answer.code == 2
     assert (
-        "no such command: xyzzy. Commands are: list, show, set, pause, resume, explain, forecast."
+        "no such command: xyzzy. Commands are: list, show, next, set, pause, resume, explain, forecast."
         in answer.err
     )
 

@@ -87,20 +87,20 @@ def networks(value: str) -> list[str]:
     envvar=["HOLDFAST_SERVE_POOL", "POSTGRES_POOL_SIZE"],
     help="connections  [10]",
 )
-@click.option("--cors", type=origins, metavar="https://…,…", help="origins whose pages may call it")
+@click.option("--cors", type=origins, metavar="https://…,…", hidden=True)
 @click.option(
     "--ack-timeout",
     type=click.FloatRange(0, 31_536_000, min_open=True),
     metavar="SECONDS",
     envvar=["HOLDFAST_SERVE_ACK_TIMEOUT", "ACK_TIMEOUT_SECONDS"],
-    help="of messages of Relay whose queue has the usual lease",
+    hidden=True,
 )
 @click.option(
     "--overdue-check",
     type=click.IntRange(100, 60_000),
     metavar="MS",
     envvar=["HOLDFAST_SERVE_OVERDUE_CHECK", "OVERDUE_CHECK_INTERVAL_MS"],
-    help="look for expired leases this often  [2000]",
+    hidden=True,
 )
 @click.option("--redact", type=words, metavar="payload.password,…", help="show nobody these values")
 @click.option("--max-body", type=size, default="16MB", hidden=True)

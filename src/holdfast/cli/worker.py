@@ -81,7 +81,7 @@ def above_zero(value: str) -> timedelta:
 @click.option("--max-jobs", type=positive, metavar="N", help="end after that many jobs")
 @click.option("--grace", type=duration, default="25s", metavar="25s", help="to finish when stopped")
 @click.option("--lease", type=duration, metavar="30s", help="renewed while jobs run; the queue's")
-@click.option("--poll", type=above_zero, metavar="3.5s", help="look at idle queues this often")
+@click.option("--poll", type=above_zero, metavar="3.5s", hidden=True)
 @click.option("--metrics", metavar="[HOST:]PORT", help="serve them to Prometheus")
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="import this as well")
 @click.option("--reload", is_flag=True, help="start anew when a Python file changes")
