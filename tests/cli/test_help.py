@@ -63,8 +63,8 @@ def test_a_command_like_no_other_is_answered_with_all_of_them(run: Run) -> None:
 
     assert answer.code == 2
     assert (
-        "no such command: xyzzy. Commands are: list, show, next, set, pause, resume, explain, forecast."
-        in answer.err
+        "no such command: xyzzy. Commands are: list, show, next, set, pause, resume, explain, "
+        "forecast." in answer.err
     )
 
 
