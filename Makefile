@@ -81,7 +81,7 @@ bench: setup
 lock: setup
 	$(PIP) install uv==0.13.7
 	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-annotate --no-emit-find-links --no-emit-index-url --extra dev --group test --group build pyproject.toml --output-file requirements.lock
+	  --no-annotate --no-emit-find-links --no-emit-index-url --extra dev --extra oidc --group test --group build pyproject.toml --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist build

@@ -13,6 +13,7 @@ export interface Me {
   color: string;
   version: string;
   mode: "live" | "polling";
+  oidc?: string | null;
   features?: string[];
 }
 

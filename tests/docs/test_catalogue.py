@@ -20,6 +20,7 @@ from holdfast.cli import locate, main
 from holdfast.events import Listener
 from holdfast.model import Ack, Nack
 from holdfast.server import Server, Settings
+from holdfast.server.settings import Oidc
 from holdfast.worker import Worker, fleet
 from holdfast.worker.place import Place
 from holdfast.worker.screen import Screen
@@ -344,3 +345,19 @@ def _code(call: Callable[..., object]) -> str:
     with pytest.raises(HoldfastError) as caught:
         call()
     return caught.value.code
+
+
+def test_an_identity_provider_that_does_not_answer(database: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"http://localhost:{taken.getsockname()[1]}"
+    oidc = Oidc(
+        issuer=nobody, client_id="a", client_secret="b", public_url="http://localhost", groups=[]
+    )
+
+    with (
+        serving(Server(database, settings=Settings(ways=("oidc",), oidc=oidc))) as served,
+        served.client() as api,
+    ):
+        refused = api.get("/oidc/sign-in")
+
+    assert (refused.status_code, refused.json()["code"]) == (503, "HF414")

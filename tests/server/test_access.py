@@ -166,6 +166,8 @@ def test_addresses_that_need_nothing_are_few_and_known() -> None:
         "DELETE /v1/session",
         "GET /sign-in",
         "POST /sign-in",
+        "GET /oidc/sign-in",
+        "GET /oidc/callback",
         "GET /v1/me",
         "GET /readyz",
         "GET /errors/{code}",

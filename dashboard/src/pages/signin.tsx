@@ -1,9 +1,10 @@
 import { useState } from "preact/hooks";
-import { ask, signedOut, type Problem } from "../api";
+import { ask, root, signedOut, type Problem } from "../api";
 import { Button } from "../parts/basics";
 import { Command } from "../parts/copy";
 import { Trouble } from "../parts/empty";
 import { Mark } from "../parts/icon";
+import { me } from "../session";
 
 export function SignIn() {
   const [token, setToken] = useState("");
@@ -27,6 +28,11 @@ export function SignIn() {
     <main class="signin">
       <Mark />
       <h1>Sign in to Holdfast</h1>
+      {me.value?.oidc && (
+        <p>
+          <a class="button primary" href={`${root}/oidc/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`}>Sign in with {me.value.oidc}</a>
+        </p>
+      )}
       <form onSubmit={(event) => void submit(event)}>
         <label class="field">
           <span>Token</span>

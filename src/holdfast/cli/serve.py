@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from holdfast.errors import Misuse, Refused
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.server import Server
+    from holdfast.server.settings import Grant, Oidc
 
 PORT = 7717
 ROLES = ("viewer", "operator", "admin")
@@ -70,12 +72,34 @@ def networks(value: str) -> list[str]:
 )
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="listen here  [127.0.0.1]")
 @click.option("--port", type=int, default=PORT, metavar="N", help=f"on this port  [{PORT}]")
-@click.option("--auth", type=words, metavar="WAY,…", help="token, basic, proxy; how to get in")
+@click.option(
+    "--auth", type=words, metavar="WAY,…", help="token, basic, proxy, oidc; how to get in"
+)
 @click.option("--insecure", is_flag=True, help="let everybody in: a proxy protects it")
 @click.option(
     "--proxies", type=networks, metavar="10.0.0.0/8,…", help="whose X-Forwarded-User counts"
 )
 @click.option("--roles", type=roles, metavar="ada=admin,*=viewer", help="of users a proxy names")
+@click.option("--oidc-issuer", default="", metavar="URL", help="an identity provider to sign in at")
+@click.option("--oidc-client", default="", metavar="ID", help="what it calls this server")
+@click.option(
+    "--oidc-secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="has the client secret; or HOLDFAST_OIDC_SECRET",
+)
+@click.option(
+    "--oidc-group",
+    "oidc_groups",
+    multiple=True,
+    metavar="ops=operate:mail,…",
+    help="what a group may do, and in which queues",
+)
+@click.option("--oidc-claim", default="groups", metavar="NAME", help="has the groups  [groups]")
+@click.option("--oidc-scope", type=words, metavar="groups,…", help="to ask the provider for, too")
+@click.option("--oidc-name", default="single sign-on", metavar="NAME", help="of it, for people")
+@click.option("--oidc-ca", default="", metavar="FILE", help="certificates of its authority")
+@click.option("--public-url", default="", metavar="URL", help="where browsers find this server")
 @click.option("--allow-host", type=words, metavar="NAME,…", help="names it answers to")
 @click.option("--read-only", is_flag=True, help="let nobody change anything")
 @click.option("--read-url", metavar="URL", help="a standby to look at")
@@ -127,6 +151,7 @@ def serve(session: Session, /, host: str, port: int, auth: Sequence[str], **opti
                 ways=ways,
                 basic=_basic(ways),
                 insecure=options["insecure"],
+                oidc=_oidc(ways, options),
                 proxies=options["proxies"] or (),
                 proxy_roles=options["roles"] or {"*": "viewer"},
                 hosts=options["allow_host"] or (),
@@ -153,8 +178,8 @@ def serve(session: Session, /, host: str, port: int, auth: Sequence[str], **opti
 def _ways(client: "Client", host: str, auth: Sequence[str], *, insecure: bool) -> Sequence[str]:
     """Decide how to get in; refuse to let the world in without asking who it is."""
     for way in auth:
-        if way not in ("token", "basic", "proxy"):
-            raise Misuse(f"--auth {way} is unknown", fix="Ways are: token, basic, proxy.")
+        if way not in ("token", "basic", "proxy", "oidc"):
+            raise Misuse(f"--auth {way} is unknown", fix="Ways are: token, basic, proxy, oidc.")
     if auth:
         return auth
     if insecure:
@@ -202,6 +227,82 @@ def _basic(ways: Sequence[str]) -> Mapping[str, tuple[str, str]]:
             fix="Name them:  export HOLDFAST_BASIC=ada:password:admin",
         )
     return users
+
+
+def _oidc(ways: Sequence[str], options: Mapping[str, Any]) -> "Oidc | None":
+    """Read what is said of an identity provider; refuse what could not work, before serving."""
+    if "oidc" not in ways:
+        if options["oidc_issuer"]:
+            raise Misuse("--oidc-issuer is not used", fix="Add  --auth oidc")
+        return None
+    from holdfast.server.settings import Oidc
+
+    try:
+        from holdfast.server.oidc import is_safe
+    except ImportError as error:
+        raise Misuse(
+            f"--auth oidc needs {error.name}", fix='pip install "holdfast[oidc]"'
+        ) from None
+    file: Path | None = options["oidc_secret_file"]
+    secret = (file.read_text() if file else os.environ.get("HOLDFAST_OIDC_SECRET", "")).strip()
+    needed = {
+        "--oidc-issuer URL": options["oidc_issuer"],
+        "--oidc-client ID": options["oidc_client"],
+        "--oidc-secret-file FILE (or HOLDFAST_OIDC_SECRET)": secret,
+        "--oidc-group GROUP=ROLE": options["oidc_groups"],
+        "--public-url URL": options["public_url"],
+    }
+    if missing := [name for name, value in needed.items() if not value]:
+        raise Misuse(f"--auth oidc needs {missing[0]}", fix=f"Add  {'   '.join(missing)}")
+    for name in ("oidc_issuer", "public_url"):
+        if not is_safe(options[name]):
+            told = f"--{name.replace('_', '-')} {options[name]} is not an https address"
+            raise Misuse(told, fix="Only this machine may be reached by http.")
+    if options["oidc_ca"] and not Path(options["oidc_ca"]).is_file():
+        raise Misuse(f"--oidc-ca {options['oidc_ca']} is not a file", fix="Name a PEM file.")
+    asked = ("openid", "profile", "email", *(options["oidc_scope"] or ()))
+    return Oidc(
+        issuer=options["oidc_issuer"],
+        client_id=options["oidc_client"],
+        client_secret=secret,
+        public_url=options["public_url"],
+        groups=[grant(one) for one in options["oidc_groups"]],
+        claim=options["oidc_claim"],
+        scopes=tuple(dict.fromkeys(asked)),
+        name=options["oidc_name"],
+        ca=options["oidc_ca"],
+    )
+
+
+def grant(value: str) -> "tuple[str, Grant]":
+    """Read what a group may do: admins=admin, ops=operate:mail,billing, dev=produce+consume:test.
+
+    Groups may be such as cn=ops,dc=example: the last equals sign counts. Everybody may look.
+    """
+    from holdfast.server.access import ROLES as KNOWN
+    from holdfast.server.access import User
+    from holdfast.server.settings import Grant
+
+    group, _, rest = value.rpartition("=")
+    told, colon, names = rest.partition(":")
+    scopes: set[Any] = {"read"}
+    for word in told.split("+"):
+        if word in KNOWN:
+            scopes |= KNOWN[word]
+        elif word in KNOWN["admin"]:
+            scopes.add(word)
+        else:
+            group = ""
+    if not group or (colon and not words(names)):
+        raise Misuse(
+            f"--oidc-group {value} cannot be read",
+            fix="Write  GROUP=ROLE  or  GROUP=SCOPE+SCOPE:QUEUE,QUEUE  with the roles "
+            f"{', '.join(ROLES)} and the scopes read, produce, consume, operate, admin.",
+        )
+    made = Grant(frozenset(scopes), tuple(words(names)) if colon else None)
+    # Refuses names of queues that no user can have.
+    User(group, made.scopes, made.queues)
+    return group, made
 
 
 def _announce(

@@ -31,6 +31,7 @@ async def me(call: Call) -> Answer:
             "color": live.settings.color,
             "version": __version__,
             "mode": live.feed.mode,
+            "oidc": live.settings.oidc.name if live.settings.oidc else None,
         }
     )
 

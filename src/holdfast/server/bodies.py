@@ -321,6 +321,22 @@ class Link(Body):
     link: Annotated[str, Meta(max_length=200)] = ""
 
 
+class Begin(Body):
+    """The page to show once somebody is signed in."""
+
+    next: Annotated[str, Meta(max_length=2000)] = ""
+
+
+class Returned(Body, forbid_unknown_fields=False):
+    """What an identity provider sends a browser back with; some add more."""
+
+    code: Annotated[str, Meta(max_length=4000)] = ""
+    state: Annotated[str, Meta(max_length=200)] = ""
+    iss: Annotated[str, Meta(max_length=2000)] = ""
+    error: Annotated[str, Meta(max_length=200)] = ""
+    error_description: Annotated[str, Meta(max_length=2000)] = ""
+
+
 class Series(Body):
     """Which numbers over time."""
 

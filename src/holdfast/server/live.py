@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import schema
 from holdfast.client import AsyncClient, Client
@@ -38,6 +38,9 @@ from holdfast.server.redaction import Redaction
 from holdfast.server.settings import Settings
 from holdfast.server.waits import Waits
 from holdfast.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from holdfast.server.oidc import Provider
 
 T = TypeVar("T")
 
@@ -75,6 +78,7 @@ class Live:
             application_name="holdfast server reads",
             source=source,
         )
+        self.oidc = _provider(settings)
         self.waits = Waits(self.client, server=self.id, most=settings.waits)
         self.consumers = Consumers(self.client)
         self.operations = Operations(self.client)
@@ -258,3 +262,12 @@ class _Shared:
         # Whoever goes away must not take the answer from the others.
         result: T = await asyncio.shield(asked)
         return result
+
+
+def _provider(settings: Settings) -> "Provider | None":
+    if settings.oidc is None:
+        return None
+    # Brought by an extra, which servers without it need not have.
+    from holdfast.server.oidc import Provider
+
+    return Provider(settings.oidc)

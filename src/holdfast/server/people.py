@@ -1,14 +1,21 @@
 """Signing in and out, and the tokens of programs."""
 
+import logging
 from html import escape
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.server import answers, bodies
+from holdfast.server import answers, bodies, problems
 from holdfast.server.access import COOKIE, ROLES, User, not_signed_in, of_caller
 from holdfast.server.call import Answer, Call
 from holdfast.server.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.oidc import Provider
+
+log = logging.getLogger("holdfast.server")
 
 
 async def tokens(call: Call) -> Answer:
@@ -74,6 +81,78 @@ async def sign_in_by_link(call: Call) -> Response:
     return await _with_session(call, user, RedirectResponse(quote(home), 303))
 
 
+async def oidc_begin(call: Call) -> Response:
+    """Send a browser to the identity provider."""
+    provider = _oidc(call)
+    from holdfast.server import oidc
+
+    asked: bodies.Begin = call.asked
+    home = call.request.scope.get("root_path", "") + "/"
+    try:
+        url, flow = await provider.begin(oidc.inside(asked.next, home))
+    except Problem as problem:
+        return _told(call, problem)
+    response = RedirectResponse(url, 303)
+    response.set_cookie(
+        oidc.COOKIE,
+        flow.cookie(),
+        max_age=oidc.PATIENCE,
+        path=f"{home}oidc",
+        secure=_is_secure(call),
+        httponly=True,
+        samesite="lax",
+    )
+    return response
+
+
+async def oidc_finish(call: Call) -> Response:
+    """Let a browser in that comes back from the identity provider."""
+    provider = _oidc(call)
+    from holdfast.server import oidc
+
+    asked: bodies.Returned = call.asked
+    home = call.request.scope.get("root_path", "") + "/"
+    flow = oidc.Flow.of(call.request.cookies.get(oidc.COOKIE, ""))
+    try:
+        if asked.error:
+            raise provider.refused(asked.error, asked.error_description)
+        user = await provider.finish(flow, state=asked.state, code=asked.code, issuer=asked.iss)
+    except Problem as problem:
+        response = _told(call, problem)
+    else:
+        # The cookie could have been written by others: its page is looked at once more.
+        goal = oidc.inside(flow.next if flow else "", home)
+        response = await _with_session(call, user, RedirectResponse(goal, 303))
+    response.delete_cookie(oidc.COOKIE, path=f"{home}oidc")
+    return response
+
+
+def _oidc(call: Call) -> "Provider":
+    if call.live.oidc is None:
+        raise Problem(
+            404,
+            "HF404",
+            "this server has no identity provider",
+            fix="holdfast serve --auth oidc --oidc-issuer URL …",
+        )
+    return call.live.oidc
+
+
+def _told(call: Call, problem: Problem) -> Response:
+    """Tell a person in a browser what went wrong; a program gets the problem itself."""
+    log.warning("sign-in refused", extra={"code": problem.code, "reason": problem.what})
+    if not str(call.request.headers.get("accept", "")).startswith("text/html"):
+        root = call.request.scope.get("root_path", "")
+        return problems.answer(problem, root=root)
+    text = _REFUSED
+    text = text.replace("CODE", escape(problem.code)).replace("HOME", "../")
+    text = text.replace("FIX", escape(problem.fix if problem.status != 401 else ""))
+    text = text.replace("WHAT", escape(problem.what))
+    headers = {**problem.headers, "Cache-Control": "no-store"}
+    headers.pop("WWW-Authenticate", None)
+    return Response(text, problem.status, headers=headers, media_type="text/html; charset=utf-8")
+
+
 async def sign_out(call: Call) -> Response:
     """End the session of a browser."""
     secret = call.request.cookies.get(COOKIE, "")
@@ -102,7 +181,7 @@ async def _with_session(call: Call, user: User, response: Response) -> Response:
         made.secret,
         max_age=int(call.live.settings.session),
         path=_path(call),
-        secure=call.live.gate.is_encrypted(call.request),
+        secure=_is_secure(call),
         httponly=True,
         samesite="lax",
     )
@@ -119,6 +198,22 @@ _PAGE = (
     '<p>This link signs you in once.</p><button type="submit" autofocus>Sign in</button>'
     "</form></main></body></html>"
 )
+
+
+_REFUSED = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<title>Not signed in</title><link rel="stylesheet" href="HOMEdocs.css"></head><body>'
+    "<main><h1>Not signed in</h1><p>WHAT (CODE)</p><p>FIX</p>"
+    '<p><a href="HOMEoidc/sign-in">Try again</a> or <a href="HOME">use a token</a></p>'
+    "</main></body></html>"
+)
+
+
+def _is_secure(call: Call) -> bool:
+    oidc = call.live.settings.oidc
+    told = oidc is not None and oidc.public_url.startswith("https:")
+    return told or call.live.gate.is_encrypted(call.request)
 
 
 def _path(call: Call) -> str:

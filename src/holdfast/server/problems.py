@@ -173,5 +173,6 @@ TITLES = {
     "HF411": "Idempotency key in use",
     "HF412": "Preview too old",
     "HF413": "Request too large",
+    "HF414": "Identity provider unusable",
     "HF429": "Too many",
 }

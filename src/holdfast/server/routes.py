@@ -138,6 +138,8 @@ OURS: list[Entry] = [
     Entry("DELETE", "/v1/session", None, people.sign_out),
     get("/sign-in", None, people.link_page, bodies.Link),
     Entry("POST", "/sign-in", None, people.sign_in_by_link, query=bodies.Link),
+    get("/oidc/sign-in", None, people.oidc_begin, bodies.Begin),
+    get("/oidc/callback", None, people.oidc_finish, bodies.Returned),
     get("/v1/me", None, about.me),
     get("/healthz", None, about.healthz),
     get("/readyz", None, about.readyz),

@@ -3,16 +3,46 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Settings"]
+from holdfast.model import Scope
+
+__all__ = ["Grant", "Oidc", "Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a group may do, and in which queues (None: all)."""
+
+    scopes: frozenset[Scope]
+    queues: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oidc:
+    """An identity provider, and what its groups may do here.
+
+    `public_url` is where browsers reach this server; `<public_url>/oidc/callback` is the redirect
+    address to register. `ca` is a file of certificates for a provider of a private authority.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    public_url: str
+    groups: Sequence[tuple[str, Grant]]
+    claim: str = "groups"
+    scopes: Sequence[str] = ("openid", "profile", "email")
+    name: str = "single sign-on"
+    ca: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How a server behaves, whoever calls it.
 
-    `ways` are the ways in: `open` (this machine may do everything), `token`, `basic`, `proxy`;
-    tokens work always. `basic` maps names to (password, role), `proxy_roles` names to roles, with
-    `*` for anybody else, for requests from `proxies`. `insecure` opens `open` to everyone.
+    `ways` are the ways in: `open` (this machine may do everything), `token`, `basic`, `proxy`,
+    `oidc`; tokens work always. `basic` maps names to (password, role), `proxy_roles` names to
+    roles, with `*` for anybody else, for requests from `proxies`. `insecure` opens `open` to
+    everyone.
     `hosts` are the names it answers to, `("*",)` to any. `read_url` is a standby for looking.
     `redact` are paths whose values nobody sees: `payload.password`, `send_sms:payload.to`.
     """
@@ -29,6 +59,7 @@ class Settings:
     proxies: Sequence[str] = ()
     proxy_header: str = "X-Forwarded-User"
     proxy_roles: Mapping[str, str] = field(default_factory=lambda: {"*": "viewer"})
+    oidc: Oidc | None = None
     insecure: bool = False
     hosts: Sequence[str] = ()
     redact: Sequence[str] = ()
