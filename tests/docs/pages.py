@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 # Every fence says what it is, so that no snippet escapes being run by mistake.
 RUNS = ("sql", "python", "console")
-SHOWS = ("text", "pgsql")
+SHOWS = ("text", "pgsql", "nginx", "haproxy")
 
 
 @dataclass(frozen=True)
