@@ -319,3 +319,30 @@ def _change(verb: str, id: Any) -> Callable[[Protocol], Any]:
         return session.purge(id)
 
     return change
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_fair_claim_passes_over_what_an_operator_is_at(
+    db: Protocol, held_open: Protocol, jobs: int
+) -> None:
+    db.queue_set("default", fair=True)
+    ids = [db.put(tenant=tenant) for tenant in "aaaaaabb"]
+    held_open.edit(*ids[:4], ids[6], changes={"payload": {"n": 1}})
+
+    first = db.claim(max_jobs=jobs)
+    rest = db.claim(max_jobs=8)
+
+    assert len(first) == jobs
+    assert {job.id for job in [*first, *rest]} == {ids[4], ids[5], ids[7]}
+
+
+def test_a_fair_claim_passes_over_an_import_that_replaces_thousands(
+    db: Protocol, held_open: Protocol
+) -> None:
+    db.queue_set("default", fair=True)
+    items = [{"kind": "k", "key": f"{n:05}", "on_conflict": "replace"} for n in range(3000)]
+    db.enqueue(*items)
+    last = db.put("k")
+    held_open.enqueue(*items)
+
+    assert [job.id for job in db.claim()] == [last]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.protocol import Open, Protocol
@@ -169,3 +170,18 @@ def test_floors_raised_under_full_load_lose_no_job(
     while jobs := db.claim(max_jobs=1000):
         db.ack(*jobs)
     assert db.depth() == {"done": 3000}
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("call", ["upkeep", "raise_floors", "sweep"])
+def test_upkeep_on_an_old_snapshot_is_refused(
+    db: Protocol, other: Open, level: str, call: str
+) -> None:
+    """It would raise floors over jobs that it cannot see, although nobody writes any more."""
+    old = other(autocommit=False)
+    old.connection.execute(f"set transaction isolation level {level}")
+
+    with pytest.raises(psycopg.Error) as refusal:
+        old.value(call)
+
+    assert refusal.value.sqlstate == "HF209"

@@ -1,6 +1,13 @@
 """Settings that change while others are at work under the old ones."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 from tests.protocol import Protocol
+
+Start = Callable[..., Any]
 
 
 def test_a_limit_counts_a_claim_that_was_under_way(db: Protocol, held_open: Protocol) -> None:
@@ -63,3 +70,30 @@ def test_a_pause_under_way_does_not_hold_up_a_claim(db: Protocol, held_open: Pro
 
     assert len(before) == 1
     assert db.claim() == []
+
+
+@pytest.mark.parametrize("setting", ["limit", "rate", "pause"])
+def test_a_claim_that_waited_at_the_gate_goes_by_what_was_set_meanwhile(
+    db: Protocol, held_open: Protocol, start: Start, setting: str
+) -> None:
+    db.queue_set("default", limit=5)
+    db.enqueue(*[{"kind": "k"}] * 6)
+    db.ack(db.take())  # the gate is there from the first claim on
+
+    held_open.take()
+    claim = start(lambda session: session.claim(max_jobs=4))
+    assert claim.waits()
+    match setting:
+        case "limit":
+            db.queue_set("default", limit=2)
+        case "rate":
+            db.queue_set("default", rate_limit=1, rate_period=3600)
+        case "pause":
+            db.pause("default")
+    held_open.connection.commit()
+    given = claim.answer()
+    db.queue_set("default", limit=9)
+
+    assert len(given) == (0 if setting == "pause" else 1)
+    if setting == "rate":
+        assert db.claim(max_jobs=4) == []

@@ -281,3 +281,46 @@ def test_what_was_noted_for_a_wake_up_is_of_no_use_to_strangers(db: Protocol) ->
             "set role holdfast_producer; insert into holdfast.bell (queue) values ('default')"
         )
     db.connection.execute("reset role")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        """select from holdfast.enqueue('[{"kind": "k", "payload": "prepare transaction"}]')""",
+        """select from holdfast.enqueue($tag$[{"kind": "prepare transaction"}]$tag$)""",
+        """select from holdfast.enqueue(E'[{"kind": "it\\'s prepare transaction"}]')""",
+        """select from holdfast.enqueue('[{"kind": "k"}]') /* not to prepare transaction */""",
+        """select from holdfast.enqueue('[{"kind": "k"}]') as "prepare transaction" """,
+    ],
+)
+def test_a_job_that_speaks_of_prepared_transactions_wakes_like_any_other(
+    db: Protocol, ear: Ear, statement: str
+) -> None:
+    wait_for_work(db, ear=ear)
+
+    db.connection.execute(statement)
+
+    assert ear.heard() == ["default\nada"]
+
+
+@pytest.mark.usefixtures("prepares")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "PREPARE\n TRANSACTION 'odd'",
+        "prepare/* it */transaction 'odd'",
+        "prepare -- it\ntransaction 'odd'",
+    ],
+)
+def test_a_transaction_is_prepared_however_it_is_written(
+    db: Protocol, held_open: Protocol, ear: Ear, statement: str
+) -> None:
+    wait_for_work(db, ear=ear)
+    held_open.put()
+
+    held_open.connection.execute(statement)
+    held_open.connection.rollback()
+    db.connection.execute("commit prepared 'odd'")
+    db.upkeep()
+
+    assert ear.heard() == ["default\nada"]

@@ -339,3 +339,16 @@ def test_a_job_that_is_told_it_is_next_is_next(db: Protocol) -> None:
     for _ in range(9):
         [next_up] = [id for id in db.find("state:queued") if "nothing is ahead" in db.explain(id)]
         assert db.take().id == next_up
+
+
+def test_a_job_copied_with_a_time_to_come_is_ready(db: Protocol) -> None:
+    db.connection.execute(
+        "insert into holdfast.job (part, id, queue, kind, run_at)"
+        " select holdfast.part_of(i), i, 'default', 'k', holdfast.now() + interval '1 day'"
+        " from holdfast.new_id() i"
+    )
+    db.value("copied", queue="default", kinds=["k"], counts=[1])
+    [id] = db.find("")
+
+    assert db.explain(id).startswith("Ready")
+    assert db.take().id == id

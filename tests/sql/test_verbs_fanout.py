@@ -131,3 +131,29 @@ def test_tenants_are_served_in_turn_over_all_parts(fanned: Protocol) -> None:
     fanned.enqueue(*[{"kind": "k", "tenant": f"t{n % 3}"} for n in range(60)])
 
     assert len(fanned.claim(max_jobs=60)) == 60
+
+
+def test_its_parts_cannot_change_while_a_cancelled_job_keeps_its_lane(db: Protocol) -> None:
+    db.put(lane="l")
+    running = db.take()
+    db.cancel(running.id)
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.queue_set("default", fanout=7)
+    db.release(running)
+    db.queue_set("default", fanout=7)
+
+    assert refusal.value.sqlstate == "HF221"
+
+
+def test_claims_alone_let_in_a_lane_in_whichever_part_it_is(fanned: Protocol, later: Later) -> None:
+    lanes = [f"l{n}" for n in range(6)]
+    for lane in lanes:
+        fanned.lane_set("default", lane, rate_limit=1, rate_period=10)
+    fanned.enqueue(*[{"kind": "k", "lane": lane} for lane in lanes for _ in range(2)])
+    fanned.ack(*fanned.claim(max_jobs=12))
+    assert fanned.claim(max_jobs=12) == []
+
+    later(seconds=11)
+
+    assert {job.lane for job in fanned.claim(max_jobs=12)} == set(lanes)

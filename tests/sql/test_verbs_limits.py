@@ -318,3 +318,15 @@ def test_the_turn_goes_round_from_the_last_tenant_to_the_first(db: Protocol) -> 
 
     assert [job.tenant for job in db.claim(max_jobs=4)] == ["d", "e", "a", "b"]
     assert [job.tenant for job in db.claim(max_jobs=9)] == ["c", "d", "e"]
+
+
+@pytest.mark.parametrize("setting", ["fair", "by_kind"])
+def test_a_copy_of_nothing_ends(db: Protocol, setting: str) -> None:
+    db.queue_set("mail", **{setting: True})
+    db.put(queue="mail")
+    db.connection.execute("set statement_timeout = '10s'")
+
+    db.value("copied", queue="mail", kinds=[], counts=[])
+    db.connection.execute("select holdfast.copied('mail', null, null)")
+
+    assert db.depth("mail") == {"queued": 1}

@@ -1160,8 +1160,9 @@ begin
     loop
       v_want := v_left;
       if queue_row.lease_limit is not null or queue_row.rate_limit is not null or v_lanes then
-        v_want := least(v_want, holdfast.pass_gate(queue_row, queue_row.adopted));
-        at := holdfast.clock();   -- it may have waited there
+        queue_row := holdfast.hold_gate(queue_row, a.part);   -- it may wait there
+        v_want := least(v_want, holdfast.pass_gate(queue_row, a.part));
+        at := holdfast.clock();
         if queue_row.lease_limit is not null then
           v_leased := holdfast.leased_adopted(queue_row.adopted);
           v_want := least(v_want, queue_row.lease_limit - v_leased);

@@ -82,8 +82,10 @@ begin
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
     if v_queue.lease_limit is not null or v_queue.rate_limit is not null or v_queue.fair then
+      v_queue := holdfast.hold_gate(v_queue, v_base);   -- it may have waited there, and more may have changed than who runs
       v_want := least(v_want, holdfast.pass_gate(v_queue, v_base));
-      v_now := holdfast.clock();   -- it may have waited there: a lease begins when it is given
+      v_now := holdfast.clock();   -- a lease begins when it is given
+      v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
     end if;
 
     for step in 0 .. v_fanout - 1 loop
@@ -314,8 +316,27 @@ as $$
   left join (select u.nth, max(u.pos) as last from unnest(nths, places) u(nth, pos) group by u.nth) m on m.nth = f.nth
 $$;
 
--- pass_gate: how many jobs a limited, rated or fair queue may start now. Holds the gate to the end of
--- the transaction: such claims take turns, which makes the answer exact.
+-- hold_gate: wait for the gate of a limited, rated or fair queue, and hold it to the end of the transaction: such
+-- claims take turns. Answers what is set for the queue behind the gate.
+create or replace function holdfast.hold_gate(queue_row holdfast.queue, base smallint)
+returns holdfast.queue
+language plpgsql
+as $$
+declare
+  v_queue holdfast.queue;
+begin
+  loop   -- until it is held: an unused one may be forgotten between the two
+    insert into holdfast.gate (part, queue) values (base, queue_row.name) on conflict do nothing;
+    perform from holdfast.gate g where g.part = base and g.queue = queue_row.name for update;
+    exit when found;
+  end loop;
+  select q.* into v_queue from holdfast.queue q where q.name = queue_row.name;
+  return case when found then v_queue else queue_row end;
+end
+$$;
+
+-- pass_gate: how many jobs a limited, rated or fair queue may start now. The caller holds the gate, which makes the
+-- answer exact.
 create or replace function holdfast.pass_gate(queue_row holdfast.queue, base smallint)
 returns integer
 language plpgsql
@@ -324,12 +345,9 @@ declare
   v_allowed integer := 2147483647;
   v_now     timestamptz;
 begin
-  loop   -- until it is held: an unused one may be forgotten between the two
-    insert into holdfast.gate (part, queue) values (base, queue_row.name) on conflict do nothing;
-    perform from holdfast.gate g where g.part = base and g.queue = queue_row.name for update;
-    exit when found;
-  end loop;
-
+  if queue_row.paused_at is not null and (queue_row.paused_until is null or queue_row.paused_until > holdfast.clock()) then
+    return 0;
+  end if;
   if queue_row.lease_limit is not null then
     v_allowed := least(v_allowed, queue_row.lease_limit - (
       select count(*)
@@ -377,131 +395,150 @@ as $$
 declare
   v_base constant smallint := holdfast.queue_part(queue);
   v_turn text;
-  v_rows tid[];
-  v_ids  uuid[];
-  v_last text;
-  v_seen boolean;
+  v_page integer;
+  v_seen uuid[];     -- of this priority: taken, or locked by others, who are passed page by page
   v_picked integer := 0;
+  seen   record;
+  got    record;
 begin
   select g.turn into v_turn from holdfast.gate g where g.part = v_base and g.queue = pick_fairly.queue;
   lanes := false;
   for nth in 1 .. 10 loop
     exit when v_picked >= max_jobs;
-    -- One job of each is enough where as many tenants wait as jobs are wanted: then no further tenant is looked at.
-    with recursive after as (
-      (select 1::bigint as place, j.tenant
-       from holdfast.job j
-       where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-         and j.pos is not null and j.tenant > v_turn
-       order by j.tenant
-       limit 1)
-      union all
-      select r.place + 1, n.tenant
-      from after r
-      cross join lateral (
-        select j.tenant
-        from holdfast.job j
-        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-          and j.pos is not null and j.tenant > r.tenant
-        order by j.tenant
-        limit 1
-      ) n
-    ), before as (
-      (select 4611686018427387904 as place, j.tenant
-       from holdfast.job j
-       where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-         and j.pos is not null and j.tenant <= v_turn
-       order by j.tenant
-       limit 1)
-      union all
-      select r.place + 1, n.tenant
-      from before r
-      cross join lateral (
-        select j.tenant
-        from holdfast.job j
-        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-          and j.pos is not null and j.tenant > r.tenant and j.tenant <= v_turn
-        order by j.tenant
-        limit 1
-      ) n
-    ), picked as (
-      select p.ctid, p.id, p.lane, r.tenant, r.place
-      from (select a.place, a.tenant from after a union all select b.place, b.tenant from before b) r
-      cross join lateral (
-        select j.ctid, j.id, j.lane
-        from holdfast.job j
-        where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-          and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null
-          and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
-        order by j.pos
-        limit 1
-      ) p
-      limit max_jobs - v_picked
-    )
-    select array_agg(p.ctid) filter (where p.lane is null),
-           array_agg(p.id order by p.place),
-           (array_agg(p.tenant order by p.place desc))[1],
-           coalesce(bool_or(p.lane is not null), false)
-    into v_rows, v_ids, v_last, v_seen
-    from picked p;
-    if cardinality(v_ids) < max_jobs - v_picked then
-      with recursive ring as (
-        -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
-        (select 0 as lap, j.tenant
+    v_page := max_jobs - v_picked;
+    v_seen := '{}';
+    loop
+      -- One job of each is enough where as many tenants wait as jobs are wanted: then no further tenant is looked at.
+      with recursive after as (
+        (select 1::bigint as place, j.tenant
          from holdfast.job j
          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
            and j.pos is not null and j.tenant > v_turn
          order by j.tenant
          limit 1)
         union all
-        (select 1, j.tenant
+        select r.place + 1, n.tenant
+        from after r
+        cross join lateral (
+          select j.tenant
+          from holdfast.job j
+          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+            and j.pos is not null and j.tenant > r.tenant
+          order by j.tenant
+          limit 1
+        ) n
+      ), before as (
+        (select 4611686018427387904 as place, j.tenant
          from holdfast.job j
          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
            and j.pos is not null and j.tenant <= v_turn
          order by j.tenant
          limit 1)
         union all
-        select r.lap, n.tenant
-        from ring r
+        select r.place + 1, n.tenant
+        from before r
         cross join lateral (
           select j.tenant
           from holdfast.job j
           where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-            and j.pos is not null and j.tenant > r.tenant and (r.lap = 0 or j.tenant <= v_turn)
+            and j.pos is not null and j.tenant > r.tenant and j.tenant <= v_turn
           order by j.tenant
           limit 1
         ) n
       ), picked as (
-        select p.ctid, p.id, p.lane, r.lap, r.tenant, p.round
-        from ring r
+        select p.ctid, p.id, p.lane, r.tenant, r.place
+        from (select a.place, a.tenant from after a union all select b.place, b.tenant from before b) r
         cross join lateral (
-          select j.ctid, j.id, j.lane, row_number() over (order by j.pos) as round
+          select j.ctid, j.id, j.lane
           from holdfast.job j
           where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-            and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null
+            and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null and j.id <> all(v_seen)
             and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
           order by j.pos
-          limit max_jobs
+          limit 1
         ) p
-        order by p.round, r.lap, r.tenant
-        limit max_jobs - v_picked
+        limit v_page
       )
-      select array_agg(p.ctid) filter (where p.lane is null),
-             array_agg(p.id order by p.round, p.lap, p.tenant),
-             (array_agg(p.tenant order by p.round desc, p.lap desc, p.tenant desc))[1],
-             coalesce(bool_or(p.lane is not null), false)
-      into v_rows, v_ids, v_last, v_seen
+      select array_agg(p.ctid order by p.place) as places, array_agg(p.id order by p.place) as ids,
+             array_agg(p.lane order by p.place) as lanes, array_agg(p.tenant order by p.place) as tenants
+      into seen
       from picked p;
-    end if;
-    chosen := chosen || array(
-      select j.ctid
-      from holdfast.job j
-      where j.ctid = any(v_rows) and j.token is null
-      for update skip locked);
-    turns := turns || v_ids;
-    v_picked := v_picked + coalesce(cardinality(v_ids), 0);   -- those in lanes too: their places are taken
-    v_turn := coalesce(v_last, v_turn);
-    lanes := lanes or v_seen;
+      if cardinality(seen.ids) < v_page then
+        with recursive ring as (
+          -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
+          (select 0 as lap, j.tenant
+           from holdfast.job j
+           where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+             and j.pos is not null and j.tenant > v_turn
+           order by j.tenant
+           limit 1)
+          union all
+          (select 1, j.tenant
+           from holdfast.job j
+           where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+             and j.pos is not null and j.tenant <= v_turn
+           order by j.tenant
+           limit 1)
+          union all
+          select r.lap, n.tenant
+          from ring r
+          cross join lateral (
+            select j.tenant
+            from holdfast.job j
+            where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+              and j.pos is not null and j.tenant > r.tenant and (r.lap = 0 or j.tenant <= v_turn)
+            order by j.tenant
+            limit 1
+          ) n
+        ), picked as (
+          select p.ctid, p.id, p.lane, r.lap, r.tenant, p.round
+          from ring r
+          cross join lateral (
+            select j.ctid, j.id, j.lane, row_number() over (order by j.pos) as round
+            from holdfast.job j
+            where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
+              and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null and j.id <> all(v_seen)
+              and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
+            order by j.pos
+            limit v_page
+          ) p
+          order by p.round, r.lap, r.tenant
+          limit v_page
+        )
+        select array_agg(p.ctid order by p.round, p.lap, p.tenant) as places, array_agg(p.id order by p.round, p.lap, p.tenant) as ids,
+               array_agg(p.lane order by p.round, p.lap, p.tenant) as lanes, array_agg(p.tenant order by p.round, p.lap, p.tenant) as tenants
+        into seen
+        from picked p;
+      end if;
+      exit when seen.ids is null;
+      select array_agg(c.ctid) filter (where c.ctid is not null) as rows, array_agg(c.id order by c.nth) as ids, count(*) as places,
+             (array_agg(c.tenant order by c.nth desc))[1] as last, coalesce(bool_or(c.ctid is null), false) as lanes
+      into got
+      from (
+        select x.ctid, u.id, u.tenant, u.nth
+        from unnest(seen.places, seen.ids, seen.lanes, seen.tenants) with ordinality u(place, id, lane, tenant, nth)
+        cross join lateral (
+          select y.ctid
+          from (
+            select j.ctid
+            from holdfast.job j
+            where j.ctid = u.place and u.lane is null and j.token is null and j.pos is not null
+            for update skip locked
+          ) y
+          union all
+          select null where u.lane is not null   -- in a lane: its place is taken
+        ) x
+        limit max_jobs - v_picked
+      ) c;
+      chosen := chosen || got.rows;
+      turns := turns || got.ids;
+      v_picked := v_picked + got.places;
+      v_turn := coalesce(got.last, v_turn);
+      lanes := lanes or got.lanes;
+      exit when v_picked >= max_jobs or cardinality(seen.ids) < v_page;
+      v_seen := v_seen || seen.ids;
+      v_page := least(v_page * 2, 2000);
+    end loop;
   end loop;
   update holdfast.gate g set turn = v_turn
   where g.part = v_base and g.queue = pick_fairly.queue and g.turn <> v_turn;
@@ -521,20 +558,27 @@ declare
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
   v_reaped   constant bigint := (select count(*) from holdfast.reap_at(max_jobs, queue, began, near => true));
   v_helped   integer := v_promoted + v_reaped + holdfast.unstrike(max_jobs, queue);
-  v_part     constant smallint := holdfast.queue_part(queue);
-  v_lane     text := '';
+  v_fanout   constant integer := coalesce((select q.fanout from holdfast.queue q where q.name = let_in.queue), 1);
+  v_looks    integer := 10;
+  v_part     smallint;
+  v_lane     text;
 begin
   if v_leaving > 0 then
     v_helped := v_helped + v_leaving - (select count(*) from holdfast.leaving g where g.queue = let_in.queue);
   end if;
-  for look in 1 .. 10 loop
-    select j.lane into v_lane
-    from holdfast.job j
-    where j.part = v_part and j.queue = let_in.queue and j.lane > v_lane and j.lane_seq is not null and j.blocked
-    order by j.lane
-    limit 1;
-    exit when not found;
-    v_helped := v_helped + holdfast.unblock(v_part, array[queue], array[v_lane], holdfast.clock());
+  for step in 0 .. v_fanout - 1 loop
+    v_part := (holdfast.queue_part(queue) + (step + pg_backend_pid()) % v_fanout) % 64;
+    v_lane := '';
+    while v_looks > 0 loop
+      select j.lane into v_lane
+      from holdfast.job j
+      where j.part = v_part and j.queue = let_in.queue and j.lane > v_lane and j.lane_seq is not null and j.blocked
+      order by j.lane
+      limit 1;
+      exit when not found;
+      v_helped := v_helped + holdfast.unblock(v_part, array[queue], array[v_lane], holdfast.clock());
+      v_looks := v_looks - 1;
+    end loop;
   end loop;
   return v_helped > 0;
 end

@@ -980,6 +980,8 @@ returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_jobs constant bigint := coalesce((select sum(c) from unnest(counts) c), 0);
 begin
   perform holdfast.named('queue', queue, 120);
   perform holdfast.refuse_ours(queue);
@@ -999,9 +1001,9 @@ begin
   from unnest(kinds, counts) c(kind, jobs)
   where copied.queue = any(holdfast.told_queues());
   if exists (select from holdfast.queue q where q.name = copied.queue and (q.fair or q.by_kind)) then
-    perform holdfast.apply_to_copied(queue, (select sum(jobs) from unnest(counts) jobs)::bigint);
+    perform holdfast.apply_to_copied(queue, v_jobs);
   end if;
-  perform holdfast.wake(array[copied.queue], (select sum(jobs) from unnest(counts) jobs)::bigint);
+  perform holdfast.wake(array[copied.queue], v_jobs);
 end
 $$;
 
@@ -1118,7 +1120,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if current_query() ~* '\mprepare\s+transaction\M' then
+  if holdfast.is_preparing(current_query()) then
     update holdfast.bell b set kept = true where b.nth = new.nth;
     return null;
   end if;
@@ -1131,6 +1133,18 @@ begin
   end if;
   return null;
 end
+$$;
+
+-- is_preparing: whether a query prepares its transaction. What it only speaks of, in literals, names or comments, is
+-- taken out first; most queries have neither word.
+create or replace function holdfast.is_preparing(query text)
+returns boolean
+language sql immutable
+as $$
+  select coalesce(query ~* '\mprepare\M' and query ~* '\mtransaction\M' and regexp_replace(query,
+    -- {1,1}? makes it end at the first end that it can have
+    '(?:\me''(?:[^''\\]|\\.)*''|''[^'']*''|"[^"]*"|\$(\w*)\$.*\$\1\$|/\*.*\*/|--[^\n]*(?:\n|$)){1,1}?', ' ', 'gi')
+    ~* '\mprepare\s+transaction\M', false)
 $$;
 
 -- tell_waiters: notify as many of those who wait for a queue as it has jobs, and take them from the list. Workers

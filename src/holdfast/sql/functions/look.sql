@@ -504,7 +504,7 @@ begin
     return format('Duplicate of job %s, which has the same key %L%s: it follows when that one has ended.', other.id, j.key,
       coalesce(' and runs on ' || other.worker, ''));
   end if;
-  if j.run_at > v_now then
+  if j.run_at > v_now and j.pos is null then   -- one that was copied is ready, whatever time it has
     return case
       when j.error is not null then format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts, left(j.error, 200), date_trunc('second', j.run_at - v_now + interval '1 second'))
       else format('Not due before %s (in %s).', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'), date_trunc('second', j.run_at - v_now + interval '1 second'))

@@ -38,7 +38,7 @@ begin
   if settings ? 'fanout' and (settings ->> 'fanout') is distinct from old.fanout::text
      and holdfast.has_jobs(queue, old.fanout) then
     perform holdfast.refuse('HF221', format('fanout of queue %L cannot change while it holds live jobs', queue), null,
-      'Pause producers, let it drain, then change it.');
+      'Pause producers, let it drain, then change it. A job cancelled while it ran counts until its holder lets go.');
   end if;
   begin
     update holdfast.queue q
@@ -92,7 +92,8 @@ exception when lock_not_available then
 end
 $$;
 
--- has_jobs: whether a queue holds live jobs: ready or leased, waiting for their time, behind others or held back.
+-- has_jobs: whether a queue holds live jobs: ready or leased, waiting for their time, behind others or held back; or
+-- cancelled ones that keep their slots, which are counted where their lanes are.
 create or replace function holdfast.has_jobs(queue text, fanout integer)
 returns boolean
 language sql stable
@@ -106,7 +107,8 @@ as $$
        or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.pos is null and not j.blocked)
        or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.lane_seq is not null)
        or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.follow)
-       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.strike is not null))
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.strike is not null)
+       or exists (select from holdfast.leaving g where g.part = p.part and g.queue = has_jobs.queue))
 $$;
 
 -- move_lanes: settings and starts of a queue's lanes go to the parts where the lanes are from now on.

@@ -436,8 +436,10 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_woken constant integer := holdfast.sweep_follows() + holdfast.sweep_lanes(max_lanes);
+  v_woken integer;
 begin
+  perform holdfast.refuse_old_snapshot('sweep');
+  v_woken := holdfast.sweep_follows() + holdfast.sweep_lanes(max_lanes);
   perform holdfast.redo_settings(), holdfast.forget_starts(), holdfast.forget_lanes(max_lanes);
   return v_woken;
 end
@@ -662,6 +664,7 @@ declare
   last     holdfast.pulse;
   these     record;
 begin
+  perform holdfast.refuse_old_snapshot('raise_floors');
   if not pg_try_advisory_xact_lock(4915, 1) then
     return 0;   -- a released job is returning to its place, or another is at it
   end if;
@@ -1043,6 +1046,7 @@ declare
   v_amount bigint;
   step     record;
 begin
+  perform holdfast.refuse_old_snapshot('upkeep');
   select u.name into step from unnest(steps) u(name) where not exists (select from holdfast.upkeep_steps() s where s.name = u.name) limit 1;
   if found then
     perform holdfast.refuse('HF221', format('no step of upkeep is called %L', step.name), null,
@@ -1067,6 +1071,20 @@ begin
   end loop;
   return v_done - 'forgotten' - array(select jsonb_object_keys(v_failed)) || case when v_failed = '{}' then '{}' else jsonb_build_object('failed', v_failed) end
     || case when v_more then '{"more": true}' else jsonb '{}' end;
+end
+$$;
+
+-- refuse_old_snapshot: refuse to look after rows that the caller's transaction cannot see. Who still writes is seen at
+-- once, and what they wrote is not: floors would pass it, and settings would not reach it.
+create or replace function holdfast.refuse_old_snapshot(verb text)
+returns void
+language plpgsql
+as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform holdfast.refuse('HF209', format('%s was called at isolation level %s', verb, current_setting('transaction_isolation')), null,
+      'It looks after the newest rows: call it at read committed.');
+  end if;
 end
 $$;
 
