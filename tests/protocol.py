@@ -209,6 +209,7 @@ class Job(NamedTuple):
     ended_at: datetime | None
     lease: timedelta | None
     progress: Any
+    total_attempts: int
 
 
 @contextmanager

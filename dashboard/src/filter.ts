@@ -8,7 +8,7 @@ export interface Term {
   not: boolean;
 }
 
-export const fields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "attempt", "priority", "age", "payload."];
+export const fields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "attempt", "attempts", "priority", "age", "payload."];
 export const stateNames = ["queued", "leased", "done", "dead", "cancelled", "archived"] as const;
 
 const TERM = /(?:[^\s"]|"(?:\\.|[^"\\])*"?)+/g;

@@ -32,6 +32,7 @@ export interface Job {
   state: State;
   priority: number;
   attempt: number;
+  total_attempts: number;
   max_attempts: number;
   run_at: string;
   created_at: string;

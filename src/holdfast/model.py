@@ -301,7 +301,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything the database knows of one job, live or ended."""
+    """Everything the database knows of one job, live or ended.
+
+    `attempt` is that of its present life; `total_attempts` counts those of the lives before too.
+    """
 
     id: UUID
     queue: str
@@ -327,6 +330,7 @@ class Job:
     ended_at: datetime | None
     lease: timedelta | None
     progress_json: str | None = None
+    total_attempts: int = 0
 
     @property
     def payload(self) -> Any:

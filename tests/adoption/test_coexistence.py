@@ -105,6 +105,35 @@ def test_an_operation_on_rows_says_that_it_cannot_be_undone(
         client.operation_undo(done.id)
 
 
+def test_a_row_that_fails_after_every_retry_is_found_by_its_attempts(
+    table: psycopg.Connection, clock: Clock, client: Client
+) -> None:
+    [lease] = client.claim("reports", worker="w")
+    client.nack([lease], final=True)
+    for _ in range(3):
+        client.retry([lease.id])
+        [again] = client.find("queue:reports attempts:>0 state:queued")
+        assert again == lease.id
+        taken = next(
+            one for one in client.claim("reports", worker="w", limit=9) if one.id == lease.id
+        )
+        client.nack([taken], final=True)
+        held = client.held([taken.token])
+        client.release(held)
+
+    job = client.get(lease.id)
+    assert job is not None
+    assert (job.state, job.attempt, job.total_attempts) == ("dead", 1, 4)
+    assert client.find("queue:reports attempts:>3") == [lease.id]
+    [total] = table.execute(
+        "select total_attempts from holdfast.jobs where id = %s", [lease.id]
+    ).fetchone() or (None,)
+    assert total == 4
+    clock.advance(days=91)
+    client.upkeep()
+    assert table.execute("select count(*) from holdfast.adopted_lives").fetchone() == (0,)
+
+
 def test_a_new_row_of_other_code_wakes_a_worker_that_waits(
     app: App, table: psycopg.Connection, client: Client
 ) -> None:

@@ -215,6 +215,21 @@ def test_show_tells_the_whole_story_of_a_job(holdfast: Run, client: Client) -> N
     assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
 
 
+def test_show_and_list_count_the_attempts_of_all_lives(holdfast: Run, client: Client) -> None:
+    id = client.enqueue("sync", max_attempts=1).id
+    for night in range(4):
+        client.nack(client.claim(worker="w"), message="no answer")
+        if night < 3:
+            client.retry([id])
+
+    shown = holdfast("job", "show", id)
+    listed = holdfast("job", "list", "attempts:>3")
+
+    assert "1 of 1 (4 in all, over its retries)" in shown.out
+    assert "1/1 (4)" in listed.out
+    assert holdfast("job", "show", id, "--json").json["total_attempts"] == 4
+
+
 def test_explain_is_one_sentence(holdfast: Run, client: Client) -> None:
     id = client.enqueue("greet").id
     client.pause("default", reason="lunch")

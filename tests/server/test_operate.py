@@ -42,6 +42,20 @@ def test_a_dead_job_is_edited_and_retried(api: Api, client: Client) -> None:
     assert (now.payload, now.priority, now.reason) == ({"to": "b"}, 7, "mail is back")
 
 
+def test_a_job_counts_the_attempts_of_all_its_lives(api: Api, client: Client) -> None:
+    dead(client, 1)
+    [id] = client.find("state:dead")
+    for _ in range(2):
+        api.post(f"/v1/jobs/{id}/retry", json={})
+        client.nack(client.claim("mail", worker="w"))
+
+    [listed] = api.get("/v1/jobs", params={"q": "attempts:>2"}).json()["jobs"]
+    shown = api.get(f"/v1/jobs/{id}", params={"include": "attempts"}).json()
+
+    assert (listed["id"], listed["attempt"], listed["total_attempts"]) == (str(id), 1, 3)
+    assert (shown["total_attempts"], len(shown["attempts"])) == (3, 3)
+
+
 def test_a_job_is_cancelled_deleted_and_moved(api: Api, client: Client) -> None:
     one, two, three = (client.enqueue("a") for _ in range(3))
 

@@ -103,7 +103,7 @@ function Shown({ job }: { job: Job }) {
             <Facts>
               <Fact name="Queue"><Link to={to(["queues", job.queue])}>{job.queue}</Link></Fact>
               <Fact name="Priority"><span class="number">{job.priority}</span></Fact>
-              <Fact name="Attempts"><span class="number">{job.attempt} of {job.max_attempts}</span></Fact>
+              <Fact name="Attempts"><span class="number">{job.attempt} of {job.max_attempts}</span>{job.total_attempts > job.attempt && <span class="soft"> ({job.total_attempts} in all, over its retries)</span>}</Fact>
               <Fact name="Enqueued"><Time at={job.created_at} /></Fact>
               {job.state === "queued" && <Fact name="Run at"><Time at={job.run_at} /></Fact>}
               {job.lease_until && <Fact name="Lease"><Countdown until={job.lease_until} /></Fact>}

@@ -31,6 +31,7 @@ const columns: Column<Job>[] = [
   { name: "queue", title: "Queue", cell: (job) => job.queue, text: (job) => job.queue, rank: 2 },
   { name: "state", title: "State", cell: (job) => <StateMark state={job.state} />, text: (job) => job.state },
   { name: "attempt", title: "Att.", right: true, tip: "Attempts used, of how many", cell: (job) => <span class="number">{job.attempt}/{job.max_attempts}</span>, text: (job) => `${job.attempt}/${job.max_attempts}`, rank: 2 },
+  { name: "total", title: "All att.", right: true, hidden: true, tip: "Attempts over all its lives: a retry counts from 0 again", cell: (job) => <span class="number">{job.total_attempts}</span>, text: (job) => String(job.total_attempts), rank: 3 },
   { name: "age", title: "Age", right: true, tip: "Since it was enqueued", cell: (job) => <span class="number"><Age at={job.created_at} /></span>, text: (job) => job.created_at, rank: 2 },
   { name: "note", title: "Last error or progress", wide: true, cell: (job) => <JobNote job={job} />, text: (job) => job.error ?? job.reason, rank: 2 },
   { name: "worker", title: "Worker", cell: (job) => (job.worker ? <Mono title={job.worker}>{job.worker}</Mono> : <None />), text: (job) => job.worker, rank: 3 },

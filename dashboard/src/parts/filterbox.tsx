@@ -132,6 +132,7 @@ const hints: Record<string, string> = {
   "error:": '"Timeout*", the last error',
   "group:": "dead jobs that failed alike",
   "attempt:": ">2",
+  "attempts:": ">5, over all its retries",
   "priority:": ">=5",
   "age:": "<2h, since it was enqueued",
   "payload.": "payload.user.id:42",
@@ -161,6 +162,7 @@ function useOffers(text: string | null): string[] {
     worker: workers.data.value?.workers.map((one) => one.worker) ?? [],
     age: ["<10m", "<1h", "<1d", ">1d"],
     attempt: [">1", ">=3"],
+    attempts: [">5", ">20"],
     priority: [">=5", "9"],
   };
   return (known[field] ?? [])

@@ -323,7 +323,7 @@ def _described(job: Job, attempts: Sequence[Attempt], events: Sequence[Event], w
             "queue": job.queue,
             "state": job.state,
             "why": why,
-            "attempt": f"{job.attempt} of {job.max_attempts}",
+            "attempt": f"{job.attempt} of {job.max_attempts}{_before(job)}",
             "priority": job.priority,
             "created": f"{output.moment(job.created_at)} ({output.ago(job.created_at)} ago)",
             "due": output.moment(job.run_at),
@@ -353,6 +353,11 @@ def _described(job: Job, attempts: Sequence[Attempt], events: Sequence[Event], w
     if events:
         parts.append("history\n" + _indented("\n".join(map(event_line, events))))
     return "\n\n".join(parts)
+
+
+def _before(job: Job) -> str:
+    more = job.total_attempts > job.attempt
+    return f" ({job.total_attempts} in all, over its retries)" if more else ""
 
 
 def _attempts(attempts: Sequence[Attempt]) -> str:

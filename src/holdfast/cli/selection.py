@@ -125,7 +125,8 @@ def job_table(jobs: Sequence[Job]) -> str:
                 job.kind,
                 job.queue,
                 job.state,
-                f"{job.attempt}/{job.max_attempts}",
+                f"{job.attempt}/{job.max_attempts}"
+                + (f" ({job.total_attempts})" if job.total_attempts > job.attempt else ""),
                 output.ago(job.created_at),
                 _note(job),
             )

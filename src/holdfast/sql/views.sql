@@ -8,14 +8,16 @@ select
   j.key, j.lane, j.tenant, j.subject, j.headers, j.payload, j.error, null::text as fingerprint,
   j.reason, null::jsonb as result, null::timestamptz as ended_at, j.lease_for as lease, j.part,
   -- what the holder of now said, not one before it
-  case when j.token is not null and j.progress -> 'attempt' = to_jsonb(j.attempt) then j.progress end as progress
+  case when j.token is not null and j.progress -> 'attempt' = to_jsonb(j.attempt) then j.progress end as progress,
+  -- over all its lives: a retry counts from 0 again
+  coalesce(j.attempts_before, 0) + j.attempt as total_attempts
 from holdfast.job j
 union all
 select
   e.id, e.queue, e.kind, e.state,
   e.priority, e.attempt, e.max_attempts, e.run_at, e.created_at, null, e.worker,
   e.key, e.lane, e.tenant, e.subject, e.headers, e.payload, e.error, e.fingerprint,
-  e.reason, e.result, e.ended_at, e.lease_for, e.part, null
+  e.reason, e.result, e.ended_at, e.lease_for, e.part, null, coalesce(e.attempts_before, 0) + e.attempt
 from holdfast.ended e;
 
 -- jobs: those, and the rows of adopted tables. Nothing here stands on such a table: it can be dropped.
@@ -25,7 +27,7 @@ union all
 select
   r.id, a.queue, r.kind collate "C", r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until, r.worker,
   r.key collate "C", r.lane collate "C", r.tenant collate "C", r.subject collate "C", r.headers, r.payload, r.error, r.fingerprint,
-  r.reason, r.result, r.ended_at, r.lease, a.part, null
+  r.reason, r.result, r.ended_at, r.lease, a.part, null, r.total_attempts
 from holdfast.adopted a
 cross join lateral holdfast.adopted_rows(a.part) r
 where a.live;

@@ -258,7 +258,7 @@ create or replace function holdfast.adopted_jobs(part smallint, ids uuid[] defau
 returns table (
   id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamptz, created_at timestamptz,
   lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb, error text, fingerprint text,
-  reason text, result jsonb, ended_at timestamptz, lease interval, token uuid)
+  reason text, result jsonb, ended_at timestamptz, lease interval, token uuid, total_attempts integer)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
@@ -297,12 +297,13 @@ begin
            case when f.id is not null then holdfast.fingerprint('Refused', f.message)
                 when s.state = 'dead' then left(md5(':' || coalesce(r.error, '')), 8) end,
            case when f.id is null then r.reason else format('the row refused to be changed (%s)', f.verb) end, null::jsonb,
-           coalesce(f.at, r.ended_at), null::interval, r.token
+           coalesce(f.at, r.ended_at), null::interval, r.token, coalesce(b.attempts, 0) + coalesce(r.attempt, 0)
     from unnest(v_rows) with ordinality r(id, token, kind, state, priority, attempt, max_attempts, run_at, created_at, lease_until, worker,
       lane, tenant, subject, payload, error, reason, ended_at, nth)
     cross join lateral (
       select case when r.state in ('queued', 'leased', 'done', 'dead', 'cancelled') then r.state else 'archived' end as state) s
     left join holdfast.adopted_fault f on f.part = adopted_jobs.part and f.id = r.id
+    left join holdfast.adopted_lives b on b.part = adopted_jobs.part and b.id = r.id
     where holdfast.part_of(r.id) = adopted_jobs.part
     order by r.nth;
 end
@@ -314,12 +315,12 @@ create or replace function holdfast.adopted_rows(part smallint)
 returns table (
   id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamptz, created_at timestamptz,
   lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb, error text, fingerprint text,
-  reason text, result jsonb, ended_at timestamptz, lease interval)
+  reason text, result jsonb, ended_at timestamptz, lease interval, total_attempts integer)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker, j.key, j.lane,
-         j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease
+         j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease, j.total_attempts
   from holdfast.adopted_jobs(adopted_rows.part) j
 $$;
 

@@ -1101,7 +1101,7 @@ returns setof holdfast.jobs
 language sql stable
 as $$
   select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until, r.worker, r.key, r.lane,
-         r.tenant, r.subject, r.headers, r.payload, r.error, r.fingerprint, r.reason, r.result, r.ended_at, r.lease, p.part, null::jsonb
+         r.tenant, r.subject, r.headers, r.payload, r.error, r.fingerprint, r.reason, r.result, r.ended_at, r.lease, p.part, null::jsonb, r.total_attempts
   from (select holdfast.part_of(i) as part, array_agg(i) as ids from unnest(adopted_by_ids.ids) i group by 1) p
   cross join lateral holdfast.adopted_jobs(p.part, p.ids) r
 $$;
@@ -1119,7 +1119,7 @@ declare
 begin
   loop
     select array_agg(row(j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker, j.key, j.lane,
-      j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease, list_adopted.part, null)::holdfast.jobs)
+      j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease, list_adopted.part, null, j.total_attempts)::holdfast.jobs)
     into v_page
     from holdfast.adopted_jobs(part, null, before, v_step) j;
     exit when v_page is null;
@@ -1384,6 +1384,15 @@ begin
     end if;
     continue when these.ids is null;
 
+    if verb = 'retry' then
+      insert into holdfast.adopted_lives as l (part, id, attempts, at)
+      select a.part, t.id, t.attempt, settle_adopted.at
+      from unnest(these.ids, these.attempts) t(id, attempt)
+      where t.attempt > 0
+      order by t.id
+      -- the owner's code says what the attempt was: no number of its is too large
+      on conflict (part, id) do update set attempts = least(l.attempts + excluded.attempts, 1000000), at = excluded.at;
+    end if;
     if verb in ('nack', 'expire') then
       insert into holdfast.attempt (
         part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
@@ -1850,6 +1859,7 @@ begin
     perform holdfast.shut_out(v_routine.owner);
   end loop;
   delete from holdfast.adopted_fault f where f.part = forget_adopted.part;
+  delete from holdfast.adopted_lives l where l.part = forget_adopted.part;
   perform set_config('role', v_role, true);
 end
 $$;

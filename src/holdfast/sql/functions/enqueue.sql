@@ -909,7 +909,7 @@ begin
     elsif rival.token is null then
       update holdfast.job j
       set payload = g.payload, headers = g.headers, priority = g.priority, max_attempts = g.max_attempts,
-          lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, attempt = 0, error = null,
+          lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, attempt = 0, attempts_before = null, error = null,
           strike   = null,
           blocked  = j.blocked and v_ready and j.strike is null,
           lane_seq = case when v_ready then coalesce(j.lane_seq, case when j.lane is not null then nextval('holdfast.pos') end) end,

@@ -282,10 +282,10 @@ language sql stable
 as $$
   select concat_ws(' union all ',
     case when states is null or states && '{queued,leased}' then
-      'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, x.priority, x.attempt,'
+      'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, x.priority, x.attempt, coalesce(x.attempts_before, 0) + x.attempt as total_attempts,'
       || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload,'
       || ' null::timestamptz as ended_at from holdfast.job x' end,
-    (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, e.created_at, e.worker, e.key, e.lane, e.tenant,'
+    (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, coalesce(e.attempts_before, 0) + e.attempt as total_attempts, e.created_at, e.worker, e.key, e.lane, e.tenant,'
        || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.%I e', t.name), ' union all ')
      from (values ('dead', '{dead}'::text[]), ('archive', '{archived}'), ('history', '{done,cancelled}')) t(name, states)
      where search_source.states is null or search_source.states = '{}' or search_source.states && t.states))
@@ -318,7 +318,7 @@ as $$
 $$;
 
 -- filter_sql: a filter as a condition over holdfast.jobs j. The language:
---   state:dead,cancelled kind:send* -queue:noise attempt:>2 priority:>=5 age:<2h created:>=2026-01-31T12:00:00Z id:1f00ab12
+--   state:dead,cancelled kind:send* -queue:noise attempt:>2 attempts:>5 priority:>=5 age:<2h created:>=2026-01-31T12:00:00Z id:1f00ab12
 --   lane: worker: key: tenant: subject: error: group: payload.user.id:42 "text in the last error"
 -- Terms are and-ed, a comma is or, * matches anything, a leading - negates.
 create or replace function holdfast.filter_sql(filter text)
@@ -370,12 +370,13 @@ begin
         v_any := v_any || case
           when v_part ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then format('j.id = %L::uuid', v_part)
           else format('j.id::text like %L', '%' || lower(v_part)) end;
-      elsif v_field in ('attempt', 'priority') then
+      elsif v_field in ('attempt', 'attempts', 'priority') then
         v_match := regexp_match(v_part, '^(>=|<=|>|<)?([0-9]{1,9})$');
         if v_match is null then
           perform holdfast.refuse('HF220', format('filter: %s %L at position %s is not a number such as 3 or >=3', v_field, v_part, v_at));
         end if;
-        v_any := v_any || format('j.%I %s %s', v_field, coalesce(v_match[1], '='), v_match[2]);
+        v_column := case v_field when 'attempts' then 'total_attempts' else v_field end;   -- over all lives
+        v_any := v_any || format('j.%I %s %s', v_column, coalesce(v_match[1], '='), v_match[2]);
       elsif v_field = 'age' then
         v_match := regexp_match(v_part, '^(>=|<=|>|<)([0-9]{1,9})(s|m|h|d|w)$');
         if v_match is null then
@@ -400,7 +401,7 @@ begin
           else format('j.payload #>> %L = %L', string_to_array(substr(v_field, 9), '.'), v_part) end;
       else
         perform holdfast.refuse('HF220', format('filter: unknown field %L at position %s', v_field, v_at), null,
-          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, priority, age, created and payload.path.');
+          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, attempts, priority, age, created and payload.path.');
       end if;
     end loop;
     v_match := regexp_match(v_rest, '^(-?)((?:[a-z_]+(?:\.[^:\s"]+)?:)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+))');

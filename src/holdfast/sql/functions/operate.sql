@@ -55,7 +55,7 @@ end
 $$;
 
 -- retry: give ended jobs (dead, cancelled, done, archived) another life: no lease, no error, attempt 0,
--- and the reason kept with the job. The failed attempts stay on record.
+-- and the reason kept with the job. The failed attempts stay on record, and count in attempts.
 create or replace function holdfast.retry(
   ids uuid[], reason text default null, actor text default null, delay interval default null)
 returns table (id uuid, changed boolean, state text, detail text)
@@ -123,11 +123,12 @@ begin
     ), queued as (
       insert into holdfast.job (
         part, id, queue, kind, priority, attempt, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
-        error, reason, headers, payload, by_kind, lane_seq, pos)
+        error, reason, headers, payload, by_kind, attempts_before, lane_seq, pos)
       select e.home, e.new_id, e.queue, e.kind, e.priority, case when as_before then e.attempt else 0 end, e.max_attempts, e.due, e.created_at, e.key, e.lane,
              coalesce(e.tenant, case when e.fair then '' end), e.subject, e.lease_for,
              case when as_before then e.error end, coalesce(revive.reason, 'retried by ' || revive.actor), e.headers, e.payload,
              coalesce(e.by_kind, false),
+             case when as_before then e.attempts_before else nullif(coalesce(e.attempts_before, 0) + e.attempt, 0) end,
              case
                when e.lane is null or e.due > v_now then null
                -- the job that halted its lane goes first in it again
@@ -355,12 +356,12 @@ begin
         delete from holdfast.job j where j.part = v_part and j.id = these.id;
         insert into holdfast.job (
           part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
-          lease_for, error, reason, headers, payload, by_kind, lane_seq, pos)
+          lease_for, error, reason, headers, payload, by_kind, attempts_before, lane_seq, pos)
         values (
           v_to, v_new, moved.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
           job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
           job.lease_for, job.error, coalesce(moved.reason, 'moved by ' || moved.actor, job.reason), job.headers, job.payload,
-          coalesce(v_target.by_kind, false),
+          coalesce(v_target.by_kind, false), job.attempts_before,
           case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
           case when job.run_at <= v_now then nextval('holdfast.pos') end);
         v_moved := true;
@@ -452,10 +453,11 @@ begin
     ), put_away as (
       insert into holdfast.archive (
         part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result)
+        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result, attempts_before)
       select r.part, r.id, 'archived', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
              r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
-             coalesce(archived.reason, 'archived by ' || archived.actor, r.reason), r.headers, r.payload, r.result
+             coalesce(archived.reason, 'archived by ' || archived.actor, r.reason), r.headers, r.payload, r.result,
+             r.attempts_before
       from removed r
       returning id, queue, kind
     ), counted as (
@@ -580,9 +582,10 @@ begin
   ), kept as (
     insert into holdfast.history (
       part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-      key, lane, tenant, subject, lease_for, error, reason, headers, payload)
+      key, lane, tenant, subject, lease_for, error, reason, headers, payload, attempts_before)
     select r.part, r.id, 'cancelled', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
-           end_cancelled.at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.why, r.headers, r.payload
+           end_cancelled.at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.why, r.headers, r.payload,
+           r.attempts_before
     from removed r
   ), leaving as (
     insert into holdfast.leaving (part, id, token, queue, lane, lane_seq, worker, until)

@@ -193,10 +193,10 @@ language sql
 as $$
   insert into holdfast.history (
     part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-    key, lane, tenant, subject, lease_for, error, reason, headers, payload, result)
+    key, lane, tenant, subject, lease_for, error, reason, headers, payload, result, attempts_before)
   select j.part, j.id, 'done', j.queue, j.kind, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
          keep_done.at, j.worker, j.key, j.lane, j.tenant, j.subject, j.lease_for, j.error, j.reason, j.headers, j.payload,
-         nullif(results -> (u.nth - 1)::integer, 'null')
+         nullif(results -> (u.nth - 1)::integer, 'null'), j.attempts_before
   from (
     select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.nth
     from unnest(ids, tokens) with ordinality x(id, token, nth)
@@ -637,10 +637,11 @@ begin
   ), buried as (
     insert into holdfast.dead (
       part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-      key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload)
+      key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, attempts_before)
     select (f.job).part, f.id, 'dead', (f.job).queue, (f.job).kind, (f.job).priority, (f.job).attempt, (f.job).max_attempts,
            (f.job).run_at, (f.job).created_at, fail.at, (f.job).worker, (f.job).key, (f.job).lane, (f.job).tenant,
-           (f.job).subject, (f.job).lease_for, f.error, f.fingerprint, (f.job).reason, (f.job).headers, (f.job).payload
+           (f.job).subject, (f.job).lease_for, f.error, f.fingerprint, (f.job).reason, (f.job).headers, (f.job).payload,
+           (f.job).attempts_before
     from failed f
     where f.dies
   ), grouped as (

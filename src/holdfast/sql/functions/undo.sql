@@ -121,7 +121,7 @@ begin
     ), ended as (
       insert into holdfast.ended (
         part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result)
+        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result, attempts_before)
       select r.part, r.id, r.state, r.queue, r.kind, r.priority, coalesce((r.ending ->> 'attempt')::smallint, a.attempt, 0::smallint),
              r.max_attempts, coalesce((r.ending ->> 'run_at')::timestamptz, r.run_at), r.created_at,
              coalesce((r.ending ->> 'ended_at')::timestamptz, a.ended_at, v_now),
@@ -129,7 +129,7 @@ begin
              case when r.ending is not null then r.ending ->> 'error'
                   when a.id is not null then left(concat_ws(': ', a.error_kind, a.message), 2000) end,
              case when r.ending is not null then r.ending ->> 'fingerprint' else a.fingerprint end,
-             put_back.reason, r.headers, r.payload, nullif(r.ending -> 'result', 'null')
+             put_back.reason, r.headers, r.payload, nullif(r.ending -> 'result', 'null'), (r.ending ->> 'attempts_before')::integer
       from removed r
       left join lateral (
         select x.* from holdfast.attempt x
@@ -191,10 +191,10 @@ begin
     ), ended as (
       insert into holdfast.ended (
         part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result)
+        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result, attempts_before)
       select r.part, r.id, r.was, r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
              r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
-             take_out.reason, r.headers, r.payload, r.result
+             take_out.reason, r.headers, r.payload, r.result, r.attempts_before
       from removed r
       returning id
     ), counted as (

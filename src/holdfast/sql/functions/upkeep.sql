@@ -1208,6 +1208,8 @@ begin
   delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < v_now;
   delete from holdfast.strike s where s.ended_at < v_now - interval '90 days'
     and not exists (select from holdfast.job j where j.strike = s.number);
+  delete from holdfast.adopted_lives l where l.ctid = any(array(
+    select x.ctid from holdfast.adopted_lives x where x.at < v_now - interval '90 days' order by x.at limit most for update skip locked));
   perform holdfast.forget_aliases();
   delete from holdfast.failing f where f.at < v_now - interval '1 hour' or f.at > v_now;
   delete from holdfast.stir s where s.ctid = any(array(
