@@ -81,6 +81,8 @@ class Enqueued(NamedTuple):
     created: bool
     duplicate_of: UUID | None
     behind: UUID | None
+    holder: str | None
+    held_since: datetime | None
 
 
 class Hold(NamedTuple):

@@ -28,10 +28,20 @@ class Handle(Generic[R]):
     """A job that was enqueued, or the live one that stands for it.
 
     `created` is false for a duplicate, whose `duplicate_of` says of which job. `behind` is the job
-    that this one waits for, in its lane or its limited queue, when there is one.
+    that this one waits for, in its lane or its limited queue, when there is one; if that one runs,
+    `holder` is its worker, since `held_since`.
     """
 
-    __slots__ = ("_on_conn", "behind", "created", "duplicate_of", "id", "task")
+    __slots__ = (
+        "_on_conn",
+        "behind",
+        "created",
+        "duplicate_of",
+        "held_since",
+        "holder",
+        "id",
+        "task",
+    )
 
     def __init__(self, task: "Task[..., R, Any]", enqueued: Enqueued, *, on_conn: bool) -> None:
         self.task = task
@@ -39,6 +49,8 @@ class Handle(Generic[R]):
         self.created = enqueued.created
         self.duplicate_of = enqueued.duplicate_of
         self.behind = enqueued.behind
+        self.holder = enqueued.holder
+        self.held_since = enqueued.held_since
         self._on_conn = on_conn
 
     def __repr__(self) -> str:

@@ -107,13 +107,16 @@ class Enqueued:
     """The job that stands for what was enqueued: a new one, or the one it is a duplicate of.
 
     `behind` is the job that a new one waits for, in its lane, under its queue's limit, or because
-    it has the same key; None if there is none.
+    it has the same key; None if there is none. If it runs, `holder` is the worker that holds it,
+    since `held_since`.
     """
 
     id: UUID
     created: bool
     duplicate_of: UUID | None = None
     behind: UUID | None = None
+    holder: str | None = None
+    held_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,27 @@ def test_a_duplicate_is_told_and_answered_with_the_job_that_stands(holdfast: Run
 
     id = first.out.strip()
     assert second.code == 0
-    assert second.json == {"id": id, "created": False, "duplicate_of": id, "behind": None}
+    assert second.json == {
+        "id": id,
+        "created": False,
+        "duplicate_of": id,
+        "behind": None,
+        "holder": None,
+        "held_since": None,
+    }
     assert f"job {id[-8:]} is live and has the same key" in second.err
+
+
+def test_who_holds_a_busy_lane_is_told(holdfast: Run, client: Client) -> None:
+    first = client.enqueue("post", lane="bank")
+    client.claim(worker="w1")
+
+    answer = holdfast("job", "enqueue", "post", "--lane", "bank")
+    told = holdfast("job", "enqueue", "post", "--lane", "bank", "--json").json
+
+    assert f"lane bank is busy with job {str(first.id)[-8:]}, which w1 has held for" in answer.err
+    assert (told["behind"], told["holder"]) == (str(first.id), "w1")
+    assert told["held_since"] is not None
 
 
 def test_a_payload_may_come_from_stdin(holdfast: Run, client: Client) -> None:

@@ -1,5 +1,6 @@
 """Each verb of the protocol, through both clients."""
 
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -69,6 +70,42 @@ def test_a_delayed_job_is_not_claimed_before_its_time(client: Any) -> None:
 
     assert client.claim(worker="ada", limit=10) == []
     assert {job.id for job in client.list("state:queued")} == {by_delay.id, by_time.id}
+
+
+@pytest.mark.proves("S2.4")
+def test_the_log_names_who_holds_a_busy_lane(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    first = client.enqueue("price", lane="axiom")
+    [held] = client.claim(worker="w1")
+
+    with caplog.at_level(logging.INFO, "holdfast"):
+        client.enqueue("price")
+        client.enqueue_many(
+            [NewJob(kind="price", lane="axiom"), NewJob(kind="price", lane="axiom")]
+        )
+
+    [record] = caplog.records
+    told = record.getMessage()
+    assert told.startswith(
+        f"lane axiom of queue default is busy with job {first.id}, which w1 has held since "
+    )
+    assert told.endswith(": 2 of 2 enqueued jobs wait")
+    assert (record.__dict__["holder"], record.__dict__["behind"]) == ("w1", str(held.id))
+
+
+@pytest.mark.proves("S3.38")
+def test_the_log_counts_skipped_duplicates_in_one_line(
+    client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sync = [NewJob(kind="price_updated", key=f"item-{n}") for n in range(100)]
+    more = [NewJob(kind="price_updated", key=f"item-{n}", on_conflict="replace") for n in range(2)]
+
+    with caplog.at_level(logging.INFO, "holdfast"):
+        client.enqueue_many(sync[:60])
+        client.enqueue_many(sync + more)
+
+    assert caplog.messages == [
+        "62 of 102 enqueued jobs are duplicates of live jobs: 60 skipped, 2 replaced"
+    ]
 
 
 def test_a_second_job_with_the_same_key_is_a_duplicate_of_the_first(client: Any) -> None:

@@ -12,6 +12,18 @@ from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
 
+def test_who_enqueues_into_a_busy_lane_is_told_who_holds_it(api: Api, client: Client) -> None:
+    first = client.enqueue("post", lane="bank")
+    client.claim(worker="w1")
+
+    answer = api.post("/v1/jobs", json={"kind": "post", "lane": "bank"}).json()
+    free = api.post("/v1/jobs", json={"kind": "post"}).json()
+
+    assert (answer["behind"], answer["holder"]) == (str(first.id), "w1")
+    assert datetime.fromisoformat(answer["held_since"]) < datetime.now(UTC)
+    assert not {"behind", "holder", "held_since"} & free.keys()
+
+
 def test_a_job_is_stored_as_it_was_said(api: Api, client: Client) -> None:
     at = datetime.now(UTC) + timedelta(hours=1)
 

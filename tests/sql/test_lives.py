@@ -1,4 +1,4 @@
-"""Attempts are counted over all lives of a job: one that goes round in circles is found after retries too."""
+"""Attempts are counted over all lives of a job, so that one that goes round in circles is found."""
 
 from collections.abc import Callable
 from uuid import UUID

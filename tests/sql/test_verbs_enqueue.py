@@ -3,14 +3,14 @@
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from tests.protocol import Later, Open, Protocol
+from tests.protocol import Enqueued, Later, Open, Protocol
 
 
 def uuid8(at: float) -> str:
@@ -584,6 +584,85 @@ def test_a_job_in_a_lane_is_behind_the_one_that_runs(db: Protocol) -> None:
     [last] = db.enqueue({"kind": "k", "lane": "l"})
 
     assert (next.behind, last.behind) == (running, running)
+
+
+@pytest.mark.proves("S2.4")
+def test_enqueue_tells_who_holds_the_lane_and_since_when(db: Protocol, later: Later) -> None:
+    running = db.put(lane="l")
+    held = db.take(worker="w1")
+    later(seconds=5)
+    claimed = held.lease_until - timedelta(seconds=30)
+
+    alone = db.enqueue({"kind": "k", "lane": "l"})
+    batch = db.enqueue({"kind": "k", "lane": "l"}, {"kind": "k"}, {"kind": "k", "lane": "m"})
+    keyed = db.enqueue(
+        {"kind": "k", "lane": "l", "key": "a"}, {"kind": "k", "lane": "l", "key": "a"}
+    )
+
+    busy = (running, "w1", claimed)
+    free = (None, None, None)
+    assert [told(one) for one in alone] == [busy]
+    assert [told(one) for one in batch] == [busy, free, free]
+    assert [told(one) for one in keyed] == [busy, free]
+    assert keyed[1].duplicate_of == keyed[0].id
+
+
+def told(answer: Enqueued) -> tuple[UUID | None, str | None, datetime | None]:
+    return answer.behind, answer.holder, answer.held_since
+
+
+def test_a_lane_that_nobody_holds_names_no_holder(db: Protocol) -> None:
+    first = db.put(lane="l")
+    [second] = db.enqueue({"kind": "k", "lane": "l"})
+    db.lane_set("default", "h", on_failure="halt")
+    dead = db.put(lane="h", queue="default", max_attempts=1, priority=9)
+    db.nack(db.take())
+    [halted] = db.enqueue({"kind": "k", "lane": "h"})
+
+    assert told(second) == (first, None, None)
+    assert told(halted) == (dead, None, None)
+
+
+def test_who_was_cancelled_and_has_not_stopped_still_holds_the_lane(db: Protocol) -> None:
+    first = db.put(lane="l")
+    db.take(worker="w1")
+    db.cancel(first)
+
+    [waiting] = db.enqueue({"kind": "k", "lane": "l"})
+
+    assert (waiting.behind, waiting.holder) == (first, "w1")
+    assert waiting.held_since is not None
+
+
+def test_a_full_queue_and_a_follow_up_name_the_holder_too(db: Protocol) -> None:
+    db.queue_set("few", limit=1)
+    running, keyed = db.put(queue="few"), db.put(key="k")
+    db.take("few", worker="w1")
+    db.take(worker="w2")
+
+    [full] = db.enqueue({"kind": "k", "queue": "few"})
+    [other] = db.enqueue({"kind": "k", "queue": "few", "subject": "s"})
+    [follow] = db.enqueue({"kind": "work", "key": "k", "on_conflict": "after"})
+
+    assert {(one.behind, one.holder) for one in (full, other)} == {(running, "w1")}
+    assert (follow.behind, follow.holder) == (keyed, "w2")
+
+
+def test_of_a_long_line_in_a_lane_only_the_holder_is_looked_up(db: Protocol) -> None:
+    items = [{"kind": "k", "lane": "l"}] * 200
+
+    with db.connection.transaction():
+        before = db.rows_read()
+        db.enqueue(*items)
+        waiting = db.rows_read() - before
+    db.take()
+    with db.connection.transaction():
+        before = db.rows_read()
+        answers = db.enqueue(*items)
+        busy = db.rows_read() - before
+
+    assert {answer.holder for answer in answers} == {"ada"}
+    assert busy < waiting + 50
 
 
 def test_a_job_in_a_lane_of_a_full_queue_is_behind_one_that_runs(db: Protocol) -> None:

@@ -76,6 +76,12 @@ def enqueue(
         enqueued = client.enqueue(kind, value, headers=headers(header), **options)
     if not enqueued.created:
         session.say(f"not stored: job {output.short(enqueued.id)} is live and has the same key")
+    if enqueued.holder is not None:
+        place = f"queue {queue}" if options["lane"] is None else f"lane {options['lane']}"
+        session.say(
+            f"{place} is busy with job {output.short(enqueued.behind or enqueued.id)}, which "
+            f"{enqueued.holder} has held for {output.ago(enqueued.held_since)}: this one waits"
+        )
     if queue not in known and queue != "default":
         session.say(f"queue {queue} is new{nearest(queue, known)}")
     session.answer(enqueued, lambda: str(enqueued.id))

@@ -20,6 +20,7 @@ from holdfast.client import _secrets as secrets
 from holdfast.client import _wire as wire
 from holdfast.client._async_doors import AsyncBound, AsyncPool
 from holdfast.client._call import Call, Row, may_retry
+from holdfast.client._told import tell_enqueued
 from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.model import (
     Activity,
@@ -96,7 +97,7 @@ _SETTLE: LiteralString = (
     "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"
 )
 _ENQUEUE: LiteralString = (
-    "select id, created, duplicate_of, behind "
+    "select id, created, duplicate_of, behind, holder, held_since "
     "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
 )
 # What one call surely stores before its deadline.
@@ -211,7 +212,9 @@ class AsyncClient:
             return []
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
-            return await _enqueue(self._door, traced, ids, repeat)
+            answers = await _enqueue(self._door, traced, ids, repeat)
+        tell_enqueued(jobs, answers)
+        return answers
 
     async def copy(self, jobs: Iterable[NewJob]) -> int:
         """Store very many plain jobs by COPY, in one transaction; returns how many.

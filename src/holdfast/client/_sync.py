@@ -17,6 +17,7 @@ from holdfast.client import _secrets as secrets
 from holdfast.client import _wire as wire
 from holdfast.client._call import Call, Row, may_retry
 from holdfast.client._sync_doors import Bound, Pool
+from holdfast.client._told import tell_enqueued
 from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.model import (
     Activity,
@@ -93,7 +94,7 @@ _SETTLE: LiteralString = (
     "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"
 )
 _ENQUEUE: LiteralString = (
-    "select id, created, duplicate_of, behind "
+    "select id, created, duplicate_of, behind, holder, held_since "
     "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
 )
 # What one call surely stores before its deadline.
@@ -206,7 +207,9 @@ class Client:
             return []
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
-            return _enqueue(self._door, traced, ids, repeat)
+            answers = _enqueue(self._door, traced, ids, repeat)
+        tell_enqueued(jobs, answers)
+        return answers
 
     def copy(self, jobs: Iterable[NewJob]) -> int:
         """Store very many plain jobs by COPY, in one transaction; returns how many.

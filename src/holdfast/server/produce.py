@@ -158,4 +158,7 @@ def _told(stored: Enqueued, wanted: bodies.NewJob) -> dict[str, object]:
         told["duplicate_of"] = stored.duplicate_of
     if stored.behind is not None:
         told["behind"] = stored.behind
+    if stored.holder is not None:
+        told["holder"] = stored.holder
+        told["held_since"] = answers.moment(stored.held_since)
     return told

@@ -1,9 +1,10 @@
 -- enqueue: store jobs, one or many, inside the caller's transaction.
 -- Answers one row per item: the job that stands for it, and whether the call created it.
 -- repeat says "this may have been sent before": what was stored already answers as it did then.
--- behind is the job that one of a lane, of a queue at its limit or a follow-up waits for; null: of none.
+-- behind is the job that one of a lane, of a queue at its limit or a follow-up waits for; null: of none. If that job
+-- runs, holder is the worker that holds it, since held_since.
 create or replace function holdfast.enqueue(items jsonb, repeat boolean default false)
-returns table (ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid)
+returns table (ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid, holder text, held_since timestamptz)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -29,6 +30,8 @@ declare
   v_helds  uuid[] := '{}';  -- … and what their jobs wait for
   v_rivals uuid[] := '{}';  -- of each item the job that stood in its way …
   v_behind uuid[] := '{}';  -- … and the one it waits for
+  v_runs   uuid[] := '{}';  -- of those the ones that run
+  v_holder record;
   v_plain  record;
   batch    record;
   part_of_batch record;
@@ -77,8 +80,15 @@ begin
     v_plain := holdfast.enqueue_plain(items, v_names[1], batch.jobs, batch.ids, batch.largest, v_now, v_seed);
     if v_plain.ids is not null then
       v_ahead := case when v_plain.limited then holdfast.held_first(v_names[1]) end;
+      if v_ahead is not null then
+        select h.worker, h.since into v_holder from holdfast.holders(array[v_ahead]) h;
+        return query
+          select o.ord::integer, o.id, true, null::uuid, v_ahead, v_holder.worker, v_holder.since
+          from unnest(v_plain.ids) with ordinality as o(id, ord);
+        return;
+      end if;
       return query
-        select o.ord::integer, o.id, true, null::uuid, v_ahead
+        select o.ord::integer, o.id, true, null::uuid, null::uuid, null::text, null::timestamptz
         from unnest(v_plain.ids) with ordinality as o(id, ord);
       return;
     end if;
@@ -197,13 +207,19 @@ begin
     v_ids := coalesce(v_ids, v_stored);
     if batch.lanes or cardinality(v_limited) > 0 then
       return query
-        select a.ord::integer, v_ids[a.ord], true, null::uuid, a.behind
-        from holdfast.ahead(v_ids, v_limited, v_helds) a
+        with ahead as materialized (
+          select a.ord, a.behind, a.runs from holdfast.ahead(v_ids, v_limited, v_helds) a
+        ), holders as materialized (
+          select h.* from holdfast.holders(array(select distinct a.behind from ahead a where a.runs)) h
+        )
+        select a.ord::integer, v_ids[a.ord], true, null::uuid, a.behind, h.worker, h.since
+        from ahead a
+        left join holders h on h.id = a.behind
         order by a.ord;
       return;
     end if;
     return query
-      select o.ord::integer, o.id, true, null::uuid, null::uuid
+      select o.ord::integer, o.id, true, null::uuid, null::uuid, null::text, null::timestamptz
       from unnest(v_ids) with ordinality as o(id, ord);
     return;
   end if;
@@ -256,15 +272,17 @@ begin
     end if;
     behind := null;
     if created and (batch.lanes or cardinality(v_limited) > 0 or not missing.stored) then
-      select a.behind into behind from holdfast.ahead(array[id], v_limited, v_helds) a;
+      select a.behind, v_runs || case when a.runs then a.behind end into behind, v_runs from holdfast.ahead(array[id], v_limited, v_helds) a;
     end if;
     v_ids[missing.ord] := id;
     v_rivals[missing.ord] := duplicate_of;
     v_behind[missing.ord] := behind;
   end loop;
   return query
-    select n.ord, v_ids[n.ord], v_rivals[n.ord] is null, v_rivals[n.ord], v_behind[n.ord]
-    from generate_series(1, batch.jobs::integer) n(ord);
+    select n.ord, v_ids[n.ord], v_rivals[n.ord] is null, v_rivals[n.ord], v_behind[n.ord], h.worker, h.since
+    from generate_series(1, batch.jobs::integer) n(ord)
+    left join holdfast.holders(v_runs) h on h.id = v_behind[n.ord]
+    order by n.ord;
 end
 $$;
 
@@ -344,9 +362,9 @@ $$;
 -- ahead: of each new job the one it waits for: the one that holds its lane or halted it; the first to have
 -- started of a queue that is at its limit (limited and helds are parallel); where none runs, the one right
 -- before it in its lane. A follow-up waits for the one with its key. Null if only its time and its place
--- keep it from being claimed.
+-- keep it from being claimed. runs: somebody may hold that one; one that only stands before it is not looked up.
 create or replace function holdfast.ahead(ids uuid[], limited text[], helds uuid[])
-returns table (ord bigint, behind uuid)
+returns table (ord bigint, behind uuid, runs boolean)
 language plpgsql stable
 as $$
 #variable_conflict use_column
@@ -412,9 +430,27 @@ begin
       when cardinality(k.running) >= k.slots then k.running[1]
       when k.queue = any(limited) and helds[array_position(limited, k.queue)] is not null then helds[array_position(limited, k.queue)]
       when k.nth - 1 + cardinality(k.there) >= k.slots then coalesce(k.before, k.there[1])
-    end
+    end, coalesce(k.follow or k.run_at <= holdfast.clock() and k.halted_by is null and (
+      cardinality(k.running) >= k.slots or helds[array_position(limited, k.queue)] is not null), false)
     from known k;
 end
+$$;
+
+-- holders: of jobs that run, the workers that hold them, and since when; of a cancelled one, who has still to stop.
+create or replace function holdfast.holders(ids uuid[])
+returns table (id uuid, worker text, since timestamptz)
+language sql stable
+as $$
+  select h.id, h.worker, (select max(l.claimed_at) from holdfast.lease l where l.token = h.token and l.part = h.part)
+  from unnest(ids) u(id)
+  cross join lateral (
+    (select j.part, j.id, j.worker, j.token from holdfast.job j
+     where j.part = holdfast.part_of(u.id) and j.id = u.id and j.token is not null limit 1)
+    union all
+    (select g.part, g.id, g.worker, g.token from holdfast.leaving g
+     where g.part = holdfast.part_of(u.id) and g.id = u.id limit 1)
+    limit 1
+  ) h
 $$;
 
 -- held_first: of a queue that runs as many jobs as its limit allows, the first that started; else null.
