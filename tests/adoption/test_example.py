@@ -18,14 +18,15 @@ Connect = Callable[..., psycopg.Connection]
 def test_a_table_of_reports_is_adopted_and_every_report_made_once(
     database: str, connect: Connect
 ) -> None:
-    connect().execute((EXAMPLE / "schema.sql").read_text("utf-8"))
     page = (EXAMPLE / "README.md").read_text("utf-8")
-    typed = [line[2:].split() for line in page.splitlines() if line.startswith("$ holdfast ")]
+    typed = [line[2:].split() for line in page.splitlines() if line.startswith("$ ")]
+    typed = [arguments for arguments in typed if arguments[0] != "pip"]
 
-    for _, *arguments in typed:
+    for program, *arguments in typed:
+        module = ["-m", "holdfast"] if program == "holdfast" else []
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", *arguments],
-            cwd=EXAMPLE,
+            [sys.executable, *module, *arguments],
+            cwd=EXAMPLE.parents[1],
             env={**os.environ, "HOLDFAST_URL": database},
             capture_output=True,
             text=True,

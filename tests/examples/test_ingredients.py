@@ -1,9 +1,6 @@
 """Ingredient matching: runs that overlap, are killed, come too late, and retry when asked to."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 
@@ -15,8 +12,7 @@ from examples.ingredients.nightly import REASON, nightly
 from holdfast import Client
 from holdfast.worker import Worker
 from tests.conftest import Clock, Connect
-from tests.docs import pages
-from tests.examples.conftest import Use, shows
+from tests.examples.conftest import Use
 
 LINES = rows("lines.csv")
 
@@ -159,16 +155,3 @@ def test_who_matched_a_line_and_when_is_kept_for_a_month(
     assert job.worker is not None
     assert job.ended_at >= job.created_at
     assert client.queue("pantry").keep_done == timedelta(days=30)
-
-
-def test_the_story_is_as_its_page_shows(database: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.ingredients"],
-        cwd=pages.ROOT,
-        env={**os.environ, "HOLDFAST_URL": database},
-        capture_output=True,
-        text=True,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert shows("ingredients", done.stdout)
