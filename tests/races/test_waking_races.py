@@ -324,3 +324,42 @@ def test_a_transaction_is_prepared_however_it_is_written(
     db.upkeep()
 
     assert ear.heard() == ["default\nada"]
+
+
+def test_a_job_from_a_transaction_that_nobody_waited_for_yet_is_told_by_the_next_upkeep(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    held_open.put()
+    wait_for_work(db, ear=ear)
+    assert db.claim() == []
+    held_open.connection.commit()
+    unheard = ear.heard()
+
+    db.upkeep()
+
+    assert unheard == []
+    assert ear.heard() == ["default\nada"]
+
+
+def test_upkeep_wakes_nobody_for_what_was_taken_or_has_been_told(db: Protocol, ear: Ear) -> None:
+    db.put()
+    db.upkeep()
+    wait_for_work(db, "late", ear)
+    db.upkeep()
+    db.put()
+    db.ack(*db.claim(max_jobs=2))
+    assert ear.heard() == ["default\nlate"]
+    wait_for_work(db, "idle", ear)
+
+    db.upkeep()
+
+    assert ear.heard() == []
+
+
+def test_nothing_is_passed_on_where_nothing_is_left(db: Protocol, ear: Ear) -> None:
+    wait_for_work(db, "idle", ear)
+    db.put(delay=3600)
+
+    db.value("pass_on", queue="default")
+
+    assert ear.heard() == []

@@ -56,7 +56,7 @@ class Program:
             waiting += below
         return found
 
-    def end(self, seconds: float = 15.0) -> tuple[int, str]:
+    def end(self, seconds: float = 60.0) -> tuple[int, str]:
         """Wait for its end; return its exit code and what it said."""
         _, said = self.process.communicate(timeout=seconds)
         return self.process.returncode, said or ""

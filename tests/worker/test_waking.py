@@ -38,6 +38,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
 def polls_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.POLL_HEARING", HOUR)
     monkeypatch.setattr("holdfast.worker.life.FIRST_LOOK", HOUR)
+    monkeypatch.setattr("holdfast.worker.life.PATIENCE", 2 * HOUR)
 
 
 def settled(running: Running) -> None:
@@ -256,3 +257,50 @@ def test_what_was_asked_with_another_listener_is_asked_again(app: App) -> None:
         life._await_work([claim], time.monotonic())
 
     assert told == [1, 2]
+
+
+def test_a_worker_that_looks_rarely_is_never_forgotten_among_those_who_wait(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.life.PATIENCE", 3.0)
+    monkeypatch.setattr("holdfast.worker.life.SAYS_AGAIN", 2.0)
+
+    @app.task
+    def work() -> None: ...
+
+    start(upkeep=False)
+
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def until() -> Any:
+            [row] = connection.execute("select max(until) from holdfast.waiter").fetchall()
+            return row[0]
+
+        wait_for(lambda: until() is not None)
+        first = until()
+        wait_for(lambda: until() > first)
+        [row] = connection.execute("select clock_timestamp() < %s", [first]).fetchall()
+
+    assert row == (True,), "it said so again after it had been forgotten"
+
+
+def test_workers_that_were_not_told_are_woken_by_those_who_were(
+    app: App, start: Start, database: str
+) -> None:
+    together = threading.Barrier(4)
+
+    @app.task
+    def work(n: int) -> None:
+        together.wait(20)
+
+    workers = [start(concurrency=1, upkeep=False) for _ in range(3)]
+    for one in workers:
+        wait_for(lambda one=one: one.worker.hears)  # type: ignore[misc]
+        settled(one)
+
+    with psycopg.connect(database) as connection:
+        # As in a transaction that has told fifteen already, and tells no more than sixteen.
+        connection.execute("select set_config('holdfast.rung', '{\"default\": 15}', true)")
+        app.enqueue_many([work.call(n) for n in range(3)], conn=connection)
+
+    together.wait(20)

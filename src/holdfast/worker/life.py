@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -79,6 +80,8 @@ class Line:
     awaited_until: float = 0.0
     ear: int | None = None
     looks: int = 0
+    # Somebody told it of work; it may be more than this worker can take.
+    told: bool = False
 
     def wanted(self) -> int:
         """How many jobs to claim: none while enough wait for a slot."""
@@ -181,7 +184,7 @@ class Life:
             line.awaited_until = 0.0
             if self._stopping.is_set() or line.wanted() <= 0:
                 return False
-            line.dry, line.look_at = False, 0.0
+            line.dry, line.look_at, line.told = False, 0.0, True
         self._bell.set()
         return True
 
@@ -293,6 +296,7 @@ class Life:
         self, settlements: Sequence[tuple[CurrentJob, Settlement]], claims: Sequence[Claim]
     ) -> None:
         sent = monotonic()
+        told = self._take_told(claims)
         try:
             self._resume_doubtful()
             self._await_work(claims, sent)
@@ -317,7 +321,25 @@ class Life:
         for claim, leases in zip(claims, leased, strict=True):
             self._take_in(claim, sent, leases)
             self._plan_look(self._lines[claim.queue], short=len(leases) < claim.limit)
+            if claim.queue in told and len(leases) == claim.limit:
+                self._pass_on(claim.queue)
         self._rate()
+
+    def _take_told(self, claims: Sequence[Claim]) -> set[str]:
+        """Return the queues of these claims that this worker was told of since it last claimed."""
+        with self._lock:
+            lines = [line for claim in claims if (line := self._lines[claim.queue]).told]
+            for line in lines:
+                line.told = False
+        return {line.queue for line in lines}
+
+    def _pass_on(self, queue: str) -> None:
+        """Have another woken: there may be more than this one, which was told, has room for.
+
+        An enqueue tells a few of those who wait, however much it stored; they tell the others.
+        """
+        with suppress(HoldfastError):
+            self._client.pass_on(queue)
 
     def _await_work(self, claims: Sequence[Claim], now: float) -> None:
         """Ask to be woken, then look: in this order no job slips in between unheard."""
@@ -356,6 +378,9 @@ class Life:
         with self._lock:
             if short and line.dry and (self._is_told(line, now) or self._ear() is None):
                 line.look_at = now + min(self._poll(), FIRST_LOOK * 3**line.looks)
+                if self._ear() is not None:
+                    # However rarely it looks: it has to say again that it waits.
+                    line.look_at = min(line.look_at, line.awaited_until)
                 line.looks += 1
             else:
                 line.dry, line.look_at, line.looks = short, 0.0, 0

@@ -1148,6 +1148,19 @@ begin
 end
 $$;
 
+-- wake_for_ready: the same for one queue, if somebody waits and jobs are ready.
+create or replace function holdfast.wake_for_ready(queue text, jobs bigint)
+returns void
+language plpgsql
+as $$
+begin
+  if exists (select from holdfast.waiter w where w.queue = wake_for_ready.queue and w.until > holdfast.now())
+     and holdfast.oldest(queue, coalesce((select q.fanout from holdfast.queue q where q.name = wake_for_ready.queue), 1)) is not null then
+    perform holdfast.wake(array[wake_for_ready.queue], jobs);
+  end if;
+end
+$$;
+
 -- ring: what was noted for the commit is done in it. A transaction that is being prepared may not notify: what it
 -- noted is kept, and upkeep rings once it is committed.
 create or replace function holdfast.ring()
@@ -1290,7 +1303,8 @@ begin
 end
 $$;
 
--- pass_on: a worker that was woken and cannot take a job now hands the wake-up to another who waits.
+-- pass_on: a worker that was woken hands the wake-up to another who waits, if jobs are left: because it cannot take one
+-- now, or because it took as many as it could.
 create or replace function holdfast.pass_on(queue text)
 returns void
 language plpgsql security definer
@@ -1298,7 +1312,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform holdfast.named('queue', queue, 120);
-  perform holdfast.wake(array[pass_on.queue], 1);
+  perform holdfast.wake_for_ready(queue, 1);
 end
 $$;
 
