@@ -18,7 +18,7 @@ import trustme
 
 from holdfast import Client
 from holdfast.server import Server, Settings
-from tests.server.serving import Serving, serving
+from tests.server.serving import Serving, free_port, serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
 HOST = "jobs.example.com"
@@ -46,11 +46,6 @@ def swapped(text: str, *changes: tuple[str, str]) -> str:
         assert old in text, f"the page does not say {old!r}"
         text = text.replace(old, new)
     return text
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

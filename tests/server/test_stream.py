@@ -1,5 +1,6 @@
 """Server-sent events: what is seen, resumed, bounded."""
 
+import asyncio
 import json
 import queue
 import resource
@@ -15,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Client, Finding
-from holdfast.server import feed
+from holdfast.server import Server, Settings, feed
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
@@ -440,3 +441,45 @@ def test_an_anomaly_is_told_when_it_is_raised_acked_and_over(serve: Serve, clien
     )
     assert (second["change"], second["acked_by"]) == ("changed", "ada")
     assert third == {"id": raised.id, "queue": "mail", "change": "resolved"}
+
+
+@pytest.mark.parametrize("ticks", range(8))
+def test_whoever_leaves_just_when_something_happens_is_not_counted_on(
+    database: str, ticks: int
+) -> None:
+    server = Server(database, settings=Settings(insecure=True, upkeep=False))
+
+    async def leave() -> int:
+        left, greeted = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if b"hello" in message.get("body", b""):
+                greeted.set()
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v1/events/stream",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+            "http_version": "1.1",
+        }
+        watching = asyncio.create_task(server(scope, receive, send))
+        await asyncio.wait_for(greeted.wait(), 20)
+        await asyncio.sleep(0.05)
+        [live] = server._live.values()
+        # The client has gone, and so many turns of the event loop later the bell rings.
+        left.set()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        live.feed._ring_all()
+        await asyncio.wait([watching], timeout=2)
+        still = len(live.feed._streams)
+        await server.stop()
+        return still
+
+    assert asyncio.run(leave()) == 0

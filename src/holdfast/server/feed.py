@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model import Anomaly, Job, Operation, Queue
 from holdfast.server import answers
 from holdfast.server.access import User
+from holdfast.server.bells import rung
 from holdfast.server.problems import SOON, Problem
 
 if TYPE_CHECKING:
@@ -138,8 +139,7 @@ class Feed:
                 busy = await self._look()
             await asyncio.sleep(QUICK)
             if not busy:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hint.wait(), CALM - QUICK)
+                await rung(self._hint, CALM - QUICK)
 
     async def frames(self, stream: Stream, last_seen: str | None) -> AsyncIterator[bytes]:
         """Yield what one stream is sent, for ever; a comment when there was nothing for a while."""
@@ -172,8 +172,7 @@ class Feed:
                     yield b": ping\n\n"
                     quiet = monotonic() + PING
                     continue
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stream.bell.wait(), left)
+                await rung(stream.bell, left)
         finally:
             self._streams.discard(stream)
             self._plain -= PLAIN in stream.names

@@ -6,6 +6,7 @@ from time import monotonic
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
+from holdfast.server.bells import rung
 
 EVERY = 1.0
 # The next chunk of one that is under way is due after such a pause.
@@ -37,5 +38,4 @@ class Operations:
             if monotonic() - busy_at < EVERY:
                 await asyncio.sleep(SOON)
             else:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._bell.wait(), EVERY)
+                await rung(self._bell, EVERY)

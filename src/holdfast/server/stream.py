@@ -63,6 +63,7 @@ class EventStream(Response):
         self._first = first
         self._frames = frames
         self._allowed = allowed
+        self._over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send frames until the client has gone."""
@@ -73,6 +74,7 @@ class EventStream(Response):
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._over = True
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -82,11 +84,13 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await _chunk(send, self._first)
         async for frame in self._frames:
+            if self._over:
+                return
             await _chunk(send, frame)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _be_refused(self) -> None:
-        while True:
+        while not self._over:
             await asyncio.sleep(ALLOWED_EVERY)
             if not await self._allowed():
                 return
@@ -94,7 +98,8 @@ class EventStream(Response):
 
 async def _chunk(send: Send, frame: bytes) -> None:
     message = {"type": "http.response.body", "body": frame, "more_body": True}
-    await asyncio.wait_for(send(message), STALLED)
+    async with asyncio.timeout(STALLED):
+        await send(message)
 
 
 async def _leave(receive: Receive) -> None:

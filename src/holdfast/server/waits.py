@@ -17,6 +17,7 @@ from starlette.requests import Request
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
 from holdfast.model import Lease
+from holdfast.server.bells import rung
 from holdfast.server.bodies import NewClaim
 from holdfast.server.problems import SOON, Problem
 
@@ -134,8 +135,7 @@ class Waits:
                 left = until - monotonic()
                 if leases or left <= 0 or self._closed:
                     return leases
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(place.bell.wait(), left)
+                await rung(place.bell, left)
         return []
 
     async def _look(self, client: AsyncClient, wanted: NewClaim, token: UUID | None) -> list[Lease]:
