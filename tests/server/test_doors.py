@@ -2,7 +2,10 @@
 
 import http.client
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ import httpx
 import pytest
 
 from holdfast import Client, NewJob
-from holdfast.server import feed, waits
+from holdfast.server import feed, neighbours, waits
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
@@ -74,6 +77,98 @@ def test_what_speaks_to_servers_as_nginx_does_is_not_this_machine_asking(server:
         answer = asking.recv(100)
 
     assert b" 401 " in answer
+
+
+# A proxy that copies bytes and nothing else; it opens its side as the user it is told to be.
+PIPE = """
+import asyncio, os, sys
+async def copy(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+async def serve(reader, writer):
+    there, back = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]))
+    await asyncio.gather(copy(reader, back), copy(there, writer))
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    os.setuid(int(sys.argv[2]))
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+"x".encode("idna")
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def piped(server: Serving, user: int) -> Iterator[Api]:
+    command = [sys.executable, "-c", PIPE, str(server.port), str(user)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        try:
+            port = int(running.stdout.readline())
+            with httpx.Client(base_url=f"http://localhost:{port}", timeout=30) as through:
+                yield through
+        finally:
+            running.terminate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a socket is")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
+def test_a_bare_proxy_of_another_user_makes_nobody_a_local_admin(
+    server: Serving, client: Client
+) -> None:
+    token = bearer(client, "read")
+    # Through it everybody can say that they asked for this machine.
+    forged = {"Host": f"localhost:{server.port}"}
+    with piped(server, 65534) as through:
+        me = through.get("/v1/me", headers=forged).json()
+        refused = through.post("/v1/jobs", json={"kind": "a"}, headers=forged)
+        leased = through.get("/queue/message", headers=forged)
+        known = through.get("/v1/queues", headers=forged | token)
+    with piped(server, os.geteuid()) as own:
+        mine = own.get("/v1/me", headers=forged).json()
+
+    assert me["user"] is None
+    assert (refused.status_code, leased.status_code, known.status_code) == (401, 401, 200)
+    assert "another user's process" in refused.json()["detail"]
+    assert "holdfast token create" in refused.json()["fix"]
+    assert mine["user"] == "local"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a socket is")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_system_tells_whose_a_connection_is_and_a_closed_one_is_nobodys(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listening:
+        calling = socket.create_connection(listening.getsockname()[:2])
+        accepted, caller = listening.accept()
+        with accepted:
+            here = accepted.getsockname()
+            ends = neighbours._end(caller), neighbours._end(here)
+            open_ = neighbours.owner(caller, here), neighbours._listed(*ends)
+            other = neighbours.owner((host, 1), here)
+            # The system would say that it is root's.
+            calling.close()
+            closed = neighbours.owner(caller, here), neighbours._listed(*ends)
+
+    assert open_ == (os.geteuid(), os.geteuid())
+    assert (other, closed) == (None, (None, None))
+
+
+def test_whoever_typed_sudo_is_whoever_runs_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusted(user: int, release: str = "6.1", **variables: str) -> set[int]:
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+        monkeypatch.setattr(neighbours, "_read", lambda path: release)
+        monkeypatch.delenv("SUDO_UID", raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return set(neighbours.trusted.__wrapped__())
+
+    assert trusted(1000, SUDO_UID="7") == {1000}
+    assert trusted(0) == {0}
+    assert trusted(0, SUDO_UID="1000") == {0, 1000}
+    assert trusted(1000, "5.15.90.1-microsoft-standard-WSL2") == {0, 1000}
 
 
 # Redaction.

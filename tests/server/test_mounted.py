@@ -104,7 +104,7 @@ def test_the_application_says_who_calls_and_its_app_which_database(database: str
 
 
 def test_one_server_serves_one_event_loop_after_another(database: str) -> None:
-    server = Server(database)
+    server = Server(database, settings=Settings(insecure=True))
 
     async def ask() -> int:
         transport = httpx.ASGITransport(server, client=("127.0.0.1", 1))

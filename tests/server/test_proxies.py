@@ -1,10 +1,12 @@
 """A real nginx and a real HAProxy in front, set up as docs/how-to/serve.md says."""
 
+import os
 import re
 import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,7 @@ from tests.server.serving import Serving, free_port, serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
 HOST = "jobs.example.com"
+NOBODY = 65534
 ADA, BOB = ("ada", "one"), ("bob", "two")
 Start = Callable[..., httpx.Client]
 
@@ -94,22 +97,30 @@ def haproxy(here: Path, port: int, behind: int, *, bare: bool) -> list[str]:
 
 
 @pytest.fixture(params=[nginx, haproxy], ids=["nginx", "haproxy"])
-def start(
-    request: pytest.FixtureRequest, tmp_path: Path, authority: trustme.CA, database: str
-) -> Iterator[Start]:
+def start(request: pytest.FixtureRequest, authority: trustme.CA, database: str) -> Iterator[Start]:
     """Puts a proxy in front of a server, and returns a client of the proxy."""
     program(request.param.__name__)
     with ExitStack() as stack:
 
-        def started(*, bare: bool = False, host: str = HOST, **settings: Any) -> httpx.Client:
+        def started(
+            *, bare: bool = False, host: str = HOST, user: int | None = None, **settings: Any
+        ) -> httpx.Client:
+            if user is not None and os.geteuid() != 0:
+                pytest.skip("only root can run a proxy as another user")
+            # Not pytest's directory, which other users cannot enter.
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             server = Server(database, settings=Settings(**settings))
             behind: Serving = stack.enter_context(serving(server))
             authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(
-                tmp_path / "jobs.pem"
+                place / "jobs.pem"
             )
             port = free_port()
-            command = request.param(tmp_path, port, behind.port, bare=bare)
-            running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            command = request.param(place, port, behind.port, bare=bare)
+            for path in (place, *place.rglob("*")):
+                os.chown(path, -1 if user is None else user, -1)
+            running = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, user=user
+            )
             stack.callback(lambda: (running.terminate(), running.communicate(timeout=10)))
             context = ssl.create_default_context()
             authority.configure_trust(context)
@@ -244,8 +255,13 @@ def test_an_open_server_is_closed_to_whoever_comes_through_a_proxy_that_adds_not
     assert is_closed(start(bare=True))
 
 
-# HAProxy without any header of its own cannot be told from this machine, if it is asked for
-# localhost: docs/explanation/security.md says so.
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_proxy_of_another_user_shows_by_its_user_whatever_it_forwards(
+    start: Start, host: str
+) -> None:
+    assert is_closed(start(bare=True, host=host, user=NOBODY))
+
+
 @pytest.mark.parametrize("start", [nginx], ids=["nginx"], indirect=True)
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_nginx_that_adds_nothing_shows_by_its_version_of_http(start: Start, host: str) -> None:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 
 from holdfast.errors import Misuse
 from holdfast.model import Caller, Scope
+from holdfast.server import neighbours
 from holdfast.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ ROLES: Mapping[str, frozenset[Scope]] = {
     "admin": frozenset({"read", "produce", "consume", "operate", "admin"}),
 }
 COOKIE = "holdfast_session"
+# What is known of the connection that a request came by.
+CONNECTION = "holdfast.connection"
 # As it can stand in a filter, by which the user's jobs are found.
 _QUEUE = re.compile(r'[^\s,"*]{1,120}')
 
@@ -169,14 +172,21 @@ class Gate:
         return None
 
     def _is_local(self, request: Request) -> bool:
-        """Whether it comes from this machine, and not through a proxy on it.
+        """Whether it comes from whoever runs this server, and not through a proxy.
 
-        A proxy shows by what it adds, by the name it was asked for, or by an old version of HTTP,
-        which is what nginx speaks to servers unless it is told otherwise.
+        A proxy shows by what it adds, by the name it was asked for, by an old version of HTTP,
+        which is what nginx speaks to servers unless it is told otherwise, or by its user.
         """
         added = any(name.startswith(_FORWARDED) for name in request.headers)
         old = request.scope.get("http_version") == "1.0"
-        return is_loopback(peer(request)) and is_local_host(request) and not added and not old
+        here = is_loopback(peer(request)) and is_local_host(request) and not added and not old
+        return here and is_own(request)
+
+    def stranger(self, request: Request) -> str:
+        """Return why nobody is signed in, to whoever could think to be."""
+        if self._open and is_loopback(peer(request)) and not is_own(request):
+            return "this comes from another user's process on this machine, or through a proxy"
+        return "nobody is signed in"
 
     def is_ambient(self, request: Request) -> bool:
         """Whether a page of another site could have made a browser send just this, unseen.
@@ -352,6 +362,18 @@ def is_local_host(request: Request) -> bool:
     except ValueError:
         return False
     return host in LOOPBACK or is_loopback(host)
+
+
+def is_own(request: Request) -> bool:
+    """Whether a connection on this machine is of the user who runs this server."""
+    if not neighbours.KNOWN:
+        return True
+    # The listener remembers what is known of a connection; other servers do not.
+    known: dict[str, bool] = request.scope.get(CONNECTION, {})
+    if "own" not in known:
+        found = neighbours.owner(request.scope.get("client"), request.scope.get("server"))
+        known["own"] = found in neighbours.trusted()
+    return known["own"]
 
 
 def peer(request: Request) -> str:

@@ -166,7 +166,7 @@ class Server:
         if entry.scope is None:
             return user
         if user is None:
-            raise not_signed_in("nobody is signed in")
+            raise not_signed_in(self._gate.stranger(request))
         if not user.may(entry.scope):
             raise Problem(
                 403,

@@ -16,6 +16,7 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.errors import HoldfastError
+from holdfast.server.access import CONNECTION
 from holdfast.server.asgi import Server
 
 # A connection that has not said what it wants by then is closed.
@@ -151,6 +152,7 @@ class _Protocol(HttpToolsProtocol):
             return
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
         self._in_head, self._head = False, 0
+        self._known: dict[str, bool] = {}
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -169,6 +171,7 @@ class _Protocol(HttpToolsProtocol):
         self._in_head, self._head = True, 0
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
         super().on_message_begin()
+        self.scope[CONNECTION] = self._known  # type: ignore[literal-required]
 
     def _is_proxy(self) -> bool:
         try:

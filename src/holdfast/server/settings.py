@@ -39,7 +39,7 @@ class Oidc:
 class Settings:
     """How a server behaves, whoever calls it.
 
-    `ways` are the ways in: `open` (this machine may do everything), `token`, `basic`, `proxy`,
+    `ways` are the ways in: `open` (whoever runs it may do everything), `token`, `basic`, `proxy`,
     `oidc`; tokens work always. `basic` maps names to (password, role), `proxy_roles` names to
     roles, with `*` for anybody else, for requests from `proxies`. `insecure` opens `open` to
     everyone.
