@@ -170,6 +170,162 @@ def test_two_recounts_at_once_correct_once(db: Protocol, held_open: Protocol, st
     assert db.depth() == {"queued": 3}
 
 
+@pytest.mark.parametrize("policy", ["replace", "after"])
+def test_an_ack_and_an_enqueue_that_is_at_its_follow_up_do_not_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start, policy: str
+) -> None:
+    # the follow-up has the lower id: by ids it would be locked first, and the ack comes to it last
+    low, high = sorted(str(db.value("new_id")) for _ in range(2))
+    db.enqueue(*keyed("a", id=high))
+    job = db.take()
+    db.enqueue(*keyed("a", id=low, on_conflict="after"))
+    db.release(job)
+    hold(held_open, low)
+    # sees two jobs that wait, and waits for the first
+    enqueued = start(lambda session: session.enqueue(*keyed("a", on_conflict=policy)))
+    assert enqueued.waits()
+    again = db.take()
+
+    acked = start(lambda session: session.ack(again))
+    acked.waits()
+    held_open.connection.rollback()
+
+    assert [each.outcome for each in acked.answer()] == ["done"]
+    enqueued.answer()
+    ran = []
+    for _ in range(3):
+        db.sweep()
+        jobs = db.claim()
+        db.ack(*jobs)
+        ran += [str(job.id) for job in jobs]
+    assert low in ran
+
+
+def test_a_sweep_waits_for_nobody_who_takes_the_key_of_a_follow_up(
+    db: Protocol, other: Open, held_open: Protocol, start: Start
+) -> None:
+    stranding = other(autocommit=False)
+    db.enqueue(*keyed("a"))
+    job = db.take()
+    [follow_up] = stranding.enqueue(*keyed("a", on_conflict="after"))
+    db.ack(job)
+    stranding.connection.commit()
+    held_open.enqueue(*keyed("a"))
+
+    swept = start(lambda session: session.sweep())
+    answer = swept.answer()
+    held_open.connection.rollback()
+
+    assert answer == 0
+    assert db.sweep() == 1
+    assert db.take().id == follow_up.id
+
+
+def test_two_imports_of_which_one_finds_an_earlier_key_free_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.enqueue(*keyed("a"))
+    job = db.take()
+    held_open.enqueue(*keyed("m"))
+    # it passed `a`, which is taken, has `c`, and waits for `m`
+    one = start(lambda session: session.enqueue(*keyed("a", "c", "m")))
+    assert one.waits()
+    db.ack(job)
+    # it has `a`, which is free by now, and waits for `c`
+    two = start(lambda session: session.enqueue(*keyed("a", "c")))
+    assert two.waits()
+
+    held_open.connection.rollback()
+
+    created = [each.created for each in (*one.answer(), *two.answer())]
+    assert created.count(True) in (3, 2)
+    assert {job.key for job in db.claim(max_jobs=9)} >= {"c", "m"}
+
+
+def test_a_move_and_an_import_into_both_queues_do_not_deadlock(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    to, source = sorted(("one", "two"), key=lambda name: (db.value("queue_part", queue=name), name))
+    ids = [each.id for each in db.enqueue(*keyed("y", "z", queue=source))]
+    held_open.enqueue(*keyed("y", queue=to))
+    # it has taken `y` out of its queue, and waits for it in the other
+    moved = start(lambda session: session.move(*ids, queue=to))
+    moved.waits()
+    # it has `z` in the other queue, and waits for `y` in the first
+    items = [*keyed("z", queue=to), *keyed("y", queue=source)]
+    enqueued = start(lambda session: session.enqueue(*items))
+    enqueued.waits()
+
+    held_open.connection.rollback()
+
+    assert len(moved.answer()) == len(enqueued.answer()) == 2
+    assert {job.key for job in db.claim(to, max_jobs=9)} <= {"y", "z"}
+
+
+def test_a_retry_and_an_import_of_a_fanned_out_queue_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.queue_set("wide", fanout=16)
+    rows = db.table(
+        "select key, holdfast.home('wide', 16, null, key, null) as part"
+        " from unnest('{a,b,c,e,f,g,h}'::text[]) key"
+    )
+    parts = {row.key: row.part for row in rows}
+    # of two keys, the later one lives in the earlier part
+    first, last = next((a, z) for a in "abc" for z in "efgh" if parts[a] > parts[z])
+    dead = [each.id for each in db.enqueue(*keyed(first, last, queue="wide", max_attempts=1))]
+    for job in [*db.claim("wide", max_jobs=9), *db.claim("wide", max_jobs=9)]:
+        db.nack(job)
+    held_open.enqueue(*keyed("d", queue="wide"))
+
+    enqueued, retried = meet(
+        start,
+        held_open,
+        lambda session: session.enqueue(*keyed(first, "d", last, queue="wide")),
+        lambda session: session.retry(*dead),
+    )
+
+    assert len(enqueued) == 3
+    assert len(retried) == 2
+
+
+def test_a_retry_and_an_archive_of_jobs_that_ended_differently_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    ids = sorted(each.id for each in db.enqueue(*[{"kind": "k", "max_attempts": 1}] * 3))
+    db.cancel(*ids[1:])
+    db.nack(db.take())
+    held_open.connection.execute("select from holdfast.ended where id = %s for update", [ids[1]])
+
+    # by ids the dead one comes first; by tables it comes last
+    retried = start(lambda session: session.retry(*ids))
+    assert retried.waits()
+    archived = start(lambda session: session.archive(ids[0], ids[2]))
+    archived.waits()
+    held_open.connection.rollback()
+
+    assert [each.changed for each in retried.answer()] == [True] * 3
+    assert len(archived.answer()) == 2
+
+
+def test_a_limit_and_a_fan_out_of_one_queue_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.queue_set("wide", max_attempts=3)
+    held_open.connection.execute("select from holdfast.queue where name = 'wide' for update")
+
+    limited = start(lambda session: session.queue_set("wide", limit=3))
+    assert limited.waits()
+    fanned = start(lambda session: session.queue_set("wide", fanout=4))
+    assert fanned.waits()
+    held_open.connection.rollback()
+
+    limited.answer()
+    fanned.answer()
+    [row] = db.table("select lease_limit, fanout from holdfast.queue where name = 'wide'")
+    assert (row.lease_limit, row.fanout) == (3, 4)
+
+
 STEPS = [
     "forgotten", "operations", "notes", "unused", "reaped", "rescued", "promoted", "unstruck",
     "follows", "settings", "starts", "unblocked", "lanes", "folded", "dead", "sampled", "rolled",

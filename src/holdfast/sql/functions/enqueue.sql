@@ -14,28 +14,11 @@ as $$
 declare
   v_now    constant timestamptz := holdfast.clock();
   v_seed   constant bigint := holdfast.id_seed();
-  v_queue  holdfast.queue;
   v_names  text[];
-  v_name   text;
-  v_part   smallint;
-  v_head   text;
-  v_firsts bigint[];        -- items that may be ready at once although they have a lane
-  v_past   uuid[] := '{}';  -- ids of an earlier sending whose jobs were claimed or have ended
-  v_ids    uuid[];          -- one per item, where the stored rows alone cannot tell
-  v_places bigint[];        -- likewise, where rows are not written in the order of the items
-  v_order  bigint[];
-  v_stored uuid[] := '{}';
   v_ahead  uuid;            -- what all of a plain batch wait for
-  v_limited text[] := '{}'; -- queues with a limit …
-  v_helds  uuid[] := '{}';  -- … and what their jobs wait for
-  v_rivals uuid[] := '{}';  -- of each item the job that stood in its way …
-  v_behind uuid[] := '{}';  -- … and the one it waits for
-  v_runs   uuid[] := '{}';  -- of those the ones that run
   v_holder record;
   v_plain  record;
   batch    record;
-  part_of_batch record;
-  missing  record;
 begin
   if jsonb_typeof(items) = 'object' then
     items := jsonb_build_array(items);
@@ -49,8 +32,7 @@ begin
          max(case when pg_column_size(i.item) > 4000 then 2147483647 else octet_length((i.item -> 'payload')::text) end)::bigint as largest,
          min(i.item ->> 'queue' collate "C") as first_queue, max(i.item ->> 'queue' collate "C") as last_queue,
          count(i.item ->> 'queue') as queues, count(i.item ->> 'id') as ids,
-         not bool_or(i.item ?| '{delay,run_at,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}') as plain,
-         false as lanes, false as keys
+         not bool_or(i.item ?| '{delay,run_at,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}') as plain
   into batch
   from jsonb_array_elements(items) i(item);
   if batch.jobs = 0 then
@@ -97,56 +79,128 @@ begin
   if batch.ids > 0 then
     perform holdfast.check_items(items);   -- ids were only glanced at
   end if;
-  if not batch.plain then
+  if batch.jobs > 1 and not batch.plain and items @? '$[*].key' then
+    return query
+      select e.ord, e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
+      from holdfast.enqueue_keys(items, repeat, v_names, batch.ids, batch.largest, v_now, v_seed) e;
+  else
+    return query
+      select e.ord, e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
+      from holdfast.enqueue_any(items, repeat, v_names, batch.jobs, batch.ids, batch.largest, batch.plain, v_now, v_seed, false) e;
+  end if;
+end
+$$;
+
+-- enqueue_keys: several jobs, some with keys: in order, or from the start. A key that was taken when its turn came and
+-- is free by now cannot be had after the others without risking a deadlock, nor can a job be waited for that was not
+-- there when the others were locked: then all is undone, and done again as things are now.
+create or replace function holdfast.enqueue_keys(
+  items jsonb, repeat boolean, names text[], given bigint, largest bigint, at timestamptz, seed bigint)
+returns table (ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid, holder text, held_since timestamptz)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  for turn in 1 .. 100 loop
+    begin
+      return query
+        select e.ord, e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
+        from holdfast.enqueue_any(items, repeat, names, jsonb_array_length(items), given, largest, false, at, seed, true) e;
+      return;
+    exception when sqlstate 'HFAGN' then
+      null;
+    end;
+  end loop;
+  raise exception using
+    errcode = 'serialization_failure',
+    message = 'the keys changed hands too often to be enqueued',
+    hint = 'Repeat the transaction.';
+end
+$$;
+
+-- enqueue_any: the long way, for jobs with details. in_order: it may wait for jobs and keys in their order only, and
+-- raises HFAGN where it would have to otherwise.
+create or replace function holdfast.enqueue_any(
+  items jsonb, repeat boolean, names text[], jobs bigint, given bigint, largest bigint, plain boolean, at timestamptz, seed bigint,
+  in_order boolean)
+returns table (ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid, holder text, held_since timestamptz)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_queue  holdfast.queue;
+  v_lanes  boolean := false;
+  v_keys   boolean := false;
+  v_name   text;
+  v_part   smallint;
+  v_head   text;
+  v_firsts bigint[];        -- items that may be ready at once although they have a lane
+  v_past   uuid[] := '{}';  -- ids of an earlier sending whose jobs were claimed or have ended
+  v_ids    uuid[];          -- one per item, where the stored rows alone cannot tell
+  v_places bigint[];        -- likewise, where rows are not written in the order of the items
+  v_order  bigint[];
+  v_stored uuid[] := '{}';
+  v_limited text[] := '{}'; -- queues with a limit …
+  v_helds  uuid[] := '{}';  -- … and what their jobs wait for
+  v_rivals uuid[] := '{}';  -- of each item the job that stood in its way …
+  v_behind uuid[] := '{}';  -- … and the one it waits for
+  v_runs   uuid[] := '{}';  -- of those the ones that run
+  part_of_batch record;
+  missing  record;
+begin
+  if not plain then
     select bool_or(i.item ? 'lane'), bool_or(i.item ? 'key')
-    into batch.lanes, batch.keys
+    into v_lanes, v_keys
     from jsonb_array_elements(items) i(item);
   end if;
-  if batch.lanes or batch.keys then
+  if v_lanes or v_keys then
     -- Where such a job lives depends on its queue's fanout, which changes only while nobody holds this lock: it
     -- comes before the settings are read. A snapshot that is older than it must not be trusted.
     lock table holdfast.job in row exclusive mode;
     if current_setting('transaction_isolation') <> 'read committed' then
-      perform from holdfast.queue q where q.name = any(v_names) order by q.name for share;
+      perform from holdfast.queue q where q.name = any(names) order by q.name for share;
     end if;
   end if;
-  if batch.lanes then
+  if v_lanes then
     v_firsts := holdfast.lane_firsts(items, repeat);
   end if;
-  if batch.keys or repeat or batch.ids not in (0, batch.jobs) or cardinality(v_names) > 1 then
-    v_ids := holdfast.ids_of(items, v_names, v_now, v_seed);
+  if v_keys or repeat or given not in (0, enqueue_any.jobs) or cardinality(names) > 1 then
+    v_ids := holdfast.ids_of(items, names, at, seed);
   end if;
   if repeat then
     v_past := holdfast.known_before(v_ids, items);
   end if;
-  if batch.keys then
+  if v_keys then
     -- Written in the order of keys, so that two imports of the same things cannot deadlock, but placed
     -- in the order given. A place may be drawn only under the table's lock: floors rely on it.
-    v_places := array(select nextval('holdfast.pos') from generate_series(1, batch.jobs));
+    v_places := array(select nextval('holdfast.pos') from generate_series(1, enqueue_any.jobs));
     v_order := array(
       select i.ord
       from jsonb_array_elements(items) with ordinality as i(item, ord)
       order by i.item ->> 'kind' collate "C", i.item ->> 'key' collate "C", i.ord);
   else
-    v_order := array(select generate_series(1, batch.jobs));
+    v_order := array(select generate_series(1, enqueue_any.jobs));
+  end if;
+  if in_order then
+    perform holdfast.lock_rivals(items, v_ids, repeat or given > 0);
   end if;
 
-  foreach v_name in array v_names loop
+  foreach v_name in array names loop
     select q.* into v_queue from holdfast.queue q where q.name = v_name;
     if v_queue.adopted is not null then
       perform holdfast.refuse_adopted(v_name);
     end if;
     v_part := holdfast.queue_part(v_name);
-    v_head := holdfast.id_head(v_part, v_now);
-    if batch.largest > v_queue.payload_limit then
+    v_head := holdfast.id_head(v_part, at);
+    if largest > v_queue.payload_limit then
       perform holdfast.check_items(items);
     end if;
-    if v_queue.fanout > 1 and batch.lanes and batch.keys and items @? '$[*] ? (exists (@.key) && exists (@.lane))' then
+    if v_queue.fanout > 1 and v_lanes and v_keys and items @? '$[*] ? (exists (@.key) && exists (@.lane))' then
       perform holdfast.refuse('HF204', format('queue %L is fanned out: a job there has a key or a lane, not both', v_name), null,
         'Each decides where the job lives, so that its rule holds in one place.');
     end if;
     if v_queue.fanout > 1 and v_ids is null then
-      v_ids := holdfast.ids_of(items, v_names, v_now, v_seed);
+      v_ids := holdfast.ids_of(items, names, at, seed);
     end if;
 
     with stored as (
@@ -155,23 +209,23 @@ begin
         key, lane, tenant, subject, headers, payload, by_kind, blocked, lane_seq, pos)
       select
         case when v_ids is null then v_part else holdfast.part_of(v_ids[i.ord]) end,
-        case when v_ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_head, v_seed + i.ord) else v_ids[i.ord] end,
-        v_name, i.item ->> 'kind', coalesce(nullif(i.item -> 'priority', 'null')::smallint, 0::smallint), j.run_at, v_now,
+        case when v_ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_head, seed + i.ord) else v_ids[i.ord] end,
+        v_name, i.item ->> 'kind', coalesce(nullif(i.item -> 'priority', 'null')::smallint, 0::smallint), j.run_at, at,
         coalesce(nullif(i.item -> 'max_attempts', 'null')::smallint, v_queue.max_attempts, 3::smallint),
         make_interval(secs => (i.item ->> 'lease')::double precision),
         i.item ->> 'key', i.item ->> 'lane', coalesce(i.item ->> 'tenant', case when v_queue.fair then '' end),
         i.item ->> 'subject', nullif(i.item -> 'headers', 'null'), coalesce(i.item -> 'payload', '{}'),
         coalesce(v_queue.by_kind, false),
-        batch.lanes and j.run_at <= v_now and i.item ->> 'lane' is not null and not i.ord = any(v_firsts),
-        case when batch.lanes and j.run_at <= v_now and i.item ->> 'lane' is not null
+        v_lanes and j.run_at <= at and i.item ->> 'lane' is not null and not i.ord = any(v_firsts),
+        case when v_lanes and j.run_at <= at and i.item ->> 'lane' is not null
              then coalesce(v_places[i.ord], nextval('holdfast.pos')) end,
-        case when j.run_at <= v_now and (not batch.lanes or i.item ->> 'lane' is null or i.ord = any(v_firsts))
+        case when j.run_at <= at and (not v_lanes or i.item ->> 'lane' is null or i.ord = any(v_firsts))
              then coalesce(v_places[i.ord], nextval('holdfast.pos')) end
-      from (select o.ord, enqueue.items -> (o.ord - 1)::integer as item from unnest(v_order) o(ord) offset 0) i
+      from (select o.ord, enqueue_any.items -> (o.ord - 1)::integer as item from unnest(v_order) o(ord) offset 0) i
       cross join lateral (
-        select case when i.item ?| '{delay,run_at}' then holdfast.due_at(i.item, v_now) else v_now end as run_at
+        select case when i.item ?| '{delay,run_at}' then holdfast.due_at(i.item, at) else at end as run_at
       ) j
-      where (cardinality(v_names) = 1 or coalesce(i.item ->> 'queue', 'default') = v_name)
+      where (cardinality(names) = 1 or coalesce(i.item ->> 'queue', 'default') = v_name)
         and (not repeat or not v_ids[i.ord] = any(v_past))
       on conflict do nothing
       returning part, id, kind, pos
@@ -182,7 +236,7 @@ begin
       group by s.part, s.kind
     )
     select array_agg(s.id) as ids, count(s.pos) as ready,
-           array_agg(row(null, v_now, 'enqueued', s.id, v_name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
+           array_agg(row(null, at, 'enqueued', s.id, v_name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
              filter (where v_queue.activity = 'all') as told
     into part_of_batch
     from stored s;
@@ -195,7 +249,7 @@ begin
       v_helds := array_append(v_helds, holdfast.held_first(v_name));
     end if;
     if part_of_batch.ready > 0 and exists (
-      select from holdfast.waiter w where w.queue = v_name and w.until > v_now) then
+      select from holdfast.waiter w where w.queue = v_name and w.until > at) then
       perform holdfast.wake(array[v_name], part_of_batch.ready);
     end if;
   end loop;
@@ -203,9 +257,9 @@ begin
   if repeat then
     v_past := v_past || holdfast.take_back(v_stored);
   end if;
-  if cardinality(v_stored) = batch.jobs then
+  if cardinality(v_stored) = enqueue_any.jobs then
     v_ids := coalesce(v_ids, v_stored);
-    if batch.lanes or cardinality(v_limited) > 0 then
+    if v_lanes or cardinality(v_limited) > 0 then
       return query
         with ahead as materialized (
           select a.ord, a.behind, a.runs from holdfast.ahead(v_ids, v_limited, v_helds) a
@@ -224,19 +278,9 @@ begin
     return;
   end if;
 
-  v_ids := coalesce(v_ids, holdfast.ids_of(items, v_names, v_now, v_seed));
-  if batch.keys and items @? '$[*].on_conflict ? (@ == "replace" || @ == "after")' then
-    -- What the careful way changes is locked first, in the order of ids, as by everybody; what runs is nobody's to wait for.
-    perform from (
-      select distinct x.part, x.id
-      from jsonb_array_elements(items) with ordinality as i(item, ord)
-      join holdfast.job x on x.part = any(array[holdfast.part_of(v_ids[i.ord])]) and x.queue = coalesce(i.item ->> 'queue', 'default')
-        and x.kind = i.item ->> 'kind' and x.key = i.item ->> 'key' and x.token is null
-      where i.item ->> 'on_conflict' in ('replace', 'after')
-      order by x.id
-    ) r
-    cross join lateral (
-      select from holdfast.job j where j.part = r.part and j.id = r.id and j.token is null for update) j;
+  v_ids := coalesce(v_ids, holdfast.ids_of(items, names, at, seed));
+  if v_keys and not in_order then
+    perform holdfast.lock_rivals(items, v_ids, false);
   end if;
   for missing in
     select
@@ -252,7 +296,7 @@ begin
     from jsonb_array_elements(items) with ordinality as i(item, ord)
     left join (select distinct x.id from unnest(v_stored) x(id)) s on s.id = v_ids[i.ord]
     -- in the order of keys, as they were written above
-    order by holdfast.part_of(v_ids[i.ord]), coalesce(i.item ->> 'queue', 'default') collate "C", i.item ->> 'kind' collate "C",
+    order by array_position(names, coalesce(i.item ->> 'queue', 'default')), i.item ->> 'kind' collate "C",
              i.item ->> 'key' collate "C", i.ord
   loop
     id := missing.id;
@@ -261,7 +305,7 @@ begin
     if not missing.stored then
       if missing.rival is null or missing.rival = missing.id then
         select a.id, a.created into id, created
-        from holdfast.enqueue_again(missing.item, missing.id, v_now, repeat) a;
+        from holdfast.enqueue_again(missing.item, missing.id, at, repeat, in_order) a;
       else
         id := missing.rival;
         created := false;
@@ -271,7 +315,7 @@ begin
       end if;
     end if;
     behind := null;
-    if created and (batch.lanes or cardinality(v_limited) > 0 or not missing.stored) then
+    if created and (v_lanes or cardinality(v_limited) > 0 or not missing.stored) then
       select a.behind, v_runs || case when a.runs then a.behind end into behind, v_runs from holdfast.ahead(array[id], v_limited, v_helds) a;
     end if;
     v_ids[missing.ord] := id;
@@ -280,9 +324,40 @@ begin
   end loop;
   return query
     select n.ord, v_ids[n.ord], v_rivals[n.ord] is null, v_rivals[n.ord], v_behind[n.ord], h.worker, h.since
-    from generate_series(1, batch.jobs::integer) n(ord)
+    from generate_series(1, enqueue_any.jobs::integer) n(ord)
     left join holdfast.holders(v_runs) h on h.id = v_behind[n.ord]
     order by n.ord;
+end
+$$;
+
+-- lock_rivals: lock the waiting jobs that an enqueue may change because they have its keys, or its ids: in the order of
+-- ids, as everybody does. What runs is nobody's to wait for.
+create or replace function holdfast.lock_rivals(items jsonb, ids uuid[], by_id boolean)
+returns void
+language plpgsql
+as $$
+begin
+  if not by_id and not items @? '$[*].on_conflict ? (@ == "replace" || @ == "after")' then
+    return;
+  end if;
+  perform from (
+    select distinct f.part, f.id
+    from jsonb_array_elements(items) with ordinality as i(item, ord)
+    cross join lateral (
+      select x.part, x.id
+      from holdfast.job x
+      where i.item ->> 'on_conflict' in ('replace', 'after')
+        and x.part = holdfast.part_of(ids[i.ord]) and x.queue = coalesce(i.item ->> 'queue', 'default')
+        and x.kind = i.item ->> 'kind' and x.key = i.item ->> 'key' and x.token is null
+      union all
+      select x.part, x.id
+      from holdfast.job x
+      where by_id and x.part = holdfast.part_of(ids[i.ord]) and x.id = ids[i.ord]
+    ) f
+    order by f.id
+  ) r
+  cross join lateral (
+    select from holdfast.job j where j.part = r.part and j.id = r.id and (by_id or j.token is null) for update) j;
 end
 $$;
 
@@ -868,9 +943,10 @@ end
 $$;
 
 -- enqueue_again: the careful way for one item that a plain insert did not store: a repeat of itself,
--- or a key that is taken.
+-- or a key that is taken. in_order: it may change jobs that the caller has locked, and no others, and take no key
+-- that is free: others may be waiting for what the caller took after it. Raises HFAGN.
 create or replace function holdfast.enqueue_again(
-  item jsonb, wanted uuid, at timestamptz, repeat boolean, out id uuid, out created boolean)
+  item jsonb, wanted uuid, at timestamptz, repeat boolean, in_order boolean, out id uuid, out created boolean)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -891,6 +967,9 @@ begin
   v_ready := g.run_at <= at;
 
   for turn in 1 .. 10 loop
+    if in_order then
+      perform holdfast.own_or_again(v_part, wanted);
+    end if;
     -- The repeat has to write: on a primary that has lost its standby a mere look would be confirmed
     -- although the job is about to vanish.
     update holdfast.job j set queue = j.queue
@@ -910,7 +989,14 @@ begin
     from holdfast.job j
     where j.part = v_part and j.queue = g.queue and j.kind = g.kind and j.key = g.key and not j.follow;
 
-    if not found then
+    if in_order then
+      if not found then
+        raise exception using errcode = 'HFAGN', message = 'a key became free';
+      elsif rival.token is null and v_policy <> 'skip' then
+        perform holdfast.own_or_again(v_part, rival.id);
+      end if;
+    end if;
+    if rival.id is null then
       insert into holdfast.job (
         part, id, queue, kind, priority, run_at, created_at, max_attempts, lease_for, key, lane, tenant,
         subject, headers, payload, by_kind, lane_seq, pos)
@@ -967,35 +1053,59 @@ begin
       return;
     else
       -- It runs now. One follow-up waits for its end; a later one joins it, or takes its place.
+      select j.id into id
+      from holdfast.job j
+      where j.part = v_part and j.queue = g.queue and j.kind = g.kind and j.key = g.key and j.follow;
+      if found then
+        if in_order then
+          perform holdfast.own_or_again(v_part, id);
+        end if;
+        perform from holdfast.job j where j.part = v_part and j.id = enqueue_again.id and j.follow for update;
+        continue when not found;
+        if v_policy = 'replace' then
+          update holdfast.job j
+          set payload = g.payload, headers = g.headers, priority = g.priority, run_at = g.run_at, subject = g.subject
+          where j.part = v_part and j.id = enqueue_again.id;
+        end if;
+        created := false;
+        return;
+      end if;
       insert into holdfast.job (
         part, id, queue, kind, priority, run_at, created_at, max_attempts, lease_for, key, lane, tenant,
         subject, headers, payload, by_kind, follow, blocked, pos)
       values (
         v_part, wanted, g.queue, g.kind, g.priority, g.run_at, at, g.max_attempts, g.lease_for, g.key, g.lane, g.tenant,
         g.subject, g.headers, g.payload, g.by_kind, true, true, null)
-      on conflict (part, queue, kind, key, follow) where key is not null
-      do update set payload = excluded.payload, headers = excluded.headers, priority = excluded.priority,
-                    run_at = excluded.run_at, subject = excluded.subject
-      where v_policy = 'replace'
+      on conflict do nothing
       returning id into id;
-      if not found then
-        select j.id into id
-        from holdfast.job j
-        where j.part = v_part and j.queue = g.queue and j.kind = g.kind and j.key = g.key and j.follow;
-        continue when not found;
-      end if;
-      created := id = wanted;
-      if created then
+      if found then
+        created := true;
         insert into holdfast.tally (part, queue, kind, queued, enqueued) values (v_part, g.queue, g.kind, 1, 1);
         perform holdfast.note_enqueued(v_part, id, g.queue, g.kind, at);
+        return;
+      elsif in_order then
+        raise exception using errcode = 'HFAGN', message = 'somebody else was first to follow';
       end if;
-      return;
     end if;
   end loop;
   raise exception using
     errcode = 'serialization_failure',
     message = format('key %L of kind %L changed hands too often to be enqueued', g.key, g.kind),
     hint = 'Repeat the transaction.';
+end
+$$;
+
+-- own_or_again: lock a job without waiting; raise HFAGN if it is somebody else's.
+create or replace function holdfast.own_or_again(part smallint, id uuid)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  perform from holdfast.job j where j.part = own_or_again.part and j.id = own_or_again.id for update skip locked;
+  if not found and exists (select from holdfast.job j where j.part = own_or_again.part and j.id = own_or_again.id) then
+    raise exception using errcode = 'HFAGN', message = 'somebody else is at a job that has the key';
+  end if;
 end
 $$;
 

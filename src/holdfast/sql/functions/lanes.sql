@@ -204,6 +204,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 begin
+  lock table holdfast.job in row exclusive mode;   -- before the lanes, which move when their queue is fanned out
   insert into holdfast.lane (part, queue, name)
   select lock_lanes.part, lock_lanes.queue, n.name
   from unnest(names) n(name)
@@ -366,35 +367,39 @@ begin
 end
 $$;
 
--- unfollow: jobs with these keys have left; where a follow-up waits, it takes the place. Parallel arrays.
+-- unfollow: jobs with these keys have left; where a follow-up waits, it takes the place. Parallel arrays. A hint, as
+-- unblock is: the caller holds jobs already, and the follow-up may have any id, so one that somebody else is at is
+-- left to the sweep. To wait for it could be to wait for somebody who waits for the caller.
 create or replace function holdfast.unfollow(part smallint, queues text[], kinds text[], keys text[], at timestamptz)
 returns integer
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
+  v_ids   uuid[];
   v_ready integer;
 begin
-  -- As everybody who waits for jobs: in the order of their ids.
-  perform from (
-    select x.part, x.id
+  v_ids := array(
+    select f.id
     from unnest(queues, kinds, keys) u(queue, kind, key)
-    join holdfast.job x on x.part = unfollow.part and x.queue = u.queue and x.kind = u.kind and x.key = u.key and x.follow
-    order by x.id
-  ) f
-  cross join lateral (select from holdfast.job x where x.part = f.part and x.id = f.id for update) l;
-  if not found then
+    cross join lateral (
+      select x.id
+      from holdfast.job x
+      where x.part = unfollow.part and x.queue = u.queue and x.kind = u.kind and x.key = u.key and x.follow
+      for update skip locked
+    ) f);
+  if cardinality(v_ids) = 0 then
     return 0;
   end if;
   update holdfast.job j
   set follow = false, blocked = false,
       lane_seq = case when j.lane is not null and j.run_at <= at then nextval('holdfast.pos') end,
       pos = case when j.run_at <= at then nextval('holdfast.pos') end
-  from unnest(queues, kinds, keys) u(queue, kind, key)
-  where j.part = unfollow.part and j.queue = u.queue and j.kind = u.kind and j.key = u.key and j.follow
+  from unnest(v_ids) u(id)
+  where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.follow
     and not exists (
       select from holdfast.job h
-      where h.part = unfollow.part and h.queue = u.queue and h.kind = u.kind and h.key = u.key and not h.follow);
+      where h.part = unfollow.part and h.queue = j.queue and h.kind = j.kind and h.key = j.key and not h.follow);
   get diagnostics v_ready = row_count;
   if v_ready > 0 then
     perform holdfast.wake(queues, v_ready);

@@ -29,21 +29,22 @@ as $$
 declare
   v_now    constant timestamptz := holdfast.clock();
   v_done   uuid[] := '{}';
+  v_locked uuid[];
   v_some   uuid[];
   v_told   text[];
   v_all    text[] := '{}';
   v_part   smallint;
 begin
-  perform holdfast.lock_jobs(stored);
+  v_locked := holdfast.lock_jobs(stored);
   perform holdfast.lock_ledger(array(
     select j.token
-    from unnest(stored) u(id)
+    from unnest(v_locked) u(id)
     join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
     where j.token is not null));
-  for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
+  for v_part in select distinct holdfast.part_of(i) from unnest(v_locked) i order by 1 loop
     select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null) into v_some, v_told
-    from holdfast.end_cancelled(v_part, stored, array_fill(null::uuid, array[cardinality(stored)]),
-      array_fill(coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor), array[cardinality(stored)]), 'cancelled', v_now, cancelled.actor) c;
+    from holdfast.end_cancelled(v_part, v_locked, array_fill(null::uuid, array[cardinality(v_locked)]),
+      array_fill(coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor), array[cardinality(v_locked)]), 'cancelled', v_now, cancelled.actor) c;
     v_done := v_done || v_some;
     v_all := v_all || v_told;
   end loop;
@@ -95,31 +96,41 @@ as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.clock();
+  v_parts  constant smallint[] := array(select distinct holdfast.part_of(i) from unnest(ids) i);
   v_done   uuid[] := '{}';
   v_places bigint[];
-  v_part   smallint;
+  v_name   text;
   back     record;
 begin
   -- Written in the order of keys, as by an enqueue, but placed in the order in which they ended. Places are drawn
   -- under the table's lock: floors rely on it. From here on no queue's fanout changes.
   lock table holdfast.job in row exclusive mode;
-  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
-    perform from holdfast.ended e where e.part = v_part and e.id = any(ids) order by e.id for update;
+  perform holdfast.lock_ended(ids);
+  for v_name in
+    select q.queue
+    from (select distinct e.queue from holdfast.ended e where e.part = any(v_parts) and e.id = any(ids)) q
+    order by holdfast.queue_part(q.queue), q.queue collate "C"
+  loop
     v_places := array(
-      select nextval('holdfast.pos') from holdfast.ended e where e.part = v_part and e.id = any(ids));
+      select nextval('holdfast.pos') from holdfast.ended e where e.part = any(v_parts) and e.id = any(ids) and e.queue = v_name);
     with ended as materialized (
       select e.*, row_number() over (order by e.ended_at, e.id) as nth, e.tableoid as in_table, e.ctid as in_row, h.part as home, holdfast.free_id(e.id, h.part) as new_id,
              q.fair, q.by_kind, l.halted_by = e.id as halts,
              case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
       from (
-        select distinct on (x.id) x.*, x.tableoid, x.ctid
-        from holdfast.ended x
-        where x.part = v_part and x.id = any(ids) and (not as_before or x.state = 'cancelled')
+        select distinct on (x.id) x.*
+        from (
+          select y.*, y.tableoid, y.ctid
+          from holdfast.ended y
+          where y.part = any(v_parts) and y.id = any(ids) and (not as_before or y.state = 'cancelled')
+          for update skip locked   -- they are locked, except what came meanwhile
+        ) x
         order by x.id, x.state = 'dead' desc, x.ended_at desc
       ) e
       left join holdfast.queue q on q.name = e.queue
       cross join lateral (select holdfast.home(e.queue, coalesce(q.fanout, 1), e.lane, e.key, e.id) as part) h
       left join holdfast.lane l on l.part = h.part and l.queue = e.queue and l.name = e.lane
+      where e.queue = v_name
     ), queued as (
       insert into holdfast.job (
         part, id, queue, kind, priority, attempt, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
@@ -141,7 +152,7 @@ begin
              case when e.due <= v_now then v_places[e.nth] end
       from ended e
       where e.home is not null
-      order by e.queue collate "C", e.kind collate "C", e.key collate "C", e.nth
+      order by e.kind collate "C", e.key collate "C", e.nth
       on conflict do nothing
       returning id
     ), back as materialized (
@@ -159,14 +170,14 @@ begin
       group by x.part, x.queue, x.kind
     ), grouped as (
       insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
-      select v_part, b.fingerprint, b.kind, b.queue, -count(*)
+      select b.part, b.fingerprint, b.kind, b.queue, -count(*)
       from back b
       where b.state = 'dead'
-      group by b.fingerprint, b.kind, b.queue
+      group by b.part, b.fingerprint, b.kind, b.queue
     ), gone as (
       delete from holdfast.ended e
       using back b
-      where e.part = v_part and e.id = b.id and e.tableoid = b.in_table and e.ctid = b.in_row
+      where e.part = any(array[b.part]) and e.id = b.id and e.tableoid = b.in_table and e.ctid = b.in_row
     ), told as (
       select holdfast.note_jobs(case when as_before then 'undone' else 'retried' end, b.home, array_agg(b.new_id), array_agg(b.queue),
         array_agg(b.kind), 'queued', revive.actor, revive.reason, v_now,
@@ -203,6 +214,7 @@ declare
   v_now    constant timestamptz := holdfast.clock();
   v_stored constant uuid[] := holdfast.located(ids);
   v_field  text;
+  v_locked uuid[];
   v_done   uuid[] := '{}';
   v_run_at timestamptz;
   v_part   smallint;
@@ -222,7 +234,8 @@ begin
   from (select distinct j.queue from unnest(v_stored) i(id) cross join lateral holdfast.get(i.id) j) q;
   v_run_at := (changes ->> 'run_at')::timestamptz;
 
-  perform holdfast.lock_jobs(v_stored);
+  v_locked := holdfast.lock_jobs(v_stored);
+  perform holdfast.lock_ended(v_stored);
   for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
     with edited as (
       update holdfast.job j
@@ -249,7 +262,7 @@ begin
       from (
         select x.id, coalesce(v_run_at, x.run_at) as run_at, holdfast.kept_of(to_jsonb(x), changes) as was
         from holdfast.job x
-        where x.part = v_part and x.id = any(v_stored)
+        where x.part = v_part and x.id = any(v_locked)
       ) d
       where j.part = v_part and j.id = d.id and j.token is null
       returning j.id, j.queue, j.kind, j.lane, d.was
@@ -277,9 +290,13 @@ begin
           lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else d.lease_for end,
           reason       = coalesce(edit.reason, 'edited by ' || edit.actor, d.reason)
       from (
-        select distinct on (x.id) x.id, x.ctid as in_row, holdfast.kept_of(to_jsonb(x), changes) as was
-        from holdfast.dead x
-        where x.part = v_part and x.id = any(v_stored)
+        select distinct on (x.id) x.id, x.in_row, holdfast.kept_of(to_jsonb(x), changes) as was
+        from (
+          select y.*, y.ctid as in_row
+          from holdfast.dead y
+          where y.part = v_part and y.id = any(v_stored)
+          for update skip locked
+        ) x
         order by x.id, x.ended_at desc
       ) o
       where d.part = v_part and d.id = o.id and d.ctid = o.in_row
@@ -333,43 +350,43 @@ declare
   v_kind   text;
   v_from   text;
   v_state  text;
+  v_places bigint[];
+  v_locked uuid[];
   job      holdfast.job;
   dead     record;
   these    record;
 begin
-  lock table holdfast.job in row exclusive mode;   -- from here on the target's fanout does not change
+  v_locked := holdfast.lock_jobs(stored);   -- and the table: from here on the target's fanout does not change
+  perform holdfast.lock_ended(stored);
   select q.* into v_target from holdfast.queue q where q.name = moved.queue;
   if v_target.adopted is not null then
     perform holdfast.refuse_adopted(queue);
   end if;
-  for these in select distinct u.id from unnest(stored) u(id) order by u.id loop
+  -- Written in the order of keys, as by an enqueue, but placed in the order of their ids.
+  v_places := array(select nextval('holdfast.pos') from unnest(stored));
+  for these in
+    select o.id, o.nth
+    from (select d.id, row_number() over (order by d.id) as nth from (select distinct u.id from unnest(stored) u(id)) d) o
+    left join lateral (
+      select x.kind, x.key from holdfast.job x where x.part = holdfast.part_of(o.id) and x.id = o.id limit 1) j on true
+    order by j.kind collate "C", j.key collate "C", o.id
+  loop
     v_moved := null;
     v_part := holdfast.part_of(these.id);
     select j.* into job from holdfast.job j
-    where j.part = v_part and j.id = these.id and j.token is null and j.queue <> moved.queue for update;
+    where j.part = v_part and j.id = these.id and j.id = any(v_locked) and j.token is null and j.queue <> moved.queue;
     if found then
       v_to := holdfast.home(moved.queue, coalesce(v_target.fanout, 1), job.lane, job.key, these.id);
       continue when v_to is null;   -- it has a key and a lane, and the queue is fanned out
       v_new := holdfast.free_id(these.id, v_to);
-      -- deleted first: in a queue of the same part the id stays as it is
       begin
-        delete from holdfast.job j where j.part = v_part and j.id = these.id;
-        insert into holdfast.job (
-          part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
-          lease_for, error, reason, headers, payload, by_kind, attempts_before, lane_seq, pos)
-        values (
-          v_to, v_new, moved.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
-          job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when v_target.fair then '' end), job.subject,
-          job.lease_for, job.error, coalesce(moved.reason, 'moved by ' || moved.actor, job.reason), job.headers, job.payload,
-          coalesce(v_target.by_kind, false), job.attempts_before,
-          case when job.lane is not null and job.run_at <= v_now then nextval('holdfast.pos') end,
-          case when job.run_at <= v_now then nextval('holdfast.pos') end);
+        perform holdfast.put_into(job, v_target, moved.queue, v_to, v_new, v_places[these.nth], coalesce(moved.reason, 'moved by ' || moved.actor), v_now);
         v_moved := true;
         v_kind := job.kind;
         v_from := job.queue;
         v_state := 'queued';
-      exception when unique_violation then
-        v_moved := false;   -- a live job there has the same key
+      exception when unique_violation or lock_not_available then
+        v_moved := false;   -- a live job there has the same key, or is about to
       end;
       if v_moved then
         insert into holdfast.tally (part, queue, kind, queued)
@@ -386,7 +403,7 @@ begin
       -- of an id that died more than once, the last
       select d.queue, d.kind, d.fingerprint, d.lane, d.key, d.ctid as in_row into dead from holdfast.dead d
       where d.part = v_part and d.id = these.id and d.queue <> moved.queue
-      order by d.ended_at desc limit 1 for update;
+      order by d.ended_at desc limit 1 for update skip locked;
       if found then
         v_to := holdfast.home(moved.queue, coalesce(v_target.fanout, 1), dead.lane, dead.key, these.id);
         continue when v_to is null;
@@ -417,6 +434,31 @@ begin
 end
 $$;
 
+-- put_into: take a waiting job out of its queue and put it into another. Whoever is about to take its key there is not
+-- waited for: the job's own key is held by then, out of order.
+create or replace function holdfast.put_into(
+  job holdfast.job, target holdfast.queue, queue text, part smallint, id uuid, place bigint, reason text, at timestamptz)
+returns void
+language plpgsql
+set lock_timeout = '50ms'
+as $$
+#variable_conflict use_column
+begin
+  -- deleted first: in a queue of the same part the id stays as it is
+  delete from holdfast.job j where j.part = job.part and j.id = job.id;
+  insert into holdfast.job (
+    part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
+    lease_for, error, reason, headers, payload, by_kind, attempts_before, lane_seq, pos)
+  values (
+    put_into.part, put_into.id, put_into.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
+    job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when target.fair then '' end), job.subject,
+    job.lease_for, job.error, coalesce(put_into.reason, job.reason), job.headers, job.payload,
+    coalesce(target.by_kind, false), job.attempts_before,
+    case when job.lane is not null and job.run_at <= put_into.at then place end,
+    case when job.run_at <= put_into.at then place end);
+end
+$$;
+
 -- archive: put ended jobs away; they are kept until purged and can still be retried.
 create or replace function holdfast.archive(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
@@ -444,11 +486,18 @@ declare
   v_part   smallint;
   these    record;
 begin
+  perform holdfast.lock_ended(stored);
   for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
     -- deleted and inserted, not updated: whoever waits for the row must find it gone, not moved
     with removed as (
       delete from holdfast.ended e
-      where e.part = v_part and e.id = any(stored) and e.state <> 'archived'
+      using (
+        select x.tableoid as in_table, x.ctid as in_row, x.part, x.id
+        from holdfast.ended x
+        where x.part = v_part and x.id = any(stored) and x.state <> 'archived'
+        for update skip locked   -- they are locked, except what came meanwhile
+      ) l
+      where e.part = any(array[l.part]) and e.id = l.id and e.tableoid = l.in_table and e.ctid = l.in_row
       returning e.*
     ), put_away as (
       insert into holdfast.archive (
@@ -507,18 +556,26 @@ as $$
 declare
   v_now    constant timestamptz := holdfast.clock();
   v_done   uuid[] := '{}';
+  v_locked uuid[];
   v_part   smallint;
   gone     record;
 begin
-  perform holdfast.lock_jobs(stored);
+  v_locked := holdfast.lock_jobs(stored);
+  perform holdfast.lock_ended(stored);
   for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
     with waiting as (
       delete from holdfast.job j
-      where j.part = v_part and j.id = any(stored) and j.token is null
+      where j.part = v_part and j.id = any(v_locked) and j.token is null
       returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state
     ), ended as (
       delete from holdfast.ended e
-      where e.part = v_part and e.id = any(stored)
+      using (
+        select x.tableoid as in_table, x.ctid as in_row, x.part, x.id
+        from holdfast.ended x
+        where x.part = v_part and x.id = any(stored)
+        for update skip locked
+      ) l
+      where e.part = any(array[l.part]) and e.id = l.id and e.tableoid = l.in_table and e.ctid = l.in_row
       returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state, e.fingerprint
     ), removed as (
       select w.* from waiting w union all select e.id, e.queue, e.kind, e.key, e.lane, e.state from ended e
@@ -638,15 +695,38 @@ as $$
 $$;
 
 -- lock_jobs: lock live jobs, everywhere in the order of their ids, so that calls that share jobs wait for
--- each other and do not deadlock.
+-- each other and do not deadlock. The table first, as whoever writes them needs it: who held a job and had yet to ask for
+-- it could meet a queue that is being fanned out. Answers which: a job that came meanwhile is not among them, and is
+-- not to be changed by who changes jobs whatever their token.
 create or replace function holdfast.lock_jobs(ids uuid[])
+returns uuid[]
+language plpgsql
+as $$
+begin
+  lock table holdfast.job in row exclusive mode;
+  return array(
+    select u.id
+    from (select distinct x.id from unnest(ids) x(id) order by x.id) u
+    cross join lateral (
+      select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update) j);
+end
+$$;
+
+-- lock_ended: the same for jobs that ended, after live ones. One that was waited for may be in another table by then:
+-- who changes them takes what nobody else has.
+create or replace function holdfast.lock_ended(ids uuid[])
 returns void
 language plpgsql
 as $$
 begin
-  perform from (select distinct x.id from unnest(ids) x(id) order by x.id) u
+  perform from (
+    select distinct e.part, e.id
+    from unnest(ids) u(id)
+    cross join lateral (select x.part, x.id from holdfast.ended x where x.part = holdfast.part_of(u.id) and x.id = u.id) e
+    order by e.id
+  ) u
   cross join lateral (
-    select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update) j;
+    select from holdfast.ended x where x.part = u.part and x.id = u.id for update) x;
 end
 $$;
 

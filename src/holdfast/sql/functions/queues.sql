@@ -26,6 +26,8 @@ begin
   if settings ? 'fanout' and (settings ->> 'fanout') is distinct from coalesce((
        select q.fanout::text from holdfast.queue q where q.name = queue_set.queue), '1') then
     perform holdfast.still_jobs(queue);   -- before the queue's row, as everybody does
+  elsif settings ?| '{limit,fair,by_kind}' then
+    lock table holdfast.job in row exclusive mode;   -- likewise: its rows may have to follow
   end if;
   -- Made or marked as somebody's in one statement: what nobody set up may be forgotten at any moment.
   insert into holdfast.queue as q (name, set_at) values (queue_set.queue, holdfast.now())
@@ -135,27 +137,29 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  q holdfast.queue;
+  q     holdfast.queue;
+  v_ids uuid[];
 begin
   select x.* into q from holdfast.queue x where x.name = apply_settings.queue;
   if not (q.by_kind or q.fair or q.lease_limit is not null) then
     return;
   end if;
-  -- As everybody who waits for jobs: in the order of their ids.
-  perform from holdfast.job j
-  where j.queue = q.name
-    and (q.by_kind and not j.by_kind or q.fair and j.tenant is null or q.lease_limit is not null and j.token is not null and j.held is null)
-  order by j.id
-  for update;
-  if q.by_kind then
-    update holdfast.job j set by_kind = true where j.queue = q.name and not j.by_kind;
-  end if;
-  if q.fair then
-    update holdfast.job j set tenant = '' where j.queue = q.name and j.tenant is null;
-  end if;
-  if q.lease_limit is not null then
-    update holdfast.job j set held = true where j.queue = q.name and j.token is not null and j.held is null;
-  end if;
+  lock table holdfast.job in row exclusive mode;
+  -- As everybody who waits for jobs: in the order of their ids, and no others afterwards. What was claimed meanwhile is
+  -- found when the settings are applied once more.
+  v_ids := array(
+    select j.id
+    from holdfast.job j
+    where j.queue = q.name
+      and (q.by_kind and not j.by_kind or q.fair and j.tenant is null or q.lease_limit is not null and j.token is not null and j.held is null)
+    order by j.id
+    for update);
+  update holdfast.job j
+  set by_kind = q.by_kind or j.by_kind,
+      tenant = case when q.fair then coalesce(j.tenant, '') else j.tenant end,
+      held = case when q.lease_limit is not null and j.token is not null then true else j.held end
+  from unnest(v_ids) u(id)
+  where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.queue = q.name;
 end
 $$;
 

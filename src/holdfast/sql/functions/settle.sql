@@ -309,6 +309,9 @@ begin
   into stops
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'cancel';
   if num_nonnulls(acks.ids, keeps.ids, nacks.ids, frees.ids, stops.ids) > 1 then
+    if frees.ids is not null then
+      perform pg_advisory_xact_lock_shared(4915, 1);   -- as a release does, before the jobs
+    end if;
     perform holdfast.lock_jobs(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids);
     perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens);
   end if;

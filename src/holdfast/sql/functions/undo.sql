@@ -109,14 +109,15 @@ declare
   v_now  constant timestamptz := holdfast.clock();
   v_back bigint := 0;
   v_part smallint;
+  v_held uuid[];
   gone   record;
 begin
-  perform holdfast.lock_jobs(ids);
+  v_held := holdfast.lock_jobs(ids);
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     with removed as (
       delete from holdfast.job j
       using (select holdfast.part_of(x.id) as part, x.id, x.state, x.ending from unnest(ids, states, endings) x(id, state, ending)) u
-      where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.attempt = 0
+      where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.id = any(v_held) and j.token is null and j.attempt = 0
       returning j.*, u.state, u.ending
     ), ended as (
       insert into holdfast.ended (
@@ -182,11 +183,17 @@ declare
   v_part smallint;
   v_ids  uuid[];
 begin
+  perform holdfast.lock_ended(ids);
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
     with removed as (
       delete from holdfast.archive e
-      using (select holdfast.part_of(x.id) as part, x.id, x.state from unnest(ids, states) x(id, state)) u
-      where u.part = v_part and e.part = any(array[u.part]) and e.id = u.id
+      using (
+        select x.ctid as in_row, x.part, x.id, u.state
+        from unnest(ids, states) u(id, state)
+        join holdfast.archive x on x.part = v_part and x.id = u.id and x.part = holdfast.part_of(u.id)
+        for update of x skip locked
+      ) u
+      where e.part = any(array[u.part]) and e.id = u.id and e.ctid = u.in_row
       returning e.*, u.state as was
     ), ended as (
       insert into holdfast.ended (

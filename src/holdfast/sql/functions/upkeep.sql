@@ -445,16 +445,21 @@ begin
 end
 $$;
 
+-- sweep_follows: follow-ups whose job is gone take its place. Waits for nobody who is about to take a key, for it holds
+-- the follow-up by then: the next turn comes.
 create or replace function holdfast.sweep_follows()
 returns integer
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+set lock_timeout = '10ms'
 as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.clock();
   v_woken  integer := 0;
+  v_one    integer;
+  v_alone  boolean;
   these    record;
 begin
   for these in
@@ -469,11 +474,22 @@ begin
     ) f
     group by f.part
   loop
+    v_alone := false;
     begin
-      v_woken := v_woken + holdfast.unfollow(these.part, these.queues, these.kinds, these.keys, v_now);
-    exception when unique_violation then
-      null;   -- a new job with the key came first: the follow-up waits for that one
+      v_one := holdfast.unfollow(these.part, these.queues, these.kinds, these.keys, v_now);
+      v_woken := v_woken + v_one;
+    exception when unique_violation or lock_not_available then
+      v_alone := true;   -- a new job with one of the keys came first, or is coming
     end;
+    continue when not v_alone;
+    for nth in 1 .. cardinality(these.keys) loop
+      begin
+        v_one := holdfast.unfollow(these.part, these.queues[nth : nth], these.kinds[nth : nth], these.keys[nth : nth], v_now);
+        v_woken := v_woken + v_one;
+      exception when unique_violation or lock_not_available then
+        null;   -- the follow-up waits for that one
+      end;
+    end loop;
   end loop;
   return v_woken;
 end
@@ -1007,8 +1023,11 @@ begin
         execute format('alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
           book.name, v_page, (v_today + ahead)::text || ' 00:00+00', (v_today + ahead + 1)::text || ' 00:00+00');
         v_done := v_done + 1;
-      exception when lock_not_available or check_violation or duplicate_table then
-        null;   -- busy: there is time till tomorrow
+      exception
+        when check_violation or duplicate_table then
+          null;
+        when lock_not_available then
+          return v_done;   -- busy, and there is time till tomorrow: what is locked by now must not be held any longer
       end;
     end loop;
     for page in
@@ -1022,7 +1041,7 @@ begin
         execute format('drop table holdfast.%I', page.relname);
         v_done := v_done + 1;
       exception when lock_not_available then
-        null;
+        return v_done;
       end;
     end loop;
   end loop;
