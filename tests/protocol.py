@@ -43,6 +43,7 @@ delete from holdfast.tally;
 delete from holdfast.total;
 delete from holdfast.floor;
 delete from holdfast.waiter;
+delete from holdfast.watched;
 delete from holdfast.leaving;
 delete from holdfast.bell;
 delete from holdfast.redo;

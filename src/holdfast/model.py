@@ -462,6 +462,28 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """A queue (None: every one) whose every event is noted until then.
+
+    It has been without a break since `since`, when the log had come to `place`.
+    """
+
+    queue: str | None
+    since: datetime
+    place: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """Where the activity log begins and ends, and which open transactions may write to it."""
+
+    first: int | None
+    last: int
+    writers: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Strike:
     """A rule by which jobs do not run: those of its queue and kind whose payload contains its own.
 

@@ -52,6 +52,7 @@ from holdfast.model import (
     Lane,
     LaneReleased,
     Lease,
+    LogState,
     Mute,
     NewJob,
     NewSchedule,
@@ -71,6 +72,7 @@ from holdfast.model import (
     System,
     Tended,
     Ticket,
+    Watched,
     Webhook,
     WorkerRow,
 )
@@ -1240,6 +1242,42 @@ class AsyncClient:
         rows = await self._door.run(Call("activity", sql, parameters, reads=True))
         events = [Event(*row[:-1]) for row in rows if row[0] is not None]
         return Activity(events, rows[0][-1] if rows else None)
+
+    async def watch(
+        self, queues: Sequence[str] | None = None, *, lasts: Duration = 30.0
+    ) -> list[Watched]:
+        """Have every event of these queues noted for so long; None is every queue.
+
+        Said again before the time is up, nothing is left out in between.
+        """
+        sql = (
+            "select queue, since, place, until "
+            "from holdfast.watch(queues => %s::text[], lasts => %s::interval)"
+        )
+        names = None if queues is None else [*queues]
+        rows = await self._door.run(Call("watch", sql, [names, wire.interval(lasts)]))
+        return [Watched(*row) for row in rows]
+
+    async def tail(
+        self, after: int, *, missing: Sequence[tuple[int, int]] = (), limit: int = 1000
+    ) -> list[Event]:
+        """Return events behind a place in the log, and at places that were `missing`, in order.
+
+        A place is missing while its transaction is open, and for ever if that was rolled back.
+        """
+        sql = (
+            f"select {wire.columns(Event)} from holdfast.tail(after => %s::bigint, "
+            "missing_from => %s::bigint[], missing_to => %s::bigint[], max_events => %s::int)"
+        )
+        first, last = [one for one, _ in missing], [one for _, one in missing]
+        rows = await self._door.run(Call("tail", sql, [after, first, last, limit], reads=True))
+        return [Event(*row) for row in rows]
+
+    async def log_state(self) -> LogState:
+        """Return where the activity log begins and ends, and who is writing to it."""
+        sql = "select first, last, writers from holdfast.log_state()"
+        [row] = await self._door.run(Call("log_state", sql, [], reads=True))
+        return LogState(*row)
 
     async def series(
         self,

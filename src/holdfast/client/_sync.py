@@ -49,6 +49,7 @@ from holdfast.model import (
     Lane,
     LaneReleased,
     Lease,
+    LogState,
     Mute,
     NewJob,
     NewSchedule,
@@ -68,6 +69,7 @@ from holdfast.model import (
     System,
     Tended,
     Ticket,
+    Watched,
     Webhook,
     WorkerRow,
 )
@@ -1221,6 +1223,42 @@ class Client:
         rows = self._door.run(Call("activity", sql, parameters, reads=True))
         events = [Event(*row[:-1]) for row in rows if row[0] is not None]
         return Activity(events, rows[0][-1] if rows else None)
+
+    def watch(
+        self, queues: Sequence[str] | None = None, *, lasts: Duration = 30.0
+    ) -> list[Watched]:
+        """Have every event of these queues noted for so long; None is every queue.
+
+        Said again before the time is up, nothing is left out in between.
+        """
+        sql = (
+            "select queue, since, place, until "
+            "from holdfast.watch(queues => %s::text[], lasts => %s::interval)"
+        )
+        names = None if queues is None else [*queues]
+        rows = self._door.run(Call("watch", sql, [names, wire.interval(lasts)]))
+        return [Watched(*row) for row in rows]
+
+    def tail(
+        self, after: int, *, missing: Sequence[tuple[int, int]] = (), limit: int = 1000
+    ) -> list[Event]:
+        """Return events behind a place in the log, and at places that were `missing`, in order.
+
+        A place is missing while its transaction is open, and for ever if that was rolled back.
+        """
+        sql = (
+            f"select {wire.columns(Event)} from holdfast.tail(after => %s::bigint, "
+            "missing_from => %s::bigint[], missing_to => %s::bigint[], max_events => %s::int)"
+        )
+        first, last = [one for one, _ in missing], [one for _, one in missing]
+        rows = self._door.run(Call("tail", sql, [after, first, last, limit], reads=True))
+        return [Event(*row) for row in rows]
+
+    def log_state(self) -> LogState:
+        """Return where the activity log begins and ends, and who is writing to it."""
+        sql = "select first, last, writers from holdfast.log_state()"
+        [row] = self._door.run(Call("log_state", sql, [], reads=True))
+        return LogState(*row)
 
     def series(
         self,

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.model import Lease
+from holdfast.model import Event, Lease
+
+if TYPE_CHECKING:
+    from holdfast.server.redaction import Redaction
 
 encode = msgspec.json.Encoder().encode
 
@@ -46,6 +49,13 @@ def lease(held: Lease) -> dict[str, Any]:
         if isinstance(trace := held.headers.get("traceparent"), str):
             told["traceparent"] = trace
     return told
+
+
+def event(one: Event, redaction: "Redaction") -> dict[str, Any]:
+    """Return an event of the log, its place as its id, without what is redacted."""
+    told = record(one) | {"id": str(one.seq)}
+    del told["seq"]
+    return told | {"detail": redaction.detail(one.kind, told["detail"])}
 
 
 def moment(at: datetime | None) -> datetime | None:

@@ -180,10 +180,18 @@ class Nothing(Body):
 
 
 class Watch(Body):
-    """Which jobs to tell of, by their ids."""
+    """Which jobs to tell of, by their ids; and whether of all that happens, in which queue."""
 
     job: str = ""
     watch: Annotated[str, Meta(max_length=4000)] = ""
+    activity: bool = False
+    queue: Annotated[str, Meta(max_length=120)] = ""
+
+
+class Told(Body):
+    """Of which queue to tell; of all if none is named."""
+
+    queue: Annotated[str, Meta(max_length=120)] = ""
 
 
 class NewSchedule(Body):
@@ -375,6 +383,7 @@ class Asked(Body):
     start: Moment | None = field(default=None, name="from")
     end: Moment | None = field(default=None, name="until")
     cursor: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*$")] = ""
+    after: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*$")] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 

@@ -44,9 +44,6 @@ async def claim(call: Call) -> Answer:
     told: dict[str, Any] = {"leases": [answers.lease(lease) for lease in leases]}
     if not leases:
         told |= await _why_nothing(call, wanted.queues)
-    for lease in leases:
-        about = {"id": lease.id, "type": lease.kind, "consumer_id": lease.worker}
-        call.live.note(lease.queue, "dequeue", about)
     call.live.note_change()
     return Answer(told)
 
@@ -215,8 +212,6 @@ async def _ended(call: Call, settlement: Settlement, settled: Settled) -> Answer
     call.live.consumers.settled(settlement, settled)
     await _raise_if_lost(call, settled)
     call.live.note_change()
-    event = type(settlement).__name__.lower()
-    call.live.note(None, event, {"id": settled.id, "outcome": settled.outcome})
     if settled.outcome in ("done", "already") and isinstance(settlement, Ack):
         told: dict[str, Any] = {"id": settled.id, "state": "done"}
     else:

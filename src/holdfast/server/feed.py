@@ -21,6 +21,7 @@ from holdfast.model import Anomaly, Job, Operation, Queue
 from holdfast.server import answers
 from holdfast.server.access import User
 from holdfast.server.bells import rung
+from holdfast.server.lives import PLAIN, Lives, Seat
 from holdfast.server.problems import SOON, Problem
 
 if TYPE_CHECKING:
@@ -40,9 +41,8 @@ TOGETHER = 32
 # A tick stays below two kilobytes.
 TICK = 2000
 WATCHED = 100
-# Events of single jobs between two looks; beyond, only their number is told.
-SAID = 100
-PLAIN = "message"
+# Events of the log that are sent in one piece.
+LIVES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class Stream:
     address: str
     names: frozenset[str]
     watch: frozenset[UUID] = frozenset()
+    # Where they are in the log, if they asked for the lives of jobs.
+    seat: Seat | None = None
     seq: int = 0
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -77,6 +79,8 @@ class Stream:
             return False
         if event.queues is None:
             return self.user.queues is None
+        if event.name == PLAIN and self.seat is not None:
+            return any(map(self.seat.wants, event.queues))
         return any(self.user.sees(queue) for queue in event.queues)
 
 
@@ -100,9 +104,8 @@ class Feed:
         self._anomalies: dict[str, tuple[Any, ...]] | None = None
         self._looked_at = 0.0
         self._plain = 0
-        self._said: list[tuple[Any, Sequence[str]]] = []
-        self._dropped = 0
         self._closed = False
+        self.lives = Lives(live, framed=self._framed, mark=lambda: self._seq, tell=self._ring_all)
 
     @property
     def mode(self) -> str:
@@ -112,16 +115,7 @@ class Feed:
     def hint(self) -> None:
         """Say that something changed: look soon."""
         self._hint.set()
-
-    def say(self, document: Any, *queues: str) -> None:
-        """Tell those who speak the other dialect, with the next look; too many are dropped."""
-        if not self._plain:
-            return
-        if len(self._said) < SAID:
-            self._said.append((document, queues))
-        else:
-            self._dropped += 1
-        self._hint.set()
+        self.lives.hint()
 
     def close(self) -> None:
         """Let everybody go."""
@@ -134,7 +128,6 @@ class Feed:
             await self._someone.wait()
             self._hint.clear()
             busy = False
-            self._flush()
             with contextlib.suppress(HoldfastError):
                 busy = await self._look()
             await asyncio.sleep(QUICK)
@@ -144,10 +137,14 @@ class Feed:
     async def frames(self, stream: Stream, last_seen: str | None) -> AsyncIterator[bytes]:
         """Yield what one stream is sent, for ever; a comment when there was nothing for a while."""
         self._admit(stream)
+        seat = stream.seat
+        ring_at, _, log_at = (last_seen or "").partition("@")
         try:
+            if seat is not None:
+                await self.lives.join(seat)
             yield b"retry: 3000\n\n"
-            if not self._resume(stream, last_seen):
-                yield self._framed("resync", {}, self._seq)
+            if not self._resume(stream, ring_at):
+                yield self._framed("resync", {}, self._seq, _place(seat))
             # What is known before the greeting is compared with: nothing falls in between.
             with contextlib.suppress(HoldfastError):
                 if self._queues is None:
@@ -155,17 +152,33 @@ class Feed:
                 if self._anomalies is None:
                     self._anomalies = _marks(await self._live.reads.anomalies(limit=ANOMALIES))
             about = {"mode": self.mode, "at": datetime.now(UTC)}
-            yield self._framed("hello", about, stream.seq)
+            if seat is not None:
+                about |= self.lives.about(seat)
+            back = seat is not None and log_at.isdecimal() and len(log_at) < 19
+            place = int(log_at) if back else _place(seat)
+            yield self._framed("hello", about, stream.seq, place)
+            if seat is not None and back:
+                async for frames in self.lives.catch_up(seat, int(log_at)):
+                    yield frames
             for job in await self._jobs_of(sorted(stream.watch)):
                 self._jobs.setdefault(job.id, _facts(job))
                 if stream.user.sees(job.queue):
-                    yield self._framed("job", _job(job), stream.seq)
+                    yield self._framed("job", _job(job), stream.seq, _place(seat))
             quiet = monotonic() + PING
             while not self._closed:
                 stream.bell.clear()
                 while due := b"".join(islice(self._due(stream), TOGETHER)):
                     yield due
                     quiet = monotonic() + PING
+                if seat is not None:
+                    if self.lives.is_behind(seat):
+                        async for frames in self.lives.catch_up(seat, seat.place):
+                            yield frames
+                        continue
+                    if lives := self.lives.due(seat, LIVES):
+                        yield lives
+                        quiet = monotonic() + PING
+                        continue
                 # Events of other queues ring too; they do not make this stream less silent.
                 left = quiet - monotonic()
                 if left <= 0:
@@ -175,6 +188,8 @@ class Feed:
                 await rung(stream.bell, left)
         finally:
             self._streams.discard(stream)
+            if seat is not None:
+                self.lives.leave(seat)
             self._plain -= PLAIN in stream.names
             if not self._streams:
                 self._someone.clear()
@@ -219,26 +234,24 @@ class Feed:
         behind = stream.seq + 1 - self._ring[0].seq if self._ring else 0
         if behind < 0:
             stream.seq = self._seq
-            yield self._framed("resync", {}, self._seq)
+            yield self._framed("resync", {}, self._seq, _place(stream.seat))
             return
         for event in list(islice(self._ring, behind, None)):
             stream.seq = event.seq
             if not stream.wants(event):
                 continue
-            if stream.user.queues is None:
+            if stream.user.queues is None and stream.seat is None:
                 yield event.frame
             else:
-                seen = _seen(event.name, event.document, stream.user)
-                yield self._framed(event.name, seen, event.seq)
+                user = None if stream.user.queues is None else stream.user
+                seen = _seen(event.name, event.document, user)
+                yield self._framed(event.name, seen, event.seq, _place(stream.seat))
 
-    def _framed(self, name: str, document: Any, seq: int) -> bytes:
+    def _framed(self, name: str, document: Any, seq: int, place: int | None = None) -> bytes:
+        """Return an event as it is sent; its id says how far one is here, and in the log."""
         head = b"" if name == PLAIN else b"event: %s\n" % name.encode()
-        return b"%sid: %s-%d\ndata: %s\n\n" % (
-            head,
-            self._epoch.encode(),
-            seq,
-            answers.encode(document),
-        )
+        at = f"{self._epoch}-{seq}" + ("" if place is None else f"@{place}")
+        return b"%sid: %s\ndata: %s\n\n" % (head, at.encode(), answers.encode(document))
 
     def _publish(
         self, name: str, document: Any, queues: Sequence[str] | None, job: UUID | None = None
@@ -248,15 +261,6 @@ class Feed:
         names = None if queues is None else tuple(queues)
         self._ring.append(Event(self._seq, name, document, frame, names, job))
         self._ring_all()
-
-    def _flush(self) -> None:
-        said, self._said = self._said, []
-        for document, queues in said:
-            self._publish(PLAIN, document, queues or None)
-        if self._dropped:
-            about = {"type": "dropped", "payload": {"count": self._dropped}}
-            self._dropped = 0
-            self._publish(PLAIN, about, None)
 
     def _ring_all(self) -> None:
         for stream in self._streams:
@@ -348,6 +352,10 @@ class Feed:
 def operation(one: Operation) -> dict[str, Any]:
     """Return an operation as JSON can say it, its id as a string."""
     return answers.record(one) | {"id": str(one.id), "done": one.seen}
+
+
+def _place(seat: Seat | None) -> int | None:
+    return None if seat is None else seat.place
 
 
 def _marks(found: Sequence[Anomaly]) -> dict[str, tuple[Any, ...]]:

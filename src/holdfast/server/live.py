@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic
@@ -20,7 +20,6 @@ from holdfast.model import (
     Anomaly,
     DeadGroup,
     Depth,
-    Enqueued,
     Kind,
     Lane,
     Queue,
@@ -29,7 +28,6 @@ from holdfast.model import (
     WorkerRow,
 )
 from holdfast.server.access import Gate
-from holdfast.server.bodies import NewJob
 from holdfast.server.consumers import Consumers
 from holdfast.server.feed import Feed
 from holdfast.server.operations import Operations
@@ -138,17 +136,6 @@ class Live:
         """Let the looks of this request show what its caller wrote before."""
         _not_before.set(self._written.get(caller, 0.0))
 
-    def note_enqueued(self, stored: Iterable[tuple[Enqueued, NewJob]]) -> None:
-        """Say which jobs were stored through this server."""
-        self.feed.hint()
-        for one, said in stored:
-            if one.created:
-                self.note(said.queue, "enqueue", {"id": one.id, "type": said.kind})
-
-    def note(self, queue: str | None, event: str, about: dict[str, Any]) -> None:
-        """Say what became of one job through this server."""
-        self.feed.say({"type": event, "payload": about}, *(() if queue is None else (queue,)))
-
     async def read_only(self) -> bool:
         """Whether nothing can be changed: by setting, or since the database is a standby."""
         return self.settings.read_only or await self._slow.get("standby", self.client.read_only)
@@ -198,7 +185,7 @@ class Live:
         return await self._shared.get("anomalies", self.reads.anomalies)
 
     def _start(self) -> None:
-        loops = [self.waits.poll(), self.feed.run()]
+        loops = [self.waits.poll(), self.feed.run(), self.feed.lives.run()]
         if not self.settings.read_only:
             loops += [self.consumers.run(), self.operations.run()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]

@@ -193,7 +193,7 @@ async def series(call: Call) -> Answer:
 
 
 async def activity(call: Call) -> Answer:
-    """List what happened and what people did, the newest first."""
+    """List what happened and what people did, the newest first; behind `after`, the oldest."""
     asked: bodies.Asked = call.asked
     job = None
     if asked.job:
@@ -208,7 +208,8 @@ async def activity(call: Call) -> Answer:
         job=job,
         since=asked.start,
         until=asked.end,
-        before=int(asked.cursor) if asked.cursor else None,
+        before=int(asked.cursor) if asked.cursor and not asked.after else None,
+        after=int(asked.cursor or asked.after) if asked.after else None,
         limit=asked.limit,
     )
     last = page.searched_to
@@ -236,9 +237,7 @@ def strike(call: Call, one: Strike) -> dict[str, Any]:
 
 
 def _event(call: Call, one: Event) -> dict[str, Any]:
-    told = answers.record(one) | {"id": str(one.seq)}
-    del told["seq"]
-    return told | {"detail": call.live.redaction.detail(one.kind, told["detail"])}
+    return answers.event(one, call.live.redaction)
 
 
 def _queues_of(call: Call, queue: str) -> list[str] | None:

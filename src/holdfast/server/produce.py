@@ -25,7 +25,7 @@ async def enqueue(call: Call) -> Answer:
     wanted: bodies.NewJob = call.said
     call.user.check_queues([wanted.queue])
     [stored] = await call.client.enqueue_many([_job(wanted, _trace(call))])
-    call.live.note_enqueued([(stored, wanted)])
+    call.live.note_change()
     return Answer(_told(stored, wanted), 201 if stored.created else 200)
 
 
@@ -41,20 +41,19 @@ async def store(
     call: Call, items: Iterable[bytes], read: Callable[[bytes], bodies.NewJob]
 ) -> Answer:
     """Store the jobs that `read` makes of items."""
-    wanted: list[tuple[int, bodies.NewJob, ModelJob]] = []
+    wanted: list[tuple[int, ModelJob]] = []
     errors: list[dict[str, Any]] = []
     trace = _trace(call)
     for index, item in enumerate(items):
         try:
             said = read(item)
             call.user.check_queues([said.queue])
-            wanted.append((index, said, _job(said, trace)))
+            wanted.append((index, _job(said, trace)))
         except HoldfastError as error:
             errors.append(_refused(index, error))
-    stored, refused = await _store(call.client, [(index, job) for index, _, job in wanted])
+    stored, refused = await _store(call.client, wanted)
     errors = sorted(errors + refused, key=lambda error: error["index"])
-    said_at = {index: said for index, said, _ in wanted}
-    call.live.note_enqueued([(one, said_at[index]) for index, one in stored])
+    call.live.note_change()
     results = [
         {"index": index, "id": one.id, "created": one.created}
         | ({"duplicate_of": one.duplicate_of} if one.duplicate_of else {})

@@ -20,9 +20,8 @@ from holdfast.server import answers, bodies, consume, produce
 from holdfast.server.bodies import Body, LeaseSeconds, Name, Priority, QueueName
 from holdfast.server.call import Answer, Call, Handler, decoded
 from holdfast.server.problems import Problem, problem_of
+from holdfast.server.relay_words import STATUSES, UNTYPED, type_of
 
-# A message need not have a type; a job has a kind.
-UNTYPED = "message"
 # Of a queue that nobody set up.
 ACK_TIMEOUT = 30.0
 # What a queue has that this dialect makes: what is acknowledged can be listed and its life
@@ -31,14 +30,6 @@ SETTINGS: Mapping[str, Any] = {"keep_done": 7 * 86_400, "activity": "all", "by_k
 # Queues that are remembered, and messages that a queue may hold to be sorted by type in use.
 REMEMBERED = 10_000
 SORTABLE = 10_000
-STATUSES = {
-    "queued": "queued",
-    "leased": "processing",
-    "done": "acknowledged",
-    "dead": "dead",
-    "archived": "archived",
-    "cancelled": "cancelled",
-}
 # Where messages are, as their addresses say it.
 STATES = {
     "main": "queued",
@@ -294,11 +285,6 @@ def message_of(job: Mapping[str, Any], timeout: Callable[[str], float]) -> dict[
 def whole(seconds: float) -> float:
     """Return seconds without a fraction if they have none, as the source has them."""
     return int(seconds) if seconds == int(seconds) else seconds
-
-
-def type_of(kind: str | None) -> str | None:
-    """Return a kind as a type."""
-    return None if kind == UNTYPED else kind
 
 
 async def _store(call: Call, read: Callable[[bytes], bodies.NewJob]) -> Answer:

@@ -11,7 +11,8 @@ from holdfast.server.bodies import Body, Moment, Name, QueueName
 from holdfast.server.call import Answer, Call
 from holdfast.server.operate import quoted
 from holdfast.server.problems import Problem
-from holdfast.server.relay import STATES, STATUSES, message_of, timeouts, type_of, whole
+from holdfast.server.relay import STATES, message_of, timeouts, whole
+from holdfast.server.relay_words import STATUSES, actions_of, type_of
 
 # Messages that a list can be paged through by number, and that it can be sorted among.
 REACH = 10_000
@@ -26,22 +27,6 @@ ATTEMPTS = 3
 PRIORITIES = 10
 
 _Number = Annotated[str, Meta(pattern=r"^(?:>=|<=|>|<)?[0-9]{1,9}$", max_length=11)]
-# Our events in their words; what they have none for keeps its own.
-_ACTIONS = {
-    "enqueued": "enqueue",
-    "claimed": "dequeue",
-    "acked": "ack",
-    "nacked": "nack",
-    "failed": "nack",
-    "retried": "requeue",
-    "released": "requeue",
-    "expired": "timeout",
-    "reaped": "timeout",
-    "died": "dlq",
-    "moved": "move",
-    "purged": "delete",
-    "touched": "touch",
-}
 
 
 class Filters(Body):
@@ -353,7 +338,6 @@ def _activities(event: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what the other dialect calls an event: of a last failure, two things."""
     told = {
         "timestamp": event["at"],
-        "action": _ACTIONS.get(event["event"], event["event"]),
         "message_id": event.get("job"),
         "type": type_of(event.get("kind")),
         "queue": event.get("queue"),
@@ -362,9 +346,8 @@ def _activities(event: dict[str, Any]) -> list[dict[str, Any]]:
         "reason": event.get("reason"),
         "details": event.get("detail"),
     }
-    if event["event"] in ("nacked", "reaped") and event["state"] == "dead":
-        return [told, told | {"action": "dlq"}]
-    return [told]
+    actions = actions_of(event["event"], event.get("state"))
+    return [told | {"action": action} for action in actions]
 
 
 def _past(job: dict[str, Any]) -> list[dict[str, Any]]:

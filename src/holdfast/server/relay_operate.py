@@ -15,8 +15,9 @@ from holdfast.server.bodies import Body, LeaseSeconds, Priority, QueueName, Text
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
 from holdfast.server.problems import Problem
-from holdfast.server.relay import SETTINGS, STATES, STATUSES, Ids, State
+from holdfast.server.relay import SETTINGS, STATES, Ids, State
 from holdfast.server.relay_look import Range, queue_of, range_filter, state_of
+from holdfast.server.relay_words import STATUSES
 
 # How long a request waits for what it has begun; what takes longer is told by its operation.
 PATIENCE = 5.0

@@ -169,7 +169,7 @@ THEIRS: list[Entry] = [
         ),
         get("/queue/status", "read", relay_look.status, relay_look.Included),
         get("/queue/metrics", "read", relay_look.metrics),
-        get("/queue/events", "read", stream.plain_events),
+        get("/queue/events", "read", stream.plain_events, bodies.Told),
         get("/queue/config", "read", relay_look.config),
         get("/health", None, about.readyz),
         get("/queue/messages", "read", relay_look.messages, relay_look.RangePage),

@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 from holdfast.errors import HoldfastError
 from holdfast.server import bodies
 from holdfast.server.call import Call
-from holdfast.server.feed import PLAIN, STALLED, WATCHED, Stream
+from holdfast.server.feed import STALLED, WATCHED, Stream
+from holdfast.server.lives import ACTIVITY, PLAIN, Seat
 from holdfast.server.problems import Problem
 
 EVERYTHING = frozenset({"tick", "job", "op", "anomaly"})
@@ -19,22 +20,27 @@ ALLOWED_EVERY = 15.0
 
 
 async def events(call: Call) -> Response:
-    """Send ticks of all queues, and events of the jobs that are watched."""
+    """Send ticks of all queues, events of jobs that are watched, and the activity if asked."""
     asked: bodies.Watch = call.asked
-    return await open_stream(call, EVERYTHING, _ids(asked))
+    seat = _seat(call, ACTIVITY, asked.queue) if asked.activity else None
+    return await open_stream(call, EVERYTHING, _ids(asked), seat)
 
 
 async def plain_events(call: Call) -> Response:
-    """Send events without names: of jobs that pass through this server, and of all queues."""
-    return await open_stream(call, frozenset({PLAIN}))
+    """Send events without names: of every message's life, and of all queues."""
+    asked: bodies.Told = call.asked
+    return await open_stream(call, frozenset({PLAIN}), seat=_seat(call, PLAIN, asked.queue))
 
 
 async def open_stream(
-    call: Call, names: frozenset[str], watch: frozenset[UUID] = frozenset()
+    call: Call,
+    names: frozenset[str],
+    watch: frozenset[UUID] = frozenset(),
+    seat: Seat | None = None,
 ) -> Response:
     """Begin a stream of events; refuse it if there are too many."""
     address = call.live.gate.address(call.request)
-    stream = Stream(call.user, address, names, watch)
+    stream = Stream(call.user, address, names, watch, seat)
     frames = call.live.feed.frames(stream, call.request.headers.get("last-event-id"))
 
     async def allowed() -> bool:
@@ -105,6 +111,13 @@ async def _chunk(send: Send, frame: bytes) -> None:
 async def _leave(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _seat(call: Call, name: str, queue: str) -> Seat:
+    if not queue:
+        return Seat(name, call.user.queues)
+    call.user.check_queues([queue])
+    return Seat(name, (queue,))
 
 
 def _ids(asked: bodies.Watch) -> frozenset[UUID]:

@@ -53,7 +53,7 @@ begin
         holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
         holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,
-        bigint, integer, interval), holdfast.series(text, text[], text, timestamptz, timestamptz, interval) to %I', v_role);
+        bigint, integer, interval), holdfast.tail(bigint, bigint[], bigint[], integer), holdfast.log_state(), holdfast.series(text, text[], text, timestamptz, timestamptz, interval) to %I', v_role);
       execute format('grant execute on function holdfast.explain_queue(text), holdfast.explain_lane(text, text),
         holdfast.forecast(text, interval, interval), holdfast.doctor() to %I', v_role);
     end if;
@@ -83,7 +83,7 @@ begin
     end if;
     if v_role = 'holdfast_operator' then
       execute format('grant execute on function
-        holdfast.cancel(uuid[], text, text), holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
+        holdfast.watch(text[], interval), holdfast.cancel(uuid[], text, text), holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
         holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text), holdfast.purge(uuid[], text, text),
         holdfast.queue_set(text, jsonb, text), holdfast.lane_set(text, text, jsonb, text),
         holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount(),

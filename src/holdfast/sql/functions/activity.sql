@@ -1,6 +1,7 @@
 -- The activity log: what happened to jobs, and what people did. Verbs write to it in the statement by which
 -- they change a job: of a queue at `off` nothing but the sum of what operators did, at `failures` also what
 -- went wrong and each job an operator changed, at `all` every event. Deeds that concern no job are always noted.
+-- While somebody watches a queue that is not at `off`, every event of it is noted too.
 
 -- activity: events, newest first: of queues, a kind, event, actor, worker or job; since and until then; before
 -- a place in the log, or after it, then the oldest of those first. It looks no longer than patience: in every
@@ -138,7 +139,10 @@ as $$
 begin
   insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
   select e.at, holdfast.event_slot(e.at), holdfast.part_of(e.job), e.job, e.event, e.state, e.queue, e.kind, e.attempt, e.worker
-  from unnest(events) e;
+  from unnest(events) with ordinality e
+  -- somebody may watch every queue, and this one's log be off all the same
+  where not exists (select from holdfast.queue q where q.name = e.queue and q.activity = 'off')
+  order by e.ordinality;
 end
 $$;
 
@@ -168,11 +172,128 @@ as $$
   group by t.queue, t.kind
 $$;
 
--- told_queues: queues of which every event is noted.
+-- told_queues: queues of which every event is noted; the empty name is all of them.
 create or replace function holdfast.told_queues()
 returns text[]
 language sql stable
-as $$ select array(select q.name from holdfast.queue q where q.activity = 'all') $$;
+as $$
+  select array(
+    select q.name from holdfast.queue q where q.activity = 'all'
+    union all select w.queue from holdfast.watched w where w.until > holdfast.now())
+$$;
+
+-- is_told: whether every event of a queue is noted.
+create or replace function holdfast.is_told(queue text)
+returns boolean
+language sql stable
+as $$
+  select case coalesce((select q.activity from holdfast.queue q where q.name = is_told.queue), 'failures')
+    when 'all' then true
+    when 'off' then false
+    else holdfast.is_watched(is_told.queue)
+  end
+$$;
+
+-- is_watched: whether somebody watches a queue.
+create or replace function holdfast.is_watched(queue text)
+returns boolean
+language sql stable
+as $$ select exists (select from holdfast.watched w where w.queue in (is_watched.queue, '') and w.until > holdfast.now()) $$;
+
+-- watch: have every event of these queues noted for a while, as if their activity were `all`; null is every queue.
+-- Say it again before the time is up and nothing is left out: then since and place, where the log had come to when
+-- the unbroken watch began, stay as they were. A call that began before this one was committed may go unnoted.
+create or replace function holdfast.watch(queues text[] default null, lasts interval default '30 seconds')
+returns table (queue text, since timestamptz, place bigint, until timestamptz)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_now   constant timestamptz := holdfast.clock();
+  v_names constant text[] := coalesce(watch.queues, array['']);
+  v_place bigint := 0;
+begin
+  if not coalesce(lasts > '0' and lasts <= '1 hour', false) then
+    perform holdfast.refuse('HF204', format('lasts %s is out of range', coalesce(lasts::text, 'null')), null, 'It is above 0 and at most 1 hour.');
+  end if;
+  perform holdfast.named('queue', n, 120) from unnest(queues) n;
+  if exists (
+    select from unnest(v_names) n(name) where not exists (select from holdfast.watched w where w.queue = n.name and w.until >= v_now)) then
+    v_place := nextval('holdfast.event_seq');   -- a place of its own: nothing that was noted before is behind it
+  end if;
+  return query
+    insert into holdfast.watched as w (queue, since, place, until)
+    select distinct n.name, v_now, v_place, v_now + lasts
+    from unnest(v_names) n(name)
+    order by n.name   -- servers that say so at once wait for each other and do not deadlock
+    on conflict (queue) do update
+    set since = case when w.until < v_now then excluded.since else w.since end,
+        place = case when w.until < v_now then excluded.place else w.place end,
+        until = greatest(w.until, excluded.until)
+    returning nullif(w.queue, ''), w.since, w.place, w.until;
+end
+$$;
+
+-- tail: events for whoever follows the log, in order: those behind a place, and those at places that were missing
+-- when the caller looked before, from each of missing_from to the one of missing_to. Places are drawn before their
+-- transactions commit: one is missing while its transaction is open, and for ever if that was rolled back. It is
+-- gone for good if it is still missing in a look that began when no writer was left of those that log_state told
+-- after it had been missed. Looks at three days of the log.
+create or replace function holdfast.tail(
+  after bigint, missing_from bigint[] default null, missing_to bigint[] default null, max_events integer default 1000)
+returns setof holdfast.events
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  v_slots constant smallint[] := array(
+    select holdfast.event_slot(holdfast.now() + make_interval(days => d)) from generate_series(-1, 1) d);
+begin
+  if not coalesce(max_events between 1 and 100000, false) then
+    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed', coalesce(max_events::text, 'null')));
+  end if;
+  return query
+    select t.seq, t.at, t.event, t.job, t.queue, t.kind, t.state, t.attempt, t.jobs, t.worker, t.actor, t.reason, t.detail
+    from (
+      (select m.*
+       from unnest(missing_from, missing_to) r(first, last)
+       cross join lateral (
+         select x.* from holdfast.event x where x.slot = any(v_slots) and x.seq between r.first and least(r.last, after) order by x.seq limit max_events) m
+       order by m.seq
+       limit max_events)
+      union all
+      (select x.* from holdfast.event x where x.slot = any(v_slots) and x.seq > after order by x.seq limit max_events)
+    ) t
+    order by t.seq
+    limit max_events;
+end
+$$;
+
+-- log_state: where the log begins and ends, and the open transactions that have written to it or may have. On a
+-- standby, which knows nothing of locks, those that are open at all.
+create or replace function holdfast.log_state()
+returns table (first bigint, last bigint, writers text[])
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_last constant bigint := coalesce(pg_sequence_last_value('holdfast.event_seq'), 0);   -- first the place, then the writers
+begin
+  return query
+    select (select e.seq from holdfast.event e order by e.seq limit 1), v_last,
+      case when pg_is_in_recovery() then array(select x::text from pg_snapshot_xip(pg_current_snapshot()) x)
+        else array(
+          select l.virtualtransaction
+          from pg_locks l
+          where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
+            and l.relation = 'holdfast.event'::regclass and l.mode = 'RowExclusiveLock' and l.pid is distinct from pg_backend_pid())
+      end;
+end
+$$;
 
 -- forget_activity: empty the tables of days that are past keeping. Truncated one by one: writers never wait,
 -- they have other days; a reader that is in one at this moment is waited for in vain, and there is another turn.
@@ -193,6 +314,7 @@ begin
   if not pg_try_advisory_xact_lock(4915, 6) then
     return 0;
   end if;
+  delete from holdfast.watched w where w.until < holdfast.now() - interval '1 hour';
   for age in v_keep + 1 .. 30 loop
     v_page := format('holdfast.event_%s', lpad(holdfast.event_slot((v_today - age)::timestamp at time zone 'UTC')::text, 2, '0'));
     execute format('select exists (select from %s)', v_page) into v_full;

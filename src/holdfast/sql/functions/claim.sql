@@ -52,7 +52,8 @@ begin
   end if;
 
   select q as row,
-         exists (select from holdfast.strike s where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true)) as struck
+         exists (select from holdfast.strike s where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true)) as struck,
+         exists (select from holdfast.watched w where w.queue in (claim.queue, '') and w.until > v_now) as watched
   into known
   from (select claim.queue as name) n
   left join holdfast.queue q on q.name = n.name;
@@ -203,7 +204,7 @@ begin
   end loop;
 
   -- Not a part of the statement above, which would open the log for everybody.
-  if v_queue.activity = 'all' then
+  if v_queue.activity = 'all' or known.watched and v_queue.activity is distinct from 'off' then
     insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
     select v_now, holdfast.event_slot(v_now), l.part, j.id, 'claimed', 'leased', claim.queue, j.kind, j.attempt, claim.worker
     from holdfast.lease l

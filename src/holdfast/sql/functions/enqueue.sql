@@ -237,7 +237,8 @@ begin
     )
     select array_agg(s.id) as ids, count(s.pos) as ready,
            array_agg(row(null, at, 'enqueued', s.id, v_name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
-             filter (where v_queue.activity = 'all') as told
+             filter (where v_queue.activity = 'all' or exists (
+               select from holdfast.watched w where w.queue in (v_name, '') and w.until > at)) as told
     into part_of_batch
     from stored s;
     if part_of_batch.told is not null then
@@ -424,7 +425,8 @@ begin
   )
   select array_agg(s.id),
          array_agg(row(null, store_plain.at, 'enqueued', s.id, queue_row.name, s.kind, 'queued', null, 1, null, null, null, null)::holdfast.events)
-           filter (where queue_row.activity = 'all')
+           filter (where queue_row.activity = 'all' or exists (
+             select from holdfast.watched w where w.queue in (queue_row.name, '') and w.until > store_plain.at))
   into v_ids, v_told
   from stored s;
   if v_told is not null then
@@ -1117,7 +1119,7 @@ as $$
   insert into holdfast.event (at, slot, part, job, event, state, queue, kind)
   select note_enqueued.at, holdfast.event_slot(note_enqueued.at), note_enqueued.part, note_enqueued.id, 'enqueued', 'queued',
          note_enqueued.queue, note_enqueued.kind
-  where note_enqueued.queue = any(holdfast.told_queues())
+  where holdfast.is_told(note_enqueued.queue)
 $$;
 
 -- copied: what a COPY into holdfast.job owes in the same transaction: the counters and the wake-up.
@@ -1145,7 +1147,10 @@ begin
   insert into holdfast.event (at, slot, part, jobs, event, state, queue, kind)
   select holdfast.now(), holdfast.event_slot(holdfast.now()), holdfast.queue_part(copied.queue), c.jobs, 'enqueued', 'queued', copied.queue, c.kind
   from unnest(kinds, counts) c(kind, jobs)
-  where copied.queue = any(holdfast.told_queues());
+  where holdfast.is_told(copied.queue) and not holdfast.is_watched(copied.queue);
+  if holdfast.is_told(queue) and holdfast.is_watched(queue) then
+    perform holdfast.note_copied(queue, v_jobs);
+  end if;
   if exists (select from holdfast.queue q where q.name = copied.queue and (q.fair or q.by_kind)) then
     perform holdfast.apply_to_copied(queue, v_jobs);
   end if;
@@ -1177,6 +1182,59 @@ begin
   if found then
     perform holdfast.refuse('HF206', format('part %s of job %s is not one of queue %L', holdfast.part_of(v_id), v_id, queue), null,
       format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
+  end if;
+end
+$$;
+
+-- note_copied: put jobs that this transaction has copied on record one by one, for somebody watches. Looks for them
+-- as apply_to_copied does; for rows that wait for their time it looks at the whole queue.
+create or replace function holdfast.note_copied(queue text, jobs bigint)
+returns void
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_xid    constant bigint := pg_current_xact_id()::text::bigint;
+  v_epoch  constant bigint := v_xid - v_xid % 4294967296;
+  v_next   constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+  v_last   constant bigint := (select p.last_value from holdfast.pos p);
+  v_base   constant smallint := holdfast.queue_part(queue);
+  v_fanout constant integer := coalesce((select x.fanout from holdfast.queue x where x.name = note_copied.queue), 1);
+  v_back   bigint := jobs * 2 + 200;
+  v_told   holdfast.events[];
+begin
+  loop
+    select array_agg(row(null, holdfast.now(), 'enqueued', j.id, note_copied.queue, j.kind, 'queued', null, 1, null, null, null, null)::holdfast.events
+             order by j.pos, j.id)
+    into v_told
+    from generate_series(0, v_fanout - 1) step
+    cross join lateral (
+      select x.part, x.id, x.kind, x.pos
+      from generate_series(0, 9) level
+      cross join lateral (
+        select y.part, y.id, y.kind, y.pos, y.xmin
+        from holdfast.job y
+        where y.part = ((v_base + step) % 64)::smallint and y.queue = note_copied.queue and y.priority = level::smallint
+          and y.pos > v_last - v_back and v_back < v_last
+        union all
+        select y.part, y.id, y.kind, y.pos, y.xmin
+        from holdfast.job y
+        where y.part = ((v_base + step) % 64)::smallint and y.queue = note_copied.queue and y.priority = level::smallint
+          and v_back >= v_last
+      ) x
+      where case when v_epoch + x.xmin::text::bigint between v_xid and v_next - 1
+            then pg_xact_status((v_epoch + x.xmin::text::bigint)::text::xid8) = 'in progress'
+            else v_epoch + x.xmin::text::bigint >= v_next end
+        -- a transaction may copy more than once
+        and not exists (select from holdfast.event e where e.part = x.part and e.job = x.id)
+    ) j;
+    exit when cardinality(v_told) >= jobs or v_back >= v_last;
+    v_back := least(v_back * 8, v_last);
+  end loop;
+  if v_told is not null then
+    perform holdfast.note_events(v_told);
   end if;
 end
 $$;

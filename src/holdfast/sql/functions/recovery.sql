@@ -52,7 +52,7 @@ begin
     insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
     select v_now, holdfast.event_slot(v_now), v_part, hand_over.id, 'handed_over', 'leased', v_job.queue, v_job.kind, v_job.attempt,
            hand_over.holder
-    where v_job.queue = any(holdfast.told_queues());
+    where holdfast.is_told(v_job.queue);
     return query select 'leased', v_job.lease_until, null::text;
     return;
   end if;

@@ -15,7 +15,9 @@ as $$
 #variable_conflict use_column
 declare
   v_now  timestamptz := holdfast.clock();
-  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
+  v_told constant text[] := array(   -- queues of which every event is noted; the empty name is all of them
+    select q.name from holdfast.queue q where q.activity = 'all'
+    union all select w.queue from holdfast.watched w where w.until > v_now);
   v_kept constant text := 'the lease ends later than that anyway: its end was not changed';
   kept   record;
 begin
@@ -54,7 +56,7 @@ begin
     select array_agg(t.id order by t.nth) as ids, array_agg(t.longer order by t.nth) as longer, array_agg(t.token order by t.nth) as tokens,
            array_agg(t.lease_until order by t.nth) as untils,
            array_agg(row(null, v_now, 'touched', t.id, t.queue, t.kind, 'leased', t.attempt, 1, t.worker, null, null, null)::holdfast.events)
-             filter (where t.queue = any(v_told)) as told
+             filter (where t.queue = any(v_told) or '' = any(v_told)) as told
     into kept
     from touched t;
     exit when holdfast.clock() - v_now < interval '1 second';
@@ -96,7 +98,7 @@ as $$
 declare
   v_now   constant timestamptz := holdfast.clock();
   v_keeps boolean;
-  v_told  text[];     -- queues of which every event is noted
+  v_told  text[];     -- queues of which every event is noted; the empty name is all of them
   gone    record;
 begin
   tokens := holdfast.paired(ids, tokens);
@@ -106,8 +108,11 @@ begin
   if results is not null then
     perform holdfast.check_results(ids, results);
   end if;
-  if exists (select from holdfast.queue q where q.keep_done > '0' or q.activity = 'all') then
-    select bool_or(q.keep_done > '0'), array_agg(q.name) filter (where q.activity = 'all') into v_keeps, v_told
+  if exists (select from holdfast.queue q where q.keep_done > '0' or q.activity = 'all')
+     or exists (select from holdfast.watched w where w.until > v_now) then
+    select bool_or(q.keep_done > '0'),
+           array_agg(q.name) filter (where q.activity = 'all') || array(select w.queue from holdfast.watched w where w.until > v_now)
+    into v_keeps, v_told
     from holdfast.queue q
     where q.keep_done > '0' or q.activity = 'all';
   end if;
@@ -136,7 +141,7 @@ begin
          jsonb_agg(jsonb_build_array(e.part, e.queue, e.kind, e.key)) filter (where e.key is not null) as keys,
          jsonb_agg(jsonb_build_array(e.part, e.queue, e.lane)) filter (where e.lane is not null) as lanes,
          array_agg(row(null, v_now, 'acked', e.id, e.queue, e.kind, 'done', e.attempt, 1, e.worker, null, null, null)::holdfast.events)
-           filter (where e.queue = any(v_told)) as told
+           filter (where e.queue = any(v_told) or '' = any(v_told)) as told
   into gone
   from ended e;
   if gone.told is not null then
@@ -487,7 +492,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now  timestamptz;
-  v_told constant text[] := array(select q.name from holdfast.queue q where q.activity = 'all');
+  v_told constant text[] := holdfast.told_queues();
   freed  record;
 begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
@@ -515,7 +520,7 @@ begin
   select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues,
          array_agg(row(null, v_now, 'released', r.id, r.queue, r.kind, 'queued', r.attempt + 1, 1,
            (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1), null, null, null)::holdfast.events)
-           filter (where r.queue = any(v_told)) as told
+           filter (where r.queue = any(v_told) or '' = any(v_told)) as told
   into freed
   from released r;
   if freed.told is not null then
