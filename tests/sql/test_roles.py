@@ -19,7 +19,16 @@ from tests.protocol import Protocol, shared_database
 ANYONE = {"now", "version", "new_id", "queue_part", "part_of", "oldest"}
 LOOK = {
     *("get", "list", "died", "upcoming", "find", "search", "count_jobs", "attempts", "explain"),
-    *("activity", "tail", "log_state", "series", "explain_queue", "explain_lane", "forecast", "doctor"),
+    *(
+        "activity",
+        "tail",
+        "log_state",
+        "series",
+        "explain_queue",
+        "explain_lane",
+        "forecast",
+        "doctor",
+    ),
     "adopted_rows",  # the view of all jobs calls it as whoever looks
 }
 PRODUCE = {"enqueue", "copied"}

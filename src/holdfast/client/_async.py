@@ -1259,7 +1259,7 @@ class AsyncClient:
         return [Watched(*row) for row in rows]
 
     async def tail(
-        self, after: int, *, missing: Sequence[tuple[int, int]] = (), limit: int = 1000
+        self, after: int, *, missing: Sequence[tuple[int, int]] | None = None, limit: int = 1000
     ) -> list[Event]:
         """Return events behind a place in the log, and at places that were `missing`, in order.
 
@@ -1269,7 +1269,7 @@ class AsyncClient:
             f"select {wire.columns(Event)} from holdfast.tail(after => %s::bigint, "
             "missing_from => %s::bigint[], missing_to => %s::bigint[], max_events => %s::int)"
         )
-        first, last = [one for one, _ in missing], [one for _, one in missing]
+        first, last = [one for one, _ in missing or ()], [one for _, one in missing or ()]
         rows = await self._door.run(Call("tail", sql, [after, first, last, limit], reads=True))
         return [Event(*row) for row in rows]
 
