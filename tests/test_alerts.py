@@ -83,7 +83,7 @@ def running(upkeep: Upkeep) -> Iterator[None]:
             yield
         finally:
             stop.set()
-            ended.result(timeout=30)
+            ended.result(timeout=100)
 
 
 def eventually(true: Callable[[], Any], within: float = 20.0) -> Any:
@@ -247,7 +247,7 @@ def test_a_slow_webhook_does_not_hold_up_the_upkeep(
     client: Client, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = threading.Event()
-    monkeypatch.setattr(alerts, "_post", lambda *_: held.wait(20) and None)
+    monkeypatch.setattr(alerts, "_post", lambda *_: held.wait(100) and None)
     client.webhook_set("ops", url=inbox.url, secret=SECRET)
     kill(client)
     late = client.enqueue("late", delay=0.2)

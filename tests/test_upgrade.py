@@ -136,14 +136,14 @@ def test_nothing_is_lost_while_functions_are_replaced(database: str, connect: Co
         lives = [client_life(client, "ada"), client_life(client, "bob")]
         with prepared, at_work(*lives, prepared_life(prepared, "eve")) as ledger:
             end = time.monotonic() + SECONDS
-            while time.monotonic() < end and not ledger.failures:
+            while not ledger.failures and (
+                time.monotonic() < end or migrations < 3 or len(ledger.stored) <= 50
+            ):
                 forget_the_functions(owner)
                 schema.migrate(database)
                 migrations += 1
 
     assert ledger.failures == []
-    assert migrations >= 3
-    assert len(ledger.stored) > 50
     assert drained(database, ledger) == Counter(ledger.stored)
     schema.check(database)
 

@@ -22,6 +22,7 @@ from holdfast import Client, cron, embedded, schema
 from holdfast.errors import CannotConnect
 from holdfast.model import Doubtful, NewJob, NewSchedule, Tended
 from holdfast.upkeep import Upkeep
+from tests import machine
 from tests.conftest import Clock, Connect
 
 MINUTE = timedelta(minutes=1)
@@ -49,11 +50,11 @@ def running(upkeep: Upkeep, **options: Any) -> Iterator[list[dict[str, int]]]:
             yield turns
         finally:
             stop.set()
-            ended.result(timeout=30)
+            ended.result(timeout=100)
 
 
 def eventually(true: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (value := true()):
         assert time.monotonic() < deadline, "it did not come to be"
         time.sleep(0.02)
@@ -191,7 +192,7 @@ def test_ten_schedulers_with_wrong_clocks_make_one_job_per_slot_for_an_hour(
         fired = Counter[int]()
 
         def turn(nth: int) -> None:
-            together.wait(20)
+            together.wait(100)
             fired[nth] += schedulers[nth].turn()["fired"]
 
         for _ in range(65):
@@ -249,7 +250,7 @@ def test_more_schedules_than_one_batch_are_fired_without_a_pause(
         clock.advance(minutes=1)
         eventually(lambda: len(slots(client, "tick")) == 10)
 
-    assert time.monotonic() - started < 6  # ten turns of a second would not do
+    assert time.monotonic() - started < 6 * machine.slowness()  # ten turns of a second would not do
 
 
 def test_the_role_of_a_worker_is_enough(database: str, connect: Connect, clock: Clock) -> None:
@@ -274,7 +275,7 @@ def test_a_schedule_fires_within_a_quarter_of_a_second_of_its_slot(
         eventually(lambda: len(slots(client, "tick")) >= 4)
 
     late = [job.created_at - datetime.fromisoformat(job.headers["slot"]) for job in client.list()]
-    assert sorted(late)[len(late) // 2] < timedelta(seconds=0.25)
+    assert sorted(late)[len(late) // 2] < timedelta(seconds=0.25 * machine.slowness())
 
 
 def test_a_schedule_that_cannot_be_computed_does_not_stop_the_others(
@@ -632,7 +633,7 @@ def test_a_check_that_keeps_the_database_busy_is_cancelled(
     started = time.monotonic()
     Upkeep(client, holder="living", checks={"order": check}).turn()
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 10 * machine.slowness()
     assert orders.state(id) == "leased"
 
 
@@ -657,7 +658,7 @@ def test_whoever_leads_carries_out_operations(client: Client) -> None:
     keeper = threading.Thread(target=Upkeep(client, holder="me", every=0.1).run, args=[stop])
 
     keeper.start()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while client.operation(preview.id).state == "running" and time.monotonic() < end:
         time.sleep(0.05)
     stop.set()
@@ -668,7 +669,7 @@ def test_whoever_leads_carries_out_operations(client: Client) -> None:
 
 
 def test_a_turn_goes_on_slice_by_slice_while_there_is_more(
-    client: Client, upkeep: Upkeep, connect: Connect
+    client: Client, connect: Connect
 ) -> None:
     watcher = connect()
     watcher.execute(
@@ -676,11 +677,10 @@ def test_a_turn_goes_on_slice_by_slice_while_there_is_more(
         " select holdfast.queue_part('q'), 'q', 'k', 1 from generate_series(1, 45000)"
     )
 
-    with running(upkeep) as turns:
+    with running(Upkeep(client, holder="me", every=100.0)) as turns:
         eventually(lambda: turns)
 
-    # On a busy machine the time of a turn may end before all is done; never after one slice.
-    assert turns[0]["folded"] > 20_000
+    assert turns[0]["folded"] == 45_000
 
 
 def test_a_step_that_passes_the_deadline_stops_no_other_step(

@@ -145,11 +145,11 @@ def test_a_new_row_of_other_code_wakes_a_worker_that_waits(
     def render(id: int, title: str, **row: object) -> None:
         seen.set()
 
-    with start_processor(app, poll=30) as processor:
+    with start_processor(app, poll=3600) as processor:
         while not table.execute("select from holdfast.waiter").fetchall():
             time.sleep(0.01)
         table.execute(REPORTS.insert.format(n=1))
-        assert seen.wait(5)
+        assert seen.wait(100)
         assert processor.running
 
 
@@ -234,13 +234,13 @@ def test_two_old_processors_and_five_workers_share_a_table(
     @app.task(queue="reports", kind="reports")
     def render(id: int, title: str, **row: object) -> None:
         held.set()
-        assert all(event.wait(30) for event in begun.values())
+        assert all(event.wait(100) for event in begun.values())
         with current().transaction() as handle:
             handle.execute("insert into run values (%s, 'holdfast')", [id])
 
     def naive(name: str) -> None:
         """What the table had before: look, then take, without a lock."""
-        held.wait(30)
+        held.wait(100)
         with psycopg.connect(database, autocommit=True, application_name=name) as old:
             while found := old.execute(
                 "select id from report_jobs where status = 'queued' order by created_at limit 5"
@@ -395,7 +395,7 @@ def test_a_processor_runs_inside_a_program(app: App, table: psycopg.Connection) 
             enough.set()
 
     processor = start_processor(app, concurrency=2)
-    assert enough.wait(10)
+    assert enough.wait(100)
     assert processor.stop(10)
 
     assert sorted(ran) == [20, 40, 60, 80, 100]

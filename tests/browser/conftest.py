@@ -91,7 +91,7 @@ def running(application: Any) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.force_exit = server.should_exit = True
-        thread.join(20)
+        thread.join(100)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import embedded
 from holdfast.client import Client
+from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
 
@@ -26,7 +27,7 @@ def test_a_database_that_is_down_is_one_message_within_seconds(run: Run) -> None
     assert answer.err.count("HF1") == 1
     assert "from --url." in answer.err
     assert "secret" not in answer.err
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 5 * machine.slowness()
 
 
 @pytest.mark.parametrize("command", [["migrate"], ["migrate", "status"], ["demo"], ["job", "list"]])
@@ -136,7 +137,7 @@ def test_an_interrupted_command_leaves_no_traceback(
         assert process.stderr is not None
         _wait_for_a_waiter(observer)
         process.send_signal(number)
-        process.wait(10)
+        process.wait(100)
         said = process.stderr.read()
 
     assert process.returncode == 128 + number
@@ -173,6 +174,6 @@ def test_without_an_address_the_embedded_database_is_used_and_named(
 
 def _wait_for_a_waiter(connection: psycopg.Connection) -> None:
     waiting = "select from pg_stat_activity where wait_event_type = 'Lock'"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not connection.execute(waiting).rowcount:
         assert time.monotonic() < deadline, "nobody waits for the lock"

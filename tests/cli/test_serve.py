@@ -18,6 +18,7 @@ from holdfast import schema
 from holdfast.client import Client
 from holdfast.errors import Misuse
 from holdfast.model import NewJob
+from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
 
@@ -42,11 +43,11 @@ def serving(*arguments: str, **environment: str) -> Iterator[tuple[str, subproce
         yield url, process
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=100)
 
 
 def _until_it_answers(url: str, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         try:
             if httpx.get(f"{url}/healthz", timeout=5).status_code == 200:
@@ -74,14 +75,14 @@ def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
         assert b"200" in waiting.recv(100)
         started = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=100)
         took = time.monotonic() - started
         waiting.close()
         claiming.close()
 
     assert (me["name"], me["color"], me["user"]) == ("prod", "#c00", "local")
     assert process.returncode == 0
-    assert took < 5
+    assert took < 5 * machine.slowness()
     assert out == ""
     assert err == f"serving {url}   (this machine only)\n"
 
@@ -106,7 +107,7 @@ def test_it_looks_at_the_standby_and_has_the_pool_that_it_is_told(
         asked = [
             threads.submit(httpx.post, f"{url}/v1/jobs", json=job, timeout=30) for _ in range(4)
         ]
-        watcher, end = connect(), time.monotonic() + 20
+        watcher, end = connect(), time.monotonic() + 120
         while (used := watcher.execute(waiting).fetchone()) != (2,) and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(0.2)  # as long as it takes for one more, if there were room
@@ -123,7 +124,7 @@ def test_it_logs_as_json_if_asked(database: str) -> None:
     with serving("--url", database, "--log-format", "json") as (url, process):
         httpx.post(f"{url}/v1/jobs", json={"kind": "greet"}).raise_for_status()
         process.terminate()
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=100)
 
     told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     [changed] = (line for line in told if line["event"] == "changed")
@@ -214,7 +215,7 @@ def test_where_tokens_exist_a_public_address_asks_for_one(
         nobody = httpx.get(f"{url}/v1/queues")
         somebody = httpx.get(f"{url}/v1/queues", headers={"Authorization": f"Bearer {secret}"})
         process.terminate()
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=100)
 
     [link] = re.findall(r"\S+/sign-in\?link=\S+", err)
     assert (nobody.status_code, somebody.status_code) == (401, 200)

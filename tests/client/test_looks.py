@@ -30,7 +30,7 @@ def test_a_look_past_its_deadline_keeps_the_server_busy_no_longer(
     with pytest.raises(Unavailable):
         look_for_long(client)
 
-    watcher, end = connect(), time.monotonic() + 5
+    watcher, end = connect(), time.monotonic() + 120
     while (busy := watcher.execute(BUSY).fetchone()) != (0,) and time.monotonic() < end:
         time.sleep(0.05)
     assert busy == (0,)

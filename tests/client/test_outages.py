@@ -16,6 +16,7 @@ from holdfast import AsyncClient, Client, HoldfastError, NewJob, schema
 from holdfast.client._call import may_retry, was_cut
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
 from holdfast.model import new_id
+from tests import machine
 
 KILL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim'"
 
@@ -37,7 +38,7 @@ def jobs_locked(connect: Any) -> Iterator[None]:
 
 
 def wait_until(true: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not (value := true()):
         assert time.monotonic() < deadline, "it did not come to be"
         time.sleep(0.01)
@@ -62,7 +63,7 @@ def test_a_database_that_is_down_is_one_message_within_five_seconds(
         client.enqueue("greet")
 
     told = str(refused.value)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 5 * machine.slowness()
     assert f"127.0.0.1:{closed_port} (user app, database shop): connection refused" in told
     assert "s3cret" not in told
 
@@ -83,7 +84,7 @@ def test_a_database_that_does_not_exist_is_told_at_once(make_client: Any, databa
     with pytest.raises(CannotConnect, match='database "nowhere" does not exist'):
         client.enqueue("greet")
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 1 * machine.slowness()
 
 
 def test_connections_killed_while_idle_are_not_noticed(make_client: Any, connect: Any) -> None:
@@ -256,7 +257,7 @@ def test_an_outage_longer_than_the_deadline_is_told_with_its_reason(
         client.claim(worker="ada")
 
     assert isinstance(failed.value, CannotConnect | UnknownOutcome)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 2 * machine.slowness()
 
 
 def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
@@ -272,7 +273,7 @@ def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
     ) as unknown:
         client.enqueue("greet")
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 5 * machine.slowness()
     assert len(unknown.value.ids) == 1
 
 

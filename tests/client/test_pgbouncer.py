@@ -84,7 +84,7 @@ def free_port() -> int:
 
 
 def await_port(port: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -342,7 +342,7 @@ def test_an_idle_worker_is_notified_of_the_next_job(client: Any, connect: Any) -
 
     client.enqueue("greet", queue="mail")
 
-    [notification] = listener.notifies(timeout=5, stop_after=1)
+    [notification] = listener.notifies(timeout=100, stop_after=1)
     assert notification.payload == "mail\nada"
 
 

@@ -127,7 +127,7 @@ class Psql:
 
     def close(self) -> None:
         """End the session."""
-        self._process.communicate("\\q\n", timeout=10)
+        self._process.communicate("\\q\n", timeout=100)
 
     def _until(self, end: str, stream: Any) -> tuple[str, str]:
         lines: list[str] = []

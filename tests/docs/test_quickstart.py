@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import machine
 from tests.docs import pages
 
 
@@ -26,6 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_bare_environment_has_a_finished_job_within_a_minute(wheel: Path, tmp_path: Path) -> None:
+    busy = machine.slowness()
     started = time.monotonic()
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
@@ -36,9 +38,10 @@ def test_a_bare_environment_has_a_finished_job_within_a_minute(wheel: Path, tmp_
     first = _run_until_done(python, tmp_path)
     again = _run_until_done(python, tmp_path)
 
-    assert installed - started + first < 60
+    busy = max(busy, machine.slowness())
+    assert installed - started + first < 60 * busy
     # The first run also makes the database; whoever has one waits no longer than this.
-    assert again < 3
+    assert again < 3 * busy
 
 
 def _run_until_done(python: Path, home: Path) -> float:
@@ -69,7 +72,7 @@ def _run_until_done(python: Path, home: Path) -> float:
             program.send_signal(signal.SIGINT)
             asked = True
     assert done_after is not None, printed
-    assert program.wait(30) == 0, printed
+    assert program.wait(100) == 0, printed
     return done_after
 
 

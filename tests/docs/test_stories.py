@@ -360,7 +360,7 @@ def test_as_many_calls_of_a_client_are_under_way_as_its_pool_has_connections(
     ):
         # All of them wait for the one that has their key and is not committed.
         calls = [threads.submit(client.enqueue, "a", key="k") for _ in range(8)]
-        watcher, end = connect(), time.monotonic() + 20
+        watcher, end = connect(), time.monotonic() + 120
         while (used := watcher.execute(waiting).fetchone()) != (3,) and time.monotonic() < end:
             time.sleep(0.01)
         first.commit()

@@ -21,7 +21,7 @@ CALM = settings(
 
 
 @pytest.mark.proves("S0.5", "S0.14", "S0.16", "S0.21", "S0.32", "S3.30", "S4.14", "S4.21", "S4.28")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_protocol_agrees_with_its_model(
     db: Protocol, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +112,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", PLANTED)
 def test_the_machine_finds_a_planted_bug(db: Protocol, bug: str) -> None:
     class Machine(LeaseMachine):

@@ -10,7 +10,7 @@ from tests.protocol import Protocol
 
 
 @pytest.mark.proves("S2.5")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_schedules_agree_with_their_model(db: Protocol) -> None:
     class Machine(ScheduleMachine):
         pass
@@ -22,7 +22,7 @@ def test_schedules_agree_with_their_model(db: Protocol) -> None:
     assert Machine.steps > 2000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", ["where it stands", "by which rule", "the pause"])
 def test_the_machine_finds_a_fire_that_does_not_compare(db: Protocol, bug: str) -> None:
     class Machine(ScheduleMachine):

@@ -28,7 +28,7 @@ class Ear:
         mark = f"mark-{self._asked}"
         self._db.value("ping", worker=mark)
         told: list[str] = []
-        for notice in self.connection.notifies(timeout=20):
+        for notice in self.connection.notifies(timeout=100):
             if notice.payload == f"\n{mark}":
                 return told
             if not notice.payload.startswith("\nmark-"):

@@ -70,14 +70,14 @@ def served(url: str, *options: str, log: Path | None = None, **variables: str) -
         if process.runs():
             running.send_signal(signal.SIGINT)
         try:
-            running.wait(15)
+            running.wait(100)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
 
 
 def _wait(running: "subprocess.Popen[bytes]", process: Process) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while True:
         assert running.poll() is None, "the server ended"
         assert time.monotonic() < until, "the server does not listen"

@@ -170,4 +170,4 @@ def provider(directory: Path) -> Iterator[Provider]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(100)

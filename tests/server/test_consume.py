@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Client
 from holdfast.server import consumers
+from tests import machine
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
@@ -250,7 +251,7 @@ def test_a_claim_that_waited_in_vain_gets_an_empty_list(api: Api, client: Client
     started = time.monotonic()
 
     assert claim(api, queues=["mail"], wait=0.5) == []
-    assert 0.4 < time.monotonic() - started < 5
+    assert 0.4 < time.monotonic() - started < 5 * machine.slowness()
 
 
 def test_all_who_wait_get_their_share_of_a_burst(server: Serving, client: Client) -> None:
@@ -271,7 +272,7 @@ def test_all_who_wait_get_their_share_of_a_burst(server: Serving, client: Client
         thread.join()
 
     assert sorted(got) == sorted(str(job.id) for job in jobs)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 5 * machine.slowness()
 
 
 def test_a_client_that_goes_away_while_it_waits_leaves_nothing_leased(
@@ -330,7 +331,7 @@ def test_what_was_claimed_for_a_client_that_has_gone_is_back_within_two_seconds(
     _until(lambda: time.monotonic() - started > 1.5)
     state = client.get(job.id)
 
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 2.5 * machine.slowness()
     assert (state.state, state.attempt) == ("queued", 0)
 
 

@@ -31,7 +31,7 @@ def hosted(app: Any) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         host.should_exit = True
-        thread.join(20)
+        thread.join(100)
 
 
 def starlette(server: Server) -> Any:

@@ -166,7 +166,7 @@ def _worked(app: App, port: int) -> str:
             raise Cancel
         if how == "wait":
             blocked.set()
-            go_on.wait(20)
+            go_on.wait(100)
 
     for how in ("fine", "fail", "cancel", "wait"):
         send.enqueue(how)
@@ -174,14 +174,14 @@ def _worked(app: App, port: int) -> str:
     running = threading.Thread(target=worker.run)
     running.start()
     try:
-        assert blocked.wait(20)
+        assert blocked.wait(100)
         while worker.counts.failed < 2 or worker.counts.acked < 1:
             assert running.is_alive()
             threading.Event().wait(0.01)
         return httpx.get(f"http://127.0.0.1:{port}/metrics").text
     finally:
         go_on.set()
-        running.join(20)
+        running.join(100)
         app.close()
 
 

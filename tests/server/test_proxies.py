@@ -121,10 +121,10 @@ def start(request: pytest.FixtureRequest, authority: trustme.CA, database: str) 
             running = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, user=user
             )
-            stack.callback(lambda: (running.terminate(), running.communicate(timeout=10)))
+            stack.callback(lambda: (running.terminate(), running.communicate(timeout=100)))
             context = ssl.create_default_context()
             authority.configure_trust(context)
-            until = time.monotonic() + 20
+            until = time.monotonic() + 120
             while True:
                 try:
                     socket.create_connection(("127.0.0.1", port), 1).close()
@@ -138,7 +138,7 @@ def start(request: pytest.FixtureRequest, authority: trustme.CA, database: str) 
                     base_url=f"https://localhost:{port}",
                     headers={"Host": host},
                     verify=context,
-                    timeout=30,
+                    timeout=100,
                 )
             )
 

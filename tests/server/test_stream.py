@@ -17,6 +17,7 @@ import pytest
 
 from holdfast import Client, Finding
 from holdfast.server import Server, Settings, feed
+from tests import machine
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
@@ -259,7 +260,7 @@ def test_streams_end_when_the_server_does(serve: Serve) -> None:
                 break
             time.sleep(0.02)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 5 * machine.slowness()
 
 
 def test_too_many_streams_are_refused(serve: Serve) -> None:
@@ -358,7 +359,7 @@ def test_a_socket_that_does_not_read_is_dropped_in_the_end(
     [live] = server.server._live.values()
     while not live.feed._streams:
         time.sleep(0.02)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while live.feed._streams and time.monotonic() < end:
         _flood(server, live)
     asked.close()
@@ -381,7 +382,7 @@ def test_a_stream_ends_when_its_token_does(
         goes.next("hello")
         [live] = server.server._live.values()
         client.token_revoke(revoked.token.id)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while len(live.feed._streams) > 1 and time.monotonic() < end:
             time.sleep(0.02)
         client.enqueue("a", queue="mail")

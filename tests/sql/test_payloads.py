@@ -72,7 +72,7 @@ def test_the_size_of_a_payload_does_not_matter_to_notifications(
 
     id = db.put(payload=payload)
 
-    [notification] = listener.connection.notifies(timeout=5, stop_after=1)
+    [notification] = listener.connection.notifies(timeout=100, stop_after=1)
     assert notification.payload == "default\nada"
     assert len(json.dumps(payload)) == bytes
     assert db.job(id).payload == payload

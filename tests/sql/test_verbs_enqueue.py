@@ -521,7 +521,7 @@ def test_an_idle_worker_that_waits_is_woken_once(db: Protocol, other: Open) -> N
     for _ in range(3):
         db.put(queue="mail")
 
-    heard = list(listener.notifies(timeout=5, stop_after=1))
+    heard = list(listener.notifies(timeout=100, stop_after=1))
     assert [notice.payload for notice in heard] == ["mail\nada"]
     assert list(listener.notifies(timeout=0.2)) == []
 
@@ -547,7 +547,7 @@ def test_the_wake_up_comes_with_the_commit(db: Protocol, other: Open) -> None:
     producer.connection.commit()
 
     assert early == []
-    assert len(list(listener.notifies(timeout=5, stop_after=1))) == 1
+    assert len(list(listener.notifies(timeout=100, stop_after=1))) == 1
 
 
 def test_producers_in_threads_lose_nothing(db: Protocol, other: Open) -> None:

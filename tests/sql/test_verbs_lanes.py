@@ -48,7 +48,7 @@ def test_whoever_ends_a_job_of_a_lane_wakes_a_worker_for_the_next(
 
     getattr(db, end)(job)
 
-    heard = list(listener.notifies(timeout=5, stop_after=1))
+    heard = list(listener.notifies(timeout=100, stop_after=1))
     assert [notice.payload for notice in heard] == ["default\nada"]
 
 

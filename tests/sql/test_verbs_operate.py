@@ -565,6 +565,6 @@ def test_the_worker_of_a_cancelled_job_is_told_to_look(db: Protocol, other: Open
     db.cancel(*waiting)
     db.cancel(*[job.id for job in running])
 
-    heard = [n.payload for n in listener.notifies(timeout=5, stop_after=2)]
+    heard = [n.payload for n in listener.notifies(timeout=100, stop_after=2)]
     assert sorted(heard) == ["\nada", "\neve"]
     assert list(listener.notifies(timeout=0.2)) == []

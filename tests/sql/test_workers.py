@@ -64,7 +64,7 @@ def test_whoever_listens_is_told_which_worker_should_stop(db: Protocol, other: O
 
     db.value("stop_worker", worker="ada")
 
-    assert [n.payload for n in listener.notifies(timeout=5, stop_after=1)] == ["\nada"]
+    assert [n.payload for n in listener.notifies(timeout=100, stop_after=1)] == ["\nada"]
 
 
 def test_a_worker_that_leaves_is_off_the_list(db: Protocol) -> None:

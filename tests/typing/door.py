@@ -36,7 +36,7 @@ def nothing(first: int, /, *, second: bytes) -> None:
 
 assert_type(greet("Ada"), str)
 assert_type(greet.enqueue("Ada"), Handle[str])
-assert_type(greet.enqueue("Ada").result(timeout=5), str)
+assert_type(greet.enqueue("Ada").result(timeout=100), str)
 assert_type(greet.options(delay=5).enqueue("Ada", shout=True), Handle[str])
 assert_type(greet.options(delay=5).options(priority=3).enqueue("Ada").result(), str)
 assert_type(greet.call("Ada"), Call[str])

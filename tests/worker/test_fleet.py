@@ -230,7 +230,7 @@ def test_a_script_runs_its_own_app_in_all_its_processes(database: str, tmp_path:
         env={**os.environ, "HOLDFAST_URL": database},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
 
     assert done.returncode == 0, done.stderr

@@ -59,7 +59,7 @@ def test_handlers_run_side_by_side_up_to_the_slots_of_their_queue(app: App, drai
             most = max(most, now)
             if now == 3:
                 full.set()
-        full.wait(5)
+        full.wait(100)
         with lock:
             now -= 1
 
@@ -253,7 +253,7 @@ def test_a_kept_result_can_be_awaited(app: App, start: Callable[..., Any]) -> No
 
     start()
 
-    assert add.enqueue(1, 2).result(timeout=10) == 3
+    assert add.enqueue(1, 2).result(timeout=100) == 3
 
 
 def test_a_result_that_cannot_be_kept_is_a_failure(app: App, drain: Drain) -> None:
@@ -321,7 +321,7 @@ def test_a_worker_runs_beside_whatever_else_its_program_does(app: App) -> None:
         worker = Worker(app)
         working = asyncio.create_task(worker.run_async())
         handle = await add.aenqueue(1, 2)
-        total = await handle.aresult(timeout=10)
+        total = await handle.aresult(timeout=100)
         worker.stop()
         await working
         await app.aclose()
@@ -346,7 +346,7 @@ def test_a_job_nobody_was_told_of_is_found_by_looking(app: App, database: str) -
             pass  # until it waits, and then nobody will wake it
     work.enqueue()
 
-    assert ran.wait(5)
+    assert ran.wait(100)
     worker.stop()
     thread.join()
 
@@ -370,7 +370,7 @@ def test_an_idle_worker_is_told_of_a_job_and_starts_it_without_another_look(
             while conn.execute("select from holdfast.waiter").rowcount == 0:
                 time.sleep(0.01)
             work.enqueue()
-            heard = ran.acquire(timeout=20)
+            heard = ran.acquire(timeout=100)
             if not heard:
                 break
     worker.stop()

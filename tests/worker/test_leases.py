@@ -130,12 +130,12 @@ def test_the_lease_is_that_of_the_job_or_the_worker_or_the_queue(
         held: Any = holdfast.current()
         believed.append(held.lease_seconds)
         began.set()
-        go.wait(20)
+        go.wait(100)
 
     app.client.queue_set("mail", **settings)
     handle = slow.options(**job).enqueue()
     start(**options)
-    assert began.wait(20)
+    assert began.wait(100)
     row = app.client.get(handle.id)
     go.set()
 
@@ -152,12 +152,12 @@ def test_a_worker_renews_by_the_lease_it_was_given(app: App, start: Start, datab
     @app.task(queue="mail")
     def slow() -> None:
         began.set()
-        go.wait(20)
+        go.wait(100)
 
     app.client.queue_set("mail", lease=1)
     handle = slow.enqueue()
     start()
-    assert began.wait(20)
+    assert began.wait(100)
     first = app.client.get(handle.id)
     assert first
     given = first.lease_until
@@ -186,12 +186,12 @@ def test_a_cancelled_job_stops_its_handler_at_once(app: App, start: Start) -> No
 
     handle = forever.enqueue()
     running = start(lease=60)
-    assert began.wait(10)
+    assert began.wait(100)
     # Heard, not waited for: a third of the lease is twenty seconds.
     wait_for(lambda: running.worker.hears)
     assert handle.cancel("changed my mind")
 
-    assert ended.wait(5)
+    assert ended.wait(100)
     wait_for(lambda: running.worker.counts.lost == 1)
     assert handle.state() == "cancelled"
 
@@ -214,7 +214,7 @@ def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
 
     def linger_in_thread() -> None:
         began.set()
-        go.wait(20)
+        go.wait(100)
 
     task = app.task(kind="linger")(linger_in_thread if sort == "thread" else linger)  # type: ignore[type-var]
 
@@ -227,7 +227,7 @@ def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
 
     first = task.options(lane="one").enqueue()
     running = start(lease=60)
-    assert began.wait(10)
+    assert began.wait(100)
     wait_for(lambda: running.worker.hears)
     second = follow.options(lane="one").enqueue()
     assert first.cancel("enough")
@@ -265,7 +265,7 @@ def test_a_job_whose_lease_is_lost_is_not_held(app: App, start: Start, database:
 
     handle = slow.enqueue()
     running = start()
-    assert began.wait(20)
+    assert began.wait(100)
     app.client.cancel([handle.id])
     wait_for(lambda: running.worker.counts.lost == 1)
     go.set()
@@ -323,14 +323,14 @@ def test_a_stale_holder_writes_nothing(app: App, start: Start, database: str, cl
             with holdfast.current().transaction() as conn:
                 conn.execute("insert into effect values (1)")
                 inside.set()
-                go.wait(10)
+                go.wait(100)
         except BaseException as error:
             raised.append(error)
             raise
 
     handle = work.enqueue()
     running = start(lease=60, concurrency=1)
-    assert inside.wait(10)
+    assert inside.wait(100)
     clock.advance(seconds=61)
     # The worker's own upkeep may be at it: then the job is there a moment later.
     claimed: list[Lease] = []
@@ -352,7 +352,7 @@ def test_progress_is_shown_and_renews_the_lease(app: App, start: Start, database
     @app.task
     def work() -> None:
         holdfast.current().progress(3, 20, "step three")
-        go.wait(10)
+        go.wait(100)
 
     handle = work.enqueue()
     start(lease=60)
@@ -397,7 +397,7 @@ def test_a_handler_over_its_time_fails_with_the_reason_and_frees_its_slot(
     neighbour.enqueue()
     start(concurrency=1)
 
-    assert after.wait(10)
+    assert after.wait(100)
     release.set()
     wait_for(lambda: handle.state() == "dead")
     [attempt] = app.client.attempts(handle.id)
@@ -434,11 +434,11 @@ def test_what_has_not_started_is_given_back_at_the_end_without_an_attempt(
     @app.task
     def work(n: int) -> None:
         began.set()
-        go.wait(10)
+        go.wait(100)
 
     handles = app.enqueue_many(work.call(n) for n in range(5))
     running = start(concurrency=1, grace=10)
-    assert began.wait(10)
+    assert began.wait(100)
     running.worker.stop()
     go.set()
     running.join()
@@ -458,7 +458,7 @@ def test_what_outlasts_the_grace_is_given_back_without_an_attempt(app: App, star
 
     handle = work.enqueue()
     running = start(grace=0.2)
-    assert began.wait(10)
+    assert began.wait(100)
     running.stop()
 
     job = app.client.get(handle.id)
@@ -548,9 +548,9 @@ def test_a_handler_past_its_deadline_does_not_hold_its_job_and_goes_on_until_som
     monkeypatch.setattr(Client, "touch", unreachable)
     handle = work.enqueue()
     running = start(lease=3, upkeep=False, concurrency=1)
-    assert began.wait(10)
+    assert began.wait(100)
     away.set()
-    assert fenced.wait(10)
+    assert fenced.wait(100)
     away.clear()  # in time: nobody has reaped it
     go.set()
 

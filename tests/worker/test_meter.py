@@ -91,7 +91,7 @@ def test_pickup_is_from_when_a_job_was_due(
     # As if it had been enqueued a minute ago, whatever this machine's clock says.
     connect().execute("update holdfast.job set run_at = run_at - interval '1 minute'")
     start(metrics=port)
-    assert done.wait(10)
+    assert done.wait(100)
 
     [waited] = values(scrape(port), "holdfast_pickup_seconds_sum", "kind").values()
 
@@ -104,11 +104,11 @@ def test_a_lost_lease_is_counted(app: App, start: Start, port: int) -> None:
     @app.task
     def greet() -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(100)
 
     job = greet.enqueue()
     running = start(metrics=port, lease=1.5)
-    assert begun.wait(10)
+    assert begun.wait(100)
     app.client.cancel([job.id])
     until(lambda: running.worker.counts.lost == 1)
     go_on.set()

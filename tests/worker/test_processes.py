@@ -323,7 +323,7 @@ def test_a_signal_for_everybody_leaves_it_to_the_worker_when_children_end(
     assert alive(child)
     release.touch()
 
-    assert worker.wait(10) == 0
+    assert worker.wait(100) == 0
     assert handle.state() == "done"
     assert client.attempts(handle.id) == []
 

@@ -72,7 +72,7 @@ def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgo
         if not heard.is_set() and kwargs.get("worker") == running.worker.id:
             # It has been said; before the answer arrives, a job comes and the wake-up is heard.
             work.enqueue(0)
-            assert heard.wait(20)
+            assert heard.wait(100)
 
     monkeypatch.setattr(Life, "wake", wake)
     monkeypatch.setattr(Client, "await_work", await_work)
@@ -164,7 +164,7 @@ def test_a_worker_without_a_free_slot_passes_its_wake_up_on(app: App, start: Sta
     def work(n: int) -> None:
         ran.append(n)
         if n == 0:
-            go.wait(20)
+            go.wait(100)
 
     full = start(concurrency=1, upkeep=False)
     wait_for(lambda: full.worker.hears)
@@ -192,7 +192,7 @@ def test_a_worker_that_is_told_to_stop_passes_its_wake_up_on(app: App, start: St
     def work(n: int) -> None:
         ran.append(n)
         if n == 0:
-            go.wait(20)
+            go.wait(100)
 
     stays = start(concurrency=1, upkeep=False)
     wait_for(lambda: stays.worker.hears)
@@ -291,7 +291,7 @@ def test_workers_that_were_not_told_are_woken_by_those_who_were(
 
     @app.task
     def work(n: int) -> None:
-        together.wait(20)
+        together.wait(100)
 
     workers = [start(concurrency=1, upkeep=False) for _ in range(3)]
     for one in workers:
@@ -303,4 +303,4 @@ def test_workers_that_were_not_told_are_woken_by_those_who_were(
         connection.execute("select set_config('holdfast.rung', '{\"default\": 15}', true)")
         app.enqueue_many([work.call(n) for n in range(3)], conn=connection)
 
-    together.wait(20)
+    together.wait(100)
