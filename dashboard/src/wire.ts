@@ -110,10 +110,20 @@ export interface Queue {
   reconciled: number;
   activity: "off" | "failures" | "all";
   keep_activity: number;
+  archive_dead: number | null;
+  archive_done: number | null;
+  success?: { hour: Rate[]; day: Rate[] };
   enqueued: number;
   failed: number;
   oldest: number | null;
   kinds?: { kind: string; state: State; jobs: number }[];
+}
+
+export interface Rate {
+  kind: string | null;
+  done: number;
+  failed: number;
+  rate: number;
 }
 
 export interface DeadGroup {

@@ -546,6 +546,22 @@ class Queue:
     keep_activity: timedelta = timedelta(days=7)
     enqueued: int = 0
     failed: int = 0
+    archive_dead: timedelta | None = None
+    archive_done: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """How many attempts ended well and failed within a span, in a queue, of one kind or of all.
+
+    `rate` is the share that ended well. `kind` is None for the whole queue.
+    """
+
+    queue: str
+    kind: str | None
+    done: int
+    failed: int
+    rate: float
 
 
 @dataclass(frozen=True, slots=True)

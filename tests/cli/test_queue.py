@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.client import Client
+from holdfast.model import NewJob
 from tests.cli.conftest import Run
 from tests.conftest import Clock
 
@@ -27,8 +28,9 @@ def test_list_shows_what_waits_runs_and_died(holdfast: Run, client: Client) -> N
         "limit",
         "dead",
         "done",
+        "success",
     ]
-    assert rows["mail"][-5:] == ["2", "1", "4", "0", "0"]
+    assert rows["mail"][-6:] == ["2", "1", "4", "0", "0", "-"]
     assert rows["report"][1] == "paused"
     assert [(one["queue"], one["queued"], one["lease"]) for one in document] == [
         ("mail", 2, 30.0),
@@ -49,6 +51,46 @@ def test_show_names_settings_and_depth_by_kind(holdfast: Run, client: Client) ->
     assert text.splitlines()[-1].split() == ["send", "queued", "1"]
     assert document["keep_done"] == 604800.0
     assert document["depth"] == [{"queue": "mail", "kind": "send", "state": "queued", "jobs": 1}]
+
+
+@pytest.mark.proves("S2.26")
+def test_list_and_show_tell_the_share_of_attempts_that_ended_well(
+    holdfast: Run, client: Client, clock: Clock
+) -> None:
+    clock.begin_a_minute()
+    client.enqueue_many(NewJob(kind=kind, queue="mail") for kind in ("send", "send", "print"))
+    first, *others = client.claim("mail", worker="w", limit=3)
+    client.ack(others)
+    client.nack([first], delay=600)
+    client.upkeep()
+
+    listed = holdfast("queue", "list").out.splitlines()[1].split()
+    shown = holdfast("queue", "show", "mail").out
+    document = holdfast("queue", "show", "mail", "--json").json["success"]
+
+    assert listed[-1] == "66.7%"
+    assert "66.7% of the attempts of the last hour, 66.7% of the last day" in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["send", "50.0%", "50.0%"] in rows
+    assert ["print", "100.0%", "100.0%"] in rows
+    assert [(one["kind"], one["done"], one["failed"]) for one in document["day"]] == [
+        (None, 2, 1),
+        ("print", 1, 0),
+        ("send", 1, 1),
+    ]
+
+
+def test_a_queue_is_told_to_archive_by_itself(holdfast: Run, client: Client) -> None:
+    holdfast("queue", "set", "mail", "keep_done=7d", "archive_dead=30d", "archive_done=1d")
+    shown = holdfast("queue", "show", "mail").out
+    refused = holdfast("queue", "set", "other", "archive_done=1d")
+
+    assert "archive_dead     30 d" in shown
+    assert "archive_done     1 d" in shown
+    assert refused.code != 0
+    assert "archive_done needs keep_done" in refused.err
+    holdfast("queue", "set", "mail", "archive_dead=none")
+    assert client.queue("mail").archive_dead is None
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "resume"])

@@ -56,6 +56,23 @@ def test_a_job_counts_the_attempts_of_all_its_lives(api: Api, client: Client) ->
     assert (shown["total_attempts"], len(shown["attempts"])) == (3, 3)
 
 
+def test_a_queue_tells_its_rate_of_success_and_is_told_to_archive(api: Api, client: Client) -> None:
+    dead(client, 1)
+    client.enqueue("send", queue="mail")
+    client.ack(client.claim("mail", worker="w"))
+    client.upkeep()
+
+    told = api.get("/v1/queues/mail").json()["success"]
+    changed = api.patch("/v1/queues/mail", json={"archive_dead": 86400})
+
+    assert told["day"] == [
+        {"kind": None, "done": 1, "failed": 1, "rate": 0.5},
+        {"kind": "send", "done": 1, "failed": 1, "rate": 0.5},
+    ]
+    assert told["hour"] == told["day"]
+    assert (changed.status_code, changed.json()["archive_dead"]) == (200, 86400.0)
+
+
 def test_a_job_is_cancelled_deleted_and_moved(api: Api, client: Client) -> None:
     one, two, three = (client.enqueue("a") for _ in range(3))
 

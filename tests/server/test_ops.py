@@ -21,11 +21,13 @@ from tests.server.serving import serving
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "ops" / "grafana" / "holdfast.json").read_text("utf-8"))
 RULES = yaml.safe_load((ROOT / "ops" / "prometheus" / "holdfast.rules.yml").read_text("utf-8"))
-ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALL = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALERTS = [rule for rule in ALL if "alert" in rule]
+RECORDS = [(rule["record"], rule["expr"]) for rule in ALL if "record" in rule]
 TARGETS = [
     (panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]
 ]
-EXPRESSIONS = [(alert["alert"], alert["expr"]) for alert in ALERTS] + TARGETS
+EXPRESSIONS = [(alert["alert"], alert["expr"]) for alert in ALERTS] + RECORDS + TARGETS
 # What Prometheus adds to every series.
 ADDED = {"instance", "job"}
 

@@ -18,7 +18,7 @@ import { rateOf } from "../rates";
 import { go, parts, query, setQuery, to } from "../route";
 import { spans, useHistory } from "../series";
 import { barred } from "../session";
-import type { Json, Queue, State, Worker } from "../wire";
+import type { Json, Queue, Rate, State, Worker } from "../wire";
 import { QueueState } from "./queues";
 
 export function QueuePage() {
@@ -72,6 +72,9 @@ export function QueuePage() {
           <Panel title="Kinds" flush>
             <Kinds queue={queue} />
           </Panel>
+          <Panel title="Attempts that ended well" flush>
+            <Successes queue={queue} />
+          </Panel>
           <Panel title="Workers that serve it" flush>
             <Serving queue={queue.queue} />
           </Panel>
@@ -104,6 +107,38 @@ function Now({ queue }: { queue: Queue }) {
       <Small name="Leased" link={jobsOf(["state", "leased"], ["queue", queue.queue])} value={count(queue.leased)} note={queue.limit === null ? "no limit" : `of ${count(queue.limit)}`} />
       <Small name="Dead" link={to(["dead"], { queue: queue.queue })} value={count(queue.dead)} note={queue.archived ? `${count(queue.archived)} archived` : "waiting for a person"} bad={queue.dead > 0} />
       <Small name="Done" link={jobsOf(["state", "done"], ["queue", queue.queue])} value={count(queue.done)} note={queue.keep_done ? `kept ${duration(queue.keep_done)}` : "deleted when done"} />
+    </div>
+  );
+}
+
+const share = (rates: Rate[], kind: string | null): string => {
+  const rate = rates.find((one) => one.kind === kind)?.rate;
+  return rate === undefined ? "–" : `${(100 * rate).toFixed(1)} %`;
+};
+
+function Successes({ queue }: { queue: Queue }) {
+  const { hour, day } = queue.success ?? { hour: [], day: [] };
+  if (!day.length) return <p class="pad soft">No attempt ended in the last day.</p>;
+  return (
+    <div class="table-wrap">
+      <table aria-label="Attempts that ended well">
+        <thead>
+          <tr>
+            <th scope="col">Kind</th>
+            <th scope="col" class="right">Last hour</th>
+            <th scope="col" class="right">Last day</th>
+          </tr>
+        </thead>
+        <tbody>
+          {day.map((one) => (
+            <tr key={one.kind ?? ""} data-row={one.kind ?? "all"}>
+              <td>{one.kind === null ? "all" : <Mono>{one.kind}</Mono>}</td>
+              <td class="right number">{share(hour, one.kind)}</td>
+              <td class="right number">{share(day, one.kind)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
     </div>
   );
 }
@@ -241,6 +276,8 @@ const settings: Setting[] = [
   { name: "lane_limit", label: "Lane limit", hint: "of one lane at once", type: "number" },
   { name: "lane_on_failure", label: "Lane on failure", hint: "what a failed attempt does", type: "choice", options: ["skip", "retry", "halt"] },
   { name: "fair", label: "Fair", hint: "tenants take turns", type: "flag" },
+  { name: "archive_dead", label: "Archive dead", hint: "seconds after they died; empty: never", type: "number", empty: true },
+  { name: "archive_done", label: "Archive done", hint: "seconds, of what is kept; empty: never", type: "number", empty: true },
 ];
 
 function SettingsForm({ queue }: { queue: Queue }) {

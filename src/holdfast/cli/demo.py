@@ -213,13 +213,14 @@ class _Stage:
 
 def _close(session: Session, client: "Client", stage: _Stage, interrupted: bool) -> None:
     queues = [found for found in client.queues() if found.queue == QUEUE]
+    rates = {one.queue: one.rate for one in client.success(QUEUE) if one.kind is None}
     why = {id: client.explain(id) for id in stage.dead}
     session.answer(
         {"interrupted": interrupted, "events": stage.events, "queues": queues, "dead": why},
         lambda: "\n".join(
             [
                 "",
-                queue_table(queues),
+                queue_table(queues, rates),
                 *(f"{output.short(id)}: {output.clean(told)}" for id, told in why.items()),
             ]
         ),

@@ -1,6 +1,6 @@
 """`holdfast queue`: look at queues, set them up, pause and resume them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,13 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, on_or_off, size, whole
 from holdfast.errors import UnknownQueue
-from holdfast.model import Queue
+from holdfast.model import Queue, Success
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 
 
 @click.group(
@@ -30,7 +33,8 @@ def list_queues(session: Session) -> None:
     """List queues with what waits, runs and died in them."""
     with session.client() as client:
         queues = client.queues()
-    session.answer(queues, lambda: queue_table(queues) if queues else "")
+        rates = {one.queue: one.rate for one in client.success() if one.kind is None}
+    session.answer(queues, lambda: queue_table(queues, rates) if queues else "")
     if not queues:
         session.say("there is no queue yet: holdfast job enqueue makes one")
 
@@ -43,13 +47,19 @@ def show(session: Session, name: str) -> None:
     with session.client() as client:
         found = _get(client, name)
         depths = [d for d in client.depth() if d.queue == name and d.jobs]
+        hour, day = (client.success(name, span=span) for span in (HOUR, DAY))
     rows = [(one.kind, one.state, one.jobs) for one in depths]
+    rates = _rates(hour, day)
+    whole = rates.pop(None, None)
+    parts = [output.block(_settings(found) | _success(whole))]
+    if rates:
+        headings = ("kind", "success of the hour", "of the day")
+        parts.append(output.table(headings, [(kind, *both) for kind, both in rates.items()]))
+    if rows:
+        parts.append(output.table(("kind", "state", "jobs"), rows))
     session.answer(
-        {**output.plain(found), "depth": depths},
-        lambda: (
-            output.block(_settings(found))
-            + ("\n\n" + output.table(("kind", "state", "jobs"), rows) if rows else "")
-        ),
+        {**output.plain(found), "depth": depths, "success": {"hour": hour, "day": day}},
+        lambda: "\n\n".join(parts),
     )
 
 
@@ -95,6 +105,7 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
     lane_on_failure   skip, retry or halt
     fanout        parts it is spread over
     activity      off, failures or all;  keep_activity  7d
+    archive_dead, archive_done   put away dead or kept done jobs after this; none never
     """
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
@@ -169,10 +180,10 @@ def forecast(session: Session, name: str | None, target: timedelta | None, span:
         session.say("there is no queue yet: holdfast job enqueue makes one")
 
 
-def queue_table(queues: list[Queue]) -> str:
-    """Render queues as a table of depths."""
+def queue_table(queues: list[Queue], rates: Mapping[str, float]) -> str:
+    """Render queues as a table of depths, and the share of attempts that ended well."""
     return output.table(
-        ("queue", "state", "oldest", "queued", "leased", "limit", "dead", "done"),
+        ("queue", "state", "oldest", "queued", "leased", "limit", "dead", "done", "success"),
         [
             (
                 one.queue,
@@ -183,10 +194,25 @@ def queue_table(queues: list[Queue]) -> str:
                 "-" if one.limit is None else one.limit,
                 one.dead,
                 one.done,
+                _share(rates.get(one.queue)),
             )
             for one in queues
         ],
     )
+
+
+def _rates(hour: list[Success], day: list[Success]) -> dict[str | None, tuple[str, str]]:
+    shares = [{one.kind: one.rate for one in some} for some in (hour, day)]
+    return {one.kind: (_share(shares[0].get(one.kind)), _share(one.rate)) for one in day}
+
+
+def _success(whole: tuple[str, str] | None) -> dict[str, str | None]:
+    told = whole and f"{whole[0]} of the attempts of the last hour, {whole[1]} of the last day"
+    return {"success": told}
+
+
+def _share(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.1%}"
 
 
 def _get(client: "Client", name: str) -> Queue:
@@ -229,6 +255,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "fanout": whole,
     "activity": str,
     "keep_activity": duration,
+    "archive_dead": duration,
+    "archive_done": duration,
 }
 
 

@@ -69,6 +69,7 @@ from holdfast.model import (
     Settlement,
     Slot,
     Strike,
+    Success,
     System,
     Tended,
     Ticket,
@@ -1511,6 +1512,18 @@ class AsyncClient:
         parameters = [queue, wire.interval(target), wire.interval(span)]
         rows = await self._door.run(Call("forecast", sql, parameters, reads=True))
         return [Forecast(*row) for row in rows]
+
+    async def success(self, queue: str | None = None, *, span: Duration = 3600.0) -> list[Success]:
+        """Return which share of attempts ended well in the last `span`, by queue and kind.
+
+        A row with no kind is of the whole queue. Where no attempt ended there is no row.
+        """
+        sql = (
+            f"select {wire.columns(Success)} from holdfast.success("
+            "only_queue => %s::text, span => %s::interval)"
+        )
+        call = Call("success", sql, [queue, wire.interval(span)], reads=True)
+        return [Success(*row) for row in await self._door.run(call)]
 
     async def doctor(self) -> list[Checkup]:
         """Return what the database says of its own health."""

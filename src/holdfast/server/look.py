@@ -2,14 +2,14 @@
 
 import base64
 import binascii
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from holdfast import cron
 from holdfast.errors import InvalidSchedule, UnknownJob, UnknownQueue, UnknownSchedule
-from holdfast.model import Event, Job, Operation, Schedule, Strike, WorkerRow
+from holdfast.model import Event, Job, Operation, Schedule, Strike, Success, WorkerRow
 from holdfast.server import answers, bodies
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
@@ -17,6 +17,8 @@ from holdfast.server.problems import Problem
 
 # A list shows payloads up to this many characters; of larger ones only the beginning.
 PREVIEW = 2000
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 # Slots to come that are told of a schedule.
 NEXT = 10
 
@@ -73,7 +75,13 @@ async def queue(call: Call) -> Answer:
         raise UnknownQueue(name)
     depth = [one for one in await call.live.depth() if one.queue == name and one.jobs]
     kinds = [{"kind": one.kind, "state": one.state, "jobs": one.jobs} for one in depth]
-    return Answer(answers.record(found) | {"kinds": kinds})
+    hour, day = [await call.reads.success(name, span=span) for span in (HOUR, DAY)]
+    success = {"hour": [_rate(one) for one in hour], "day": [_rate(one) for one in day]}
+    return Answer(answers.record(found) | {"kinds": kinds, "success": success})
+
+
+def _rate(one: Success) -> dict[str, Any]:
+    return {"kind": one.kind, "done": one.done, "failed": one.failed, "rate": one.rate}
 
 
 async def dead_groups(call: Call) -> Answer:

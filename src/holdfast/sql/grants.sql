@@ -53,7 +53,7 @@ begin
         holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
         holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,
-        bigint, integer, interval), holdfast.tail(bigint, bigint[], bigint[], integer), holdfast.log_state(), holdfast.series(text, text[], text, timestamptz, timestamptz, interval) to %I', v_role);
+        bigint, integer, interval), holdfast.tail(bigint, bigint[], bigint[], integer), holdfast.log_state(), holdfast.series(text, text[], text, timestamptz, timestamptz, interval), holdfast.success(text, interval) to %I', v_role);
       execute format('grant execute on function holdfast.explain_queue(text), holdfast.explain_lane(text, text),
         holdfast.forecast(text, interval, interval), holdfast.doctor() to %I', v_role);
     end if;

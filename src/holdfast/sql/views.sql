@@ -59,7 +59,7 @@ select
   n.queued, n.leased, n.dead, n.done, n.cancelled, n.archived,
   case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest,
   n.reconciled, coalesce(q.activity, 'failures') as activity, coalesce(q.keep_activity, '7 days') as keep_activity,
-  n.enqueued, n.failed
+  n.enqueued, n.failed, q.archive_dead, q.archive_done
 from (
   select c.name, sum(c.queued)::bigint as queued, sum(c.leased)::bigint as leased, sum(c.dead)::bigint as dead,
          sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived,

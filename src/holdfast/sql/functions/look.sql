@@ -451,8 +451,11 @@ begin
     order by x.state = 'dead' desc, x.ended_at desc limit 1;
     return case
       when e.id is null then format('There is no job %s: it never existed, or it is done and its queue keeps no history.', id)
-      when e.state = 'dead' then format('Dead since %s after attempt %s of %s: %s', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
-        e.attempt, e.max_attempts, coalesce(nullif(e.error, ''), 'no error was given'))
+      when e.state = 'dead' then format('Dead since %s after attempt %s of %s: %s%s', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+        e.attempt, e.max_attempts, coalesce(nullif(e.error, ''), 'no error was given'), (
+        select format(' (its queue archives it at %s)', to_char(e.ended_at + q.archive_dead, 'YYYY-MM-DD HH24:MI:SS TZ'))
+        from holdfast.queue q
+        where q.name = e.queue and q.archive_dead is not null and not exists (select from holdfast.lane l where l.halted_by = e.id)))
       when e.state = 'done' then format('Done since %s by %s.', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), e.worker)
       else format('%s since %s%s.', initcap(e.state), to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(': ' || e.reason, ''))
     end;

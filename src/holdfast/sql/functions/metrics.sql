@@ -79,6 +79,39 @@ begin
 end
 $$;
 
+-- success: of each queue and kind, how many attempts ended well and how many failed in the last span, and which share
+-- ended well; a row without a kind is of the whole queue. An attempt that expired has failed; one that was released or
+-- cancelled does not count. Up to the last fold; coarse samples are read where there are some.
+create or replace function holdfast.success(only_queue text default null, span interval default '1 hour')
+returns table (queue text, kind text, done bigint, failed bigint, rate double precision)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_since constant timestamptz := holdfast.now() - span;
+  v_tens  timestamptz;   -- from here on the next finer samples have to do
+  v_ones  timestamptz;
+begin
+  if not coalesce(span between interval '10 seconds' and interval '14 days', false) then
+    perform holdfast.refuse('HF204', format('span %s is out of range', coalesce(span::text, 'null')), null, 'It is 10 seconds to 14 days.');
+  end if;
+  v_tens := case when span > interval '3 hours'
+    then (select max(s.at) + interval '600 seconds' from holdfast.sample s where s.step = 600 and s.at >= v_since) end;
+  v_tens := coalesce(v_tens, v_since);
+  v_ones := coalesce((select max(s.at) + interval '60 seconds' from holdfast.sample s where s.step = 60 and s.at >= v_tens), v_tens);
+  return query
+    select s.queue, s.kind, sum(s.done)::bigint, sum(s.failed)::bigint, sum(s.done)::double precision / sum(s.done + s.failed)
+    from holdfast.sample s
+    where (s.step = 600 and s.at >= v_since and s.at < v_tens or s.step = 60 and s.at >= v_tens and s.at < v_ones
+           or s.step = 10 and s.at >= v_ones)
+      and s.queue <> '' and (only_queue is null or s.queue = only_queue) and s.done + s.failed > 0
+    group by grouping sets ((s.queue), (s.queue, s.kind))
+    order by s.queue, grouping(s.kind) desc, s.kind;
+end
+$$;
+
 -- quantile: the value below which a share of the counted lies, in seconds. counts are of times below 1, 2, 4, 8 …
 -- milliseconds; inside such a span they are taken to lie evenly.
 create or replace function holdfast.quantile(counts bigint[], share double precision)

@@ -476,7 +476,9 @@ begin
 end
 $$;
 
-create or replace function holdfast.archived(stored uuid[], reason text, actor text)
+-- archived: only_state and ended_before narrow it to what a queue's policy is about.
+create or replace function holdfast.archived(
+  stored uuid[], reason text, actor text, only_state text default null, ended_before timestamptz default null)
 returns uuid[]
 language plpgsql
 as $$
@@ -495,6 +497,7 @@ begin
         select x.tableoid as in_table, x.ctid as in_row, x.part, x.id
         from holdfast.ended x
         where x.part = v_part and x.id = any(stored) and x.state <> 'archived'
+          and (only_state is null or x.state = only_state) and (ended_before is null or x.ended_at <= ended_before)
         for update skip locked   -- they are locked, except what came meanwhile
       ) l
       where e.part = any(array[l.part]) and e.id = l.id and e.tableoid = l.in_table and e.ctid = l.in_row

@@ -8,7 +8,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout,activity,keep_activity}';
+  v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout,activity,keep_activity,archive_dead,archive_done}';
   v_field text;
   old     holdfast.queue;
   new     holdfast.queue;
@@ -59,12 +59,14 @@ begin
         lane_on_failure = case when settings ? 'lane_on_failure' then settings ->> 'lane_on_failure' else q.lane_on_failure end,
         fanout          = case when settings ? 'fanout' then (settings ->> 'fanout')::smallint else q.fanout end,
         activity        = case when settings ? 'activity' then settings ->> 'activity' else q.activity end,
-        keep_activity   = case when settings ? 'keep_activity' then make_interval(secs => (settings ->> 'keep_activity')::double precision) else q.keep_activity end
+        keep_activity   = case when settings ? 'keep_activity' then make_interval(secs => (settings ->> 'keep_activity')::double precision) else q.keep_activity end,
+        archive_dead    = case when settings ? 'archive_dead' then make_interval(secs => (settings ->> 'archive_dead')::double precision) else q.archive_dead end,
+        archive_done    = case when settings ? 'archive_done' then make_interval(secs => (settings ->> 'archive_done')::double precision) else q.archive_done end
     where q.name = queue_set.queue
     returning q.* into new;
   exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range or datetime_field_overflow then
     perform holdfast.refuse('HF221', format('settings %s do not fit a queue', settings), sqlerrm,
-      'Counts are whole numbers, durations are seconds (a year at most, keep_done a hundred), rate_limit and rate_period go together.');
+      'Counts are whole numbers, durations are seconds (a year at most, keep_done, archive_dead and archive_done a hundred), rate_limit and rate_period go together, archive_done needs keep_done.');
   end;
 
   if new.fanout <> old.fanout then

@@ -1055,7 +1055,9 @@ returns table (name text, keep integer)
 language sql stable
 as $$
   select 'history', ceil(extract(epoch from least(interval '100 years', greatest(interval '7 days',
-    (select max(q.keep_done) from holdfast.queue q where q.keep_done > '0')))) / 86400)::integer
+    (select max(q.keep_done) from holdfast.queue q where q.keep_done > '0'),
+    -- what is to be archived is not dropped before there was a day for it
+    (select max(q.archive_done) from holdfast.queue q where q.archive_done is not null) + interval '1 day'))) / 86400)::integer
   union all
   select 'attempt', 30
 $$;
@@ -1128,7 +1130,7 @@ as $$
     ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000), ('unstruck', 'unstruck', 1000),
     ('follows', 'unblocked', 1000), ('settings', 'unblocked', null), ('starts', 'forgotten', null),
     ('unblocked', 'unblocked', null), ('lanes', 'forgotten', null), ('folded', 'folded', 20000), ('dead', 'folded', null),
-    ('sampled', 'sampled', null), ('rolled', 'sampled', null), ('activity', 'pages', null), ('floors', 'floors', 200),
+    ('sampled', 'sampled', null), ('rolled', 'sampled', null), ('archived', 'archived', 500), ('activity', 'pages', null), ('floors', 'floors', 200),
     ('raised', 'floors', 200), ('pages', 'pages', 5000)
   ) s(name, part_of, most)
 $$;
@@ -1183,6 +1185,8 @@ begin
       return holdfast.take_samples();
     when 'rolled' then
       return holdfast.roll_samples();
+    when 'archived' then
+      return holdfast.archive_old();
     when 'activity' then
       return case when holdfast.chore_due('activity', '1 minute') then holdfast.forget_activity() else 0 end;
     when 'floors' then
@@ -1211,6 +1215,90 @@ begin
     select x.ctid from holdfast.chore x
     where x.name = chore_due.chore and (x.at <= v_now - every or x.at > v_now) for update skip locked));
   return found;
+end
+$$;
+
+-- archive_old: put away what has been dead, or done, for as long as its queue says: at most about so many jobs, of a
+-- hundred queues at a call; the next call goes on there. A dead job that halts its lane waits for a person. Done jobs
+-- have no order by queue: their part is read in windows of the order of ids, and again a minute after its end.
+create or replace function holdfast.archive_old(most integer default 500, max_rows integer default 2000)
+returns bigint
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.now();
+  v_from   text;
+  v_last   text;
+  v_names  integer := 0;
+  v_done   bigint := 0;
+  v_ids    uuid[];
+  q        record;
+  sweep    record;
+  seen     record;
+begin
+  if not exists (select from holdfast.queue x where x.archive_dead is not null or x.archive_done is not null)
+     or not pg_try_advisory_xact_lock(4915, 10) then
+    return 0;
+  end if;
+  select c.cursor[1] into v_from from holdfast.chore c where c.name = 'archived';
+  for q in
+    select x.name, x.archive_dead, x.archive_done, x.fanout
+    from holdfast.queue x
+    where x.archive_dead is not null or x.archive_done is not null
+    order by x.name <= coalesce(v_from, ''), x.name
+    limit 100
+  loop
+    v_last := q.name;
+    v_names := v_names + 1;
+    if q.archive_dead is not null then
+      v_ids := array(
+        select d.id
+        from holdfast.dead d
+        where d.queue between q.name and q.name and d.ended_at <= v_now - q.archive_dead
+          and not exists (select from holdfast.lane l where l.halted_by = d.id)
+        order by d.queue, d.ended_at
+        limit most - v_done);
+      v_done := v_done + cardinality(holdfast.archived(v_ids, format('dead for %s, by the archive_dead of its queue',
+        justify_hours(q.archive_dead)), 'upkeep', 'dead', v_now - q.archive_dead));
+    end if;
+    if q.archive_done is not null then
+      insert into holdfast.chore (name) values ('archived ' || q.name) on conflict do nothing;
+      select c.at, coalesce(c.cursor[1]::integer, 0) as step, coalesce(c.cursor[2]::uuid, '00000000-0000-0000-0000-000000000000') as id
+      into sweep
+      from holdfast.chore c
+      where c.name = 'archived ' || q.name and (c.cursor <> '{}' or not c.at between v_now - interval '1 minute' and v_now);
+      if found then
+        select array_agg(w.id) filter (where w.hit) as ids, count(*) as rows, (array_agg(w.id order by w.id desc))[1] as last
+        into seen
+        from (
+          select h.id, h.queue = q.name and h.state = 'done' as hit
+          from holdfast.history h
+          where h.part = ((holdfast.queue_part(q.name) + sweep.step) % 64)::smallint and h.id > sweep.id and h.ended_at <= v_now - q.archive_done
+          order by h.id
+          limit max_rows
+        ) w;
+        v_done := v_done + cardinality(holdfast.archived(coalesce(seen.ids, '{}'), format('done for %s, by the archive_done of its queue',
+          justify_hours(q.archive_done)), 'upkeep', 'done', v_now - q.archive_done));
+        update holdfast.chore c
+        set cursor = case
+              when seen.rows >= max_rows then array[sweep.step::text, seen.last::text]
+              when sweep.step + 1 < q.fanout then array[(sweep.step + 1)::text, '00000000-0000-0000-0000-000000000000']
+              else '{}' end,
+            at = v_now
+        where c.name = 'archived ' || q.name;
+      end if;
+    end if;
+    exit when v_done >= most;
+  end loop;
+  update holdfast.chore c
+  set cursor = case when v_names < 100 and v_done < most then '{}' else array[v_last] end
+  where c.name = 'archived' and c.cursor <> case when v_names < 100 and v_done < most then '{}' else array[v_last] end;
+  delete from holdfast.chore c
+  where c.name like 'archived %' and not exists (
+    select from holdfast.queue x where x.name = substr(c.name, 10) and x.archive_done is not null);
+  return v_done;
 end
 $$;
 
