@@ -22,7 +22,8 @@ def test_the_demo_needs_nothing_and_ends_by_itself(
     assert {"hello Ada", "HELLO GRACE", "receipt for order 42"} <= set(lines)
     for event in ("queued", "duplicate", "leased", "failed", "done", "dead"):
         assert any(event in line.split() for line in lines)
-    assert lines[-2].split() == ["demo", "active", "-", "0", "0", "-", "1", "8"]
+    # the rate of success is that of the last fold, whenever that was
+    assert lines[-2].split()[:-1] == ["demo", "active", "-", "0", "0", "-", "1", "8"]
     assert ": Dead since" in lines[-1]
     dead = lines[-1].partition(":")[0]
     assert f"holdfast job retry {dead}" in shown.err

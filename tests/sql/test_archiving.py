@@ -160,23 +160,29 @@ def test_of_an_id_that_ended_twice_only_what_is_old_enough_is_archived(
 ) -> None:
     db.queue_set("default", archive_dead=60)
     die(db)
-    later(seconds=30)
+    later(seconds=61)
+    # One that was cancelled as long ago, and one that is dead since now.
     db.connection.execute(
         "insert into holdfast.ended (part, id, state, queue, kind, priority, attempt, max_attempts,"
-        " run_at, created_at, ended_at, payload) select part, id, 'cancelled', queue, kind,"
-        " priority, attempt, max_attempts, run_at, created_at, holdfast.now(), payload"
-        " from holdfast.dead"
+        " run_at, created_at, ended_at, fingerprint, payload)"
+        " select d.part, d.id, x.state, d.queue, d.kind, d.priority, d.attempt, d.max_attempts,"
+        " d.run_at, d.created_at, x.at, d.fingerprint, d.payload from holdfast.dead d"
+        " cross join lateral (values ('cancelled', d.ended_at), ('dead', holdfast.now()))"
+        " x(state, at)"
     )
     db.connection.execute(
-        "insert into holdfast.tally (part, queue, kind, cancelled)"
-        " select part, queue, kind, 1 from holdfast.dead"
+        "insert into holdfast.tally (part, queue, kind, dead, cancelled)"
+        " select distinct part, queue, kind, 1, 1 from holdfast.dead"
     )
-    later(seconds=31)
+    db.connection.execute(
+        "insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)"
+        " select distinct part, fingerprint, kind, queue, 1 from holdfast.dead"
+    )
 
     assert db.upkeep()["archived"] == 1
 
     rows = db.table("select state from holdfast.ended order by state")
-    assert [state for (state,) in rows] == ["archived", "cancelled"]
+    assert [state for (state,) in rows] == ["archived", "cancelled", "dead"]
 
 
 def test_history_is_not_dropped_before_what_is_to_be_archived_had_its_day(db: Protocol) -> None:

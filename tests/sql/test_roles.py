@@ -29,6 +29,7 @@ LOOK = {
         "forecast",
         "doctor",
     ),
+    "success",
     "adopted_rows",  # the view of all jobs calls it as whoever looks
 }
 PRODUCE = {"enqueue", "copied"}

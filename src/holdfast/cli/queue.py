@@ -105,7 +105,7 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
     lane_on_failure   skip, retry or halt
     fanout        parts it is spread over
     activity      off, failures or all;  keep_activity  7d
-    archive_dead, archive_done   put away dead or kept done jobs after this; none never
+    archive_dead, archive_done   archive them after this; none: never
     """
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
