@@ -6,7 +6,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tests.protocol import Later, Protocol
+from tests.protocol import Later, Open, Protocol
 
 MONTH = timedelta(days=30).total_seconds()
 
@@ -124,6 +124,24 @@ def test_done_jobs_are_read_in_windows_until_all_are_found(db: Protocol, later: 
 
     assert turns == [20, 20, 10, 0]
     assert db.value("archive_old", most=1000, max_rows=20) == 1
+
+
+def test_upkeep_waits_for_nobody_who_is_at_a_job(db: Protocol, other: Open, later: Later) -> None:
+    db.queue_set("default", keep_done=MONTH, archive_dead=60, archive_done=60)
+    (dead, free), (done, kept) = die(db, 2), do(db, 2)
+    later(seconds=61)
+    operator = other(autocommit=False)
+    operator.retry(dead)
+    operator.archive(done, reason="by hand")
+    db.connection.execute("set lock_timeout = '1s'")
+
+    first = db.upkeep()
+    operator.connection.commit()
+
+    assert first["archived"] == 2
+    assert states(db, dead, free, done, kept) == ["queued", "archived", "archived", "archived"]
+    assert db.job(done).reason == "by hand"
+    db.connection.execute("reset lock_timeout")
 
 
 def test_a_queue_with_a_long_line_does_not_keep_others_from_their_turn(

@@ -1259,7 +1259,8 @@ begin
         where d.queue between q.name and q.name and d.ended_at <= v_now - q.archive_dead
           and not exists (select from holdfast.lane l where l.halted_by = d.id)
         order by d.queue, d.ended_at
-        limit most - v_done);
+        limit most - v_done
+        for update skip locked);   -- upkeep waits for no operator
       v_done := v_done + cardinality(holdfast.archived(v_ids, format('dead for %s, by the archive_dead of its queue',
         justify_hours(q.archive_dead)), 'upkeep', 'dead', v_now - q.archive_dead));
     end if;
@@ -1279,7 +1280,12 @@ begin
           order by h.id
           limit max_rows
         ) w;
-        v_done := v_done + cardinality(holdfast.archived(coalesce(seen.ids, '{}'), format('done for %s, by the archive_done of its queue',
+        v_ids := array(
+          select h.id
+          from holdfast.history h
+          where h.part = ((holdfast.queue_part(q.name) + sweep.step) % 64)::smallint and h.id = any(seen.ids) and h.ended_at <= v_now - q.archive_done
+          for update skip locked);
+        v_done := v_done + cardinality(holdfast.archived(v_ids, format('done for %s, by the archive_done of its queue',
           justify_hours(q.archive_done)), 'upkeep', 'done', v_now - q.archive_done));
         update holdfast.chore c
         set cursor = case
