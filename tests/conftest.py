@@ -198,9 +198,11 @@ def _memory() -> Path | None:
 
 def _create(postgres: Postgres, name: str, template: str = "template0") -> None:
     with psycopg.connect(postgres.url, autocommit=True) as connection:
+        # Files are copied in two thirds of the time that it takes to log all their pages.
+        strategy = sql.SQL("strategy file_copy" if connection.info.server_version >= 150000 else "")
         connection.execute(
-            sql.SQL("create database {} template {}").format(
-                sql.Identifier(name), sql.Identifier(template)
+            sql.SQL("create database {} template {} {}").format(
+                sql.Identifier(name), sql.Identifier(template), strategy
             )
         )
 

@@ -155,7 +155,9 @@ def page(shop: str, serve: Serve, open_page: Open) -> Page:
 @contextmanager
 def _copied(url: str, original: str) -> Iterator[str]:
     name = sql.Identifier(f"holdfast_shop_{uuid4().hex}")
-    create = sql.SQL("create database {} template {}").format(name, sql.Identifier(original))
+    create = sql.SQL("create database {} template {} strategy file_copy").format(
+        name, sql.Identifier(original)
+    )
     drop = sql.SQL("drop database if exists {} with (force)").format(name)
     with connect(url, autocommit=True) as connection:
         connection.execute(create)
