@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from starlette.requests import Request
 
 from holdfast import Client
 from holdfast.errors import Misuse
-from holdfast.server import Server, Settings, User, access
+from holdfast.server import Server, Settings, User, access, neighbours
 from holdfast.server.routes import PAGES, ROUTES, Entry
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving, serving
@@ -473,8 +474,15 @@ def test_hosts_can_be_named(serve: Serve) -> None:
     assert answers == [200, 200, 421]
 
 
-def test_only_this_machine_is_let_in_where_nobody_signs_in() -> None:
-    def user_from(address: str | None, **settings: Any) -> User | None:
+def test_only_whoever_runs_it_on_this_machine_is_let_in_where_nobody_signs_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(neighbours, "KNOWN", True)
+
+    def user_from(
+        address: str | None, owner: int | None = os.geteuid(), **settings: Any
+    ) -> User | None:
+        monkeypatch.setattr(neighbours, "owner", lambda caller, server: owner)
         client = None if address is None else (address, 1)
         scope = {"type": "http", "headers": [(b"host", b"localhost")], "client": client}
         gate = access.Gate(Settings(**settings), None)
@@ -483,6 +491,8 @@ def test_only_this_machine_is_let_in_where_nobody_signs_in() -> None:
 
     assert user_from("127.0.0.1") is not None
     assert user_from("::1") is not None
+    assert user_from("127.0.0.1", os.geteuid() + 1) is None
+    assert user_from("127.0.0.1", None) is None
     assert user_from("10.0.0.7") is None
     assert user_from(None) is None
     assert user_from("10.0.0.7", insecure=True) is not None

@@ -349,6 +349,76 @@ def test_one_token_leaves_room_for_the_waits_of_another(serve: Serve, client: Cl
     assert served.status_code == 200
 
 
+def test_a_token_that_holds_all_it_can_leaves_others_to_claim_stream_and_sign_in(
+    serve: Serve, client: Client
+) -> None:
+    greedy, other = bearer(client, "read", "consume"), bearer(client, "read", "consume")
+    person = client.token_create("person", ["read"]).secret
+    # Fewer than one address may have, of which all of this test come.
+    server = serve(ways=["token"], waits=20, streams=20, streams_per_address=100, requests=400)
+    with server.client() as api, ExitStack() as stack:
+        # As many as it gets, and then as many again: waits, streams, and requests that do not end.
+        stack.enter_context(waiting(server, greedy, 40))
+        streams = [streaming(server, greedy, stack) for _ in range(20)]
+        for _ in range(30):
+            stack.enter_context(unended(server, greedy))
+        until = time.monotonic() + 20
+        while server_waits(server) < 10:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        refused = [
+            api.post("/v1/claims", json={"worker": "w", "wait": 5}, headers=greedy).status_code,
+            *streams[10:],
+        ]
+        client.enqueue("send")
+        # The ones that wait may be given it first; what is asked for is an answer.
+        waited = api.post("/v1/claims", json={"worker": "v", "wait": 0.1}, headers=other)
+        stream = streaming(server, other, stack)
+        signed_in = api.post("/v1/session", json={"token": person})
+        looked = api.get("/v1/queues", headers=other)
+
+    assert streams[:10] == [200] * 10
+    assert set(refused) == {429}
+    assert [waited.status_code, stream, signed_in.status_code, looked.status_code] == [200] * 4
+
+
+def test_an_address_that_has_all_its_connections_leaves_others_to_connect(
+    serve: Serve, client: Client
+) -> None:
+    token = bearer(client, "read")
+    server = serve(ways=["token"], requests=20, waits=10, streams=10)
+    with ExitStack() as stack:
+        # A quarter of forty, and more in vain.
+        for _ in range(30):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            one.settimeout(5)
+        with pytest.raises((httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError)):
+            httpx.get(f"{server.url}/v1/queues", headers=token)
+        near = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(base_url=server.url, transport=near, headers=token) as elsewhere:
+            answer = elsewhere.get("/v1/queues")
+
+    assert answer.status_code == 200
+
+
+def streaming(server: Serving, headers: dict[str, str], stack: ExitStack) -> int:
+    """Open a stream that stays open; returns how it was answered."""
+    one = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30))
+    told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    one.sendall(f"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n{told}\r\n".encode())
+    return int(one.recv(12).split()[1])
+
+
+@contextmanager
+def unended(server: Serving, headers: dict[str, str]) -> Iterator[None]:
+    """A request whose body never comes."""
+    with socket.create_connection(("127.0.0.1", server.port), 30) as one:
+        told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"POST /v1/claims HTTP/1.1\r\nHost: localhost\r\n{told}Content-Length: 1000\r\n"
+        one.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode())
+        yield
+
+
 def server_waits(server: Serving) -> int:
     return sum(live.waits.count for live in server.server._live.values())
 

@@ -42,6 +42,8 @@ from holdfast.server.settings import Settings
 
 log = logging.getLogger("holdfast.server")
 
+# An answer is sent in pieces of so many bytes.
+PIECE = 16 * 1024
 _NOBODY = User("", frozenset())
 _KEPT = tuple[int, dict[str, str], msgspec.Raw]
 
@@ -396,6 +398,15 @@ class _Reply:
             if not any(name == b"cache-control" for name, _ in message["headers"]):
                 headers.append((b"cache-control", b"no-store"))
             message = {**message, "headers": headers}
+        body = message.get("body", b"")
+        # In pieces, of which the next one waits until the client has read: what nobody reads does
+        # not pile up here.
+        for start in range(0, len(body) - PIECE, PIECE):
+            part = body[start : start + PIECE]
+            await self._send({"type": message["type"], "body": part, "more_body": True})
+        if len(body) > PIECE:
+            rest = body[(len(body) - 1) // PIECE * PIECE :]
+            message = {**message, "body": rest}
         await self._send(message)
 
 

@@ -21,8 +21,16 @@ from holdfast.server.asgi import Server
 
 # A connection that has not said what it wants by then is closed.
 HEADERS_WITHIN = 15.0
-# More than this of an address and headers, beyond the packet they began in, is nobody's request.
+# More bytes than this of an address and headers, or more headers, is nobody's request.
 HEADERS = 32 * 1024
+LINES = 100
+# Of a connection that stays open, no more than this is kept of the request before.
+KEPT = 2 * 1024
+# Requests that a client may send before it has an answer.
+PIPELINED = 8
+# Bytes that wait in the server for a client to read them, and how long they do.
+UNREAD = 16 * 1024
+STALLED = 30.0
 # How long a shutdown waits for requests that are under way.
 GRACE = 5
 BACKLOG = 2048
@@ -98,6 +106,10 @@ def _config(server: Server) -> uvicorn.Config:
     )
 
 
+TOO_LARGE = b"431 Request Header Fields Too Large"
+TOO_MANY = b"429 Too Many Requests"
+
+
 class _Corked:
     """A transport that sends the head of an answer together with its body, in one packet.
 
@@ -151,27 +163,57 @@ class _Protocol(HttpToolsProtocol):
             transport.abort()
             return
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
-        self._in_head, self._head = False, 0
+        self._stalled: asyncio.TimerHandle | None = None
+        self._in_head, self._head, self._packet = False, 0, 0
         self._known: dict[str, bool] = {}
+        transport.set_write_buffer_limits(high=UNREAD)
 
     def data_received(self, data: bytes) -> None:
+        self._packet = len(data)
         if self._in_head:
             self._head += len(data)
         super().data_received(data)
-        if self._in_head and self._head > HEADERS:
-            self._give_up()
+        if self._in_head and (self._head > HEADERS or len(self.headers) > LINES):
+            self._refuse(TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         self._slow.cancel()
         self._in_head = False
+        # Only a packet that has more than the head can be larger than it may be.
+        if self._head > HEADERS:
+            self._head = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if self._head > HEADERS or len(self.headers) > LINES:
+            self._refuse(TOO_LARGE)
+            raise ValueError("the head is too large")
         super().on_headers_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._head > KEPT and not self._in_head and self.cycle.response_complete:
+            # Whoever only stays connected is not to hold what they have sent.
+            self.headers.clear()
+            self.url = b""
+            self.scope["path"], self.scope["raw_path"], self.scope["query_string"] = "", b"", b""
+
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= PIPELINED:
+            self._refuse(TOO_MANY)
+            raise ValueError("too many requests at once")
         self._slow.cancel()
-        self._in_head, self._head = True, 0
+        # As many bytes at most, if it did not begin with the packet.
+        self._in_head, self._head = True, self._packet
         self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
         super().on_message_begin()
         self.scope[CONNECTION] = self._known  # type: ignore[literal-required]
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED, self._give_up)
+
+    def resume_writing(self) -> None:
+        if self._stalled:
+            self._stalled.cancel()
+        super().resume_writing()
 
     def _is_proxy(self) -> bool:
         try:
@@ -184,9 +226,25 @@ class _Protocol(HttpToolsProtocol):
         self.near[self._address] -= 1
         if self.near[self._address] <= 0:
             del self.near[self._address]
-        if slow := getattr(self, "_slow", None):
-            slow.cancel()
+        for timer in (getattr(self, "_slow", None), getattr(self, "_stalled", None)):
+            if timer:
+                timer.cancel()
         super().connection_lost(exc)
 
     def _give_up(self) -> None:
         self.transport.abort()
+
+    def _refuse(self, status: bytes) -> None:
+        self._in_head = False
+        self._slow.cancel()
+        self.headers = []
+        self.pipeline.clear()
+        if not self.transport.is_closing():
+            head = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % status)
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, unless it was refused already."""
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
