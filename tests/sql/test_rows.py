@@ -108,3 +108,24 @@ def test_names_of_every_script_are_fine(db: Protocol) -> None:
     names = ["größe", "שלום", "न\u200dम", "ن\u200cم", "👩\u200d👧", "日本語"]
 
     assert all(one.created for one in db.enqueue(*({"kind": name} for name in names)))
+
+
+def test_rows_of_a_new_owner_are_its_own_after_the_next_upkeep(db: Protocol) -> None:
+    """As after a restore by another role, whose dump names the owner that was."""
+    db.connection.execute(
+        'create or replace trigger "rows of producers are checked" after insert on holdfast.job'
+        " for each row when (current_user <> 'whoever it was')"
+        " execute function holdfast.check_row()"
+    )
+    own = (
+        "insert into holdfast.job (part, id, queue, kind)"
+        " select holdfast.part_of(i), i, 'holdfast.alerts', 'k'"
+        " from holdfast.new_id('holdfast.alerts') i"
+    )
+    with pytest.raises(psycopg.Error, match="belongs to Holdfast"):
+        db.connection.execute(own)
+
+    db.upkeep()
+
+    with db.connection.transaction(force_rollback=True):
+        db.connection.execute(own)

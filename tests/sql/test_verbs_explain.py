@@ -352,3 +352,40 @@ def test_a_job_copied_with_a_time_to_come_is_ready(db: Protocol) -> None:
 
     assert db.explain(id).startswith("Ready")
     assert db.take().id == id
+
+
+def test_a_lane_with_several_slots_keeps_back_only_whom_it_has_no_slot_for(db: Protocol) -> None:
+    db.lane_set("default", "l", limit=3)
+    first, second, third, fourth = (
+        answer.id for answer in db.enqueue(*[{"kind": "k", "lane": "l"}] * 4)
+    )
+    before = db.explain(fourth)
+    assert db.take().id == first
+    told = {id: db.explain(id) for id in (second, third, fourth)}
+
+    assert before == f"Lane l keeps its order: job {first} is first and waits to be claimed."
+    assert told[second].startswith("Ready")
+    assert told[third].startswith("Ready")
+    assert told[fourth] == f"Lane l keeps its order: job {second} is first and waits to be claimed."
+    assert [job.id for job in db.claim(max_jobs=9)] == [second, third]
+
+
+def test_a_lane_and_a_limit_whose_holder_is_gone(db: Protocol, later: Later) -> None:
+    db.queue_set("limited", limit=1)
+    db.enqueue(*[{"kind": "k", "lane": "l"}] * 2, *[{"kind": "k", "queue": "limited"}] * 2)
+    held = db.take(worker="w1")
+    db.take("limited")
+    [behind] = (job.id for job in db.list("queue:default state:queued"))
+    [over] = (job.id for job in db.list("queue:limited state:queued"))
+
+    later(seconds=40)
+
+    assert says(
+        rf"Lane l is busy: the lease of job {held.id} on w1 ran out 00:00:\d\d ago, and the next"
+        r" reap takes it back \(1 of 1 at a time\)\.",
+        db.explain(behind),
+    )
+    assert db.explain(over) == (
+        "Queue limited runs 1 job, its limit is 1."
+        " One of the leases ran out; the next reap takes it back."
+    )

@@ -208,7 +208,7 @@ language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select min(h.run_at)
-  from generate_series(0, fanout - 1) step
+  from generate_series(0, least(fanout, 64) - 1) step
   cross join lateral (select ((holdfast.queue_part(oldest.queue) + step) % 64)::smallint as part) p
   cross join lateral unnest(coalesce((
     select f.floors from holdfast.floor f

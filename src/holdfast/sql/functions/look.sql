@@ -441,6 +441,7 @@ declare
   j       holdfast.job;
   e       holdfast.ended;
   other   record;
+  v_over  bigint;
 begin
   select x.* into j from holdfast.job x where x.part = holdfast.part_of(v_id) and x.id = v_id;
   if exists (select from holdfast.adopted a where a.part = holdfast.part_of(explain.id)) then
@@ -535,16 +536,25 @@ begin
       select h.id, h.worker, h.lease_until into other
       from holdfast.job h
       where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held
-      order by h.lane_seq
+      order by h.lease_until > v_now, h.lane_seq
       limit 1;
+      if other.lease_until <= v_now then
+        return format('Lane %s is busy: the lease of job %s on %s ran out %s ago, and the next reap takes it back (%s of %s at a time).', j.lane,
+          other.id, other.worker, date_trunc('second', v_now - other.lease_until), v_count, coalesce(v_lane.lane_limit, v_queue.lane_limit, 1));
+      end if;
       return format('Lane %s is busy: job %s runs on %s until %s (%s of %s at a time).', j.lane, other.id, other.worker,
         to_char(other.lease_until, 'HH24:MI:SS TZ'), v_count, coalesce(v_lane.lane_limit, v_queue.lane_limit, 1));
     end if;
-    select h.id, h.run_at into other
-    from holdfast.job h
-    where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.lane_seq < j.lane_seq and h.token is null
-    order by h.lane_seq
-    limit 1;
+    -- as many may start as there are free slots: it waits for the first of those before it if they take all of them
+    select (array_agg(f.id order by f.lane_seq))[1] as id, (array_agg(f.run_at order by f.lane_seq))[1] as run_at into other
+    from (
+      select h.id, h.run_at, h.lane_seq
+      from holdfast.job h
+      where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.lane_seq < j.lane_seq and h.token is null
+      order by h.lane_seq
+      limit coalesce(v_lane.lane_limit, v_queue.lane_limit, 1) - v_count
+    ) f
+    having count(*) >= coalesce(v_lane.lane_limit, v_queue.lane_limit, 1) - v_count;
     if found and other.run_at > v_now then
       return format('Lane %s keeps its order: job %s is first and is retried in %s.', j.lane, other.id, date_trunc('second', other.run_at - v_now + interval '1 second'));
     elsif found then
@@ -561,16 +571,18 @@ begin
   end if;
 
   if v_queue.lease_limit is not null then
-    select count(*) into v_count
+    select count(*), count(*) filter (where h.until <= v_now) as over into v_count, v_over
     from generate_series(0, v_queue.fanout - 1) step
     cross join lateral (
-      select from holdfast.job h
+      select h.lease_until as until from holdfast.job h
       where h.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and h.queue = j.queue and h.held
       union all
-      select from holdfast.leaving g
+      select g.until from holdfast.leaving g
       where g.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and g.queue = j.queue) h;
     if v_count >= v_queue.lease_limit then
-      return format('Queue %s runs %s, its limit is %s.', j.queue, case when v_count = 1 then '1 job' else v_count || ' jobs' end, v_queue.lease_limit);
+      return format('Queue %s runs %s, its limit is %s.', j.queue, case when v_count = 1 then '1 job' else v_count || ' jobs' end, v_queue.lease_limit)
+        || case v_over when 0 then '' when 1 then ' One of the leases ran out; the next reap takes it back.'
+             else format(' %s of the leases ran out; the next reap takes them back.', v_over) end;
     end if;
   end if;
   if v_queue.rate_limit is not null then

@@ -1003,6 +1003,7 @@ begin
   if not pg_try_advisory_xact_lock(4915, 3) then
     return 0;
   end if;
+  v_done := holdfast.mend_row_check();
   for book in select b.name, b.keep from holdfast.books() b loop
     execute format('delete from holdfast.%1$I where ctid = any(array(
       select x.ctid from holdfast.%1$I x where x.ended_at < $1 limit $2 for update skip locked))', book.name || '_rest')
@@ -1046,6 +1047,30 @@ begin
     end loop;
   end loop;
   return v_done;
+end
+$$;
+
+-- mend_row_check: have the trigger that checks rows of producers pass those of Holdfast's own functions, whoever owns
+-- them by now. It names the owner, for that is cheapest; after a restore or a change of owners it is another. Then every
+-- row was checked, and jobs of Holdfast's own were refused.
+create or replace function holdfast.mend_row_check()
+returns integer
+language plpgsql
+as $$
+declare
+  v_owner constant text := (select r.rolname from pg_class c join pg_roles r on r.oid = c.relowner where c.oid = 'holdfast.job'::regclass);
+begin
+  if exists (
+    select from pg_trigger t
+    where t.tgrelid = 'holdfast.job'::regclass and t.tgname = 'rows of producers are checked'
+      and position(quote_literal(v_owner) || '::name' in pg_get_triggerdef(t.oid)) > 0) then
+    return 0;
+  end if;
+  execute format('create or replace trigger "rows of producers are checked" after insert on holdfast.job for each row
+    when (current_user <> %L::name) execute function holdfast.check_row()', v_owner);
+  return 1;
+exception when lock_not_available then
+  return 0;   -- busy: there is another turn
 end
 $$;
 
