@@ -1,8 +1,9 @@
 """Verbs that meet at several jobs or keys in opposite orders: one waits, none is given up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -113,6 +114,155 @@ def test_a_retry_and_an_enqueue_of_the_same_keys_wait_for_each_other(
     live = {job.key for job in db.claim(max_jobs=9)}
     assert live == {"a", "b", "c"}
     assert len(retried) == len(enqueued) == 3
+
+
+def put_keyed(db: Protocol, queue: str, *keys: str) -> list[UUID]:
+    return [each.id for each in db.enqueue(*keyed(*keys, queue=queue))]
+
+
+def test_a_move_and_an_enqueue_of_the_same_keys_do_not_deadlock(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    # the order of keys is the opposite of that of ids
+    ids = put_keyed(db, "here", "c", "b", "a")
+    held_open.enqueue(*keyed("b", queue="there"))
+
+    # a move soon leaves a job whose key somebody is about to take: it need not be seen to wait
+    moving = start(lambda session: session.move(*ids, queue="there"))
+    moving.waits()
+    enqueuing = start(lambda session: session.enqueue(*keyed("a", "b", "c", queue="there")))
+    enqueuing.waits()
+    held_open.connection.rollback()
+    moved, enqueued = moving.answer(), enqueuing.answer()
+
+    there = [job.key for job in db.claim("there", max_jobs=9)]
+    assert sorted(there) == ["a", "b", "c"]
+    assert sum(each.changed for each in moved) + sum(each.created for each in enqueued) == 3
+
+
+def test_two_moves_of_the_same_keys_do_not_deadlock(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    one, two = put_keyed(db, "one", "c", "b", "a"), put_keyed(db, "two", "a", "b", "c")
+    held_open.enqueue(*keyed("b", queue="there"))
+
+    moves = []
+    for ids in (one, two):
+        moves.append(start(lambda session, ids=ids: session.move(*ids, queue="there")))
+        moves[-1].waits()
+    held_open.connection.rollback()
+    changed = [each.changed for move in moves for each in move.answer()]
+
+    there = [job.key for job in db.claim("there", max_jobs=9)]
+    assert len(there) == len(set(there)) == sum(changed) >= 2
+    assert len(db.list()) == 6
+
+
+def test_moved_jobs_keep_the_order_of_their_ids(db: Protocol) -> None:
+    ids = put_keyed(db, "here", "c", "a", "b")
+
+    db.move(*ids, queue="there")
+
+    assert [job.key for job in db.claim("there", max_jobs=9)] == ["c", "a", "b"]
+
+
+def in_parts(db: Protocol, queue: str, steps: Sequence[int]) -> list[str]:
+    """Keys, each above the one before, that a queue fanned out to 8 parts keeps so far into it."""
+    home = "select (holdfast.home(%s, 8, null, %s, null) - holdfast.queue_part(%s) + 64) %% 64"
+    keys: list[str] = []
+    for n in range(10_000):
+        if len(keys) == len(steps):
+            return keys
+        row = db.connection.execute(home, [queue, f"{n:05}", queue]).fetchone()
+        if row == (steps[len(keys)],):
+            keys.append(f"{n:05}")
+    raise AssertionError("too few keys")
+
+
+def fanned_at(db: Protocol, *parts: int) -> list[str]:
+    """Names of queues, fanned out to 8 parts, whose first parts are these."""
+    names = []
+    for part in parts:
+        name = next(
+            f"q{n}"
+            for n in range(10_000)
+            if db.connection.execute("select holdfast.queue_part(%s)", [f"q{n}"]).fetchone()
+            == (part,)
+        )
+        db.queue_set(name, fanout=8)
+        names.append(name)
+    return names
+
+
+@pytest.mark.parametrize("fanned_since", [False, True])
+def test_a_retry_and_an_enqueue_of_keys_in_several_parts_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start, fanned_since: bool
+) -> None:
+    [queue] = fanned_at(db, 20)
+    keys = in_parts(db, queue, [5, 3, 1])
+    if fanned_since:
+        db.connection.execute("update holdfast.queue set fanout = 1")
+    ids = put_keyed(db, queue, *keys)
+    db.cancel(*ids)
+    db.queue_set(queue, fanout=8)
+    held_open.enqueue(*keyed(keys[1], queue=queue))
+
+    retried, enqueued = meet(
+        start,
+        held_open,
+        lambda session: session.retry(*ids),
+        lambda session: session.enqueue(*keyed(*keys, queue=queue)),
+    )
+
+    assert [each.changed for each in retried] == [True] * 3
+    assert [each.created for each in enqueued] == [False] * 3
+
+
+def test_a_retry_and_an_enqueue_of_queues_that_share_parts_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    first, second = fanned_at(db, 20, 21)
+    high, higher = in_parts(db, first, [3, 4])
+    [low] = in_parts(db, second, [0])
+    ids = [*put_keyed(db, first, high), *put_keyed(db, second, low)]
+    db.cancel(*ids)
+    held_open.enqueue(*keyed(higher, queue=first))
+
+    enqueuing = start(
+        lambda session: session.enqueue(
+            *keyed(high, higher, queue=first), *keyed(low, queue=second)
+        )
+    )
+    assert enqueuing.waits()
+    retrying = start(lambda session: session.retry(*ids))
+    assert retrying.waits()
+    held_open.connection.rollback()
+
+    assert [each.created for each in enqueuing.answer()] == [True] * 3
+    assert [each.changed for each in retrying.answer()] == [False] * 2
+
+
+@pytest.mark.parametrize("verb", ["cancel", "purge", "move"])
+def test_operators_at_a_job_and_at_what_follows_it_wait_for_each_other(
+    db: Protocol, held_open: Protocol, start: Start, verb: str
+) -> None:
+    first = db.put("k", key="a")
+    running = db.take()
+    [follows] = db.enqueue(*keyed("a", on_conflict="after"))
+    db.release(running)
+    more = [db.put(), db.put()]
+    hold(held_open, more[0])
+    to = {"queue": "there"} if verb == "move" else {}
+
+    one, two = meet(
+        start,
+        held_open,
+        lambda session: getattr(session, verb)(first, *more, **to),
+        lambda session: getattr(session, verb)(follows.id, *more, **to),
+    )
+
+    assert [each.changed for each in one] == [True] * 3
+    assert [each.changed for each in two][1:] == [False] * 2
 
 
 def test_retried_jobs_keep_the_order_in_which_they_ended(db: Protocol) -> None:
