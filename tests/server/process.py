@@ -53,9 +53,11 @@ class Process:
 
 
 @contextmanager
-def served(url: str, *options: str, log: Path | None = None, **variables: str) -> Iterator[Process]:
+def served(
+    url: str, *options: str, log: Path | None = None, port: int | None = None, **variables: str
+) -> Iterator[Process]:
     """Run `holdfast serve` on a database until the end of the context."""
-    port = free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port), *options]
     environment = os.environ | {"HOLDFAST_URL": url} | variables
     with (log or Path(os.devnull)).open("wb") as output:
