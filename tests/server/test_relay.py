@@ -1,6 +1,7 @@
 """The other dialect: routes and words of source 4, served by the same handlers."""
 
 import json
+import os
 import time
 from datetime import UTC, datetime, timedelta
 from threading import Thread
@@ -11,12 +12,14 @@ import httpx
 import psycopg
 import pytest
 
-from holdfast import Client
+from holdfast import Client, NewJob
 from holdfast.server import relay_look, relay_operate
-from tests.conftest import Clock
+from tests.conftest import Clock, Connect
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
+# Messages of other types; HOLDFAST_TEST_BACKLOG=300000 for the long form.
+BACKLOG = int(os.environ.get("HOLDFAST_TEST_BACKLOG", "30000"))
 PREFIXES = pytest.mark.parametrize("prefix", ["", "/api"])
 
 
@@ -953,3 +956,34 @@ def test_what_is_redacted_is_redacted_here_too(serve: Serve) -> None:
         ]
 
     assert not [one.url for one in answers if "secret" in one.text]
+
+
+@pytest.mark.proves("S4.8", "S4.32")
+def test_a_dequeue_by_type_is_soon_as_fast_behind_thousands_as_behind_none(
+    api: Api, client: Client, connect: Connect
+) -> None:
+    client.copy(NewJob(kind="common", queue="mail") for _ in range(BACKLOG))
+    client.enqueue_many([NewJob(kind="rare", queue="mail")] * 3)
+    first = api.get("/queue/message?queue=mail&type=rare").json()
+    end = time.monotonic() + 30 + BACKLOG / 2000
+    while not client.queue("mail").by_kind:
+        assert time.monotonic() < end, "the queue was not sorted"
+        time.sleep(0.02)
+
+    read = (
+        "select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)"
+        " from pg_stat_xact_user_tables where relid = 'holdfast.job'::regclass"
+    )
+    session = connect()
+    session.autocommit = False
+    claim = (
+        "select kind from holdfast.claim(queue => 'mail', worker => 'ada',"
+        " token => gen_random_uuid(), kinds => '{rare}')"
+    )
+    assert session.execute(claim).fetchall() == [("rare",)]
+    [(rows,)] = session.execute(read).fetchall()
+    session.rollback()
+    assert rows < 20
+    second = api.get("/queue/message?queue=mail&type=rare").json()
+    assert (first["type"], second["type"]) == ("rare", "rare")
+    assert client.queue("mail").queued == BACKLOG + 1

@@ -46,7 +46,7 @@ KEEP_UP = {
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
-    *("queue_set", "lane_set", "pause", "resume", "stop_worker"),
+    *("queue_set", "sort_some", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel", "operation_undo"),
     *("strike_add", "strike_lift"),

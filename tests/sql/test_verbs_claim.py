@@ -107,6 +107,26 @@ def test_switching_by_kind_on_loses_no_job(db: Protocol) -> None:
     assert [job.id for job in db.claim(max_jobs=9, kinds=["a"])] == [before, after]
 
 
+def test_a_large_queue_is_prepared_for_by_kind_piece_by_piece(db: Protocol, other: Open) -> None:
+    db.enqueue(*[{"kind": "a"}, {"kind": "b"}, {"kind": "a", "delay": 60}] * 10)
+    db.enqueue(*[{"kind": "a", "queue": "other"}] * 10)
+    held = other(autocommit=False)
+    held.touch(held.take())
+    steps, after = 0, None
+    while steps == 0 or after is not None:
+        query = "select holdfast.sort_some('default', %s, 7)"
+        [(after,)] = db.connection.execute(query, [after]).fetchall()
+        steps += 1
+    query = "select queue, count(*) from holdfast.job where by_kind group by queue"
+
+    assert steps == 5
+    assert db.connection.execute(query).fetchall() == [("default", 29)]
+    held.connection.rollback()
+    db.queue_set("default", by_kind=True)
+    assert db.connection.execute(query).fetchall() == [("default", 30)]
+    assert {job.kind for job in db.claim(max_jobs=50, kinds=["b"])} == {"b"}
+
+
 def test_switching_by_kind_off_loses_no_job(db: Protocol) -> None:
     db.queue_set("default", by_kind=True)
     before = db.put("a")

@@ -805,6 +805,17 @@ class AsyncClient:
         [row] = await self._door.run(Call("queue_set", sql, parameters))
         return Queue(*row)
 
+    async def sort_some(
+        self, queue: str, *, after: UUID | None = None, limit: int = 2000
+    ) -> UUID | None:
+        """Prepare a queue for `by_kind`, some of its jobs at a time, behind those up to `after`.
+
+        Returns where to go on, or None at the end; `queue_set` has little left to do then.
+        """
+        sql = "select holdfast.sort_some(queue => %s::text, after => %s::uuid, max_jobs => %s::int)"
+        [(last,)] = await self._door.run(Call("sort_some", sql, [queue, after, limit]))
+        return None if last is None else UUID(str(last))
+
     async def lane_set(
         self, queue: str, lane: str, *, actor: str | None = None, **settings: Any
     ) -> None:

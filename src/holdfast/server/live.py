@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Seconds between two steps of what is done to many jobs in the background.
+BETWEEN = 0.02
 # Callers of whom it is remembered when they last changed something.
 CALLERS = 1000
 # When the caller of this request last changed something: what was asked before is too old for them.
@@ -87,6 +89,7 @@ class Live:
         self._written: dict[str, float] = {}
         # Queues of which the other dialect knows that somebody has set them up.
         self.known_queues: set[str] = set()
+        self._sorting: dict[str, asyncio.Future[None]] = {}
         self._url = url
         self._stop = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -99,9 +102,10 @@ class Live:
         """Let everybody go and close what is open."""
         self._stop.set()
         self.hang_up()
-        for task in self._tasks:
+        ending = [*self._tasks, *self._sorting.values()]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         with contextlib.suppress(Exception):
             await self.consumers.write()
         await self.client.close()
@@ -135,6 +139,22 @@ class Live:
     def look_as(self, caller: str) -> None:
         """Let the looks of this request show what its caller wrote before."""
         _not_before.set(self._written.get(caller, 0.0))
+
+    def sort_by_kind(self, queue: str, actor: str | None) -> None:
+        """Make a large queue one whose kinds each have an order of their own, in the background."""
+        if queue not in self._sorting:
+            task = asyncio.ensure_future(self._sort(queue, actor))
+            self._sorting[queue] = task
+            task.add_done_callback(lambda _: self._sorting.pop(queue, None))
+
+    async def _sort(self, queue: str, actor: str | None) -> None:
+        # Who may not set it up claims as before, and passes over other kinds one by one.
+        with contextlib.suppress(HoldfastError):
+            after = await self.client.sort_some(queue)
+            while after is not None:
+                await asyncio.sleep(BETWEEN)
+                after = await self.client.sort_some(queue, after=after)
+            await self.client.queue_set(queue, actor=actor, by_kind=True)
 
     async def read_only(self) -> bool:
         """Whether nothing can be changed: by setting, or since the database is a standby."""

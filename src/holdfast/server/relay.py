@@ -27,7 +27,7 @@ ACK_TIMEOUT = 30.0
 # What a queue has that this dialect makes: what is acknowledged can be listed and its life
 # followed, and a type is found behind any number of others. An operator may set it otherwise.
 SETTINGS: Mapping[str, Any] = {"keep_done": 7 * 86_400, "activity": "all", "by_kind": True}
-# Queues that are remembered, and messages that a queue may hold to be sorted by type in use.
+# Queues that are remembered, and messages that a queue may hold to be sorted by type at once.
 REMEMBERED = 10_000
 SORTABLE = 10_000
 # Where messages are, as their addresses say it.
@@ -317,12 +317,16 @@ async def _make_queues(call: Call, names: Sequence[str]) -> None:
 
 
 async def _sort_by_type(call: Call, name: str) -> None:
-    """Let a queue that others made be dequeued by type at any depth, while that is soon done."""
+    """Let a queue that others made be dequeued by type at any depth: at once, or soon."""
     found = next((one for one in await call.live.queues() if one.queue == name), None)
-    if found is not None and not found.by_kind and found.queued + found.leased <= SORTABLE:
-        # Who may not set it up dequeues as before, and passes over other types one by one.
-        with suppress(HoldfastError):
-            await call.live.client.queue_set(name, actor=call.actor, by_kind=True)
+    if found is None or found.by_kind:
+        return
+    if found.queued + found.leased > SORTABLE:
+        call.live.sort_by_kind(name, call.actor)
+        return
+    # Who may not set it up dequeues as before, and passes over other types one by one.
+    with suppress(HoldfastError):
+        await call.live.client.queue_set(name, actor=call.actor, by_kind=True)
 
 
 async def timeouts(call: Call) -> Callable[[str], float]:

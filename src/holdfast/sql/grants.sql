@@ -85,7 +85,7 @@ begin
       execute format('grant execute on function
         holdfast.watch(text[], interval), holdfast.cancel(uuid[], text, text), holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
         holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text), holdfast.purge(uuid[], text, text),
-        holdfast.queue_set(text, jsonb, text), holdfast.lane_set(text, text, jsonb, text),
+        holdfast.queue_set(text, jsonb, text), holdfast.sort_some(text, uuid, integer), holdfast.lane_set(text, text, jsonb, text),
         holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount(),
         holdfast.stop_worker(text, text), holdfast.schedule_set(text, jsonb, text), holdfast.schedule_run(text, text),
         holdfast.schedule_pause(text, text, text), holdfast.schedule_resume(text, text), holdfast.schedule_delete(text, text),

@@ -202,3 +202,52 @@ begin
   return query select q.* from holdfast.queues q where q.queue = resume.queue;
 end
 $$;
+
+-- sort_some: prepare a queue for by_kind without holding up those who claim from it: some of its jobs, behind an id,
+-- enter the ready orders of their kinds, which nobody reads yet. Answers the id to go on behind, null at the end;
+-- queue_set has little left to do then. Jobs that somebody works on at this moment are left to it.
+create or replace function holdfast.sort_some(queue text, after uuid default null, max_jobs integer default 2000)
+returns uuid
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  v_base   constant smallint := holdfast.queue_part(queue);
+  v_fanout constant integer := coalesce((select q.fanout from holdfast.queue q where q.name = sort_some.queue), 1);
+  v_parts  constant smallint[] := array(
+    select p from (select ((v_base + step) % 64)::smallint as p from generate_series(0, v_fanout - 1) step) x
+    where after is null or p >= holdfast.part_of(after)
+    order by p);
+  seen     record;
+begin
+  if not coalesce(max_jobs between 1 and 100000, false) then
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+  end if;
+  lock table holdfast.job in row exclusive mode;
+  select count(*) as jobs, (array_agg(x.id))[count(*)::integer] as last,
+         array_agg(x.ctid) filter (where x.queue = sort_some.queue and not x.by_kind) as rows
+  into seen
+  from (
+    select j.*
+    from unnest(v_parts) with ordinality p(part, nth)
+    cross join lateral (
+      select y.ctid, y.id, y.queue, y.by_kind
+      from holdfast.job y
+      where y.part = p.part and y.id > case when holdfast.part_of(after) = p.part then after else '00000000-0000-0000-0000-000000000000' end
+      order by y.id
+      limit max_jobs
+    ) j
+    limit max_jobs
+  ) x;
+  update holdfast.job j
+  set by_kind = true
+  where j.ctid = any(array(
+    select y.ctid from holdfast.job y
+    where y.ctid = any(seen.rows) and y.queue = sort_some.queue and not y.by_kind
+    for update skip locked));
+  return case when seen.jobs = max_jobs then seen.last end;
+end
+$$;
