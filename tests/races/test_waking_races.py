@@ -363,3 +363,26 @@ def test_nothing_is_passed_on_where_nothing_is_left(db: Protocol, ear: Ear) -> N
     db.value("pass_on", queue="default")
 
     assert ear.heard() == []
+
+
+def test_an_open_import_that_checks_its_constraints_at_once_leaves_the_wake_ups_to_others(
+    db: Protocol, held_open: Protocol, ear: Ear
+) -> None:
+    wait_for_work(db, "ada", ear)
+    held_open.connection.execute("set constraints all immediate")
+    held_open.put()
+
+    db.put()
+
+    assert ear.heard() == ["default\nada"]
+    wait_for_work(db, "bob", ear)
+    held_open.connection.commit()
+    assert ear.heard() == ["default\nbob"]
+
+
+@pytest.mark.parametrize("patience", ["null", "'-1 s'", "'2 days'", "'290000 years'"])
+def test_nobody_waits_for_longer_than_anybody_can_mean(db: Protocol, patience: str) -> None:
+    with pytest.raises(psycopg.Error) as refusal:
+        db.connection.execute(f"select holdfast.await_work('{{default}}', 'ada', {patience})")
+
+    assert refusal.value.sqlstate == "HF204"

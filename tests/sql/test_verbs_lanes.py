@@ -548,3 +548,17 @@ def test_a_lane_kept_by_a_cancelled_job_is_released_once_its_worker_is_gone(
 
 def _tokens(db: Protocol) -> list[UUID]:
     return [row[0] for row in db.connection.execute("select token from holdfast.lease")]
+
+
+def test_a_job_cancelled_twice_under_one_token_keeps_its_slot(db: Protocol, later: Later) -> None:
+    db.queue_set("default", limit=2)
+    id, token = db.put(), uuid4()
+    for _ in range(2):
+        db.take(token=token)
+        assert db.cancel(id)[0].changed
+        db.retry(id)
+
+    assert len(db.table("select from holdfast.leaving")) == 1
+    later(seconds=31)
+    db.upkeep()
+    assert db.table("select from holdfast.leaving") == []

@@ -1309,6 +1309,9 @@ begin
   for v_queue in select distinct q from unnest(queues) q loop
     v_more := least(jobs, 16 - coalesce((v_rung ->> v_queue)::integer, 0));
     continue when v_more <= 0;
+    -- Whoever had all constraints checked at once would have who waits taken from the list now, and be the only one
+    -- to tell them while its transaction is open.
+    set constraints holdfast.ring deferred;
     insert into holdfast.bell (queue, jobs) values (v_queue, v_more);
     v_rung := v_rung || jsonb_build_object(v_queue, coalesce((v_rung ->> v_queue)::integer, 0) + v_more);
   end loop;
@@ -1446,6 +1449,10 @@ begin
   perform holdfast.named('worker', worker);
   perform holdfast.named('queue', q, 120) from unnest(queues) q;
   perform holdfast.named('kind', k) from unnest(kinds) k;
+  if patience is null then
+    perform holdfast.refuse('HF204', 'patience is missing', null, 'Say how long to be remembered, for example ''1 minute''.');
+  end if;
+  perform holdfast.check_length('patience', patience, '1 day');
   insert into holdfast.waiter (queue, until, worker, kinds, ear)
   select q, holdfast.now() + patience, await_work.worker,
          case when await_work.kinds is not null then array(select distinct k from unnest(await_work.kinds) k order by k) end, await_work.ear

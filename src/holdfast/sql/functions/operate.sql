@@ -648,10 +648,12 @@ begin
            r.attempts_before
     from removed r
   ), leaving as (
-    insert into holdfast.leaving (part, id, token, queue, lane, lane_seq, worker, until)
+    insert into holdfast.leaving as leaving (part, id, token, queue, lane, lane_seq, worker, until)
     select r.part, r.id, r.token, r.queue, r.lane, r.lane_seq, r.worker, r.lease_until
     from removed r
     where r.held and how = 'cancelled'
+    -- a job that was cancelled, retried, and claimed with the same token once more
+    on conflict (part, id, token) do update set until = greatest(leaving.until, excluded.until)
   ), counted as (
     insert into holdfast.tally (part, queue, kind, queued, leased, cancelled)
     select r.part, r.queue, r.kind, -count(*) filter (where r.token is null), -count(*) filter (where r.token is not null), count(*)
