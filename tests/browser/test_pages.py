@@ -200,3 +200,28 @@ def test_it_works_below_a_path_of_another_application(shop: str, open_page: Open
         page.get_by_role("link", name="Dead", exact=False).first.click()
         expect(page).to_have_url(f"{address}/ops/queue/dead")
         expect(page.get_by_text("TimeoutError").first).to_be_visible()
+
+
+def test_the_dead_page_can_show_the_newest_failure_first(page: Page, client: Client) -> None:
+    page.goto(page.url + "dead")
+    page.get_by_role("button", name="Newest failure first").click()
+    newest = sorted(client.dead_groups(), key=lambda one: one.last_at, reverse=True)
+
+    expect(page.locator("main [data-row]").first).to_have_attribute(
+        "data-row", newest[0].fingerprint
+    )
+    page.locator("main .group-open").first.click()
+    [last, *_] = client.died(f"group:{newest[0].fingerprint} kind:{newest[0].kind}", limit=1)
+    expect(page.locator("main .members li").first).to_contain_text(str(last.id)[-6:])
+
+
+def test_a_queues_page_shows_what_runs_next(page: Page, client: Client) -> None:
+    client.queue_set("fresh")
+    low = client.enqueue("greet", queue="fresh")
+    high = client.enqueue("greet", queue="fresh", priority=9)
+    page.goto(page.url + "queues/fresh")
+    shown = page.get_by_role("list", name="Next to run").get_by_role("listitem")
+
+    expect(shown).to_have_count(2)
+    expect(shown.nth(0)).to_contain_text(str(high.id)[-6:])
+    expect(shown.nth(1)).to_contain_text(str(low.id)[-6:])

@@ -731,3 +731,44 @@ def test_the_server_says_when_the_database_is_away(serve: Serve) -> None:
         ]
 
     assert [(one.status_code, one.json()["code"]) for one in answers] == [(503, "HF100")] * 3
+
+
+def test_dead_jobs_are_listed_by_the_time_of_their_failure_page_by_page(
+    api: Api, client: Client, connect: Connect
+) -> None:
+    jobs = [client.enqueue("send", {"n": n}, max_attempts=1) for n in range(5)]
+    leases = {lease.id: lease for lease in client.claim(worker="ada", limit=5)}
+    order = [jobs[n].id for n in (2, 0, 4, 1, 3)]
+    for id in order:
+        client.nack([leases[id]], message="no")
+    pages, cursor = [], ""
+    while cursor is not None:
+        page = api.get("/v1/dead", params={"order": "failed", "limit": 2, "cursor": cursor}).json()
+        pages.append([job["id"] for job in page["jobs"]])
+        cursor = page["cursor"]
+
+    newest = [str(id) for id in reversed(order)]
+    assert pages == [newest[:2], newest[2:4], newest[4:]]
+    counted = api.get("/v1/dead", params={"order": "failed", "count": "true", "q": "kind:send"})
+    assert counted.json()["count"] == 5
+    assert api.get("/v1/dead", params={"order": "failed", "cursor": "bm90"}).status_code == 422
+    connect().execute("update holdfast.dead set queue = 'other' where id = %s", [order[0]])
+    token = client.token_create("eve", ["read"], queues=["other"]).secret
+    seen = api.get(
+        "/v1/dead", params={"order": "failed"}, headers={"Authorization": f"Bearer {token}"}
+    ).json()
+    assert [job["id"] for job in seen["jobs"]] == [str(order[0])]
+
+
+def test_what_waits_is_listed_in_the_order_in_which_it_will_run(api: Api, client: Client) -> None:
+    later = client.enqueue("a", queue="mail", delay=60)
+    low = client.enqueue("b", queue="mail")
+    high = client.enqueue("c", queue="mail", priority=5)
+    jobs = api.get("/v1/queues/mail/upcoming").json()["jobs"]
+
+    assert [job["id"] for job in jobs] == [str(one.id) for one in (high, low, later)]
+    assert len(api.get("/v1/queues/mail/upcoming?limit=1").json()["jobs"]) == 1
+    assert api.get("/v1/queues/nothing/upcoming").status_code == 404
+    token = client.token_create("eve", ["read"], queues=["other"]).secret
+    refused = api.get("/v1/queues/mail/upcoming", headers={"Authorization": f"Bearer {token}"})
+    assert refused.status_code == 404

@@ -47,13 +47,21 @@ function Groups({ groups }: { groups: DeadGroup[] }) {
       </Empty>
     );
   }
-  const rows = [...groups].sort((a, b) => b.jobs - a.jobs || Date.parse(b.last_at) - Date.parse(a.last_at));
+  const latest = query.value.get("order") === "latest";
+  const later = (a: DeadGroup, b: DeadGroup) => Date.parse(b.last_at) - Date.parse(a.last_at);
+  const rows = [...groups].sort((a, b) => (latest ? 0 : b.jobs - a.jobs) || later(a, b));
   return (
-    <ol class="groups">
-      {rows.map((group) => (
-        <Group key={group.fingerprint + group.kind + group.queue} group={group} open={group.fingerprint === chosen} />
-      ))}
-    </ol>
+    <>
+      <div class="segments" role="group" aria-label="Order">
+        <button type="button" aria-pressed={!latest} onClick={() => setQuery({ order: null })}>Largest first</button>
+        <button type="button" aria-pressed={latest} onClick={() => setQuery({ order: "latest" })}>Newest failure first</button>
+      </div>
+      <ol class="groups">
+        {rows.map((group) => (
+          <Group key={group.fingerprint + group.kind + group.queue} group={group} open={group.fingerprint === chosen} />
+        ))}
+      </ol>
+    </>
   );
 }
 
@@ -101,7 +109,8 @@ function Group({ group, open }: { group: DeadGroup; open: boolean }) {
 }
 
 function Members({ filter, total }: { filter: string; total: number }) {
-  const page = useFeed<JobPage>(path(["jobs"], { q: filter, limit: 10 }), 2000);
+  // Those that failed last first.
+  const page = useFeed<JobPage>(path(["dead"], { q: filter, order: "failed", limit: 10 }), 2000);
   const jobs = page.data.value?.jobs;
   if (!jobs) return <Bones rows={3} />;
   return (

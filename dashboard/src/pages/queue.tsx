@@ -4,7 +4,7 @@ import { drainQueue, jobsOf, pauseQueue, resumeQueue } from "../deeds";
 import { useFeed } from "../feed";
 import { all } from "../filter";
 import { bytes, count, duration, fine, plural } from "../format";
-import { Button, Count, Fact, Facts, Head, Link, Meter, Mono, None, Panel, Time } from "../parts/basics";
+import { Button, Count, Fact, Facts, Head, JobId, Link, Meter, Mono, None, Panel, Time } from "../parts/basics";
 import { Chart } from "../parts/chart";
 import { Command } from "../parts/copy";
 import { shell } from "../parts/copy";
@@ -18,7 +18,7 @@ import { rateOf } from "../rates";
 import { go, parts, query, setQuery, to } from "../route";
 import { spans, useHistory } from "../series";
 import { barred } from "../session";
-import type { Json, Queue, Rate, State, Worker } from "../wire";
+import type { JobPage, Json, Queue, Rate, State, Worker } from "../wire";
 import { QueueState } from "./queues";
 
 export function QueuePage() {
@@ -71,6 +71,9 @@ export function QueuePage() {
         <div class="stack">
           <Panel title="Kinds" flush>
             <Kinds queue={queue} />
+          </Panel>
+          <Panel title="Next to run" flush>
+            <Upcoming queue={queue} />
           </Panel>
           <Panel title="Attempts that ended well" flush>
             <Successes queue={queue} />
@@ -140,6 +143,24 @@ function Successes({ queue }: { queue: Queue }) {
         </tbody>
       </table>
     </div>
+  );
+}
+
+function Upcoming({ queue }: { queue: Queue }) {
+  const page = useFeed<JobPage>(path(["queues", queue.queue, "upcoming"], { limit: 10 }), 2000);
+  const jobs = page.data.value?.jobs;
+  if (!jobs) return <Bones rows={3} />;
+  if (!jobs.length) return <p class="pad soft">Nothing waits to run.</p>;
+  return (
+    <ol class="rows" aria-label="Next to run">
+      {jobs.map((job) => (
+        <li key={job.id}>
+          <JobId id={job.id} />
+          <Mono>{job.kind}</Mono>
+          <span class="number soft rows-end">{Date.parse(job.run_at) > Date.now() ? <Time at={job.run_at} /> : `priority ${job.priority}`}</span>
+        </li>
+      ))}
+    </ol>
   );
 }
 

@@ -1538,17 +1538,24 @@ class Client:
         return [DeadGroup(*row) for row in rows]
 
     def died(
-        self, filter: str = "", *, limit: int = 100, before: Job | None = None
+        self,
+        filter: str = "",
+        *,
+        limit: int = 100,
+        before: Job | tuple[datetime, UUID] | None = None,
     ) -> Sequence[Job]:
         """Return dead jobs that match a filter, those that failed last first.
 
-        `before` is the last job of the page before.
+        `before` is the last job of the page before, or when it ended and its id.
         """
         sql = (
             f"select {_JOB} from holdfast.died(filter => %s::text, max_jobs => %s::int, "
             "before => %s::timestamptz, before_id => %s::uuid)"
         )
-        behind = [None, None] if before is None else [before.ended_at, before.id]
+        if isinstance(before, Job):
+            behind: Sequence[Any] = [before.ended_at, before.id]
+        else:
+            behind = before or [None, None]
         rows = self._door.run(Call("died", sql, [filter, limit, *behind], reads=True))
         return [Job(*row) for row in rows]
 

@@ -135,6 +135,18 @@ class Page(Body):
     count: bool = False
 
 
+class DeadPage(Page):
+    """What a list of dead jobs is asked for: newest first, or those that failed last first."""
+
+    order: Literal["enqueued", "failed"] = "enqueued"
+
+
+class Upcoming(Body):
+    """How many of those that run next."""
+
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+
+
 class OneJob(Body):
     """What else to tell of a job."""
 

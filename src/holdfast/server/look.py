@@ -36,9 +36,20 @@ async def export(call: Call) -> Answer:
 
 
 async def dead(call: Call) -> Answer:
-    """List dead jobs."""
-    asked: bodies.Page = call.asked
+    """List dead jobs, newest first or those that failed last first."""
+    asked: bodies.DeadPage = call.asked
+    if asked.order == "failed":
+        return await _died(call, asked)
     return await _page(call, asked, f"state:dead {asked.q}".strip())
+
+
+async def upcoming(call: Call) -> Answer:
+    """List what waits in a queue, in the order in which it will run."""
+    name = call.part("queue")
+    if not call.user.sees(name) or await call.reads.queue(name) is None:
+        raise UnknownQueue(name)
+    jobs = await call.reads.upcoming(name, limit=call.asked.limit)
+    return Answer({"jobs": [_short(call, one) for one in jobs], "cursor": None})
 
 
 async def job(call: Call) -> Answer:
@@ -314,6 +325,21 @@ async def _page(call: Call, asked: bodies.Page, filter: str, *, whole: bool = Fa
     return Answer(told)
 
 
+async def _died(call: Call, asked: bodies.DeadPage) -> Answer:
+    call.live.redaction.check_filter(asked.q)
+    filter = f"{asked.q} {call.user.filter}".strip()
+    before = _behind_failure(asked.cursor) if asked.cursor else None
+    found = await call.reads.died(filter, limit=asked.limit + 1, before=before)
+    shown = found[: asked.limit]
+    told: dict[str, Any] = {"jobs": [_short(call, one) for one in shown], "cursor": None}
+    if len(found) > asked.limit and (ended_at := shown[-1].ended_at) is not None:
+        told["cursor"] = _packed(f"{ended_at.isoformat()} {shown[-1].id}".encode())
+    if asked.count:
+        counted = await call.reads.count(f"state:dead {filter}".strip())
+        told |= {"count": counted.jobs, "capped": counted.capped}
+    return Answer(told)
+
+
 def _short(call: Call, job: Job) -> dict[str, Any]:
     told: dict[str, Any] = call.live.redaction.record(job)
     for name in ("payload", "headers", "result"):
@@ -325,16 +351,36 @@ def _short(call: Call, job: Job) -> dict[str, Any]:
 
 
 def _cursor(id: UUID) -> str:
-    return base64.urlsafe_b64encode(id.bytes).decode().rstrip("=")
+    return _packed(id.bytes)
+
+
+def _packed(cursor: bytes) -> str:
+    return base64.urlsafe_b64encode(cursor).decode().rstrip("=")
+
+
+def _behind_failure(cursor: str) -> tuple[datetime, UUID]:
+    try:
+        packed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        at, id = packed.split(" ")
+        moment = datetime.fromisoformat(at)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment, UUID(id)
+    except (ValueError, binascii.Error):
+        raise _bad_cursor(cursor) from None
 
 
 def _behind(cursor: str) -> UUID:
     try:
         return UUID(bytes=base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, binascii.Error):
-        raise Problem(
-            422,
-            "HF406",
-            f"cursor {cursor!r} is none of this server's",
-            fix="Pass the cursor of the page before, or none.",
-        ) from None
+        raise _bad_cursor(cursor) from None
+
+
+def _bad_cursor(cursor: str) -> Problem:
+    return Problem(
+        422,
+        "HF406",
+        f"cursor {cursor!r} is none of this server's",
+        fix="Pass the cursor of the page before, or none.",
+    )
