@@ -2,6 +2,7 @@
 # make run     start a database, a busy worker and the dashboard
 # make test    everything CI runs
 # make chaos   the scenarios of tests/chaos at full length
+# make audit   look for known holes in what is pinned
 # make mutants plant faults one by one and see the tests of what they break fail
 
 VENV := .venv
@@ -10,7 +11,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile
 
-.PHONY: setup dashboard run test chaos mutants lint fmt bench lock clean
+.PHONY: setup dashboard run test chaos mutants lint fmt bench lock audit clean
 
 setup: $(READY)
 
@@ -82,6 +83,10 @@ lock: setup
 	$(PIP) install uv==0.13.7
 	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --no-emit-find-links --no-emit-index-url --extra dev --extra oidc --group test --group build pyproject.toml --output-file requirements.lock
+
+# Known holes in what is pinned. It needs an advisory service; where none can be reached, it says so.
+audit: setup
+	@$(BIN)/python tools/audit.py
 
 clean:
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist build

@@ -129,6 +129,37 @@ def test_a_secret_of_ones_own_is_not_printed(holdfast: Run, client: Client) -> N
     assert client.webhook_target("ops") == ("http://a/", "x" * 20)
 
 
+@pytest.mark.parametrize("way", ["file", "stdin", "variable"])
+def test_a_secret_need_not_stand_on_the_command_line(
+    holdfast: Run, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    secret = f"kept in a {way}, with ünusual letters"
+    given: tuple[str, ...] = ()
+    if way == "file":
+        (tmp_path / "secret").write_text(f"{secret}\n", "utf-8")
+        given = ("--secret", f"@{tmp_path}/secret")
+    elif way == "stdin":
+        given = ("--secret", "-")
+    else:
+        monkeypatch.setenv("HOLDFAST_WEBHOOK_SECRET", secret)
+
+    ended = holdfast(
+        *("webhook", "set", "ops", "http://a/", *given),
+        stdin=f"{secret}\n" if way == "stdin" else None,
+    )
+
+    assert (ended.code, secret in ended.out + ended.err) == (0, False)
+    assert client.webhook_target("ops") == ("http://a/", secret)
+
+
+def test_a_file_of_a_secret_that_is_not_there_is_named(holdfast: Run, client: Client) -> None:
+    ended = holdfast("webhook", "set", "ops", "http://a/", "--secret", "@/nosuch/secret")
+
+    assert ended.code == 2
+    assert "@/nosuch/secret: No such file" in ended.err
+    assert client.webhooks() == []
+
+
 def test_a_lane_is_explained(holdfast: Run, client: Client) -> None:
     assert holdfast("lane", "list").err == "there is no lane\n"
     client.enqueue("a", lane="l")

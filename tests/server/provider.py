@@ -43,6 +43,8 @@ class Provider:
     discovery: dict[str, Any] = field(default_factory=dict)
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     asked: list[dict[str, str]] = field(default_factory=list)
+    # What is told of whoever has the access token.
+    userinfo: dict[str, Any] = field(default_factory=dict)
     exchanged: int = 0
     fetched_keys: int = 0
 
@@ -131,6 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.provider.keys())
         elif parts.path == "/authorize":
             self._answer(302, {}, {"Location": self.provider.authorize(query)})
+        elif parts.path == "/userinfo" and self.headers.get("Authorization") == "Bearer a":
+            self._answer(200, self.provider.userinfo)
         else:
             self._answer(404, {})
 

@@ -23,6 +23,7 @@ from holdfast.server import Server, Settings
 from holdfast.server.contract import document_of
 from holdfast.server.routes import OURS, THEIRS, Entry
 from tests.server.conftest import Api
+from tests.server.negative import STREAMS, refuse
 from tests.server.serving import Serving, serving
 
 CHECKS = [
@@ -33,8 +34,6 @@ CHECKS = [
     response_schema_conformance,
 ]
 SPECIFIED = [*OURS, *THEIRS]
-# They do not end.
-STREAMS = ("streamEvents", "streamMessages")
 
 schema = schemathesis.openapi.from_dict(document_of())
 
@@ -132,11 +131,6 @@ def fuzzed(shared: str) -> Iterator[Serving]:
         yield started
 
 
-@schemathesis.serializer("application/x-ndjson")
-def ndjson(context: Any, value: Any) -> Any:
-    return str(value).encode("utf-8", "surrogatepass")
-
-
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     # Nobody waits for a job that will not come.
@@ -153,6 +147,15 @@ def test_no_request_makes_the_server_fail_or_answer_what_is_not_in_the_contract(
     case: Any, fuzzed: Serving
 ) -> None:
     case.call_and_validate(base_url=fuzzed.url, checks=CHECKS)
+
+
+def test_no_data_that_does_not_fit_makes_the_server_fail(fuzzed: Serving) -> None:
+    statuses, wrong = refuse(fuzzed.url, examples=3)
+
+    assert wrong == []
+    # Of both dialects; what is negative by its form only, such as a header, may succeed.
+    assert statuses.total() > 200
+    assert sum(statuses[code] for code in (400, 404, 405, 415, 422)) > statuses.total() / 2
 
 
 def test_no_sequence_of_requests_does(fuzzed: Serving) -> None:

@@ -4,6 +4,8 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -294,6 +296,49 @@ def test_a_code_is_of_no_use_without_the_verifier_of_its_browser(
     assert "the verifier is wrong" in refused.json()["detail"]
 
 
+def asked_for_groups(serve: Serve, oidc: Oidc, idp: Provider) -> httpx.Response:
+    """Sign in at a provider whose ID tokens have no groups, as it is said of in `userinfo`."""
+    idp.claims["groups"] = None
+    idp.discovery["userinfo_endpoint"] = f"{idp.issuer}/userinfo"
+    with serve(ways=("oidc",), oidc=oidc).client() as browser:
+        back = sign_in(browser, idp)
+        return back if back.status_code != 303 else browser.get("/v1/me")
+
+
+def test_groups_may_be_told_by_userinfo(serve: Serve, oidc: Oidc, idp: Provider) -> None:
+    idp.userinfo = {"sub": "u-1", "groups": ["ops"], "preferred_username": "mallory"}
+
+    me = asked_for_groups(serve, oidc, idp).json()
+
+    # What is signed counts before what is only told.
+    assert (me["user"], me["scopes"], me["queues"]) == (
+        "ada",
+        ["operate", "read"],
+        ["mail", "billing"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("userinfo", "status", "told"),
+    [
+        ({"sub": "u-2", "groups": ["admins"]}, 401, "userinfo is of another user"),
+        ({"groups": ["admins"]}, 401, "userinfo is of another user"),
+        ({"sub": "u-1"}, 403, "does not say which groups"),
+        ({"sub": "u-1", "groups": {"admins": True}}, 403, "does not say which groups"),
+        ({"sub": "u-1", "groups": ["staff"]}, 403, "no group of ada"),
+    ],
+)
+def test_userinfo_of_others_or_without_groups_lets_nobody_in(
+    serve: Serve, oidc: Oidc, idp: Provider, userinfo: Claims, status: int, told: str
+) -> None:
+    idp.userinfo = userinfo
+
+    refused = asked_for_groups(serve, oidc, idp)
+
+    assert refused.status_code == status
+    assert told in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("cookie", ["x", "e30=", "bnVsbA==", "%00", "é", "A" * 3000])
 def test_a_cookie_of_rubbish_is_no_sign_in(browser: httpx.Client, cookie: str) -> None:
     headers = {b"Cookie": f"{FLOW}={cookie}".encode()}
@@ -468,6 +513,42 @@ def test_what_a_group_may_do_is_read_as_it_is_written() -> None:
     for wrong in ("ops", "=admin", "ops=", "ops=root", "ops=operate:", "ops=operate:a*"):
         with pytest.raises(Misuse):
             grant(wrong)
+
+
+@pytest.mark.parametrize("way", ["file", "stdin", "variable", "nosuch"])
+def test_the_client_secret_need_not_stand_on_the_command_line(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    made: list[Server] = []
+    serving = import_module("holdfast.cli.serve")
+    monkeypatch.setattr(serving, "_run", lambda server, host, port: made.append(server))
+    (tmp_path / "secret").write_text("s3cret\n")
+    options = {
+        "--oidc-issuer": "https://id.example.com",
+        "--oidc-client": "holdfast",
+        "--oidc-group": "admins=admin",
+        "--public-url": "https://jobs.example.com",
+    }
+    environment = {"HOLDFAST_URL": database}
+    if way == "variable":
+        environment["HOLDFAST_OIDC_SECRET"] = "s3cret"
+    else:
+        places = {"stdin": "-", "file": str(tmp_path / "secret"), "nosuch": "/nosuch"}
+        options["--oidc-secret-file"] = places[way]
+    words = [word for pair in options.items() for word in pair]
+
+    done = CliRunner().invoke(
+        main, ["serve", "--auth", "oidc", *words], env=environment, input="s3cret\n"
+    )
+
+    assert "s3cret" not in done.output + done.stderr
+    if way == "nosuch":
+        assert done.exit_code == 2
+        assert "/nosuch: No such file" in done.stderr
+    else:
+        assert done.exit_code == 0, done.stderr
+        assert made[0].settings.oidc is not None
+        assert made[0].settings.oidc.client_secret == "s3cret"
 
 
 @pytest.mark.parametrize(

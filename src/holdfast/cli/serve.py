@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.grammar import Command, log_format
+from holdfast.cli.grammar import Command, log_format, unseen
 from holdfast.cli.session import SOURCES, Session, pass_session
 from holdfast.cli.values import size
 from holdfast.errors import Misuse, Refused
@@ -84,9 +84,9 @@ def networks(value: str) -> list[str]:
 @click.option("--oidc-client", default="", metavar="ID", help="what it calls this server")
 @click.option(
     "--oidc-secret-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default="",
     metavar="FILE",
-    help="has the client secret; or HOLDFAST_OIDC_SECRET",
+    help="has the client secret, - is standard input; or HOLDFAST_OIDC_SECRET",
 )
 @click.option(
     "--oidc-group",
@@ -243,8 +243,9 @@ def _oidc(ways: Sequence[str], options: Mapping[str, Any]) -> "Oidc | None":
         raise Misuse(
             f"--auth oidc needs {error.name}", fix='pip install "holdfast[oidc]"'
         ) from None
-    file: Path | None = options["oidc_secret_file"]
-    secret = (file.read_text() if file else os.environ.get("HOLDFAST_OIDC_SECRET", "")).strip()
+    file: str = options["oidc_secret_file"]
+    named = file if file == "-" else f"@{file}"
+    secret = unseen(named) if file else os.environ.get("HOLDFAST_OIDC_SECRET", "").strip()
     needed = {
         "--oidc-issuer URL": options["oidc_issuer"],
         "--oidc-client ID": options["oidc_client"],

@@ -111,6 +111,8 @@ class Provider:
         try:
             token = await self._exchanged(flow, code)
             claims = await self._claims(flow, token)
+            if _groups(claims, self.settings.claim) is None:
+                claims = await self._with_userinfo(claims, token)
         finally:
             self._exchanging -= 1
         return self._user(claims)
@@ -165,6 +167,23 @@ class Provider:
             raise not_signed_in(f"the ID token of the provider is not valid: {told}") from None
         return dict(claims)
 
+    async def _with_userinfo(
+        self, claims: Mapping[str, Any], token: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the claims with what only the userinfo endpoint tells, as some have groups there.
+
+        What the ID token says counts before it. It has to be of the same user: nothing else ties
+        an access token to whoever signed in.
+        """
+        metadata = await self._discovered()
+        where, access = metadata.get("userinfo_endpoint"), token.get("access_token")
+        if not is_safe(where) or not isinstance(access, str):
+            return claims
+        found = await self._document(str(where), {"Authorization": f"Bearer {access}"})
+        if not isinstance(found.get("sub"), str) or found["sub"] != claims.get("sub"):
+            raise not_signed_in("the provider's userinfo is of another user")
+        return {**found, **{name: value for name, value in claims.items() if value is not None}}
+
     def _user(self, claims: Mapping[str, Any]) -> User:
         name = _name(claims)
         groups = _groups(claims, self.settings.claim)
@@ -173,7 +192,7 @@ class Provider:
                 403,
                 "HF401",
                 f"the provider does not say which groups {name} is in",
-                fix=f"Let it put the claim {self.settings.claim!r} into ID tokens, "
+                fix=f"Let it put the claim {self.settings.claim!r} into ID tokens or userinfo, "
                 "or name another:  --oidc-claim NAME",
             )
         grant = granted(self.settings.groups, groups)
@@ -210,10 +229,10 @@ class Provider:
                 raise _wrong(f"its keys cannot be read: {type(error).__name__}") from None
         return self._keys
 
-    async def _document(self, url: str) -> dict[str, Any]:
+    async def _document(self, url: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         try:
             async with asyncio.timeout(ANSWER), self._client() as client:
-                answer = await client.request("GET", url, withhold_token=True)
+                answer = await client.request("GET", url, withhold_token=True, headers=headers)
                 answer.raise_for_status()
                 found = answer.json()
         except (httpx2.HTTPError, TimeoutError, ValueError) as error:
