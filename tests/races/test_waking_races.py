@@ -386,3 +386,39 @@ def test_nobody_waits_for_longer_than_anybody_can_mean(db: Protocol, patience: s
         db.connection.execute(f"select holdfast.await_work('{{default}}', 'ada', {patience})")
 
     assert refusal.value.sqlstate == "HF204"
+
+
+def test_a_slot_whose_holder_takes_no_other_job_is_told_by_the_next_upkeep(
+    db: Protocol, ear: Ear
+) -> None:
+    db.queue_set("default", limit=1)
+    db.enqueue(*[{"kind": "k"}] * 2)
+    running = db.take(worker="comes once")
+    wait_for_work(db, ear=ear)
+    assert db.claim() == []
+    db.upkeep()
+    assert ear.heard() == ["default\nada"]  # there is one; it is not its turn
+    wait_for_work(db, ear=ear)
+    db.upkeep()
+    db.ack(running)
+    told = ear.heard()
+
+    db.upkeep()
+
+    assert told == []
+    assert ear.heard() == ["default\nada"]
+
+
+@pytest.mark.parametrize("setting", [{"limit": 2}, {"limit": None}])
+def test_a_limit_that_lets_in_more_wakes_who_waits(
+    db: Protocol, ear: Ear, setting: dict[str, int | None]
+) -> None:
+    db.queue_set("default", limit=1)
+    db.enqueue(*[{"kind": "k"}] * 2)
+    db.take()
+    wait_for_work(db, ear=ear)
+    assert db.claim() == []
+
+    db.queue_set("default", **setting)
+
+    assert ear.heard() == ["default\nada"]

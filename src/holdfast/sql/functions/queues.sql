@@ -76,6 +76,9 @@ begin
     perform holdfast.apply_settings(queue);
     insert into holdfast.redo (queue) values (queue_set.queue);
   end if;
+  if (new.lease_limit, new.rate_limit, new.rate_period) is distinct from (old.lease_limit, old.rate_limit, old.rate_period) then
+    perform holdfast.wake_for_ready(queue, 16);   -- it may let in more than before
+  end if;
   perform holdfast.note('queue_set', actor, null, queue, jsonb_build_object('settings', settings));
   return query select q.* from holdfast.queues q where q.queue = queue_set.queue;
 end

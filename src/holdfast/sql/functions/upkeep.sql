@@ -850,8 +850,9 @@ end
 $$;
 
 -- fold: add counter deltas to the totals, 20,000 at a call, note whose they are, and register queues that were only
--- ever enqueued into. A delta is seen when its transaction has committed: if that left jobs and somebody waits, it may
--- be that nobody did when they were stored, and nothing was noted for the commit. Then who waits is told now.
+-- ever enqueued into. A delta is seen when its transaction has committed: if jobs came or leases ended, jobs are ready and
+-- somebody waits, it may be that nobody did when they were stored and nothing was noted for the commit, or that a slot
+-- of a limit is free which its last holder has no use for. Then one is told now, who tells others if there is more.
 create or replace function holdfast.fold()
 returns integer
 language plpgsql security definer
@@ -862,7 +863,7 @@ declare
   v_at     constant timestamptz := holdfast.sample_at();
   v_apart  text[];
   v_folded integer;
-  v_ready  jsonb;
+  v_ready  text[];
 begin
   if not exists (select from holdfast.tally) or not pg_try_advisory_xact_lock(4915, 2) then
     return 0;
@@ -897,7 +898,7 @@ begin
     select g.part, g.queue, g.kind, sum(g.queued) as queued, sum(g.leased) as leased, sum(g.dead) as dead,
            sum(g.done) as done, sum(g.cancelled) as cancelled, sum(g.archived) as archived,
            sum(g.reconciled) as reconciled, sum(g.enqueued) as enqueued, sum(g.failed) as failed, count(*) as deltas,
-           sum(greatest(g.queued, 0)) as came
+           sum(greatest(g.queued, 0) + greatest(-g.leased, 0)) as came
     from gone g
     group by g.part, g.queue, g.kind
   ), added as (
@@ -926,14 +927,14 @@ begin
     select distinct s.queue from sums s where length(s.queue) between 1 and 120
     on conflict do nothing
   )
-  select coalesce(sum(s.deltas), 0), jsonb_object_agg(s.queue, s.came) filter (where s.waited) into v_folded, v_ready
+  select coalesce(sum(s.deltas), 0), array_agg(s.queue) filter (where s.waited) into v_folded, v_ready
   from (
-    select x.queue, sum(x.deltas) as deltas, sum(x.came) as came,
+    select x.queue, sum(x.deltas) as deltas,
            sum(x.came) > 0 and exists (select from holdfast.waiter w where w.queue = x.queue and w.until > v_now) as waited
     from sums x
     group by x.queue
   ) s;
-  perform holdfast.wake_for_ready(r.key, r.value::bigint) from jsonb_each_text(v_ready) r;
+  perform holdfast.wake_for_ready(r, 1) from unnest(v_ready) r;
   return v_folded;
 end
 $$;
