@@ -41,8 +41,6 @@ TOGETHER = 32
 # A tick stays below two kilobytes.
 TICK = 2000
 WATCHED = 100
-# Events of the log that are sent in one piece.
-LIVES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +173,7 @@ class Feed:
                         async for frames in self.lives.catch_up(seat, seat.place):
                             yield frames
                         continue
-                    if lives := self.lives.due(seat, LIVES):
+                    if lives := self.lives.due(seat):
                         yield lives
                         quiet = monotonic() + PING
                         continue

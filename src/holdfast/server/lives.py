@@ -12,7 +12,7 @@ as a gap, with the place behind which it lies: nothing is left out in silence.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import monotonic
@@ -40,6 +40,8 @@ CATCH_UP = 20_000
 BEHIND = 50_000
 # Places that are missing at once; beyond, the oldest are given up, and that is told.
 MISSING = 1000
+# Bytes that are sent at once, whole events: the server cuts what is larger than 16 kB.
+PIECE = 8 * 1024
 # How long those who come back wait for transactions that were open when the server began to follow.
 SETTLED = 10.0
 
@@ -156,10 +158,11 @@ class Lives:
             await rung(self._hint, QUICK)
             await asyncio.sleep(QUICK / 5)  # what comes together is told together
 
-    def due(self, seat: Seat, most: int) -> bytes:
-        """Return what somebody has not been told, up to so many events; empty if nothing."""
+    def due(self, seat: Seat) -> bytes:
+        """Return what somebody has not been told, as much as is sent at once; empty if nothing."""
         start = seat.nth - (self._nth - len(self._ring))
         frames: list[bytes] = []
+        size = 0
         for entry in islice(self._ring, max(start, 0), None):
             seat.nth += 1
             if entry.event is not None and entry.seq <= seat.told_to:
@@ -167,7 +170,8 @@ class Lives:
             seat.place = max(seat.place, entry.place)
             if entry.event is None or seat.wants(entry.event.queue):
                 frames.append(self._frame(seat.name, entry))
-                if len(frames) == most:
+                size += len(frames[-1])
+                if size >= PIECE:
                     break
         return b"".join(frames)
 
@@ -219,9 +223,9 @@ class Lives:
                     continue
                 entry = _Entry(event.seq, event.seq, self._mark(), event)
                 frames.append(self._frame(seat.name, entry))
-            if frames:
-                told += len(frames)
-                yield b"".join(frames)
+            told += len(frames)
+            for piece in _pieces(frames):
+                yield piece
             if page.events and page.searched_to is None:
                 after = page.events[-1].seq if len(page.events) == 500 else target
             else:
@@ -350,6 +354,20 @@ class Lives:
             return b"".join(self._framed(PLAIN, one, entry.mark, entry.place) for one in messages)
         record = answers.event(entry.event, self._live.redaction)
         return self._framed(ACTIVITY, record, entry.mark, entry.place)
+
+
+def _pieces(frames: Sequence[bytes]) -> Iterator[bytes]:
+    """Join events to pieces that are sent at once."""
+    some: list[bytes] = []
+    size = 0
+    for frame in frames:
+        some.append(frame)
+        size += len(frame)
+        if size >= PIECE:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)
 
 
 def _without(hole: _Hole, found: set[int]) -> list[_Hole]:
