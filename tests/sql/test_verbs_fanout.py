@@ -157,3 +157,9 @@ def test_claims_alone_let_in_a_lane_in_whichever_part_it_is(fanned: Protocol, la
     later(seconds=11)
 
     assert {job.lane for job in fanned.claim(max_jobs=12)} == set(lanes)
+
+
+def test_a_key_or_a_lane_that_is_null_is_none(fanned: Protocol) -> None:
+    fanned.enqueue({"kind": "k", "key": "a", "lane": None}, {"kind": "k", "key": None, "lane": "l"})
+
+    assert len(fanned.claim(max_jobs=9)) == 2

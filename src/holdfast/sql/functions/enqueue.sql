@@ -195,7 +195,7 @@ begin
     if largest > v_queue.payload_limit then
       perform holdfast.check_items(items);
     end if;
-    if v_queue.fanout > 1 and v_lanes and v_keys and items @? '$[*] ? (exists (@.key) && exists (@.lane))' then
+    if v_queue.fanout > 1 and v_lanes and v_keys and items @? '$[*] ? (@.key != null && @.lane != null)' then
       perform holdfast.refuse('HF204', format('queue %L is fanned out: a job there has a key or a lane, not both', v_name), null,
         'Each decides where the job lives, so that its rule holds in one place.');
     end if;
