@@ -4,6 +4,7 @@ Asks the advisory service of PyPI by pip-audit, in an environment of its own. Wh
 installed or reached, that is said, and the check counts as skipped.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -26,14 +27,23 @@ def main() -> int:
             if made.returncode:
                 return _skipped(f"{PIP_AUDIT} cannot be installed: {_last(made.stderr)}")
             options = ["--disable-pip", "--require-hashes", "--progress-spinner", "off"]
-            found = _run([python, "-m", "pip_audit", "-r", LOCK, *options])
+            found = _run([python, "-m", "pip_audit", "-r", LOCK, "--format", "json", *options])
         except subprocess.TimeoutExpired:
             return _skipped(f"no answer within {PATIENCE} s")
-    # A finding is a table on standard output; anything else that fails is the service.
-    if found.returncode and not found.stdout.strip():
+    try:
+        pinned = json.loads(found.stdout)["dependencies"]
+    except (ValueError, KeyError):
         return _skipped(f"no advisory service can be reached: {_last(found.stderr)}")
-    print(found.stdout.strip() or "audit: nothing is known against what is pinned")
-    return found.returncode
+    audited = [one for one in pinned if "vulns" in one]
+    if not audited:
+        return _skipped(f"the advisory service knows none of {len(pinned)} packages")
+    for one in audited:
+        for hole in one["vulns"]:
+            mended = ", ".join(hole["fix_versions"]) or "no version yet"
+            print(f"{one['name']} {one['version']}: {hole['id']}, mended in {mended}")
+    wrong = sum(bool(one["vulns"]) for one in audited)
+    print(f"audit: {wrong} of {len(audited)} packages have known holes, of {len(pinned)} pinned")
+    return int(wrong > 0)
 
 
 def _run(command: list[str | Path]) -> "subprocess.CompletedProcess[str]":

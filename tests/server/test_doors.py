@@ -267,6 +267,34 @@ def test_odd_input_is_refused_and_breaks_nothing(
     assert answer.status_code != 200 or method == "GET"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/activity?after=%0A", None),
+        ("GET", "/v1/activity?cursor=7%0A", None),
+        ("GET", "/queue/main/messages?filterPriority=1%0A", None),
+        ("POST", "/v1/jobs", {"kind": "a\n"}),
+        ("POST", "/v1/jobs", {"kind": "a", "queue": "a\n"}),
+        ("POST", "/queue/message", {"payload": 1, "queue": "a\n"}),
+    ],
+)
+def test_a_line_break_at_the_end_is_noticed(
+    api: Api, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    answer = api.request(method, path, json=body)
+
+    assert answer.status_code == 422
+
+
+def test_a_moment_beyond_the_calendar_is_refused_without_a_trace_in_the_log(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = api.get("/queue/messages?start=0001-01-01T00:00:00%2B14:00")
+
+    assert answer.status_code == 422
+    assert "Traceback" not in caplog.text
+
+
 def test_a_number_beyond_a_double_is_refused_over_http(api: Api, client: Client) -> None:
     client.enqueue("send")
     lease = api.post("/v1/claims", json={"worker": "w"}).json()["leases"][0]

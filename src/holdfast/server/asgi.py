@@ -88,12 +88,13 @@ class Server:
         try:
             response = await self._respond(request)
         except Exception as error:
-            if not isinstance(error, HoldfastError):
+            root = scope.get("root_path", "")
+            response = problems.answer(error, root=root, request_id=request_id)
+            # What a caller did wrong is told to them, and is not worth a trace in the log.
+            if not isinstance(error, HoldfastError) and response.status_code >= 500:
                 log.exception(
                     "request failed", extra={"path": scope["path"], "request_id": request_id}
                 )
-            root = scope.get("root_path", "")
-            response = problems.answer(error, root=root, request_id=request_id)
         try:
             await response(scope, receive, _Reply(send, request_id, self._shared_with(request)))
         finally:

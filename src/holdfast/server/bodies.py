@@ -8,7 +8,8 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from holdfast.model import UNSEEN, Missed, OnConflict, Overlap, Scope
 
-_PRINTABLE = f"^[^{UNSEEN}]*$"
+# To the very end: $ would also do before a line break.
+_PRINTABLE = rf"^[^{UNSEEN}]*\Z"
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
 QueueName = Annotated[str, Meta(min_length=1, max_length=120, pattern=_PRINTABLE)]
 Priority = Annotated[int, Meta(ge=0, le=9)]
@@ -394,8 +395,8 @@ class Asked(Body):
     job: Annotated[str, Meta(max_length=36)] = ""
     start: Moment | None = field(default=None, name="from")
     end: Moment | None = field(default=None, name="until")
-    cursor: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*$")] = ""
-    after: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*$")] = ""
+    cursor: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*\Z")] = ""
+    after: Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*\Z")] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 

@@ -26,7 +26,7 @@ INCLUDED = 100
 ATTEMPTS = 3
 PRIORITIES = 10
 
-_Number = Annotated[str, Meta(pattern=r"^(?:>=|<=|>|<)?[0-9]{1,9}$", max_length=11)]
+_Number = Annotated[str, Meta(pattern=r"^(?:>=|<=|>|<)?[0-9]{1,9}\Z", max_length=11)]
 
 
 class Filters(Body):
