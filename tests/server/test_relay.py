@@ -987,3 +987,14 @@ def test_a_dequeue_by_type_is_soon_as_fast_behind_thousands_as_behind_none(
     second = api.get("/queue/message?queue=mail&type=rare").json()
     assert (first["type"], second["type"]) == ("rare", "rare")
     assert client.queue("mail").queued == BACKLOG + 1
+
+
+def test_the_life_of_a_message_is_told_in_the_order_of_the_log(api: Api, client: Client) -> None:
+    id = api.post("/queue/message", json={"payload": {}, "queue": "mail"}).json()["id"]
+    for worker in ("ada", "bob", "cy"):  # each takes back what the one before let expire
+        while not client.claim("mail", worker=worker, lease=0.001):
+            time.sleep(0.001)
+    told = api.get(f"/activity/message/{id}").json()["activities"]
+
+    expected = ["enqueue", "dequeue", "timeout", "dequeue", "timeout", "dequeue"]
+    assert [one["action"] for one in told] == expected

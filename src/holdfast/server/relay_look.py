@@ -211,13 +211,13 @@ async def message_activity(call: Call) -> Answer:
     """List what happened to a message, the first thing first."""
     call.asked = bodies.OneJob(include="attempts,events")
     job = (await look.job(call)).document
-    events = job["events"]
+    # In the order of the log: a claim that takes back what had expired is dated before that.
+    events = job["events"][::-1]
     if all(one["event"] != "enqueued" for one in events):
         # Not all of its life was noted: it tells that itself, and the log what was done to it.
         done = [one for one in events if one["event"] not in ("nacked", "reaped")]
-        events = _past(job) + done
+        events = sorted(_past(job) + done, key=lambda one: one["at"])
     told = [one for event in events for one in _activities(event)]
-    told.sort(key=lambda one: one["timestamp"])
     return Answer({"message_id": job["id"], "status": STATUSES[job["state"]], "activities": told})
 
 
