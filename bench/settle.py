@@ -2,7 +2,7 @@
 
 An ack leaves nothing behind. One that keeps the job writes it into the history; a nack writes it
 once more into the hot table, with the attempt that failed and the event that says so; a release
-writes the job alone.
+writes the job alone. What a nack writes is measured by bare statements too: its floor.
 """
 
 from uuid import uuid4
@@ -20,6 +20,46 @@ VERBS = {
         "select count(*) from holdfast.nack(ids => %s::uuid[], tokens => array[%s::uuid], "
         "error_kind => 'Oops', message => 'it did not work', delay => '1 hour')"
     ),
+    "the rows of a nack, bare": """
+        with fresh as (
+          update holdfast.job j
+          set token = null, lease_until = null, worker = null, error = 'Oops: it did not work',
+              run_at = statement_timestamp() + interval '1 hour', pos = null
+          from (
+            select holdfast.part_of(i) as part, i as id from unnest(%s::uuid[]) i order by i
+          ) u
+          where j.part = any(array[u.part]) and j.id = u.id
+          returning j.part, j.id, j.queue, j.kind, j.attempt
+        ), noted as (
+          insert into holdfast.attempt (
+            part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message,
+            fingerprint)
+          select part, id, attempt, %s::uuid, 'failed', 'bench', statement_timestamp(),
+                 statement_timestamp(), 'Oops', 'it did not work', '0123456789abcdef'
+          from fresh
+        ), told as (
+          insert into holdfast.event (
+            at, slot, part, job, event, state, queue, kind, attempt, worker, reason, detail)
+          select statement_timestamp(), holdfast.event_slot(statement_timestamp()), part, id,
+                 'nacked', 'queued', queue, kind, attempt, 'bench', 'Oops: it did not work',
+                 '{"group": "0123456789abcdef"}'
+          from fresh
+        )
+        select count(*) from fresh
+    """,
+    "the job's row of a nack, bare": """
+        with fresh as (
+          update holdfast.job j
+          set token = null, lease_until = null, worker = null, error = 'Oops: it did not work',
+              run_at = statement_timestamp() + interval '1 hour', pos = null
+          from (
+            select holdfast.part_of(i) as part, i as id from unnest(%s::uuid[]) i order by i
+          ) u
+          where j.part = any(array[u.part]) and j.id = u.id
+          returning j.id
+        )
+        select count(*) from fresh where %s::uuid is not null
+    """,
     "release": (
         "select count(*) from holdfast.release(ids => %s::uuid[], tokens => array[%s::uuid], "
         "delay => '1 hour')"
@@ -43,6 +83,9 @@ def run(server: Server, options: Options) -> list[Figure]:
         base = figures.get("ack")
         figures[verb] = Figure("settle", what, "ms CPU", samples, base, at_most=at_most)
     kept = figures["ack, jobs kept"]
+    floor = figures["the rows of a nack, bare"]
+    what = f"nack of {options.settled:,} jobs, beside the rows it writes"
+    figures["nack beside its rows"] = Figure("settle", what, "ms CPU", spent["nack"], floor)
     for verb in ("nack", "release"):
         what = f"{verb} of {options.settled:,} jobs, beside an ack that keeps them"
         figures[f"{verb} beside kept"] = Figure("settle", what, "ms CPU", spent[verb], kept)
@@ -64,6 +107,10 @@ def _settle(database: Database, verb: str, jobs: int) -> float:
         jobs,
     )
     database.connection.execute("checkpoint")
+    # for the bare statements: no plan that only stale statistics could choose
+    database.connection.execute(
+        "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off"
+    )
     pid = database.connection.info.backend_pid
     before = cpu(pid)
     database.connection.execute(VERBS[verb], [ids, token])

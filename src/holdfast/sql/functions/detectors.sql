@@ -785,7 +785,7 @@ as $$
   cross join lateral (select y.id from unnest(l.ids) y(id) limit 100) i
   left join lateral (
     select e.ended_at from holdfast.history e where e.part = l.part and e.id = i.id and e.state = 'done' limit 1) e on true
-  where l.said is not null and not coalesce(l.taken ? i.id::text, false)
+  where l.said is not null and holdfast.how_taken(l.taken, i.id) is null
     and not exists (select from holdfast.job j where j.part = l.part and j.id = i.id)
     and coalesce(e.ended_at, at) - l.claimed_at < holdfast.secs(l.said::jsonb -> 'seconds')
   group by l.queue, l.worker, l.said

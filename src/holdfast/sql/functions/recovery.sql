@@ -68,7 +68,7 @@ begin
       select x.lease_until from holdfast.job x
       where x.part = v_part and x.id = hand_over.id and x.token = hand_over.new_token
       limit 1) j on true
-    where o.token = hand_over.token and o.taken ->> hand_over.id::text = 'handed over'
+    where o.token = hand_over.token and holdfast.how_taken(o.taken, hand_over.id) = 'handed over'
     limit 1;
   if not found then
     return query
@@ -275,9 +275,11 @@ begin
   left join lateral (
     select x.outside, x.worker, x.length from holdfast.lease x where x.token = u.token and x.outside limit 1) l on true;
   return query
-    select f.id, f.token, f.queue, f.kind, f.worker, f.outcome
+    select u.id, u.token, u.queue, u.kind, u.worker, u.outcome
     from holdfast.fail(part, these.ids, these.tokens, these.kinds, these.messages, null,
-      array_fill(interval '0', array[cardinality(these.ids)]), null, 'expired', at, null) f;
+      array_fill(interval '0', array[cardinality(these.ids)]), null, 'expired', at, null, false) f
+    cross join lateral unnest(f.failed_ids, f.failed_tokens, f.queues, f.kinds, f.workers, f.outcomes)
+      u(id, token, queue, kind, worker, outcome);
 end
 $$;
 

@@ -45,7 +45,7 @@ returns table (queue text, worker text, claimed_at timestamptz, outcome text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select l.queue, l.worker, l.claimed_at, coalesce(l.taken ->> receipt.id::text, 'acked')
+  select l.queue, l.worker, l.claimed_at, coalesce(holdfast.how_taken(l.taken, receipt.id), 'acked')
   from holdfast.lease l
   where l.part = holdfast.part_of(receipt.id) and receipt.id = any(l.ids)
   order by l.claimed_at desc

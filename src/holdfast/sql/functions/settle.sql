@@ -227,10 +227,8 @@ begin
   perform holdfast.check_length('delay', delay, '100 years');
   return query
     select f.id, f.outcome, f.detail
-    from holdfast.nack_each(ids, holdfast.paired(ids, tokens),
-      array_fill(error_kind, array[cardinality(ids)]), array_fill(message, array[cardinality(ids)]),
-      array_fill(traceback, array[cardinality(ids)]), array_fill(delay, array[cardinality(ids)]),
-      array_fill(final, array[cardinality(ids)]), array_fill(log, array[cardinality(ids)])) f;
+    from holdfast.nack_each(ids, holdfast.paired(ids, tokens), array[error_kind], array[message], array[traceback],
+      array[delay], array[final], array[log], true) f;
 end
 $$;
 
@@ -332,7 +330,7 @@ begin
       where keeps.ids is not null
       union all
       select 'nack', n.nth, n.id, n.outcome, n.detail
-      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals, nacks.logs)
+      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals, nacks.logs, false)
         with ordinality n(id, outcome, detail, nth)
       where nacks.ids is not null
       union all
@@ -446,33 +444,36 @@ end
 $$;
 
 create or replace function holdfast.nack_each(
-  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[], logs text[])
+  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[], logs text[],
+  alike boolean)
 returns table (id uuid, outcome text, detail text)
 language plpgsql
-set plan_cache_mode = force_custom_plan set jit = off
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
-  v_now  timestamptz;
-  v_ids  uuid[] := '{}';
-  v_toks uuid[] := '{}';
-  v_outs text[] := '{}';
-  v_part smallint;
+  v_parts constant smallint[] := array(select distinct holdfast.part_of(i) from unnest(ids) i);
+  v_now   timestamptz;
+  v_ids   uuid[] := '{}';
+  v_toks  uuid[] := '{}';
+  v_outs  text[] := '{}';
+  v_part  smallint;
   these   record;
 begin
-  perform holdfast.lock_jobs(ids);
-  if tokens[1] <> any(tokens) then
+  if cardinality(v_parts) > 1 then   -- else they are locked when they are changed
+    perform holdfast.lock_jobs(ids);
     perform holdfast.lock_ledger(tokens);
   end if;
   v_now := holdfast.clock();   -- behind what may wait: delays are counted from now
-  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i loop
-    select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.outcome) as outs into these
-    from holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now, logs) f;
-    v_ids := v_ids || these.ids;
-    v_toks := v_toks || these.tokens;
-    v_outs := v_outs || these.outs;
+  foreach v_part in array v_parts loop
+    these := holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now, logs, alike);
+    v_ids := v_ids || these.failed_ids;
+    v_toks := v_toks || these.failed_tokens;
+    v_outs := v_outs || these.outcomes;
   end loop;
+  if v_ids = ids then   -- as always, unless something is lost or the call is strange
+    return query select u.id, u.outcome, null::text from unnest(v_ids, v_outs) u(id, outcome);
+    return;
+  end if;
   if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
     perform holdfast.let_go(ids, tokens, v_now);
     select v_ids || array_agg(a.id), v_toks || array_agg(a.token), v_outs || array_agg(a.outcome) into v_ids, v_toks, v_outs
@@ -492,32 +493,32 @@ as $$
 #variable_conflict use_column
 declare
   v_now  timestamptz;
+  v_late interval;
   v_told constant text[] := holdfast.told_queues();
   freed  record;
 begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
   perform pg_advisory_xact_lock_shared(4915, 1);
-  perform holdfast.lock_jobs(ids);
-  v_now := holdfast.clock();   -- behind what may wait: delays are counted from now
+  v_now := holdfast.clock();
   with released as (
     update holdfast.job j
     set token = null, lease_until = null, worker = null, held = null, progress = null, attempt = j.attempt - 1,
         run_at = v_now + coalesce(u.delay, '0'),
         pos = case when coalesce(u.delay, '0') = '0' then greatest(j.pos, holdfast.front(j.part, j.queue, j.priority)) end
     from (
-      select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.delay
-      from unnest(ids, tokens, delays) x(id, token, delay)
-      order by x.id, x.token
+      select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.delay, x.nth
+      from unnest(ids, tokens, delays) with ordinality x(id, token, delay, nth)
+      order by x.id, x.token   -- as everybody who waits for jobs
     ) u
     where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-    returning j.part, j.id, u.token, j.queue, j.kind, j.attempt
+    returning j.part, j.id, u.token, j.queue, j.kind, j.attempt, u.nth
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, queued)
     select r.part, r.queue, r.kind, -count(*), count(*)
     from released r
     group by r.part, r.queue, r.kind
   )
-  select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(distinct r.queue) as queues,
+  select array_agg(r.id order by r.nth) as ids, array_agg(r.token order by r.nth) as tokens, array_agg(distinct r.queue) as queues,
          array_agg(row(null, v_now, 'released', r.id, r.queue, r.kind, 'queued', r.attempt + 1, 1,
            (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1), null, null, null)::holdfast.events)
            filter (where r.queue = any(v_told) or '' = any(v_told)) as told
@@ -527,8 +528,19 @@ begin
     perform holdfast.note_events(freed.told);
   end if;
   if freed.ids is not null then
+    -- Delays are counted from when the jobs were had, not from when they were asked for.
+    v_late := holdfast.clock() - v_now;
+    if v_late >= '1 second' then
+      update holdfast.job j set run_at = j.run_at + v_late
+      from (select holdfast.part_of(x.id) as part, x.id from unnest(freed.ids) x(id)) u
+      where j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.pos is null;
+    end if;
     perform holdfast.mark_taken(freed.ids, freed.tokens, 'released');
     perform holdfast.wake(freed.queues, cardinality(freed.ids));
+  end if;
+  if freed.ids = ids then
+    return query select i, 'queued', null::text from unnest(ids) i;
+    return;
   end if;
   if cardinality(freed.ids) is distinct from cardinality(ids) then
     perform holdfast.let_go(ids, tokens, v_now);
@@ -591,127 +603,133 @@ as $$
     limit 1), 0)
 $$;
 
--- fail: what a failed or expired attempt does to its jobs: another attempt later, or death. The caller
--- has locked the rows; a job whose token differs is not touched.
+-- fail: what a failed or expired attempt does to its jobs: another attempt later, or death. A job whose token differs is
+-- not touched. Answers are parallel, in the order of the ids given; queues, kinds and workers only of what expired.
+-- alike: all fail in one way, the first that is given. Locks the jobs in the order of their ids, unless the caller has.
 create or replace function holdfast.fail(
   part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
-  delays interval[], finals boolean[], how text, at timestamptz, logs text[])
-returns table (id uuid, token uuid, queue text, kind text, worker text, outcome text)
+  delays interval[], finals boolean[], how text, at timestamptz, logs text[], alike boolean,
+  out failed_ids uuid[], out failed_tokens uuid[], out queues text[], out kinds text[], out workers text[], out outcomes text[])
 language plpgsql
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
-  ended record;
+  v_slot constant smallint := holdfast.event_slot(at);
+  v_late interval;
+  same   record;    -- what all of them share …
+  each   record;    -- … or one of each per job
+  ended  record;
 begin
-  with failed as materialized (
-    select
-      j as job, j.id, u.token, u.error_kind, u.message, u.traceback, u.log,
-      left(concat_ws(': ', u.error_kind, u.message), 2000) as error,
-      u.fingerprint,
-      j.attempt >= j.max_attempts or coalesce(u.final, false) as dies,
-      coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure,
-      coalesce(q.activity, 'failures') <> 'off' as told,
-      fail.at + coalesce(u.delay, make_interval(secs => random() * least(
-        extract(epoch from coalesce(q.backoff, '1 second')) * power(2, least(j.attempt, 40) - 1),
-        extract(epoch from coalesce(q.backoff_cap, '1 hour')))::double precision)) as next_at
-    from (
-      select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.*
-      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals, logs, holdfast.fingerprints(error_kinds, messages))
-        x(id, token, error_kind, message, traceback, delay, final, log, fingerprint)
-      where holdfast.part_of(x.id) = fail.part
-    ) u
-    join holdfast.job j on j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-    left join lateral (select x.* from holdfast.queue x where x.name = j.queue limit 1) q on true
-    left join lateral (
-      select x.on_failure from holdfast.lane x
-      where j.lane is not null and x.part = j.part and x.queue = j.queue and x.name = j.lane limit 1) l on true
-  ), holders as (
-    -- with what each held beside it: found by name it would be looked for among all holders
-    select f.*, w.host, w.version,
-           (select max(l.claimed_at) from holdfast.lease l where l.token = f.token and l.part = fail.part) as started_at
-    from (
-      select x.token, min((x.job).worker) as worker, array_agg(x.id) as ids, array_agg((x.job).attempt) as attempts,
-             array_agg(left(x.error_kind, 200)) as error_kinds, array_agg(left(x.message, 10000)) as messages,
-             array_agg(left(x.traceback, 100000)) as tracebacks, array_agg(x.fingerprint) as fingerprints,
-             array_agg(left(x.log, 20000)) as logs
-      from failed x
-      group by x.token
-    ) f
-    left join holdfast.worker w on w.name = f.worker
-  ), removed as (
-    delete from holdfast.job j
-    using failed f
-    where f.dies and j.part = any(array[(f.job).part]) and j.id = f.id
-  ), buried as (
-    insert into holdfast.dead (
-      part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-      key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, attempts_before)
-    select (f.job).part, f.id, 'dead', (f.job).queue, (f.job).kind, (f.job).priority, (f.job).attempt, (f.job).max_attempts,
-           (f.job).run_at, (f.job).created_at, fail.at, (f.job).worker, (f.job).key, (f.job).lane, (f.job).tenant,
-           (f.job).subject, (f.job).lease_for, f.error, f.fingerprint, (f.job).reason, (f.job).headers, (f.job).payload,
-           (f.job).attempts_before
-    from failed f
-    where f.dies
-  ), grouped as (
-    insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
-    select fail.part, f.fingerprint, (f.job).kind, (f.job).queue, count(*)
-    from failed f
-    where f.dies
-    group by f.fingerprint, (f.job).kind, (f.job).queue
-  ), requeued as (
+  -- Looked up here and not beside the jobs: what is said of thousands is mostly said once.
+  select null::text as error_kind, null::text as message, null::text as traceback, null::text as log, null::text as error,
+         null::text as fingerprint, null::jsonb as detail, null::interval as delay, null::boolean as final
+  into same;
+  if alike then
+    select left(error_kinds[1], 200) as error_kind, left(messages[1], 10000) as message, left(tracebacks[1], 100000) as traceback,
+           left(logs[1], 20000) as log, left(concat_ws(': ', error_kinds[1], messages[1]), 2000) as error, f.fingerprint,
+           jsonb_build_object('group', f.fingerprint) as detail, delays[1] as delay, finals[1] as final
+    into same
+    from (select holdfast.fingerprint(error_kinds[1], messages[1]) as fingerprint) f;
+    error_kinds := null;
+    messages := null;
+    tracebacks := null;
+    delays := null;
+    finals := null;
+    logs := null;
+  end if;
+  each := holdfast.holders_of(part, tokens);
+
+  with failed as (
     update holdfast.job j
-    set token = null, lease_until = null, worker = null, held = null, error = f.error, run_at = f.next_at,
-        -- skip: the lane goes on, and the job comes back at its end. Otherwise it keeps its place.
-        lane_seq = case
-          when j.lane is null then null
-          when f.on_failure <> 'skip' then j.lane_seq
-          when f.next_at <= fail.at then nextval('holdfast.pos')
+    -- One that dies stays as it is, which costs little, and goes below.
+    set token       = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.token end,
+        lease_until = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.lease_until end,
+        worker      = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.worker end,
+        held        = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.held end,
+        error       = coalesce(u.error, same.error),
+        run_at      = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.run_at else fail.at + coalesce(u.delay, make_interval(
+                        secs => u.chance * least(u.backoff * power(2, least(j.attempt, 40) - 1), u.backoff_cap))) end,
+        pos         = case
+          when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.pos
+          when coalesce(extract(epoch from u.delay), u.backoff) <= 0 then nextval('holdfast.pos')
         end,
-        pos = case when f.next_at <= fail.at then nextval('holdfast.pos') end
-    from failed f
-    where not f.dies and j.part = any(array[(f.job).part]) and j.id = f.id
-  ), halted as (
-    update holdfast.lane l
-    set halted_by = f.id
-    from failed f
-    where f.dies and f.on_failure = 'halt'
-      and l.part = fail.part and l.queue = (f.job).queue and l.name = (f.job).lane
+        -- skip: the lane goes on, and the job comes back at its end. Otherwise it keeps its place.
+        lane_seq    = case
+          when j.lane is null then null
+          when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.lane_seq
+          when coalesce((
+            select l.on_failure from holdfast.lane l
+            where l.part = j.part and l.queue = j.queue and l.name = j.lane), u.lane_on_failure, each.lane_on_failure) <> 'skip' then j.lane_seq
+          when coalesce(extract(epoch from u.delay), u.backoff) <= 0 then nextval('holdfast.pos')
+        end
+    from (
+      select holdfast.part_of(x.id) as part, x.id, x.token, x.nth, coalesce(x.delay, same.delay) as delay, coalesce(x.final, same.final, false) as final,
+             random() as chance, coalesce(x.backoff, each.backoff) as backoff, coalesce(x.backoff_cap, each.backoff_cap) as backoff_cap,
+             -- what all share is not carried along
+             case when not alike then left(concat_ws(': ', x.error_kind, x.message), 2000) end as error, x.fingerprint,
+             x.error_kind, x.message, x.traceback, x.log, x.worker, x.started_at, x.lane_on_failure, x.told, x.host, x.version
+      from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals, logs,
+                  case when not alike then holdfast.fingerprints(error_kinds, messages) end,
+                  each.workers, each.starts, each.backoffs, each.caps, each.lanes_on_failure, each.tolds, each.hosts, each.versions)
+        with ordinality x(id, token, error_kind, message, traceback, delay, final, log, fingerprint,
+                          worker, started_at, backoff, backoff_cap, lane_on_failure, told, host, version, nth)
+      where holdfast.part_of(x.id) = fail.part
+      order by x.id
+    ) u
+    where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
+    returning u.id, u.token, u.nth, u.error, u.fingerprint, u.error_kind, u.message, u.traceback, u.log, u.worker, u.started_at, u.told,
+      u.host, u.version, j.queue, j.kind, j.attempt, j.lane, j.key, j.token is not null as dies, j.pos is not null as ready
   ), noted as (
     insert into holdfast.attempt (
       part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint,
       log, host, version)
-    select fail.part, f.id, f.attempt, h.token, fail.how, h.worker, h.started_at, fail.at, f.error_kind, f.message, f.traceback,
-           f.fingerprint, f.log, h.host, h.version
-    from holders h
-    cross join lateral unnest(h.ids, h.attempts, h.error_kinds, h.messages, h.tracebacks, h.fingerprints, h.logs)
-      f(id, attempt, error_kind, message, traceback, fingerprint, log)
+    select fail.part, f.id, f.attempt, f.token, fail.how, coalesce(f.worker, each.worker), coalesce(f.started_at, each.started_at), fail.at,
+           coalesce(same.error_kind, left(f.error_kind, 200)), coalesce(same.message, left(f.message, 10000)),
+           coalesce(same.traceback, left(f.traceback, 100000)), coalesce(same.fingerprint, f.fingerprint),
+           coalesce(same.log, left(f.log, 20000)), coalesce(f.host, each.host), coalesce(f.version, each.version)
+    from failed f
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, dead, queued, failed)
-    select fail.part, (f.job).queue, (f.job).kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies),
-           count(*)
+    select fail.part, f.queue, f.kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies), count(*)
     from failed f
-    group by (f.job).queue, (f.job).kind
+    group by f.queue, f.kind
   ), told as (
     insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker, actor, reason, detail)
-    select fail.at, holdfast.event_slot(fail.at), fail.part, f.id, case fail.how when 'expired' then 'reaped' else 'nacked' end,
-           case when f.dies then 'dead' else 'queued' end, (f.job).queue, (f.job).kind, (f.job).attempt, (f.job).worker,
-           case fail.how when 'expired' then 'upkeep' end, left(f.error, 500), jsonb_build_object('group', f.fingerprint)
+    select fail.at, v_slot, fail.part, f.id, case fail.how when 'expired' then 'reaped' else 'nacked' end,
+           case when f.dies then 'dead' else 'queued' end, f.queue, f.kind, f.attempt, coalesce(f.worker, each.worker),
+           case fail.how when 'expired' then 'upkeep' end, left(coalesce(f.error, same.error), 500),
+           coalesce(same.detail, jsonb_build_object('group', f.fingerprint))
     from failed f
-    where f.told
+    where coalesce(f.told, each.told)
   )
-  select array_agg(f.id) as ids, array_agg(f.token) as tokens, array_agg(f.dies) as dies,
-         array_agg((f.job).queue) as queues, array_agg((f.job).kind) as kinds, array_agg((f.job).worker) as workers,
-         array_agg((f.job).queue) filter (where (f.job).lane is not null) as lane_queues,
-         array_agg((f.job).lane) filter (where (f.job).lane is not null) as lanes,
-         array_agg((f.job).queue) filter (where f.dies and (f.job).key is not null) as key_queues,
-         array_agg((f.job).kind) filter (where f.dies and (f.job).key is not null) as key_kinds,
-         array_agg((f.job).key) filter (where f.dies and (f.job).key is not null) as keys,
-         array_agg((f.job).queue) filter (where not f.dies and f.next_at <= fail.at) as ready
+  select array_agg(f.id order by f.nth) as ids, array_agg(f.token order by f.nth) as tokens,
+         array_agg(case when f.dies then 'dead' else 'queued' end order by f.nth) as outcomes,
+         array_agg(f.queue order by f.nth) filter (where fail.how = 'expired') as queues,
+         array_agg(f.kind order by f.nth) filter (where fail.how = 'expired') as kinds,
+         array_agg(coalesce(f.worker, each.worker) order by f.nth) filter (where fail.how = 'expired') as workers,
+         array_agg(f.queue) filter (where f.lane is not null) as lane_queues,
+         array_agg(f.lane) filter (where f.lane is not null) as lanes,
+         array_agg(f.id) filter (where f.dies) as dead, array_agg(coalesce(f.fingerprint, same.fingerprint)) filter (where f.dies) as groups,
+         array_agg(f.queue) filter (where f.dies and f.key is not null) as key_queues,
+         array_agg(f.kind) filter (where f.dies and f.key is not null) as key_kinds,
+         array_agg(f.key) filter (where f.dies and f.key is not null) as keys,
+         array_agg(f.queue) filter (where not f.dies and f.ready) as ready
   into ended
   from failed f;
-
   if ended.ids is null then
     return;
+  end if;
+  -- Delays are counted from when the jobs were had, not from when they were asked for.
+  v_late := case when how = 'failed' then holdfast.clock() - at end;
+  if v_late >= '1 second' then
+    update holdfast.job j set run_at = j.run_at + v_late
+    from (select holdfast.part_of(x.id) as part, x.id from unnest(ended.ids) x(id)) u
+    where j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.pos is null;
+  end if;
+  if ended.dead is not null then
+    perform holdfast.bury(part, ended.dead, ended.groups, at);
   end if;
   perform holdfast.mark_taken(ended.ids, ended.tokens, how);
   if ended.keys is not null then
@@ -723,9 +741,100 @@ begin
   if ended.ready is not null then
     perform holdfast.wake(ended.ready, cardinality(ended.ready));
   end if;
-  return query
-    select e.id, e.token, e.queue, e.kind, e.worker, case when e.dies then 'dead' else 'queued' end
-    from unnest(ended.ids, ended.tokens, ended.queues, ended.kinds, ended.workers, ended.dies) e(id, token, queue, kind, worker, dies);
+  failed_ids := ended.ids;
+  failed_tokens := ended.tokens;
+  queues := ended.queues;
+  kinds := ended.kinds;
+  workers := ended.workers;
+  outcomes := ended.outcomes;
+end
+$$;
+
+-- was_last: whether a failed attempt was the job's last.
+create or replace function holdfast.was_last(attempt smallint, max_attempts smallint, final boolean)
+returns boolean
+language sql immutable parallel safe
+as $$ select attempt >= max_attempts or final $$;
+
+-- holders_of: who holds what these tokens hold, since when, and what their queues say of failures: once if it is one
+-- token, else one of each per token, in their order.
+create or replace function holdfast.holders_of(
+  part smallint, tokens uuid[], out worker text, out started_at timestamptz, out backoff double precision,
+  out backoff_cap double precision, out lane_on_failure text, out told boolean, out host text, out version text,
+  out workers text[], out starts timestamptz[], out backoffs double precision[], out caps double precision[],
+  out lanes_on_failure text[], out tolds boolean[], out hosts text[], out versions text[])
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_nestloop = off set enable_hashjoin = on set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+  if tokens[1] = all(tokens) then
+    tokens := tokens[1:1];
+  end if;
+  with holders as materialized (
+    select t.token, l.worker, l.claimed_at, coalesce(extract(epoch from q.backoff), 1)::double precision as backoff,
+           coalesce(extract(epoch from q.backoff_cap), 3600)::double precision as backoff_cap,
+           coalesce(q.lane_on_failure, 'skip') as lane_on_failure, coalesce(q.activity, 'failures') <> 'off' as told, w.host, w.version
+    from (select distinct x.token from unnest(tokens) x(token)) t
+    left join lateral (
+      select x.worker, x.queue, x.claimed_at
+      from holdfast.lease x
+      where x.token = t.token and x.part = holders_of.part
+      order by x.claimed_at desc
+      limit 1) l on true
+    left join lateral (select x.* from holdfast.queue x where x.name = l.queue limit 1) q on true
+    left join lateral (select x.host, x.version from holdfast.worker x where x.name = l.worker limit 1) w on true
+  )
+  select array_agg(h.worker order by x.nth), array_agg(h.claimed_at order by x.nth), array_agg(h.backoff order by x.nth),
+         array_agg(h.backoff_cap order by x.nth), array_agg(h.lane_on_failure order by x.nth), array_agg(h.told order by x.nth),
+         array_agg(h.host order by x.nth), array_agg(h.version order by x.nth)
+  into workers, starts, backoffs, caps, lanes_on_failure, tolds, hosts, versions
+  from unnest(tokens) with ordinality x(token, nth)
+  join holders h on h.token = x.token;
+  if cardinality(tokens) = 1 then
+    select workers[1], starts[1], backoffs[1], caps[1], lanes_on_failure[1], tolds[1], hosts[1], versions[1],
+           null, null, null, null, null, null, null, null
+    into worker, started_at, backoff, backoff_cap, lane_on_failure, told, host, version,
+         workers, starts, backoffs, caps, lanes_on_failure, tolds, hosts, versions;
+  end if;
+end
+$$;
+
+-- bury: jobs whose last attempt has failed are dead. The caller holds them; groups are those of their errors.
+create or replace function holdfast.bury(part smallint, ids uuid[], groups text[], at timestamptz)
+returns void
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+begin
+  with removed as (
+    delete from holdfast.job j
+    using (select holdfast.part_of(x.id) as part, x.id, x.fingerprint from unnest(ids, groups) x(id, fingerprint)) u
+    where j.part = any(array[u.part]) and j.id = u.id
+    returning j.*, u.fingerprint
+  ), buried as (
+    insert into holdfast.dead (
+      part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
+      key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, attempts_before)
+    select r.part, r.id, 'dead', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, bury.at,
+           r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint, r.reason, r.headers, r.payload,
+           r.attempts_before
+    from removed r
+  ), grouped as (
+    insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
+    select bury.part, r.fingerprint, r.kind, r.queue, count(*)
+    from removed r
+    group by r.fingerprint, r.kind, r.queue
+  )
+  update holdfast.lane l
+  set halted_by = r.id
+  from removed r
+  left join lateral (select x.lane_on_failure from holdfast.queue x where x.name = r.queue limit 1) q on true
+  where r.lane is not null and l.part = bury.part and l.queue = r.queue and l.name = r.lane
+    and coalesce(l.on_failure, q.lane_on_failure, 'skip') = 'halt';
 end
 $$;
 
@@ -768,6 +877,21 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.lock_ledger(tokens);
+  -- A claim all of whose jobs leave at once and alike says so in a word.
+  with whole as (
+    update holdfast.lease l
+    set taken = jsonb_build_object('*', mark_taken.how)
+    from (select x.token, count(*) as jobs, count(distinct x.id) as ids from unnest(mark_taken.ids, tokens) x(id, token) group by x.token) t
+    where l.token = t.token and l.taken is null and cardinality(l.ids) = t.jobs and t.ids = t.jobs
+      and not exists (select from holdfast.lease o where o.token = l.token and o.ctid <> l.ctid)
+    returning l.token
+  )
+  select array_agg(u.id), array_agg(u.token) into ids, tokens
+  from unnest(mark_taken.ids, tokens) u(id, token)
+  where u.token not in (select w.token from whole w);
+  if ids is null then
+    return;
+  end if;
   update holdfast.lease l
   set taken = coalesce(l.taken, '{}') || t.taken
   from (
@@ -784,6 +908,12 @@ begin
   where l.ctid = t.place;
 end
 $$;
+
+-- how_taken: how a job left the claim whose receipt says so; null: by an ack, or it is still held.
+create or replace function holdfast.how_taken(taken jsonb, id uuid)
+returns text
+language sql immutable parallel safe
+as $$ select coalesce(taken ->> id::text, taken ->> '*') $$;
 
 -- lost: what to answer for jobs that their tokens do not hold: already settled by them, lost, or unknown. All
 -- of a call in one look: a receipt that names thousands of jobs is read once, not once for each.
@@ -808,14 +938,15 @@ as $$
   ), ends as materialized (
     select r.nth, e.key::uuid as id, e.value as how
     from receipts r
-    cross join lateral jsonb_each_text(r.taken) e
+    cross join lateral jsonb_each_text(r.taken - '*') e
   ), judged as materialized (
     select a.id, a.token, a.part, g.id is not null as mine,
            -- of an adopted table, an ack is noted as well
-           coalesce(e.how, case when g.id is not null and a.part >= 64 then 'ended by other code' end) as how
+           coalesce(e.how, r.taken ->> '*', case when g.id is not null and a.part >= 64 then 'ended by other code' end) as how
     from asked a
     left join given g on g.id = a.id and g.token = a.token
     left join ends e on e.id = g.id and e.nth = g.nth
+    left join receipts r on r.nth = g.nth
   ), answered as materialized (
     select j.*, j.mine and (lost.verb, coalesce(j.how, 'acked')) in (
         ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
