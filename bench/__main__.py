@@ -13,6 +13,7 @@ import psycopg
 from bench import (
     activity,
     backlog,
+    compare,
     cycle,
     drain,
     enqueue,
@@ -40,6 +41,7 @@ PARTS = {
     "activity": activity,
     "upkeep": upkeep,
     "settle": settle,
+    "compare": compare,
 }
 QUICK = Options(
     seconds=1,
@@ -105,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dead", type=int, help="operation: dead jobs that are retried (1000000)")
     add("--names", type=int, help="upkeep: names of queues (10000)")
     add("--settled", type=int, help="settle: jobs in a batch (4000)")
+    add("--before", type=Path, help="compare: another checkout")
     add("--peers", action="store_true", default=None, help="drain: install and run pgqueuer too")
     results = Path(__file__).parent / "results"
     add("--output", type=Path, default=results, help="where results are kept (bench/results)")

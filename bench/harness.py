@@ -59,6 +59,7 @@ class Options:
     names: int = 10_000
     settled: int = 4_000
     peers: bool = False
+    before: Path | None = None
 
 
 def items(count: int, **fields: Any) -> str:

@@ -26,6 +26,7 @@ TINY = Options(
     dead=100,
     names=50,
     settled=20,
+    before=Path(__file__).parents[1],
 )
 
 

@@ -39,6 +39,10 @@ begin
     v_from := holdfast.first_lease(v_now);
   end if;
   perform holdfast.let_go_expired(v_cut, v_now, only_queue);
+  -- Most claims that come up short find nothing here, and should not have to plan what comes now.
+  if near and not holdfast.lease_due(only_queue, v_from, v_now) then
+    return;
+  end if;
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
     exit when v_left <= 0;
@@ -124,6 +128,21 @@ begin
   if only_queue is null then
     perform holdfast.note_first_lease(v_now);
   end if;
+end
+$$;
+
+-- lease_due: whether a lease of this queue that is open ends in this span, so that it may have to be taken back.
+create or replace function holdfast.lease_due(queue text, since timestamptz, at timestamptz)
+returns boolean
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+begin
+  return exists (
+    select from holdfast.lease l
+    where l.open and l.until >= lease_due.since and l.until <= lease_due.at and l.queue = lease_due.queue);
 end
 $$;
 

@@ -1,0 +1,134 @@
+"""The verbs of this tree beside those of another, by turns: what changed in their price.
+
+`--before PATH` names a checkout. Both schemas live in one server, each in
+a database of its own; one connection to each calls the same verbs, a few times and then the other,
+and the CPU of its session is compared. A busy machine disturbs both alike.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from bench.harness import BATCH, Options, Server, cpu, items
+from bench.report import Figure
+
+MIGRATE = """
+import sys
+from holdfast import schema
+assert schema.__file__.startswith(sys.argv[2]), schema.__file__
+schema.migrate(sys.argv[1])
+"""
+ENQUEUE = "select count(*) from holdfast.enqueue(items => %s::jsonb)"
+CLAIM = (
+    "select array_agg(id)::text from holdfast.claim(queue => 'default', worker => 'bench', "
+    "token => %s::uuid, max_jobs => %s, durable => false)"
+)
+ACK = "select count(*) from holdfast.ack(ids => %s::uuid[], tokens => array[%s::uuid])"
+NACK = (
+    "select count(*) from holdfast.nack(ids => %s::uuid[], tokens => array[%s::uuid], "
+    "error_kind => 'Oops', message => 'it did not work', delay => '1 hour')"
+)
+TURN = 5
+"""So many calls of one side, and then of the other."""
+
+
+def run(server: Server, options: Options) -> list[Figure]:
+    """Call each verb by turns; nothing without a tree to compare with."""
+    if options.before is None:
+        return []
+    spent: dict[str, tuple[list[float], list[float]]] = {}
+    with (
+        server.database("now") as database,
+        database.connect() as now,
+        _before(server, options) as before,
+    ):
+        sides = [_Side(before, spent, 0), _Side(now, spent, 1)]
+        for turn in range(options.samples // 10 + 2):
+            for side in sides if turn % 2 else reversed(sides):
+                side.turn(rehearsal=turn < 2)
+            if turn % 20 == 0:
+                for side in sides:
+                    side.tidy()
+    figures = []
+    for what, (old, new) in spent.items():
+        # in rounds of many calls: a single one is too short for the kernel's clock
+        size = max(len(old) // max(options.rounds, 1), 1)
+        rounds = [
+            [median(half[n : n + size]) for n in range(0, size * options.rounds, size)]
+            for half in (old, new)
+        ]
+        base = Figure("compare", f"{what}, before", "CPU µs/call", rounds[0])
+        figures += [
+            base,
+            Figure("compare", f"{what}, now", "CPU µs/call", rounds[1], base, at_most=1 / 0.97),
+        ]
+    return figures
+
+
+@contextmanager
+def _before(server: Server, options: Options) -> Iterator[psycopg.Connection]:
+    assert options.before is not None
+    url = make_conninfo(server.url, dbname="before")
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("create database before template template0")
+    try:
+        # by this interpreter, with the other tree's modules: what it needs is installed here
+        source = str(options.before.resolve() / "src")
+        environment = {**os.environ, "PYTHONPATH": source}
+        subprocess.run([sys.executable, "-c", MIGRATE, url, source], check=True, env=environment)
+        with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
+            yield connection
+    finally:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("drop database before with (force)")
+
+
+class _Side:
+    def __init__(
+        self,
+        connection: psycopg.Connection,
+        spent: dict[str, tuple[list[float], list[float]]],
+        nth: int,
+    ) -> None:
+        self._connection = connection
+        self._pid = connection.info.backend_pid
+        self._spent = spent
+        self._nth = nth
+        self._rehearsal = True
+
+    def turn(self, *, rehearsal: bool) -> None:
+        self._rehearsal = rehearsal
+        for size, name in ((1, "of one"), (BATCH, f"of {BATCH}")):
+            for _ in range(TURN):
+                self._call(f"enqueue {name}", ENQUEUE, items(size))
+                token = uuid4()
+                ids = self._call(f"claim {name}", CLAIM, token, size)
+                self._call(f"ack {name}", ACK, ids, token)
+        for _ in range(TURN):
+            self._call("claim that finds nothing", CLAIM, uuid4(), 1)
+        for _ in range(TURN):
+            self._call("enqueue of one with a key", ENQUEUE, items(1, key=str(uuid4())))
+            token = uuid4()
+            ids = self._call("claim of one with a key", CLAIM, token, 1)
+            self._call("nack of one", NACK, ids, token)
+
+    def tidy(self) -> None:
+        self._connection.execute("delete from holdfast.job")
+        for _ in range(2):
+            self._connection.execute("select holdfast.upkeep()")
+
+    def _call(self, what: str, query: str, *parameters: Any) -> Any:
+        began = cpu(self._pid)
+        cursor = self._connection.execute(query, parameters)
+        used = (cpu(self._pid) - began) * 1e6
+        if not self._rehearsal:
+            self._spent.setdefault(what, ([], []))[self._nth].append(used)
+        return cursor.fetchall()[0][0]
