@@ -21,6 +21,13 @@ def hold(session: Protocol, id: Any) -> None:
     session.connection.execute("select from holdfast.job where id = %s for update", [id])
 
 
+def patient(other: Open) -> Protocol:
+    """A session that looks for deadlocks after a second, as sessions do, and not at once."""
+    session = other()
+    session.connection.execute("set deadlock_timeout = '1s'")
+    return session
+
+
 def meet(start: Start, gate: Protocol, *works: Callable[[Protocol], Any]) -> list[Any]:
     """Have calls wait behind what `gate` holds, one after the other, then let them go on."""
     running = []
@@ -393,17 +400,17 @@ def test_two_imports_of_which_one_finds_an_earlier_key_free_wait_for_each_other(
 
 
 def test_a_move_and_an_import_into_both_queues_do_not_deadlock(
-    db: Protocol, held_open: Protocol, start: Start
+    db: Protocol, other: Open, held_open: Protocol, start: Start
 ) -> None:
     to, source = sorted(("one", "two"), key=lambda name: (db.value("queue_part", queue=name), name))
     ids = [each.id for each in db.enqueue(*keyed("y", "z", queue=source))]
     held_open.enqueue(*keyed("y", queue=to))
     # it has taken `y` out of its queue, and waits for it in the other
-    moved = start(lambda session: session.move(*ids, queue=to))
+    moved = start(lambda session: session.move(*ids, queue=to), patient(other))
     moved.waits()
     # it has `z` in the other queue, and waits for `y` in the first
     items = [*keyed("z", queue=to), *keyed("y", queue=source)]
-    enqueued = start(lambda session: session.enqueue(*items))
+    enqueued = start(lambda session: session.enqueue(*items), patient(other))
     enqueued.waits()
 
     held_open.connection.rollback()

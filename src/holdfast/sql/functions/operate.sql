@@ -440,7 +440,7 @@ create or replace function holdfast.put_into(
   job holdfast.job, target holdfast.queue, queue text, part smallint, id uuid, place bigint, reason text, at timestamptz)
 returns void
 language plpgsql
-set lock_timeout = '50ms'
+set lock_timeout = '10ms'
 as $$
 #variable_conflict use_column
 begin
