@@ -80,26 +80,16 @@ def networks(value: str) -> list[str]:
     "--proxies", type=networks, metavar="10.0.0.0/8,…", help="whose X-Forwarded-User counts"
 )
 @click.option("--roles", type=roles, metavar="ada=admin,*=viewer", help="of users a proxy names")
-@click.option("--oidc-issuer", default="", metavar="URL", help="an identity provider to sign in at")
-@click.option("--oidc-client", default="", metavar="ID", help="what it calls this server")
-@click.option(
-    "--oidc-secret-file",
-    default="",
-    metavar="FILE",
-    help="has the client secret, - is standard input; or HOLDFAST_OIDC_SECRET",
-)
-@click.option(
-    "--oidc-group",
-    "oidc_groups",
-    multiple=True,
-    metavar="ops=operate:mail,…",
-    help="what a group may do, and in which queues",
-)
-@click.option("--oidc-claim", default="groups", metavar="NAME", help="has the groups  [groups]")
-@click.option("--oidc-scope", type=words, metavar="groups,…", help="to ask the provider for, too")
-@click.option("--oidc-name", default="single sign-on", metavar="NAME", help="of it, for people")
-@click.option("--oidc-ca", default="", metavar="FILE", help="certificates of its authority")
-@click.option("--public-url", default="", metavar="URL", help="where browsers find this server")
+@click.option("--oidc-issuer", default="", metavar="URL", help="sign in there; needs more --oidc-…")
+# Not on the screen of --help: what is missing beside the issuer is said by an error.
+@click.option("--oidc-client", default="", metavar="ID", hidden=True)
+@click.option("--oidc-secret-file", default="", metavar="FILE", hidden=True)
+@click.option("--oidc-group", "oidc_groups", multiple=True, metavar="ops=operate", hidden=True)
+@click.option("--oidc-claim", default="groups", metavar="NAME", hidden=True)
+@click.option("--oidc-scope", type=words, metavar="groups,…", hidden=True)
+@click.option("--oidc-name", default="single sign-on", metavar="NAME", hidden=True)
+@click.option("--oidc-ca", default="", metavar="FILE", hidden=True)
+@click.option("--public-url", default="", metavar="URL", hidden=True)
 @click.option("--allow-host", type=words, metavar="NAME,…", help="names it answers to")
 @click.option("--read-only", is_flag=True, help="let nobody change anything")
 @click.option("--read-url", metavar="URL", help="a standby to look at")
