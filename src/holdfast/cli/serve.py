@@ -80,8 +80,8 @@ def networks(value: str) -> list[str]:
     "--proxies", type=networks, metavar="10.0.0.0/8,…", help="whose X-Forwarded-User counts"
 )
 @click.option("--roles", type=roles, metavar="ada=admin,*=viewer", help="of users a proxy names")
-@click.option("--oidc-issuer", default="", metavar="URL", help="sign in there; needs more --oidc-…")
-# Not on the screen of --help: what is missing beside the issuer is said by an error.
+# Not on the screen of --help: an error says what `--auth oidc` needs besides.
+@click.option("--oidc-issuer", default="", metavar="URL", hidden=True)
 @click.option("--oidc-client", default="", metavar="ID", hidden=True)
 @click.option("--oidc-secret-file", default="", metavar="FILE", hidden=True)
 @click.option("--oidc-group", "oidc_groups", multiple=True, metavar="ops=operate", hidden=True)
