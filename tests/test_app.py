@@ -133,7 +133,7 @@ def test_settings_of_a_task_are_there_for_its_worker(app: App) -> None:
         kind="mail.send",
         queue="mail",
         lease=timedelta(minutes=2),
-        timeout=100,
+        timeout=30,
         retry=5,
         retry_budget=0.1,
         keep_result=True,
