@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from tests.protocol import Later, Protocol
 
 
@@ -42,7 +44,15 @@ def test_what_waits_comes_in_the_order_in_which_it_will_run(db: Protocol) -> Non
     assert again == [str(id) for id in (*order[:3], held.id)]
 
 
-def test_a_list_of_what_died_last_reads_no_more_than_it_shows(db: Protocol, later: Later) -> None:
+@pytest.mark.parametrize("planned", ["never analysed", "while empty", "with a few"])
+def test_a_list_of_what_died_last_reads_no_more_than_it_shows(
+    db: Protocol, later: Later, planned: str
+) -> None:
+    if planned == "with a few":
+        db.put(max_attempts=1)
+        db.nack(db.take())
+    if planned != "never analysed":
+        db.connection.execute("vacuum analyze holdfast.dead")
     db.enqueue(*[{"kind": "work", "max_attempts": 1}] * 400)
     for _ in range(40):
         db.nack(*db.claim(max_jobs=10), message="boom")
@@ -55,4 +65,5 @@ def test_a_list_of_what_died_last_reads_no_more_than_it_shows(db: Protocol, late
         )
 
     assert len(found) == 5
-    assert read.rows < 100
+    # Of a table that it believes to be tiny it may read all once, but not all for each of them.
+    assert read.rows < (100 if planned == "never analysed" else 4 * 400)

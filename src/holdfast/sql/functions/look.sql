@@ -54,6 +54,7 @@ returns setof holdfast.jobs
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off
 as $$
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
