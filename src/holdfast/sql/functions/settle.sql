@@ -476,6 +476,13 @@ begin
   end if;
   if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
     perform holdfast.let_go(ids, tokens, v_now);
+    if alike then   -- said once for all; a row of an adopted table is told by itself
+      error_kinds := array_fill(error_kinds[1], array[cardinality(ids)]);
+      messages := array_fill(messages[1], array[cardinality(ids)]);
+      tracebacks := array_fill(tracebacks[1], array[cardinality(ids)]);
+      delays := array_fill(delays[1], array[cardinality(ids)]);
+      finals := array_fill(finals[1], array[cardinality(ids)]);
+    end if;
     select v_ids || array_agg(a.id), v_toks || array_agg(a.token), v_outs || array_agg(a.outcome) into v_ids, v_toks, v_outs
     from holdfast.settle_adopted(ids, tokens, 'nack', v_now, error_kinds, messages, tracebacks, delays, finals) a;
   end if;
