@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile
+# In the order of tests/conftest.py, where the longest files stand first.
+PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup dashboard run test chaos mutants lint fmt bench lock audit clean
 
