@@ -443,3 +443,19 @@ def test_counters_stay_right_whoever_writes(table: psycopg.Connection, client: C
     found = client.queue("reports")
     assert found is not None
     assert (found.queued, found.leased, found.done) == (0, 0, 0)
+
+
+def test_a_nack_of_several_rows_tells_each_its_error_its_delay_and_its_end(
+    table: psycopg.Connection, client: Client
+) -> None:
+    leases = client.claim("reports", worker="w", limit=4)
+
+    later = client.nack(leases[:2], message="not yet", delay=3600)
+    never = client.nack(leases[2:], message="no such report", final=True)
+
+    errors = [[one.message for one in client.attempts(lease.id)] for lease in leases]
+    held = {lease.id for lease in client.claim("reports", worker="w", limit=9)}
+    assert [one.outcome for one in later + never] == ["queued", "queued", "dead", "dead"]
+    assert errors == [["not yet"], ["not yet"], ["no such report"], ["no such report"]]
+    assert len(held) == 1
+    assert not held & {lease.id for lease in leases}

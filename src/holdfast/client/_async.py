@@ -1527,7 +1527,7 @@ class AsyncClient:
     async def success(self, queue: str | None = None, *, span: Duration = 3600.0) -> list[Success]:
         """Return which share of attempts ended well in the last `span`, by queue and kind.
 
-        A row with no kind is of the whole queue. Where no attempt ended there is no row.
+        A row without a kind covers the whole queue. Queues without a finished attempt are left out.
         """
         sql = (
             f"select {wire.columns(Success)} from holdfast.success("

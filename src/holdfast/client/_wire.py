@@ -190,7 +190,7 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
         )
     id = job.id or new_id(job.queue)
     if part_of(id) != queue_part(job.queue):
-        # Its part would be changed, and nobody would be told the id it is stored under.
+        # Its part would change, and the caller would not learn the id it is stored under.
         raise InvalidJob(
             f"id {id} of {job.kind!r} was not made for queue {job.queue!r}",
             fix=f"Make it with new_id({job.queue!r}), or enqueue the job: that answers its id.",

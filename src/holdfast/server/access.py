@@ -183,10 +183,10 @@ class Gate:
         return here and is_own(request)
 
     def stranger(self, request: Request) -> str:
-        """Return why nobody is signed in, to whoever could think to be."""
+        """Return why a caller is not signed in."""
         if self._open and is_loopback(peer(request)) and not is_own(request):
             return "this comes from another user's process on this machine, or through a proxy"
-        return "nobody is signed in"
+        return "you are not signed in"
 
     def is_ambient(self, request: Request) -> bool:
         """Whether a page of another site could have made a browser send just this, unseen.
