@@ -19,6 +19,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import embedded
+from holdfast.embedded._place import place_for
 from holdfast.errors import EmbeddedUnavailable
 from tests import machine
 
@@ -244,6 +245,32 @@ def test_ten_processes_at_once_get_one_server(home: Path, new_user: NewUser) -> 
     assert len(servers) == 1
     assert said == [""] * 10
     assert not (home / "pg" / "data" / "postmaster.pid").exists()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_directory_that_another_process_is_just_making_is_known(
+    home: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Named interleaving: the other has made its directory, and not yet begun its turn."""
+    monkeypatch.chdir(home)
+    directory = home / "pg" if named else None
+    place_for(directory, temporary=False)
+
+    with embedded.start(directory) as server:
+        assert answers(server.url)
+
+
+@pytest.mark.parametrize("left", [[], ["lock"], ["lock", "users"], ["lock", "users", "seal"]])
+def test_a_directory_whose_maker_was_killed_is_finished(
+    home: Path, monkeypatch: pytest.MonkeyPatch, left: list[str]
+) -> None:
+    monkeypatch.chdir(home)
+    (home / ".holdfast" / "pg").mkdir(parents=True, mode=0o700)
+    for name in left:
+        (home / ".holdfast" / "pg" / name).touch(mode=0o600)
+
+    with embedded.start() as server:
+        assert answers(server.url)
 
 
 def test_threads_of_one_process_get_one_server(pg: Path) -> None:

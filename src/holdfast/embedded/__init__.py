@@ -123,7 +123,6 @@ def start(
     """
     shown, directory, account = place_for(data_dir, temporary=temporary)
     try:
-        _users.prepare(directory)
         with _users.turn(directory):
             place = _users.join(directory)
             try:

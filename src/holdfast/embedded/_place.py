@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.embedded._account import Account, account_for, name_of
+from holdfast.embedded._users import prepare
 from holdfast.errors import EmbeddedUnavailable
 
 
@@ -79,15 +80,17 @@ def _own(directory: Path, account: Account, shown: str) -> None:
             f"{shown} belongs to user {name_of(found.st_uid)}, not to {account.name}",
             fix="Name another directory in HOLDFAST_HOME, or a server in HOLDFAST_URL.",
         )
-    # In this order: the lock is the first thing another process puts there.
-    if any(directory.iterdir()) and not (directory / "lock").exists():
-        raise EmbeddedUnavailable(
-            f"{shown} is not empty and was not made by holdfast",
-            fix="Name a directory that is empty or does not exist.",
-        )
-    directory.chmod(0o700)
-    if found.st_uid != account.uid:
-        os.chown(directory, account.uid, account.gid)
+    with _alone(directory):
+        if any(directory.iterdir()) and not (directory / "lock").exists():
+            raise EmbeddedUnavailable(
+                f"{shown} is not empty and was not made by holdfast",
+                fix="Name a directory that is empty or does not exist.",
+            )
+        directory.chmod(0o700)
+        if found.st_uid != account.uid:
+            os.chown(directory, account.uid, account.gid)
+        # The lock is the first thing put there: by it the next process knows the directory.
+        prepare(directory)
 
 
 def _check_found(path: Path, shown: str) -> None:
@@ -142,7 +145,7 @@ def _alone(directory: Path) -> Iterator[None]:
 def _check_or_make_seal(
     directory: Path, seal: Path, made: Path, shown: str, *, named: bool
 ) -> None:
-    if named or not any(one.name != ".gitignore" for one in directory.iterdir()):
+    if named or {one.name for one in directory.iterdir()} <= _BEFORE_DATA:
         if not _sealed(seal, made):
             made.unlink(missing_ok=True)
             seal.unlink(missing_ok=True)
@@ -191,6 +194,9 @@ def _not_ours(shown: str, why: str) -> EmbeddedUnavailable:
 def _home(shown: str) -> str:
     return shlex.quote(str(Path(shown).parent))
 
+
+# What is there before any data: nothing that was unpacked into these could do harm.
+_BEFORE_DATA = {".gitignore", "lock", "users", "seal", "made"}
 
 # Settings by which PostgreSQL runs a command, or follows another server, before anybody connects.
 _RECOVERY = re.compile(
