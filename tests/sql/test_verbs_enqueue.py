@@ -467,6 +467,90 @@ def test_an_id_of_another_job_is_refused(db: Protocol) -> None:
     assert db.job(id).kind == "greet"
 
 
+@pytest.mark.parametrize("jobs", [1, 12])
+def test_a_plain_job_with_an_id_takes_the_short_way(db: Protocol, jobs: int) -> None:
+    items = [{"kind": "k", "queue": "default", "id": str(db.value("new_id"))} for _ in range(jobs)]
+    called = (
+        "select funcname from pg_stat_xact_user_functions "
+        "where funcname in ('store_plain', 'store_items', 'check_items', 'enqueue_any')"
+    )
+    with db.connection.transaction():
+        db.connection.execute("set local track_functions = 'all'")
+        before = {name for (name,) in db.connection.execute(called)}
+        answers = db.enqueue(*items)
+        ways = {name for (name,) in db.connection.execute(called)} - before
+
+    assert ways == {"store_plain"}
+    assert [(str(answer.id), answer.created) for answer in answers] == [
+        (item["id"], True) for item in items
+    ]
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize("jobs", [1, 3, 12])
+def test_an_id_that_is_there_already_is_stored_once(db: Protocol, jobs: int, repeat: bool) -> None:
+    items = [{"kind": "k", "id": str(db.value("new_id"))} for _ in range(jobs)]
+    db.enqueue(items[-1])
+
+    answers = db.enqueue(*items, *items[:1], repeat=repeat)
+
+    assert [str(answer.id) for answer in answers] == [item["id"] for item in [*items, items[0]]]
+    assert all(answer.created for answer in answers)
+    assert db.depth() == {"queued": jobs}
+    assert len(db.claim(max_jobs=99)) == jobs
+
+
+@pytest.mark.parametrize("others", [0, 11])
+def test_an_id_of_another_job_is_refused_among_others(db: Protocol, others: int) -> None:
+    id = db.put("greet")
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.enqueue(
+            *[{"kind": "part", "id": str(db.value("new_id"))} for _ in range(others)],
+            {"kind": "part", "id": str(id)},
+        )
+
+    assert refusal.value.sqlstate == "HF206"
+    assert db.depth() == {"queued": 1}
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "0190abcd-0000-8000-8000-00000000000g",
+        "0190abcd-0000-8000-8000-00000000000",
+        "0190abcd-0000-8000-8000-00000000000-",
+        "0190abcd000080008000000000000000",
+        "{190abcd-0000-8000-8000-000000000000",
+    ],
+)
+def test_what_is_nearly_an_id_is_refused(db: Protocol, id: str) -> None:
+    with pytest.raises(psycopg.Error) as refusal:
+        db.enqueue({"kind": "k", "id": id})
+
+    assert refusal.value.sqlstate == "HF201"
+
+
+def test_a_follow_up_that_is_replaced_takes_everything_of_the_new_one(db: Protocol) -> None:
+    db.put("sync", key="1")
+    db.take()
+    [first] = db.enqueue({"kind": "sync", "key": "1", "on_conflict": "after", "max_attempts": 2})
+
+    db.enqueue(
+        {
+            "kind": "sync",
+            "key": "1",
+            "on_conflict": "replace",
+            "max_attempts": 7,
+            "lease": 77,
+            "subject": "user/7",
+        }
+    )
+
+    job = db.job(first.id)
+    assert (job.max_attempts, job.lease, job.subject) == (7, timedelta(seconds=77), "user/7")
+
+
 def test_the_answered_id_carries_the_part_of_the_queue(db: Protocol) -> None:
     [answer] = db.enqueue({"kind": "k", "queue": "mail", "id": str(db.value("new_id", queue="x"))})
 

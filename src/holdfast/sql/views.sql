@@ -76,7 +76,7 @@ from (
 left join holdfast.queue q on q.name = n.name
 cross join lateral (
   select q.paused_at is not null and (q.paused_until is null or q.paused_until > holdfast.now()) as paused) p
-cross join lateral (select holdfast.oldest(n.name, coalesce(q.fanout, 1)) as since) o;
+cross join lateral (select holdfast.oldest(n.name) as since) o;
 
 create or replace view holdfast.dead_groups as
 select g.fingerprint, g.kind, g.queue, l.error, g.jobs, f.ended_at as first_at, l.ended_at as last_at

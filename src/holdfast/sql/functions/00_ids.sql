@@ -80,7 +80,7 @@ begin
     perform holdfast.refuse('HF202', format('%s %L is %s characters long, the limit is %s', field, left(value, 40) || '…', length(value), longest));
   elsif value ~ '[[:cntrl:]]' then
     perform holdfast.refuse('HF202', format('%s %L holds a control character', field, value), null, 'Use printable characters only.');
-  elsif not holdfast.is_name(value) then
+  elsif not holdfast.is_name(value, longest) then
     perform holdfast.refuse('HF202', format('%s holds an invisible character or one that turns the direction of text: %s', field,
       left(to_json(regexp_replace(value, '[^ -~]', '?', 'g'))::text, 100)), null, 'Use printable characters only.');
   end if;
@@ -88,13 +88,15 @@ begin
 end
 $$;
 
--- is_name: whether a text holds only what can be seen: no control characters, and none that are invisible or turn
--- the direction of text, by which two names could look alike. Joiners of letters and of emoji are fine.
-create or replace function holdfast.is_name(value text)
+-- is_name: whether a text can be a name: not empty, not too long, and only what can be seen: no control characters, and
+-- none that are invisible or turn the direction of text, by which two names could look alike. Joiners of letters and
+-- of emoji are fine.
+create or replace function holdfast.is_name(value text, longest integer default 200)
 returns boolean
 language sql immutable parallel safe
 as $$
-  select value !~ '[\u0001-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]'
+  select length(value) between 1 and longest
+     and value !~ '[\u0001-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]'
 $$;
 
 -- is_ours: whether a queue belongs to Holdfast itself: nobody else puts jobs there.
@@ -201,30 +203,39 @@ as $$
   select array(select p::smallint from generate_series(0, 63) p) || array(select a.part from holdfast.adopted a where a.live order by a.part)
 $$;
 
--- oldest: since when the longest waiting ready job of a queue has been due. One probe per priority.
-create or replace function holdfast.oldest(queue text, fanout integer)
+-- oldest: since when the longest waiting ready job of a queue has been due.
+create or replace function holdfast.oldest(queue text)
 returns timestamptz
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+as $$ select o.since from holdfast.oldest_of(oldest.queue) o $$;
+
+-- oldest_of: the same, to be asked of many queues in one statement. One probe per priority.
+create or replace function holdfast.oldest_of(queue text)
+returns table (since timestamptz)
+language sql stable
 as $$
   select min(h.run_at)
-  from generate_series(0, least(fanout, 64) - 1) step
-  cross join lateral (select ((holdfast.queue_part(oldest.queue) + step) % 64)::smallint as part) p
-  cross join lateral unnest(coalesce((
-    select f.floors from holdfast.floor f
-    where f.part = p.part and f.queue = oldest.queue
-    order by f.gen desc limit 1), '{0,0,0,0,0,0,0,0,0,0}'::bigint[])) with ordinality as l(floor, nth)
+  from holdfast.settings_of(oldest_of.queue) q
   cross join lateral (
     select j.run_at
-    from holdfast.job j
-    where j.part = p.part and j.queue = oldest.queue and j.priority = (10 - l.nth)::smallint
-      and j.pos >= l.floor and j.token is null
-    order by j.pos
-    limit 1
+    from generate_series(0, q.fanout - 1) step
+    cross join lateral (select ((holdfast.queue_part(oldest_of.queue) + step) % 64)::smallint as part) p
+    cross join lateral unnest(coalesce((
+      select f.floors from holdfast.floor f
+      where f.part = p.part and f.queue = oldest_of.queue
+      order by f.gen desc limit 1), '{0,0,0,0,0,0,0,0,0,0}'::bigint[])) with ordinality as l(floor, nth)
+    cross join lateral (
+      select x.run_at
+      from holdfast.job x
+      where x.part = p.part and x.queue = oldest_of.queue and x.priority = (10 - l.nth)::smallint
+        and x.pos >= l.floor and x.token is null
+      order by x.pos
+      limit 1
+    ) j
+    union all
+    select holdfast.oldest_adopted(q.adopted) where q.adopted is not null
   ) h
-  having min(h.run_at) is not null
-  union all
-  select holdfast.oldest_adopted(q.adopted) from holdfast.queue q where q.name = oldest.queue and q.adopted is not null
 $$;
 
 -- oldest_adopted: the same, of an adopted table.

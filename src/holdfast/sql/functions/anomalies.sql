@@ -231,7 +231,10 @@ begin
   if v_ids is not null then
     insert into holdfast.tally (part, queue, kind, queued, enqueued)
     values (v_part, 'holdfast.alerts', 'holdfast.webhook', cardinality(v_ids), cardinality(v_ids));
-    perform holdfast.note_enqueued(v_part, i, 'holdfast.alerts', 'holdfast.webhook', deliver.at) from unnest(v_ids) i;
+    if holdfast.is_told('holdfast.alerts') then
+      perform holdfast.note_enqueued(
+        v_ids, array_fill('holdfast.webhook'::text, array[cardinality(v_ids)]), 'holdfast.alerts', deliver.at);
+    end if;
     perform holdfast.wake(array['holdfast.alerts'], cardinality(v_ids));
   end if;
 end

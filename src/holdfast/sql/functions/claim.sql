@@ -44,8 +44,7 @@ declare
   v_strikes boolean;   -- some are in force here
   v_commit constant text := current_setting('synchronous_commit');
 begin
-  if token is null or not coalesce(length(worker) between 1 and 200, false) or not holdfast.is_name(worker)
-     or not coalesce(length(queue) between 1 and 120, false) or not holdfast.is_name(queue)
+  if token is null or not coalesce(holdfast.is_name(worker) and holdfast.is_name(queue, 120), false)
      or not coalesce(max_jobs between 1 and 10000, false)
      or not coalesce(lease > '0' and lease <= '1 year', true) or current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.refuse_claim(queue, worker, token, max_jobs, lease);

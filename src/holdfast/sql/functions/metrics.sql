@@ -301,34 +301,6 @@ begin
 end
 $$;
 
--- oldest_of: as holdfast.oldest, to be asked of many queues in one statement.
-create or replace function holdfast.oldest_of(queue text)
-returns table (since timestamptz)
-language sql stable
-as $$
-  select min(h.run_at)
-  from (select coalesce(max(q.fanout), 1) as fanout, max(q.adopted) as adopted from holdfast.queue q where q.name = oldest_of.queue) q
-  cross join lateral (
-    select j.run_at
-    from generate_series(0, q.fanout - 1) step
-    cross join lateral (select ((holdfast.queue_part(oldest_of.queue) + step) % 64)::smallint as part) p
-    cross join lateral unnest(coalesce((
-      select f.floors from holdfast.floor f
-      where f.part = p.part and f.queue = oldest_of.queue
-      order by f.gen desc limit 1), '{0,0,0,0,0,0,0,0,0,0}'::bigint[])) with ordinality as l(floor, nth)
-    cross join lateral (
-      select x.run_at
-      from holdfast.job x
-      where x.part = p.part and x.queue = oldest_of.queue and x.priority = (10 - l.nth)::smallint
-        and x.pos >= l.floor and x.token is null
-      order by x.pos
-      limit 1
-    ) j
-    union all
-    select holdfast.oldest_adopted(q.adopted) where q.adopted is not null
-  ) h
-$$;
-
 -- sample_at: the sample of now.
 create or replace function holdfast.sample_at()
 returns timestamptz

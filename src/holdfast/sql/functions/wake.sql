@@ -1,0 +1,215 @@
+-- Waking: who waits for work is told when there is some.
+
+-- wake: tell idle workers of these queues, when the caller's transaction commits. Only those that said they wait
+-- are told, each once: a busy fleet costs its producers no notification, which would serialise their commits.
+-- Here it is only noted: to take somebody from the list before the commit would keep others from waking him, for
+-- as long as the transaction is open.
+create or replace function holdfast.wake(queues text[], jobs bigint)
+returns void
+language plpgsql
+as $$
+declare
+  v_rung  jsonb;     -- of each queue, for how many jobs this transaction has rung already
+  v_queue text;
+  v_more  integer;
+begin
+  if not exists (select from holdfast.waiter w where w.queue = any(queues) and w.until > holdfast.now()) then
+    return;
+  end if;
+  v_rung := coalesce(nullif(current_setting('holdfast.rung', true), ''), '{}');
+  for v_queue in select distinct q from unnest(queues) q loop
+    v_more := least(jobs, 16 - coalesce((v_rung ->> v_queue)::integer, 0));
+    continue when v_more <= 0;
+    -- Whoever had all constraints checked at once would have who waits taken from the list now, and be the only one
+    -- to tell them while its transaction is open.
+    set constraints holdfast.ring deferred;
+    insert into holdfast.bell (queue, jobs) values (v_queue, v_more);
+    v_rung := v_rung || jsonb_build_object(v_queue, coalesce((v_rung ->> v_queue)::integer, 0) + v_more);
+  end loop;
+  perform set_config('holdfast.rung', v_rung::text, true);
+end
+$$;
+
+-- wake_for_ready: the same for one queue, if somebody waits and jobs are ready.
+create or replace function holdfast.wake_for_ready(queue text, jobs bigint)
+returns void
+language plpgsql
+as $$
+begin
+  if exists (select from holdfast.waiter w where w.queue = wake_for_ready.queue and w.until > holdfast.now())
+     and holdfast.oldest(queue) is not null then
+    perform holdfast.wake(array[wake_for_ready.queue], jobs);
+  end if;
+end
+$$;
+
+-- ring: what was noted for the commit is done in it. A transaction that is being prepared may not notify: what it
+-- noted is kept, and upkeep rings once it is committed.
+create or replace function holdfast.ring()
+returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if holdfast.is_preparing(current_query()) then
+    update holdfast.bell b set kept = true where b.nth = new.nth;
+    return null;
+  end if;
+  delete from holdfast.bell b where b.nth = new.nth;
+  if new.queue is not null then
+    perform holdfast.tell_waiters(new.queue, new.jobs);
+  end if;
+  if new.worker is not null then
+    perform pg_notify('holdfast', E'\n' || new.worker);
+  end if;
+  return null;
+end
+$$;
+
+-- is_preparing: whether a query prepares its transaction. What it only speaks of, in literals, names or comments, is
+-- taken out first; most queries have neither word.
+create or replace function holdfast.is_preparing(query text)
+returns boolean
+language sql immutable
+as $$
+  select coalesce(query ~* '\mprepare\M' and query ~* '\mtransaction\M' and regexp_replace(query,
+    -- {1,1}? makes it end at the first end that it can have
+    '(?:\me''(?:[^''\\]|\\.)*''|''[^'']*''|"[^"]*"|\$(\w*)\$.*\$\1\$|/\*.*\*/|--[^\n]*(?:\n|$)){1,1}?', ' ', 'gi')
+    ~* '\mprepare\s+transaction\M', false)
+$$;
+
+-- tell_waiters: notify as many of those who wait for a queue as it has jobs, and take them from the list. Workers
+-- that know other kinds are counted apart: who is told may not be able to do it. The one who registered last
+-- comes first: who is frozen or cut off is not likely to be among the latest. Whoever's listener is gone is
+-- only taken from the list. Waits for nobody.
+create or replace function holdfast.tell_waiters(queue text, jobs integer)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_left integer;
+  these  record;
+  one    record;
+begin
+  for these in
+    select distinct w.kinds from holdfast.waiter w where w.queue = tell_waiters.queue and w.until > holdfast.now()
+  loop
+    v_left := jobs;
+    while v_left > 0 loop
+      delete from holdfast.waiter w
+      where w.ctid = any(array(
+        select x.ctid
+        from holdfast.waiter x
+        where x.queue = tell_waiters.queue and x.until > holdfast.now() and x.kinds is not distinct from these.kinds
+        order by x.until desc
+        limit 1
+        for update skip locked))
+      returning w.worker, w.ear into one;
+      exit when not found;
+      -- Shared among those who ask; only the session that listens has it for itself.
+      continue when one.ear is not null and pg_try_advisory_xact_lock_shared(4917, one.ear);
+      delete from holdfast.waiter w
+      where w.ctid = any(array(
+        select x.ctid
+        from holdfast.waiter x
+        where x.queue = tell_waiters.queue and x.until > holdfast.now() and x.worker = one.worker
+        for update skip locked));
+      perform pg_notify('holdfast', tell_waiters.queue || E'\n' || one.worker);
+      v_left := v_left - 1;
+    end loop;
+  end loop;
+end
+$$;
+
+-- ring_kept: ring for transactions that were prepared, and are committed by now.
+create or replace function holdfast.ring_kept()
+returns integer
+language plpgsql
+as $$
+declare
+  v_rung integer;
+begin
+  if not exists (select from holdfast.bell b where b.kept) then
+    return 0;
+  end if;
+  with late as (
+    delete from holdfast.bell b
+    where b.nth = any(array(select x.nth from holdfast.bell x where x.kept order by x.nth limit 1000 for update skip locked))
+    returning b.queue, b.jobs, b.worker
+  )
+  insert into holdfast.bell (queue, jobs, worker)
+  select l.queue, least(sum(l.jobs), 16), l.worker
+  from late l
+  group by l.queue, l.worker;
+  get diagnostics v_rung = row_count;
+  return v_rung;
+end
+$$;
+
+-- await_work: an idle worker asks to be woken by the next enqueue into one of these queues. kinds are those it
+-- knows, if not all; ear is what hear() gave to the session that listens.
+-- NOTIFY is only a hint: whoever waits also polls.
+create or replace function holdfast.await_work(
+  queues text[], worker text, patience interval default '1 minute', kinds text[] default null, ear integer default null)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.named('worker', worker);
+  perform holdfast.named('queue', q, 120) from unnest(queues) q;
+  perform holdfast.named('kind', k) from unnest(kinds) k;
+  if patience is null then
+    perform holdfast.refuse('HF204', 'patience is missing', null, 'Say how long to be remembered, for example ''1 minute''.');
+  end if;
+  perform holdfast.check_length('patience', patience, '1 day');
+  insert into holdfast.waiter (queue, until, worker, kinds, ear)
+  select q, holdfast.now() + patience, await_work.worker,
+         case when await_work.kinds is not null then array(select distinct k from unnest(await_work.kinds) k order by k) end, await_work.ear
+  from unnest(queues) q;
+end
+$$;
+
+-- hear: for the session that listens: a number by which others can tell that it lives, for await_work. It is a
+-- lock of this session, which ends when the session does, however that comes about.
+create or replace function holdfast.hear()
+returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_ear integer;
+begin
+  loop
+    v_ear := floor(random() * 2147483647)::integer;
+    exit when pg_try_advisory_lock(4917, v_ear);
+  end loop;
+  return v_ear;
+end
+$$;
+
+-- pass_on: a worker that was woken hands the wake-up to another who waits, if jobs are left: because it cannot take one
+-- now, or because it took as many as it could.
+create or replace function holdfast.pass_on(queue text)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.named('queue', queue, 120);
+  perform holdfast.wake_for_ready(queue, 1);
+end
+$$;
+
+-- ping: notify one worker, without a queue: for testing that it hears, and for having it look at its leases.
+create or replace function holdfast.ping(worker text)
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.named('worker', worker);
+  perform pg_notify('holdfast', E'\n' || ping.worker);
+end
+$$;

@@ -1,0 +1,124 @@
+"""The protocol can be read: no function and no line is long, and the map of its files is whole."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SQL = Path(__file__).parents[2] / "src" / "holdfast" / "sql"
+FILES = sorted([*SQL.glob("*.sql"), *(SQL / "functions").glob("*.sql")])
+
+LONGEST_FUNCTION = 120
+LONGEST_LINE = 120
+
+# What is longer still. It only ever gets shorter.
+LONG_FUNCTIONS = {
+    "adopted_code",
+    "adopted_words",
+    "claim",
+    "doctor",
+    "explain",
+    "fail",
+    "pick_fairly",
+}
+LONG_LINES = {
+    "00_ids.sql",
+    "activity.sql",
+    "adoption.sql",
+    "anomalies.sql",
+    "claim.sql",
+    "copied.sql",
+    "dead.sql",
+    "detectors.sql",
+    "doctor.sql",
+    "enqueue.sql",
+    "forecast.sql",
+    "grants.sql",
+    "lanes.sql",
+    "look.sql",
+    "metrics.sql",
+    "operate.sql",
+    "operations.sql",
+    "positions.sql",
+    "queues.sql",
+    "recovery.sql",
+    "schedules.sql",
+    "server.sql",
+    "settle.sql",
+    "strikes.sql",
+    "tokens.sql",
+    "undo.sql",
+    "upkeep.sql",
+    "views.sql",
+    "wake.sql",
+    "workers.sql",
+}
+
+_HEAD = re.compile(r"^create (?:or replace )?function holdfast\.(\w+)", re.MULTILINE)
+_BODY = re.compile(r"^as (\$\w*\$)", re.MULTILINE)
+
+
+def functions(text: str) -> dict[str, int]:
+    """Return of each function how many lines it has, from its head to its last."""
+    found = {}
+    for head in _HEAD.finditer(text):
+        body = _BODY.search(text, head.end())
+        assert body is not None, head.group(1)
+        end = text.index(body.group(1), body.end())
+        found[head.group(1)] = text.count("\n", head.start(), end) + 1
+    return found
+
+
+def long_functions(text: str) -> set[str]:
+    """Return the names of functions that have too many lines."""
+    return {name for name, lines in functions(text).items() if lines > LONGEST_FUNCTION}
+
+
+def long_lines(text: str) -> list[int]:
+    """Return the numbers of lines that are too long."""
+    return [n for n, line in enumerate(text.splitlines(), 1) if len(line) > LONGEST_LINE]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_no_function_is_too_long_to_be_read(file: Path) -> None:
+    assert long_functions(file.read_text()) - LONG_FUNCTIONS == set()
+
+
+def test_functions_that_may_be_long_are_long() -> None:
+    long = set[str]().union(*(long_functions(file.read_text()) for file in FILES))
+
+    assert LONG_FUNCTIONS - long == set(), "shorter by now: take them from the list"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_no_line_is_too_long(file: Path) -> None:
+    found = long_lines(file.read_text())
+
+    if file.name in LONG_LINES:
+        assert found, "no line is too long by now: take the file from the list"
+    else:
+        assert found == []
+
+
+def test_what_is_too_long_is_seen() -> None:
+    def made(lines: int) -> str:
+        body = "  perform 1;\n" * (lines - 6)
+        head = "create or replace function holdfast.made()\nreturns void\nlanguage plpgsql\nas $$\n"
+        return f"{head}begin\n{body}end $$;\n"
+
+    assert functions(made(120)) == {"made": 120}
+    assert long_functions(made(120)) == set()
+    assert long_functions(made(121)) == {"made"}
+    assert long_lines("x" * 120 + "\n" + "x" * 121 + "\n") == [2]
+
+
+def test_every_file_is_on_the_map() -> None:
+    readme = (SQL / "README.md").read_text()
+
+    missing = [
+        file.name
+        for file in FILES
+        if not re.search(rf"`(?:functions/)?{re.escape(file.name)}`", readme)
+    ]
+
+    assert missing == []
