@@ -103,14 +103,14 @@ def kill(client: Client, kind: str = "send") -> None:
 def test_an_anomaly_is_delivered_signed_and_so_is_its_end(
     client: Client, inbox: Inbox, clock: Clock
 ) -> None:
-    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    client.webhooks.set("ops", url=inbox.url, secret=SECRET)
     kill(client)
     with running(Upkeep(client, holder="ada", every=0.05)):
         eventually(lambda: inbox.got)
         clock.advance(minutes=6)
         eventually(lambda: len(inbox.got) == 2)
         # Whoever was told knows before the database does.
-        eventually(lambda: client.queue(alerts.DELIVERIES).done == 2)
+        eventually(lambda: client.queues.get(alerts.DELIVERIES).done == 2)
 
     assert inbox.events == ["anomaly.raised job_died", "anomaly.resolved job_died"]
     headers, body = inbox.got[0]
@@ -133,15 +133,15 @@ def test_a_coded_secret_is_decoded() -> None:
 def test_what_does_not_arrive_is_tried_again_later(
     client: Client, inbox: Inbox, clock: Clock, status: int, told: str
 ) -> None:
-    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    client.webhooks.set("ops", url=inbox.url, secret=SECRET)
     kill(client)
     inbox.answers = [status]
 
-    client.detect(["job_died"])
+    client.detectors.run(["job_died"])
     assert alerts.deliver(client, "ada") == 0
-    [waiting] = client.list(f"queue:{alerts.DELIVERIES}")
+    [waiting] = client.jobs.list(f"queue:{alerts.DELIVERIES}")
     clock.advance(seconds=6)
-    client.upkeep()
+    client.upkeep.run()
     assert alerts.deliver(client, "ada") == 1
 
     assert (waiting.attempt, waiting.error) == (1, f"DeliveryFailed: {told}")
@@ -151,34 +151,34 @@ def test_what_does_not_arrive_is_tried_again_later(
 def test_what_goes_on_failing_is_tried_ever_later(
     client: Client, inbox: Inbox, clock: Clock
 ) -> None:
-    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    client.webhooks.set("ops", url=inbox.url, secret=SECRET)
     kill(client)
-    client.detect(["job_died"])
+    client.detectors.run(["job_died"])
     inbox.answers = [500] * 4
 
     waits = []
     for _ in range(4):
         before = client.now()
         assert alerts.deliver(client, "ada") == 0
-        [waiting] = client.list(f"queue:{alerts.DELIVERIES}")
+        [waiting] = client.jobs.list(f"queue:{alerts.DELIVERIES}")
         waits.append((waiting.run_at - before).total_seconds())
         clock.advance(seconds=waits[-1])
-        client.upkeep()
+        client.upkeep.run()
 
     assert waits == [pytest.approx(wait, abs=4) for wait in (5, 15, 45, 135)]
 
 
 def test_a_webhook_that_is_gone_or_nobody_answers(client: Client, inbox: Inbox) -> None:
-    client.webhook_set("gone", url=inbox.url, secret=SECRET)
-    client.webhook_set("silent", url="http://127.0.0.1:1/", secret=SECRET)
+    client.webhooks.set("gone", url=inbox.url, secret=SECRET)
+    client.webhooks.set("silent", url="http://127.0.0.1:1/", secret=SECRET)
     kill(client)
-    client.detect(["job_died"])
-    assert client.webhook_delete("gone") is True
-    assert client.webhook_delete("gone") is False
+    client.detectors.run(["job_died"])
+    assert client.webhooks.delete("gone") is True
+    assert client.webhooks.delete("gone") is False
 
     assert alerts.deliver(client, "ada") == 0
 
-    jobs = client.list(f"queue:{alerts.DELIVERIES}")
+    jobs = client.jobs.list(f"queue:{alerts.DELIVERIES}")
     errors = {job.payload["webhook"]: (job.state, job.error) for job in jobs}
     assert errors["gone"] == ("dead", "Gone: the webhook was deleted")
     assert errors["silent"][0] == "queued"
@@ -188,7 +188,7 @@ def test_a_webhook_that_is_gone_or_nobody_answers(client: Client, inbox: Inbox) 
 def test_a_courier_survives_whatever_waits_and_signs_only_what_is_ours(
     client: Client, inbox: Inbox, connect: Connect
 ) -> None:
-    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    client.webhooks.set("ops", url=inbox.url, secret=SECRET)
     odd = ["null", "[]", "1e308", '"x"', "{}", '{"webhook": "ops"}', '{"webhook": 1, "event": []}']
     forged = '{"webhook": "ops", "event": "anomaly.raised", "at": "now", "anomaly": {"code": "x"}}'
     insert = """
@@ -200,12 +200,12 @@ def test_a_courier_survives_whatever_waits_and_signs_only_what_is_ours(
             connection.execute(insert, [alerts.KIND, payload, alerts.DELIVERIES])
         connection.execute(insert, ["invoice", forged, alerts.DELIVERIES])
     kill(client)
-    client.detect(["job_died"])
+    client.detectors.run(["job_died"])
 
     assert alerts.deliver(client, "ada") == 1
 
     assert inbox.events == ["anomaly.raised job_died"]
-    errors = {job.error for job in client.list(f"queue:{alerts.DELIVERIES}")}
+    errors = {job.error for job in client.jobs.list(f"queue:{alerts.DELIVERIES}")}
     assert errors == {"NotADelivery: not made by holdfast"}
 
 
@@ -218,9 +218,9 @@ def test_nobody_but_holdfast_puts_jobs_among_its_own(client: Client) -> None:
         lambda: client.enqueue("send", queue="holdfast.", lane="a", key="b"),
         lambda: client.enqueue_many([NewJob(kind="a"), NewJob(kind="b", queue=ours)]),
         lambda: client.copy([NewJob(kind="send", queue=ours)]),
-        lambda: client.move([job, dead], ours),
-        lambda: client.schedule_set("nightly", kind="send", every=60, queue=ours),
-        lambda: client.operation_preview("move", "state:queued", queue=ours),
+        lambda: client.jobs.move([job, dead], ours),
+        lambda: client.schedules.set("nightly", kind="send", every=60, queue=ours),
+        lambda: client.operations.preview("move", "state:queued", queue=ours),
     ]
 
     for door in doors:
@@ -228,15 +228,15 @@ def test_nobody_but_holdfast_puts_jobs_among_its_own(client: Client) -> None:
             door()
         assert refused.value.code == "HF211"
 
-    assert {one.queue for one in client.list()} == {"default"}
+    assert {one.queue for one in client.jobs.list()} == {"default"}
     assert client.enqueue("send", queue="holdfast").created
 
 
 def test_deliveries_of_a_courier_that_stops_go_to_another(client: Client, inbox: Inbox) -> None:
-    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    client.webhooks.set("ops", url=inbox.url, secret=SECRET)
     kill(client, "one")
     kill(client, "two")
-    client.detect(["job_died"])
+    client.detectors.run(["job_died"])
 
     assert alerts.deliver(client, "ada", iter([False, False, True]).__next__) == 1
     assert alerts.deliver(client, "bob") == 1
@@ -248,12 +248,12 @@ def test_a_slow_webhook_does_not_hold_up_the_upkeep(
 ) -> None:
     held = threading.Event()
     monkeypatch.setattr(alerts, "_post", lambda *_: held.wait(100) and None)
-    client.webhook_set("ops", url=inbox.url, secret=SECRET)
+    client.webhooks.set("ops", url=inbox.url, secret=SECRET)
     kill(client)
     late = client.enqueue("late", delay=0.2)
     with running(Upkeep(client, holder="ada", every=0.05)):
-        eventually(lambda: client.list(f"queue:{alerts.DELIVERIES} state:leased"))
-        eventually(lambda: "Ready" in client.explain(late.id))
+        eventually(lambda: client.jobs.list(f"queue:{alerts.DELIVERIES} state:leased"))
+        eventually(lambda: "Ready" in client.jobs.explain(late.id))
         held.set()
 
 
@@ -261,7 +261,7 @@ def test_the_log_tells_and_a_mute_is_kept(
     client: Client, caplog: pytest.LogCaptureFixture, clock: Clock
 ) -> None:
     upkeep = Upkeep(client, holder="ada")
-    client.anomaly_mute("last_attempt")
+    client.anomalies.mute("last_attempt")
     client.enqueue("send", max_attempts=2)
     client.nack(client.claim(worker="w"), message="boom")
     kill(client, "other")
@@ -293,15 +293,15 @@ def test_a_detector_of_ones_own_runs_in_upkeep_in_one_process_of_all(
     bob = Upkeep(client, holder="bob", detectors=app.detectors)
     ada.turn()
     bob.turn()
-    [found] = client.anomalies()
+    [found] = client.anomalies.list()
     ada._look_at["refunds"] = 0.0
     clock.advance(seconds=61)
     ada.turn()
 
     assert len(looked) == 2
     assert (found.code, found.title, found.severity) == ("refunds", "Refunds pile up", "critical")
-    assert client.anomalies() == []
-    assert [one.id for one in client.anomalies(over=True)] == [found.id]
+    assert client.anomalies.list() == []
+    assert [one.id for one in client.anomalies.list(over=True)] == [found.id]
 
 
 def test_a_broken_detector_is_logged_and_stops_nothing(
@@ -339,7 +339,7 @@ def test_a_pinned_snapshot_is_named_within_ten_seconds_in_command_and_api(
     from holdfast.server import Server, Settings
 
     threshold = 1.0
-    client.detector_set("horizon_pinned", seconds=threshold)
+    client.detectors.set("horizon_pinned", seconds=threshold)
     monkeypatch.setenv("HOLDFAST_URL", database)
     forgotten = connect(autocommit=False, application_name="report of ada")
     with (

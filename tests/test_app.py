@@ -42,8 +42,8 @@ from holdfast.errors import (
     ResultTimeout,
     ResultUnreadable,
 )
-from holdfast.model import NewSchedule
 from holdfast.outcome import decide
+from holdfast.records import NewSchedule
 from tests import machine
 
 HERE = Path(__file__).name
@@ -242,7 +242,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest(app: App) -> None:
 def test_a_call_is_stored_as_a_job_of_its_kind(app: App, greet: Task[..., str, str]) -> None:
     handle = greet.enqueue("Ada", shout=True)
 
-    job = app.client.get(handle.id)
+    job = app.client.jobs.get(handle.id)
     assert job
     assert (job.kind, job.queue, job.state) == ("greet", "default", "queued")
     assert job.payload == {"name": "Ada", "shout": True}
@@ -264,7 +264,7 @@ def test_the_settings_of_a_task_are_the_defaults_of_its_jobs(app: App) -> None:
     def send() -> None:
         pass
 
-    job = app.client.get(send.enqueue().id)
+    job = app.client.jobs.get(send.enqueue().id)
 
     assert job
     assert (job.queue, job.priority, job.max_attempts) == ("mail", 5, 7)
@@ -287,7 +287,7 @@ def test_keys_and_lanes_can_be_chosen_by_the_arguments(app: App) -> None:
     def report(user: int, day: str = "today") -> None:
         pass
 
-    job = app.client.get(report.enqueue(7, day="monday").id)
+    job = app.client.jobs.get(report.enqueue(7, day="monday").id)
 
     assert job
     assert (job.key, job.lane, job.tenant, job.subject) == ("7/monday", "user 7", "7", None)
@@ -307,7 +307,7 @@ def test_a_lane_may_be_chosen_by_some_of_the_arguments_however_they_are_given(
         "mixed": lambda: report.enqueue(7, page=3, day="monday"),
     }[call]()
 
-    job = app.client.get(handle.id)
+    job = app.client.jobs.get(handle.id)
     assert job
     assert (job.lane, job.tenant, job.key) == ("user 7", "monday", "page 3")
 
@@ -342,7 +342,7 @@ def test_options_take_the_place_of_settings(app: App) -> None:
     late = datetime(2099, 1, 1, tzinfo=UTC)
     sends = send.options(queue="bulk", run_at=late).options(priority=1, key=None)
 
-    job = app.client.get(sends.enqueue().id)
+    job = app.client.jobs.get(sends.enqueue().id)
 
     assert job
     assert (job.queue, job.priority, job.key, job.run_at) == ("bulk", 1, None, late)
@@ -418,7 +418,7 @@ def test_async_code_enqueues_and_looks_with_await(app: App) -> None:
             second = await double.options(queue="other").aenqueue(2)
             third = await app.aenqueue_many([double.call(1), double.call(3)])
 
-            stored = await app.aclient.get(second.id)
+            stored = await app.aclient.jobs.get(second.id)
             assert stored
             assert (await first.astate(), stored.queue) == ("queued", "other")
             assert await second.acancel("no need")
@@ -623,7 +623,7 @@ def test_many_calls_are_stored_in_their_order(app: App, greet: Task[..., str, st
 
     assert [handle.created for handle in handles] == [True, True, False, True]
     assert handles[2].duplicate_of == handles[1].id
-    jobs = [app.client.get(handle.id) for handle in handles]
+    jobs = [app.client.jobs.get(handle.id) for handle in handles]
     assert [job and job.payload for job in jobs] == [
         {"name": "Ada"},
         {"number": 1},
@@ -649,7 +649,7 @@ def test_of_very_many_calls_all_are_stored_or_none(app: App, greet: Task[..., st
     with pytest.raises(InvalidJob):
         app.enqueue_many(calls)
 
-    assert app.client.find() == []
+    assert app.client.jobs.find() == []
 
 
 def test_no_calls_need_no_database() -> None:
@@ -1048,7 +1048,7 @@ def test_holdfast_is_imported_in_a_moment_and_brings_no_driver() -> None:
     script = (
         "import sys, time; started = time.process_time(); import holdfast; "
         "print(time.process_time() - started); "
-        "print([m for m in ('psycopg', 'click', 'msgspec', 'asyncio') if m in sys.modules]); "
+        "print([m for m in ('psycopg', 'click', 'asyncio') if m in sys.modules]); "
         "print(callable(holdfast.current), holdfast.App, holdfast.current.__name__)"
     )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast import cron
 from holdfast.cron import Cron, Interval, Turn
 from holdfast.errors import InvalidSchedule
-from holdfast.model import Missed
+from holdfast.records import Missed
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from holdfast import App, AsyncClient, Client, Release, current, tracing
 from holdfast.logs import json_lines
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 from holdfast.worker import Worker
 
 Spans = Callable[[], list[ReadableSpan]]

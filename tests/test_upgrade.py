@@ -78,7 +78,7 @@ def client_life(client: Client, worker: str) -> Callable[[Ledger], None]:
         leases = client.claim(worker=worker, limit=5)
         client.touch(leases)
         ledger.done += [answer.id for answer in client.ack(leases) if answer.outcome == "done"]
-        client.queues()
+        client.queues.list()
 
     return life
 
@@ -122,7 +122,7 @@ def drained(database: str, ledger: Ledger) -> Counter[UUID]:
     """How often each job was done, once all that is left has been worked off."""
     with Client(database) as client:
         # A lane whose next job nobody was told of moves on with the next upkeep.
-        while client.upkeep() and (leases := client.claim(worker="last", limit=1000)):
+        while client.upkeep.run() and (leases := client.claim(worker="last", limit=1000)):
             ledger.done += [answer.id for answer in client.ack(leases)]
     return Counter(ledger.done)
 
@@ -216,14 +216,16 @@ def test_a_database_that_holds_jobs_no_verb_could_reach_is_mended(
     ).fetchall()
     assert rows == [(True, True, True)] * 4
     with Client(database) as client:
-        assert {change.changed for change in client.cancel(client.find("queue:default"))} == {True}
+        assert {
+            change.changed for change in client.jobs.cancel(client.jobs.find("queue:default"))
+        } == {True}
 
 
 def test_lane_settings_that_a_fan_out_left_behind_are_found_again(
     database: str, connect: Connect
 ) -> None:
     with Client(database) as client:
-        client.queue_set("default", fanout=8)
+        client.queues.set("default", fanout=8)
     session = connect()
     session.execute(BEFORE_HOMES)
     session.execute(
@@ -243,11 +245,11 @@ def test_lane_settings_that_a_fan_out_left_behind_are_found_again(
 def test_ids_of_jobs_that_were_moved_before_are_understood(database: str, connect: Connect) -> None:
     with Client(database) as client:
         stored = client.enqueue("k", queue="mail")
-        client.move([stored.id], queue="other")
+        client.jobs.move([stored.id], queue="other")
         connect().execute(BEFORE_HOMES)
 
         schema.migrate(database)
 
-        found = client.get(stored.id)
+        found = client.jobs.get(stored.id)
     assert found is not None
     assert found.queue == "other"

@@ -19,8 +19,9 @@ import psycopg
 import pytest
 
 from holdfast import Client, cron, embedded, schema
+from holdfast.client.sync.upkeep import Upkeep as UpkeepCalls
 from holdfast.errors import CannotConnect
-from holdfast.model import Doubtful, NewJob, NewSchedule, Tended
+from holdfast.records import Doubtful, NewJob, NewSchedule, Tended
 from holdfast.upkeep import Upkeep
 from tests import machine
 from tests.conftest import Clock, Connect
@@ -63,7 +64,7 @@ def eventually(true: Callable[[], Any]) -> Any:
 
 def slots(client: Client, name: str) -> list[str]:
     """The slots that have a job, as the jobs say it."""
-    found = client.list(f"kind:{name}", limit=10_000)
+    found = client.jobs.list(f"kind:{name}", limit=10_000)
     return sorted(job.headers["slot"] for job in found)
 
 
@@ -71,7 +72,7 @@ def slots(client: Client, name: str) -> list[str]:
 def test_a_turn_fires_what_has_come_and_plans_what_is_new(
     client: Client, upkeep: Upkeep, clock: Clock
 ) -> None:
-    client.schedule_declare(
+    client.schedules.declare(
         [
             NewSchedule(name="process-pricing-queue", kind="pricing", cron="*/5 * * * *"),
             NewSchedule(name="nightly", kind="report", cron="30 5 * * *", tz="Europe/Paris"),
@@ -79,7 +80,7 @@ def test_a_turn_fires_what_has_come_and_plans_what_is_new(
     )
 
     assert upkeep.turn()["fired"] == 0
-    planned = client.schedule("process-pricing-queue")
+    planned = client.schedules.get("process-pricing-queue")
     assert planned is not None
     assert planned.next_at is not None
     assert planned.next_at.minute % 5 == 0
@@ -87,7 +88,7 @@ def test_a_turn_fires_what_has_come_and_plans_what_is_new(
     assert upkeep.turn()["fired"] == 1
     assert upkeep.turn()["fired"] == 0
 
-    [job] = client.list()
+    [job] = client.jobs.list()
     assert (job.kind, job.headers["schedule"]) == ("pricing", "process-pricing-queue")
 
 
@@ -96,7 +97,7 @@ def test_schedules_of_one_rule_fire_each_by_the_clock_of_its_own_zone(
 ) -> None:
     zones = {"tokyo": "Asia/Tokyo", "kolkata": "Asia/Kolkata", "utc": "UTC"}
     for name, tz in zones.items():
-        client.schedule_set(name, kind=name, cron="30 5 * * *", tz=tz, missed="all")
+        client.schedules.set(name, kind=name, cron="30 5 * * *", tz=tz, missed="all")
 
     upkeep.turn()
     clock.advance(days=1)
@@ -112,9 +113,9 @@ def test_slots_nobody_was_there_to_fire(
     missed: Any, jobs: int, client: Client, upkeep: Upkeep, clock: Clock
 ) -> None:
     anchor = datetime(2020, 1, 1, tzinfo=UTC)
-    client.schedule_set("tick", kind="tick", every=3600, anchor=anchor, missed=missed)
+    client.schedules.set("tick", kind="tick", every=3600, anchor=anchor, missed=missed)
     upkeep.turn()
-    planned = client.schedule("tick")
+    planned = client.schedules.get("tick")
     assert planned is not None
     assert planned.next_at is not None
     # ten slots and half a period later
@@ -134,7 +135,7 @@ def test_all_goes_on_next_turn_where_a_turn_stopped(
     client: Client, upkeep: Upkeep, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cron, "MOST", 10)
-    client.schedule_set("tick", kind="tick", every=60, missed="all")
+    client.schedules.set("tick", kind="tick", every=60, missed="all")
     upkeep.turn()
     clock.advance(minutes=25, seconds=30)
 
@@ -182,11 +183,11 @@ def test_ten_schedulers_with_wrong_clocks_make_one_job_per_slot_for_an_hour(
         schedulers = [Upkeep(one, holder=f"scheduler {n}") for n, one in enumerate(clients)]
         watcher = clients[0]
         anchor = datetime(2020, 1, 1, tzinfo=UTC)
-        watcher.schedule_set("minutely", kind="minutely", cron="* * * * *", missed="all")
-        watcher.schedule_set("steps", kind="steps", every=90, anchor=anchor, missed="all")
-        watcher.schedule_set("hourly", kind="hourly", cron="0 * * * *", tz="Asia/Kathmandu")
+        watcher.schedules.set("minutely", kind="minutely", cron="* * * * *", missed="all")
+        watcher.schedules.set("steps", kind="steps", every=90, anchor=anchor, missed="all")
+        watcher.schedules.set("hourly", kind="hourly", cron="0 * * * *", tz="Asia/Kathmandu")
         schedulers[0].turn()
-        first = {one.name: one.next_at for one in watcher.schedules()}
+        first = {one.name: one.next_at for one in watcher.schedules.list()}
         pool = stack.enter_context(ThreadPoolExecutor(10))
         together = threading.Barrier(10)
         fired = Counter[int]()
@@ -215,7 +216,7 @@ def test_ten_schedulers_with_wrong_clocks_make_one_job_per_slot_for_an_hour(
 def test_schedulers_that_are_stopped_at_any_moment_and_go_on_fire_each_slot_once(
     database: str, client: Client, clock: Clock
 ) -> None:
-    client.schedule_set("tick", kind="tick", every=60, missed="all")
+    client.schedules.set("tick", kind="tick", every=60, missed="all")
     command = [sys.executable, "-m", "holdfast", "upkeep", "--every", "10ms", "--url", database]
     dice = random.Random(17)
     with ExitStack() as stack:
@@ -225,7 +226,7 @@ def test_schedulers_that_are_stopped_at_any_moment_and_go_on_fire_each_slot_once
         ]
         for one in schedulers:
             stack.callback(one.kill)
-        first = eventually(lambda: (found := client.schedule("tick")) and found.next_at)
+        first = eventually(lambda: (found := client.schedules.get("tick")) and found.next_at)
         for _ in range(60):
             clock.advance(minutes=1)
             victim = dice.choice(schedulers)
@@ -243,10 +244,10 @@ def test_more_schedules_than_one_batch_are_fired_without_a_pause(
     client: Client, upkeep: Upkeep, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.upkeep._BATCH", 3)
-    client.schedule_declare(NewSchedule(name=f"s{n}", kind="tick", every=60) for n in range(10))
+    client.schedules.declare(NewSchedule(name=f"s{n}", kind="tick", every=60) for n in range(10))
     started = time.monotonic()
     with running(upkeep):
-        eventually(lambda: all(one.next_at for one in client.schedules()))
+        eventually(lambda: all(one.next_at for one in client.schedules.list()))
         clock.advance(minutes=1)
         eventually(lambda: len(slots(client, "tick")) == 10)
 
@@ -257,24 +258,26 @@ def test_the_role_of_a_worker_is_enough(database: str, connect: Connect, clock: 
     connect().execute("grant select on holdfast_test.clock to holdfast_worker")
     as_worker = psycopg.conninfo.make_conninfo(database, options="-c role=holdfast_worker")
     with Client(as_worker) as client:
-        client.schedule_declare([NewSchedule(name="tick", kind="tick", every=60)], owner="app")
+        client.schedules.declare([NewSchedule(name="tick", kind="tick", every=60)], owner="app")
         upkeep = Upkeep(client, holder="ada")
         upkeep.turn()
         clock.advance(minutes=1)
 
         assert upkeep.turn()["fired"] == 1
-        assert client.tend("ada").leads
+        assert client.upkeep.tend("ada").leads
 
 
 def test_a_schedule_fires_within_a_quarter_of_a_second_of_its_slot(
     client: Client, upkeep: Upkeep
 ) -> None:
-    client.schedule_set("tick", kind="tick", every=1)
+    client.schedules.set("tick", kind="tick", every=1)
 
     with running(upkeep):
         eventually(lambda: len(slots(client, "tick")) >= 4)
 
-    late = [job.created_at - datetime.fromisoformat(job.headers["slot"]) for job in client.list()]
+    late = [
+        job.created_at - datetime.fromisoformat(job.headers["slot"]) for job in client.jobs.list()
+    ]
     assert sorted(late)[len(late) // 2] < timedelta(seconds=0.25 * machine.slowness())
 
 
@@ -285,15 +288,15 @@ def test_a_schedule_that_cannot_be_computed_does_not_stop_the_others(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    client.schedule_set("bad", kind="bad", cron="0 0 * * *")
-    client.schedule_set("good", kind="good", every=60)
+    client.schedules.set("bad", kind="bad", cron="0 0 * * *")
+    client.schedules.set("good", kind="good", every=60)
     connect().execute("update holdfast.schedule set tz = 'Mars/Olympus' where name = 'bad'")
 
     for _ in range(3):
         upkeep.turn()
         clock.advance(minutes=1)
 
-    bad = client.schedule("bad")
+    bad = client.schedules.get("bad")
     assert bad is not None
     assert bad.problem == "time zone 'Mars/Olympus' is unknown"
     assert len(slots(client, "good")) == 2
@@ -301,9 +304,9 @@ def test_a_schedule_that_cannot_be_computed_does_not_stop_the_others(
         record.__dict__["duty"] for record in caplog.records if record.name == "holdfast.upkeep"
     ]
     assert told == ["schedule bad"]
-    client.schedule_set("bad", tz="UTC")
+    client.schedules.set("bad", tz="UTC")
     upkeep.turn()
-    mended = client.schedule("bad")
+    mended = client.schedules.get("bad")
     assert mended is not None
     assert mended.problem is None
     assert mended.next_at is not None
@@ -314,7 +317,7 @@ def test_a_schedule_that_cannot_be_computed_does_not_stop_the_others(
 def test_a_schedule_beyond_the_calendar_does_not_end_the_loop(
     client: Client, upkeep: Upkeep, connect: Connect
 ) -> None:
-    client.schedule_set("last", kind="last", every=60)
+    client.schedules.set("last", kind="last", every=60)
     connect().execute(
         "update holdfast.schedule set since = '9999-12-30', cron = '0 0 1 1 *',"
         " every = null, anchor = null"
@@ -322,7 +325,7 @@ def test_a_schedule_beyond_the_calendar_does_not_end_the_loop(
 
     assert upkeep.turn()["fired"] == 0
 
-    found = client.schedule("last")
+    found = client.schedules.get("last")
     assert found is not None
     assert found.problem
 
@@ -334,7 +337,7 @@ def test_a_duty_that_fails_is_told_once_and_the_others_are_done(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    client.schedule_set("tick", kind="tick", every=60)
+    client.schedules.set("tick", kind="tick", every=60)
     upkeep.turn()
     connect().execute(
         "create or replace function holdfast.fold() returns integer language plpgsql"
@@ -353,22 +356,22 @@ def test_a_duty_that_fails_is_told_once_and_the_others_are_done(
 def test_schedules_are_fired_although_all_other_housekeeping_fails(
     client: Client, connect: Connect, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client.schedule_set("tick", kind="tick", every=60)
+    client.schedules.set("tick", kind="tick", every=60)
     connect().execute(
         "create or replace function holdfast.upkeep(steps text[] default null) returns jsonb"
         " language plpgsql as 'begin raise exception ''no space''; end'"
     )
 
     with running(Upkeep(client, holder="ada", every=0.05)):
-        eventually(lambda: (found := client.schedule("tick")) and found.next_at)
+        eventually(lambda: (found := client.schedules.get("tick")) and found.next_at)
         clock.advance(minutes=1)
         eventually(lambda: slots(client, "tick"))
 
     assert [record.__dict__["duty"] for record in caplog.records] == ["upkeep"]
 
 
-class Counting(Client):
-    """A client that counts how often it is asked to tend."""
+class Counting(UpkeepCalls):
+    """Counts how often it is asked to tend."""
 
     asked = 0
 
@@ -377,16 +380,22 @@ class Counting(Client):
         return super().tend(*args, **options)
 
 
+def counting(database: str) -> Client:
+    client = Client(database)
+    client.upkeep = Counting(client._door)
+    return client
+
+
 def test_only_one_of_several_tends_and_another_follows_when_it_stops(database: str) -> None:
     with ExitStack() as stack:
-        clients = [stack.enter_context(Counting(database)) for _ in range(3)]
+        clients = [stack.enter_context(counting(database)) for _ in range(3)]
         first, *others = [Upkeep(c, holder=f"h{n}", every=0.05) for n, c in enumerate(clients)]
         with running(first) as leading:
             eventually(lambda: len(leading) > 3)
             waiting = [stack.enter_context(running(other)) for other in others]
             eventually(lambda: len(leading) > 10)
             assert waiting == [[], []]
-            assert [one.asked for one in clients[1:]] == [1, 1]
+            assert [one.upkeep.asked for one in clients[1:]] == [1, 1]
         # Both may have begun in the same moment, once: that does nothing twice.
         eventually(lambda: max(map(len, waiting)) > 3)
         before = [len(turns) for turns in waiting]
@@ -397,7 +406,7 @@ def test_only_one_of_several_tends_and_another_follows_when_it_stops(database: s
 def test_idle_upkeep_makes_less_than_a_transaction_a_second(
     database: str, client: Client, connect: Connect
 ) -> None:
-    client.schedule_set("yearly", kind="yearly", cron="0 0 1 1 *")
+    client.schedules.set("yearly", kind="yearly", cron="0 0 1 1 *")
     watcher = connect()
     upkeep = Upkeep(client, holder="ada", checks={"order": lambda _, __: True})
     with running(upkeep) as turns:
@@ -427,7 +436,7 @@ def test_connections_that_are_killed_again_and_again_are_made_again(
     client: Client, upkeep: Upkeep, connect: Connect
 ) -> None:
     killer = connect()
-    client.schedule_set("tick", kind="tick", every=1, missed="all")
+    client.schedules.set("tick", kind="tick", every=1, missed="all")
     with running(upkeep) as turns:
         for _ in range(20):
             killer.execute(
@@ -488,7 +497,7 @@ def test_a_bug_ends_the_loop(client: Client, monkeypatch: pytest.MonkeyPatch) ->
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(client, "tend", broken, raising=False)
+    monkeypatch.setattr(client.upkeep, "tend", broken)
 
     with pytest.raises(ZeroDivisionError):
         Upkeep(client, holder="ada").run(threading.Event())
@@ -506,9 +515,9 @@ class Orders:
         self.answer: Any = None
         self._connection = connect()
         self._connection.execute("create table orders (id integer primary key)")
-        client.queue_set("default", keep_done=3600)
-        client.declare_kinds([{"kind": "order", "done_when": True}])
-        client.beat("living", kinds=["order"])
+        client.queues.set("default", keep_done=3600)
+        client.kinds.declare([{"kind": "order", "done_when": True}])
+        client.workers.beat("living", kinds=["order"])
 
     def vanish(self, clock: Clock, *ids: int, wrote: bool) -> list[Any]:
         """Jobs whose worker is gone, and which wrote their output or not."""
@@ -519,7 +528,7 @@ class Orders:
             for id in ids:
                 self._connection.execute("insert into orders values (%s)", [id])
         clock.advance(seconds=31)
-        self.client.beat("living", kinds=["order"])
+        self.client.workers.beat("living", kinds=["order"])
         return [lease.id for lease in leases]
 
     def check(self, connection: psycopg.Connection, job: Doubtful) -> bool:
@@ -533,7 +542,7 @@ class Orders:
         return bool(row[0])
 
     def state(self, id: Any) -> str | None:
-        found = self.client.get(id)
+        found = self.client.jobs.get(id)
         return found.state if found else None
 
 
@@ -554,7 +563,7 @@ def test_a_job_whose_worker_vanished_is_run_again_only_if_its_output_is_not_ther
     assert orders.state(id) == state
     assert (done["reconciled"], done["undone"]) == (int(wrote), int(not wrote))
     assert [(job.id, job.kind, job.payload) for job in orders.asked] == [(id, "order", {"id": 7})]
-    assert [queue.reconciled for queue in client.queues()] == [int(wrote)]
+    assert [queue.reconciled for queue in client.queues.list()] == [int(wrote)]
 
 
 def test_a_check_that_raises_is_asked_three_times_and_then_the_job_is_not_done(
@@ -641,8 +650,8 @@ def test_checks_are_asked_also_by_one_who_does_not_lead(
     client: Client, orders: Orders, clock: Clock
 ) -> None:
     [id] = orders.vanish(clock, 7, wrote=True)
-    client.lead("without checks", length=3600)
-    client.upkeep()  # what the leader does: it leaves the job to those who can tell
+    client.upkeep.lead("without checks", length=3600)
+    client.upkeep.run()  # what the leader does: it leaves the job to those who can tell
 
     with running(Upkeep(client, holder="living", checks={"order": orders.check})) as turns:
         eventually(lambda: orders.state(id) == "done")
@@ -652,20 +661,20 @@ def test_checks_are_asked_also_by_one_who_does_not_lead(
 
 def test_whoever_leads_carries_out_operations(client: Client) -> None:
     jobs = client.enqueue_many(NewJob(kind="a", queue="mail") for _ in range(1200))
-    preview = client.operation_preview("cancel", "queue:mail")
-    client.operation_start(preview.token)
+    preview = client.operations.preview("cancel", "queue:mail")
+    client.operations.start(preview.token)
     stop = threading.Event()
     keeper = threading.Thread(target=Upkeep(client, holder="me", every=0.1).run, args=[stop])
 
     keeper.start()
     end = time.monotonic() + 120
-    while client.operation(preview.id).state == "running" and time.monotonic() < end:
+    while client.operations.get(preview.id).state == "running" and time.monotonic() < end:
         time.sleep(0.05)
     stop.set()
     keeper.join()
 
-    assert client.operation(preview.id).changed == len(jobs)
-    assert client.queue("mail").cancelled == len(jobs)
+    assert client.operations.get(preview.id).changed == len(jobs)
+    assert client.queues.get("mail").cancelled == len(jobs)
 
 
 def test_a_turn_goes_on_slice_by_slice_while_there_is_more(
@@ -697,7 +706,7 @@ def test_a_step_that_passes_the_deadline_stops_no_other_step(
         client.claim(worker="w", lease=30)
         clock.advance(seconds=31)
         with running(Upkeep(client, holder="ada", every=0.05)):
-            eventually(lambda: [job for job in client.list() if job.state == "queued"])
+            eventually(lambda: [job for job in client.jobs.list() if job.state == "queued"])
             eventually(
                 lambda: watcher.execute(
                     "select 1 from holdfast.failing where step = 'promoted' and times > 1"

@@ -1,4 +1,4 @@
-"""Generate the synchronous client from the asynchronous one.
+"""Generate the synchronous client, src/holdfast/client/sync, from the asynchronous one, aio.
 
 python tools/generate_sync_client.py            write it
 python tools/generate_sync_client.py --check    fail if what is written is not what would be
@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).parents[1] / "src" / "holdfast" / "client"
-FILES = {"_async.py": "_sync.py", "_async_doors.py": "_sync_doors.py"}
+WRITTEN, GENERATED = CLIENT / "aio", CLIENT / "sync"
 
 # Applied in order; each is a whole word, or code that stands by itself.
 WORDS = {
     r"async (?=def|with|for)": "",
     r"await ": "",
     r"Async(?=[A-Z])": "",
-    r"_async(?=_doors\b)": "_sync",
+    r"client\.aio\b": "client.sync",
     r"wait_async\b": "wait",
     r"asynccontextmanager": "contextmanager",
     r"__a(?=enter__|exit__)": "__",
@@ -31,17 +31,20 @@ WORDS = {
 
 def main() -> int:
     """Write or check every generated file; returns the exit code."""
-    stale = []
-    for source, target in FILES.items():
-        generated = generate(CLIENT / source)
-        written = CLIENT / target
-        if "--check" not in sys.argv[1:]:
-            written.write_text(generated, encoding="utf-8")
-        elif not written.exists() or written.read_text(encoding="utf-8") != generated:
-            stale.append(target)
-    if stale:
-        print(f"stale: {', '.join(stale)}. Run:  python {Path(__file__).name}", file=sys.stderr)
-    return len(stale)
+    check = "--check" in sys.argv[1:]
+    wanted = {source.name: generate(source) for source in sorted(WRITTEN.glob("*.py"))}
+    stale = [path.name for path in GENERATED.glob("*.py") if path.name not in wanted]
+    for name, text in wanted.items():
+        path = GENERATED / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    if check and stale:
+        print(
+            f"stale: {', '.join(stale)}. Run:  python tools/{Path(__file__).name}", file=sys.stderr
+        )
+    return len(stale) if check else 0
 
 
 def generate(source: Path) -> str:
@@ -49,7 +52,7 @@ def generate(source: Path) -> str:
     text = source.read_text(encoding="utf-8")
     for word, replacement in WORDS.items():
         text = re.sub(rf"\b{word}", replacement, text)
-    docstring = f'"""Generated from {source.name} by tools/{Path(__file__).name}: edit that."""'
+    docstring = f'"""Generated from aio/{source.name} by tools/{Path(__file__).name}: edit that."""'
     text = docstring + text[text.index('"""', 3) + 3 :]
     for step in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
         text = _ruff(step, text)
@@ -57,7 +60,7 @@ def generate(source: Path) -> str:
 
 
 def _ruff(step: list[str], text: str) -> str:
-    named = ["--stdin-filename", str(CLIENT / "_sync.py"), "-"]
+    named = ["--stdin-filename", str(GENERATED / "client.py"), "-"]
     command = [sys.executable, "-m", "ruff", *step, *named]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 

@@ -55,7 +55,7 @@ def main(seconds: float) -> None:
             shop.start()
             time.sleep(seconds)
             remember(database.url)
-            job = client.find("state:dead error:Timeout*", limit=1)[0]
+            job = client.jobs.find("state:dead error:Timeout*", limit=1)[0]
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(
                     executable_path=program,
@@ -64,7 +64,7 @@ def main(seconds: float) -> None:
                 )
                 act(browser, address)
                 operate(client)
-                client.detect()
+                client.detectors.run()
                 take_all(browser, address, PAGES | {"job": f"jobs/{job}"})
                 browser.close()
             done.set()
@@ -116,9 +116,9 @@ def act(browser: Browser, address: str) -> None:
 
 def operate(client: Client) -> None:
     """Leave a few more lines in the activity log, of several people and a worker."""
-    client.pause("images", reason="the disk is full", actor="grace")
-    client.resume("images", actor="grace")
-    client.queue_set("mail", limit=60, actor="ada")
+    client.queues.pause("images", reason="the disk is full", actor="grace")
+    client.queues.resume("images", actor="grace")
+    client.queues.set("mail", limit=60, actor="ada")
     failing = client.enqueue("price_run", {"scenario": "libor"}, queue="axiom", max_attempts=2)
     leases = [
         lease
@@ -126,10 +126,10 @@ def operate(client: Client) -> None:
         if lease.id == failing.id
     ]
     client.nack(leases, error_kind="KeyError", message="'libor'", delay=0)
-    client.cancel([failing.id], reason="superseded by sofr", actor="grace")
-    client.schedule_run("fetch_rates", actor="ada")
-    known = next(one for one in client.anomalies() if one.code == "job_died")
-    client.anomaly_ack(known.id, note="the relay was down, retried", actor="ada")
+    client.jobs.cancel([failing.id], reason="superseded by sofr", actor="grace")
+    client.schedules.run("fetch_rates", actor="ada")
+    known = next(one for one in client.anomalies.list() if one.code == "job_died")
+    client.anomalies.ack(known.id, note="the relay was down, retried", actor="ada")
 
 
 def take_all(browser: Browser, address: str, pages: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ def setup(url: str) -> None:
 
 def fill(url: str, jobs: int) -> None:
     from holdfast import Client
-    from holdfast.model import NewJob
+    from holdfast.records import NewJob
 
     with Client(url) as client:
         client.copy(NewJob(kind="noop", payload={"n": n}) for n in range(jobs))

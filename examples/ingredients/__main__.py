@@ -28,12 +28,12 @@ def main() -> None:
 
 def report(night: str) -> None:
     """Say what was matched, what needed a second life, and what waits for a person."""
-    done = app.client.list("kind:match state:done", limit=1000)
+    done = app.client.jobs.list("kind:match state:done", limit=1000)
     print(f"after the {night} night: {len(done)} matched")
     for job in done:
         if job.reason:
             print(f"  {job.reason}: line {job.payload['line_id']}, by {job.worker}")
-    for error in sorted(job.error or "" for job in app.client.list("kind:match state:dead")):
+    for error in sorted(job.error or "" for job in app.client.jobs.list("kind:match state:dead")):
         print(f"  failed: {error}")
 
 

@@ -48,7 +48,7 @@ def set_up(conn: psycopg.Connection) -> None:
     for name, ingredient in rows("names.csv"):
         learn(conn, name, ingredient)
     for source in SOURCES:
-        app.client.queue_set(source, keep_done=timedelta(days=30))
+        app.client.queues.set(source, keep_done=timedelta(days=30))
 
 
 def learn(conn: psycopg.Connection, name: str, ingredient: str) -> None:

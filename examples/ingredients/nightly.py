@@ -12,8 +12,10 @@ REASON = "Retry requested by nightly workflow"
 def nightly(sources: Sequence[str] = SOURCES, *, retry_failed: bool = False) -> None:
     """Match what waits and leave; any number of these may run at once."""
     if retry_failed:
-        failed = app.client.find(f"queue:{','.join(sources)} kind:match state:dead", limit=10_000)
-        app.client.retry(failed, reason=REASON, actor="nightly")
+        failed = app.client.jobs.find(
+            f"queue:{','.join(sources)} kind:match state:dead", limit=10_000
+        )
+        app.client.jobs.retry(failed, reason=REASON, actor="nightly")
     app.run(queues=dict.fromkeys(sources, 4), until_idle=True)
 
 

@@ -21,7 +21,7 @@ def main() -> None:
         sync_file(conn, "tuesday.csv")
         delete(conn, "Sticker | Crown (Foil)")
         work()
-        for job in app.client.list("queue:items state:dead"):
+        for job in app.client.jobs.list("queue:items state:dead"):
             print(f"for review: {job.kind} {job.payload}: {job.error}")
 
 
@@ -35,7 +35,7 @@ def sync_file(conn: psycopg.Connection, name: str) -> None:
 def work() -> None:
     """Run what waits and leave, as a worker does that cron starts."""
     app.run(until_idle=True)
-    queue = app.client.queue("items")
+    queue = app.client.queues.get("items")
     if queue:
         print(f"{queue.done} jobs done so far, {queue.dead} dead, {queue.queued} waiting")
 
@@ -44,7 +44,7 @@ def delete(conn: psycopg.Connection, name: str) -> None:
     """Delete an item; what waited for it is gone with it."""
     with conn.transaction():
         conn.execute("delete from item where name = %s", [name])
-    print(f"deleted {name}; waiting: {len(app.client.find('queue:items state:queued'))}")
+    print(f"deleted {name}; waiting: {len(app.client.jobs.find('queue:items state:queued'))}")
 
 
 if __name__ == "__main__":

@@ -41,13 +41,15 @@ async def story(axiom: Axiom, scenarios: Sequence[str], *, workers: int = 2) -> 
         await set_up()
         await price.options(max_attempts=1).aenqueue(HANGS)
         first, *_ = await app.aenqueue_many(price.call(scenario) for scenario in scenarios)
-        print(f"{len(scenarios)} runs are queued: {await app.aclient.explain(first.id)}")
+        print(f"{len(scenarios)} runs are queued: {await app.aclient.jobs.explain(first.id)}")
 
         fleet = [Worker(app) for _ in range(workers)]
         async with asyncio.TaskGroup() as group:
             for worker in fleet:
                 group.create_task(worker.run_async())
-            while (queue := await app.aclient.queue("pricing")) and queue.queued + queue.leased:
+            while (
+                queue := await app.aclient.queues.get("pricing")
+            ) and queue.queued + queue.leased:
                 await asyncio.sleep(0.1)
             for worker in fleet:
                 worker.stop()
@@ -57,7 +59,7 @@ async def story(axiom: Axiom, scenarios: Sequence[str], *, workers: int = 2) -> 
         if queue:
             rate = queue.done / (queue.done + queue.dead)
             print(f"{queue.done} priced, {rate:.1%} of what ended")
-        for job in await app.aclient.list("queue:pricing state:dead"):
+        for job in await app.aclient.jobs.list("queue:pricing state:dead"):
             attempts = f"{job.attempt} of {job.max_attempts} attempts"
             print(f"dead after {attempts}: {job.payload['scenario']}: {job.error}")
         print(f"answers that came too late and changed nothing: {axiom.too_late}")

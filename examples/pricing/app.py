@@ -48,7 +48,7 @@ def api() -> str:
 
 async def set_up() -> None:
     """Keep rates for a week: they are the results of the jobs."""
-    await app.aclient.queue_set("pricing", keep_done=timedelta(days=7))
+    await app.aclient.queues.set("pricing", keep_done=timedelta(days=7))
 
 
 def post(url: str, body: dict[str, Any]) -> None:

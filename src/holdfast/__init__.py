@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 # At once: a module that is loaded later would take the place of the function it is named for.
 from holdfast.current import aonce, current, once
 from holdfast.errors import HoldfastError, InvalidJob, LeaseLost, NotMigrated, UnknownOutcome
-from holdfast.model import Enqueued, Finding, Job, Lease, NewJob, Settled
 from holdfast.outcome import Cancel, Release, Retry
+from holdfast.records import Enqueued, Finding, Job, Lease, NewJob, Settled
 
 if TYPE_CHECKING:
     from holdfast.app import App

@@ -20,7 +20,7 @@ import msgspec
 import psycopg
 
 from holdfast.client import Client
-from holdfast.model import AnomalyChange, Finding, Lease
+from holdfast.records import AnomalyChange, Finding, Lease
 
 __all__ = ["DELIVERIES", "Looks", "OwnDetector", "deliver", "signature", "tell_log"]
 
@@ -117,7 +117,7 @@ def _deliver_one(client: Client, lease: Lease) -> bool:
         # Whoever put it there, it is not ours to sign.
         client.nack([lease], error_kind="NotADelivery", message="not made by holdfast", final=True)
         return False
-    target = client.webhook_target(said.webhook)
+    target = client.webhooks.target(said.webhook)
     if target is None:
         client.nack([lease], error_kind="Gone", message="the webhook was deleted", final=True)
         return False

@@ -25,8 +25,8 @@ from holdfast.callsite import caller, place
 from holdfast.client import AsyncClient, Client
 from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
-from holdfast.model import Duration, Enqueued, Missed, NewSchedule, Overlap
 from holdfast.outcome import seconds
+from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap
 from holdfast.task import Call, Declares, Task, TaskSettings
 
 __all__ = ["App", "Call", "Handle", "Task"]

@@ -13,7 +13,7 @@ from holdfast import conninfo, schema
 from holdfast.client import Client
 from holdfast.errors import HoldfastError, SchemaError
 from holdfast.events import CHANNEL
-from holdfast.model import Checkup
+from holdfast.records import Checkup
 
 __all__ = ["examine"]
 
@@ -117,7 +117,7 @@ def _hears(client: Client) -> bool:
     with psycopg.connect(**parameters) as listening:
         listening.autocommit = True
         listening.execute(sql.SQL("listen {}").format(sql.Identifier(CHANNEL)))
-        client.ping(me)
+        client.workers.ping(me)
         end = time.monotonic() + PATIENCE
         while (left := end - time.monotonic()) > 0:
             for notification in listening.notifies(timeout=left, stop_after=1):

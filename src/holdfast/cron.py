@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 
 from holdfast.errors import InvalidSchedule
-from holdfast.model import Missed
+from holdfast.records import Missed
 
 # How late a slot may be and still count as come, not missed.
 GRACE = timedelta(seconds=60)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from holdfast.errors import LeaseLost, Misuse, Unavailable
-from holdfast.model import Duration, Lease
 from holdfast.outcome import seconds
+from holdfast.records import Duration, Lease
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
 
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
-    from holdfast.model import Ticket
+    from holdfast.records import Ticket
     from holdfast.tracing import AttemptSpan
 
 log = logging.getLogger("holdfast.job")

@@ -81,7 +81,7 @@ class Listener:
         """Wait until all that was sent before this call has been heard."""
         self._echo.clear()
         if self.up:
-            self._client.ping(self._worker)
+            self._client.workers.ping(self._worker)
             self._echo.wait(patience)
 
     def _listen(self, stop: threading.Event) -> None:
@@ -106,7 +106,7 @@ class Listener:
                             stop.wait(TEST_EVERY / 10)
                         return
                     tested, answered = now, False
-                    self._client.ping(self._worker)
+                    self._client.workers.ping(self._worker)
                 for notification in connection.notifies(timeout=0.25, stop_after=1):
                     queue, _, worker = notification.payload.partition("\n")
                     if worker == self._worker:

@@ -15,8 +15,8 @@ from holdfast.errors import (
     ResultUnreadable,
 )
 from holdfast.jitter import uniform
-from holdfast.model import Change, Duration, Enqueued, Job, State
 from holdfast.outcome import seconds
+from holdfast.records import Change, Duration, Enqueued, Job, State
 
 if TYPE_CHECKING:
     from holdfast.task import Task
@@ -58,12 +58,12 @@ class Handle(Generic[R]):
 
     def state(self) -> State | None:
         """Return its state; None if it is not there (any more): done and not kept, or purged."""
-        job = self.task.app.client.get(self.id)
+        job = self.task.app.client.jobs.get(self.id)
         return job.state if job else None
 
     async def astate(self) -> State | None:
         """Return its state, as `state` does."""
-        job = await self.task.app.aclient.get(self.id)
+        job = await self.task.app.aclient.jobs.get(self.id)
         return job.state if job else None
 
     def result(self, timeout: Duration | None = None) -> R:
@@ -73,7 +73,7 @@ class Handle(Generic[R]):
         """
         client = self.task.app.client
         wait = _Wait(self, timeout)
-        while not wait.has_ended(client.get(self.id)):
+        while not wait.has_ended(client.jobs.get(self.id)):
             time.sleep(wait.pause())
         return wait.result()
 
@@ -81,17 +81,17 @@ class Handle(Generic[R]):
         """Wait for the job to end and return what its handler returned, as `result` does."""
         client = self.task.app.aclient
         wait = _Wait(self, timeout)
-        while not wait.has_ended(await client.get(self.id)):
+        while not wait.has_ended(await client.jobs.get(self.id)):
             await asyncio.sleep(wait.pause())
         return wait.result()
 
     def cancel(self, reason: str | None = None) -> bool:
         """Cancel the job, running or not; returns whether that was still possible."""
-        return _changed(self.task.app.client.cancel([self.id], reason=reason))
+        return _changed(self.task.app.client.jobs.cancel([self.id], reason=reason))
 
     async def acancel(self, reason: str | None = None) -> bool:
         """Cancel the job, as `cancel` does."""
-        return _changed(await self.task.app.aclient.cancel([self.id], reason=reason))
+        return _changed(await self.task.app.aclient.jobs.cancel([self.id], reason=reason))
 
 
 class _Wait(Generic[R]):

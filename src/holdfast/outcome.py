@@ -9,16 +9,18 @@ task says when the next one comes.
 import random
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
-from holdfast import model
+from msgspec.structs import replace
+
+from holdfast import records
 from holdfast.callsite import is_own
 from holdfast.errors import InvalidPayload, InvalidResult
-from holdfast.model import Duration, Lease, Settlement
+from holdfast.records import Duration, Lease, Settlement
 
 # A message is for people to read, a traceback for people to search.
 LONGEST_MESSAGE = 10_000
@@ -135,7 +137,7 @@ class RetryBudget:
             return settlement
         if lease.attempt == 1:
             self.saved = min(self.saved + self.ratio, self.reserve)
-        if not isinstance(settlement, model.Nack) or settlement.final:
+        if not isinstance(settlement, records.Nack) or settlement.final:
             return settlement
         if lease.attempt >= lease.max_attempts:
             return settlement
@@ -163,12 +165,12 @@ def decide(
         returned.close()
         return replace(_failed(lease, TypeError(_NOT_AWAITED)), final=True)
     if raised is None:
-        return model.Ack(lease, returned, keep=True) if keep_result else model.Ack(lease)
+        return records.Ack(lease, returned, keep=True) if keep_result else records.Ack(lease)
     match raised:
         case Release():
-            return model.Release(lease, raised.in_)
+            return records.Release(lease, raised.in_)
         case Cancel():
-            return model.Cancel(lease, printable(str(raised), LONGEST_MESSAGE))
+            return records.Cancel(lease, printable(str(raised), LONGEST_MESSAGE))
         case InvalidPayload() | InvalidResult():
             # Another attempt would fail alike, or do the work once more for nothing.
             return replace(_failed(lease, raised), final=True)
@@ -244,8 +246,8 @@ def printable(text: str, longest: int) -> str:
     return f"{head.decode(errors='ignore')}{mark}{tail.decode(errors='ignore')}"
 
 
-def _failed(lease: Lease, error: BaseException) -> model.Nack:
-    return model.Nack(lease, error_kind(error), error_message(error), told_traceback(error))
+def _failed(lease: Lease, error: BaseException) -> records.Nack:
+    return records.Nack(lease, error_kind(error), error_message(error), told_traceback(error))
 
 
 def _delay(

@@ -31,8 +31,8 @@ from holdfast.borrowed import async_client_on, client_on
 from holdfast.callsite import caller, place
 from holdfast.errors import InvalidJob, InvalidTask, Misuse
 from holdfast.handle import Handle
-from holdfast.model import Duration, NewJob, NewSchedule, OnConflict
 from holdfast.outcome import Policy, check_policy, seconds
+from holdfast.records import Duration, NewJob, NewSchedule, OnConflict
 
 if TYPE_CHECKING:
     from holdfast.app import App

@@ -10,11 +10,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
 
-from holdfast.model import Ack, Cancel, Lease, Nack, NewJob, Release, Settlement, Ticket
+from msgspec.structs import replace
+
+from holdfast.records import Ack, Cancel, Lease, Nack, NewJob, Release, Settlement, Ticket
 
 log = logging.getLogger("holdfast")
 

@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
@@ -16,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from msgspec.structs import replace
 
 from holdfast import alerts, conninfo, cron
 from holdfast.alerts import OwnDetector
@@ -30,7 +30,7 @@ from holdfast.errors import (
     UnknownOutcome,
 )
 from holdfast.jitter import uniform
-from holdfast.model import Doubtful, DueSchedule, Tended
+from holdfast.records import Doubtful, DueSchedule, Tended
 
 __all__ = ["DoneWhen", "Upkeep"]
 
@@ -126,7 +126,9 @@ class Upkeep:
                 pause = LEAD
         if self._leads:
             with suppress(HoldfastError):
-                self._client.lead(self._holder, length=0.0)  # so that another follows at once
+                self._client.upkeep.lead(
+                    self._holder, length=0.0
+                )  # so that another follows at once
 
     def _tend(self, told: Callable[[dict[str, int]], None] | None) -> float:
         """Do what one turn of the leader is; returns how long to wait for the next."""
@@ -174,7 +176,7 @@ class Upkeep:
                 tended = self._step_by_step()
             else:
                 try:
-                    tended = self._client.tend(self._holder, length=LEAD)
+                    tended = self._client.upkeep.tend(self._holder, length=LEAD)
                 except (HoldfastError, psycopg.Error) as error:
                     if isinstance(error, SchemaError | Refused):
                         raise
@@ -189,13 +191,13 @@ class Upkeep:
     def _step_by_step(self) -> Tended:
         """Do a turn with each step in a transaction of its own; what fails is counted as failed."""
         self._apart = False
-        nothing = self._client.tend(self._holder, length=LEAD, steps=[])
+        nothing = self._client.upkeep.tend(self._holder, length=LEAD, steps=[])
         if not nothing.leads:
             return nothing
         done: dict[str, Any] = {}
-        for step in self._client.upkeep_steps():
+        for step in self._client.upkeep.steps():
             try:
-                said = self._client.upkeep([step])
+                said = self._client.upkeep.run([step])
             except (HoldfastError, psycopg.Error) as error:
                 if isinstance(error, SchemaError | Refused):
                     raise
@@ -204,7 +206,7 @@ class Upkeep:
                 said = {"failed": {step: _reason(error)}}
             done = _added(done, said)
         failed = done.get("failed")
-        tended = self._client.tend(self._holder, length=LEAD, steps=[], failed=failed)
+        tended = self._client.upkeep.tend(self._holder, length=LEAD, steps=[], failed=failed)
         return replace(tended, done=done)
 
     def _keep(self) -> dict[str, Any]:
@@ -212,7 +214,7 @@ class Upkeep:
         end = monotonic() + SLICES
         done: dict[str, Any] = {}
         while True:
-            said = self._client.upkeep()
+            said = self._client.upkeep.run()
             done = _added(done, said)
             if not said.get("more") or monotonic() > end:
                 return done
@@ -231,7 +233,7 @@ class Upkeep:
         """Fire what has come; returns how many jobs that made and how long till the next slot."""
         fired = 0
         waits: list[timedelta] = []
-        come = self._client.schedule_due(_BATCH)
+        come = self._client.schedules.due(_BATCH)
         if len(come) == _BATCH:
             waits.append(timedelta())  # there may be more
         for due in come:
@@ -241,7 +243,7 @@ class Upkeep:
             except InvalidSchedule as error:
                 # Not given up for good: another machine may know the zone that this one does not.
                 if self._failed(name, error):
-                    self._client.schedule_fault(due, error.what)
+                    self._client.schedules.fail(due, error.what)
             except (HoldfastError, psycopg.Error) as error:
                 if _hopeless(error):
                     raise
@@ -255,7 +257,7 @@ class Upkeep:
     def _fire_one(self, due: DueSchedule) -> tuple[int, timedelta | None]:
         turn = _decided(due)
         never = None if turn.next_at else "there is no further slot in fifty years"
-        slots = self._client.schedule_fire(due, turn.slots, turn.next_at, problem=never)
+        slots = self._client.schedules.fire(due, turn.slots, turn.next_at, problem=never)
         wait = turn.next_at - due.now if turn.next_at else None
         return sum(slot.outcome == "fired" for slot in slots), wait
 
@@ -264,7 +266,7 @@ class Upkeep:
         seen = 0
         end = monotonic() + self._every
         while (now := monotonic()) < end:
-            if (step := self._client.operation_step()) is not None:
+            if (step := self._client.operations.step()) is not None:
                 seen += step.seen
             else:  # not due yet, or done
                 sleep(min(_DUE_SOON, end - now))
@@ -272,7 +274,7 @@ class Upkeep:
 
     def _detect(self) -> int:
         """Run the detectors that are due; returns how many anomalies are new, worse or over."""
-        changes = self._client.detect()
+        changes = self._client.detectors.run()
         alerts.tell_log(changes)
         return len(changes)
 
@@ -287,7 +289,7 @@ class Upkeep:
         return told
 
     def _detect_one(self, code: str, own: OwnDetector) -> int:
-        if not self._client.detector_due(code, every=0.9 * own.every):
+        if not self._client.detectors.due(code, every=0.9 * own.every):
             return 0
         with closing(self._connect()) as connection:
             timer = threading.Timer(CHECK, _cancel, [connection])
@@ -301,7 +303,7 @@ class Upkeep:
                 raise Misuse(f"detector {code} failed: {_reason(error)}") from error
             finally:
                 timer.cancel()
-        changes = self._client.report(code, found)
+        changes = self._client.detectors.report(code, found)
         alerts.tell_log(changes)
         return len(changes)
 
@@ -327,13 +329,13 @@ class Upkeep:
 
     def _reconcile(self) -> dict[str, int]:
         """Ask of each job whose worker vanished whether it is done, and settle it so."""
-        doubtful = self._client.doubtful(list(self._checks), limit=_BATCH)
+        doubtful = self._client.upkeep.doubtful(list(self._checks), limit=_BATCH)
         held = {(job.id, job.token): job for job in doubtful}
         self._asked = {lease: self._asked.get(lease, 0) for lease in held}
         found = [(lease, done) for lease, done in self._ask(held) if done is not None]
         if not found:
             return {}
-        outcomes = [answer.outcome for answer in self._client.reconcile(found)]
+        outcomes = [answer.outcome for answer in self._client.upkeep.reconcile(found)]
         return {
             "reconciled": outcomes.count("done"),
             "undone": len(outcomes) - outcomes.count("done"),

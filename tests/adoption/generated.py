@@ -12,7 +12,7 @@ import psycopg
 from holdfast import Client, adopt
 from holdfast.adopt import Plan
 from holdfast.errors import CannotAdopt, HoldfastError
-from holdfast.model import Lease
+from holdfast.records import Lease
 from tests.adoption.generator import OWNER, Table, ident, literal, table
 
 NEIGHBOUR = "neighbour"
@@ -234,14 +234,14 @@ class Checker:
             require(said.outcome == ("dead" if last else "queued"), f"{verb}: {said}")
             self.became(lease, "dead" if last else "queued")
             if last:
-                [back] = self.client.retry([lease.id])
+                [back] = self.client.jobs.retry([lease.id])
                 require(back.changed and back.state == "queued", f"retry: {back}")
         elif verb == "release":
             [said] = self.client.release([lease])
             require(said.outcome == "queued", f"release: {said}")
             self.became(lease, "queued")
         elif verb == "cancel":
-            [told] = self.client.cancel([lease.id])
+            [told] = self.client.jobs.cancel([lease.id])
             require(told.changed, f"cancel: {told}")
             self.became(lease, *(["cancelled"] if plan.spec["states"]["cancelled"] else ["dead"]))
         else:
@@ -271,9 +271,11 @@ class Checker:
         return f"{text} = {literal(lease.subject or '')}"
 
     def became(self, lease: Lease, state: str | None) -> None:
-        found = self.client.get(lease.id)
+        found = self.client.jobs.get(lease.id)
         now = found.state if found else None
-        require(now == state, f"a row became {now}, not {state}: {self.client.explain(lease.id)}")
+        require(
+            now == state, f"a row became {now}, not {state}: {self.client.jobs.explain(lease.id)}"
+        )
 
     def hostile_work(self, plan: Plan) -> None:
         """Whatever its own verbs do: they may fail, and the table may keep its rows."""
@@ -285,7 +287,7 @@ class Checker:
                 verbs: list[Callable[[], object]] = [
                     lambda lease=lease: self.client.ack([lease]),
                     lambda lease=lease: self.client.nack([lease], message="no", delay=0),
-                    lambda lease=lease: self.client.cancel([lease.id]),
+                    lambda lease=lease: self.client.jobs.cancel([lease.id]),
                     lambda lease=lease: self.client.release([lease]),
                 ]
                 with suppress(HoldfastError, psycopg.Error):

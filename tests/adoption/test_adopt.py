@@ -56,12 +56,12 @@ def test_a_table_of_any_shape_is_adopted_worked_off_and_given_back(
     client.ack([again])
     connection.execute(shape.insert.format(n=1))
 
-    found = client.queue(queue)
+    found = client.queues.get(queue)
     assert found is not None
     existing = 100 - 5
     assert (found.queued, found.leased, found.dead, found.done) == (1, 0, 1, existing + 4)
     assert again.id == back.id
-    buried = client.get(dead.id)
+    buried = client.jobs.get(dead.id)
     assert buried is not None
     assert buried.error == "Boom: no"
     if shape in (REPORTS, IMAGES):
@@ -76,7 +76,7 @@ def test_a_table_of_any_shape_is_adopted_worked_off_and_given_back(
     assert connection.execute(
         "select count(*) from pg_proc where pronamespace = 'holdfast_adopted'::regnamespace"
     ).fetchone() == (0,)
-    assert client.queue(queue) is None
+    assert client.queues.get(queue) is None
 
 
 def test_the_plan_is_sql_and_changes_nothing(database: str, connect: Connect) -> None:
@@ -228,7 +228,7 @@ def test_a_migration_generates_the_verbs_anew(
 
     schema.migrate(database)
 
-    assert len(client.list("queue:reports state:queued")) == 5
+    assert len(client.jobs.list("queue:reports state:queued")) == 5
     assert len(client.claim("reports", worker="w", limit=9)) == 5
 
 
@@ -246,21 +246,21 @@ def test_every_verb_speaks_to_rows(database: str, connect: Connect, client: Clie
     assert [one.outcome for one in client.ack([plain, a])] == ["done", "done"]
     assert [one.outcome for one in client.ack([plain, a])] == ["already", "already"]
     assert [one.outcome for one in client.ack([(b.id, uuid4())])] == ["lost"]
-    [cancelled] = client.cancel([b.id], reason="not needed")
+    [cancelled] = client.jobs.cancel([b.id], reason="not needed")
     assert (cancelled.changed, cancelled.state) == (True, "dead")  # the table has no word for it
     assert [one.outcome for one in client.touch([b])] == ["lost"]
-    [retried] = client.retry([b.id], reason="needed after all")
+    [retried] = client.jobs.retry([b.id], reason="needed after all")
     assert (retried.changed, retried.state) == (True, "queued")
-    kept = client.get(b.id)
+    kept = client.jobs.get(b.id)
     assert kept is not None
     assert kept.reason == "needed after all"
     ticket = client.hand_over(c, timeout=60)
     assert [one.outcome for one in client.ack([c])] == ["lost"]
     assert [one.outcome for one in client.ack([ticket])] == ["done"]
-    [moved] = client.move([b.id], "elsewhere")
+    [moved] = client.jobs.move([b.id], "elsewhere")
     assert "adopted table" in (moved.detail or "")
-    assert "waits to be claimed" in client.explain(b.id)
-    assert "Done since" in client.explain(a.id)
+    assert "waits to be claimed" in client.jobs.explain(b.id)
+    assert "Done since" in client.jobs.explain(a.id)
     assert connection.execute("select count(*) from holdfast.recount()").fetchone() == (0,)
     assert mixed.created
 
@@ -269,16 +269,16 @@ def test_paused_limited_and_rated_tables_hand_out_what_they_may(
     database: str, client: Client
 ) -> None:
     adopted(database, REPORTS)
-    client.queue_set("reports", limit=2)
+    client.queues.set("reports", limit=2)
     assert len(client.claim("reports", worker="w", limit=9)) == 2
     assert client.claim("reports", worker="w", limit=9) == []
-    client.queue_set("reports", limit=None, rate_limit=1, rate_period=60)
+    client.queues.set("reports", limit=None, rate_limit=1, rate_period=60)
     assert len(client.claim("reports", worker="w", limit=9)) == 1
     assert client.claim("reports", worker="w", limit=9) == []
-    client.queue_set("reports", rate_limit=None, rate_period=None)
-    client.pause("reports")
+    client.queues.set("reports", rate_limit=None, rate_period=None)
+    client.queues.pause("reports")
     assert client.claim("reports", worker="w", limit=9) == []
-    client.resume("reports")
+    client.queues.resume("reports")
     assert len(client.claim("reports", worker="w", limit=9)) == 2
 
 
@@ -320,7 +320,7 @@ def test_a_failed_row_waits_for_its_next_attempt_and_dies_after_the_last(
     connect().execute("update images set max_attempts = 2")
     [lease] = client.claim("images", worker="w")
     client.nack([lease], message="no", delay=3600)
-    assert "the next is due in" in client.explain(lease.id)
+    assert "the next is due in" in client.jobs.explain(lease.id)
     assert lease.id not in {one.id for one in client.claim("images", worker="w", limit=9)}
     connect().execute("update images set holdfast_run_at = now() where error_message is not null")
     [again] = client.claim("images", worker="w")
@@ -328,7 +328,7 @@ def test_a_failed_row_waits_for_its_next_attempt_and_dies_after_the_last(
 
     assert (again.id, again.attempt) == (lease.id, 2)
     assert settled.outcome == "dead"
-    assert [one.attempt for one in client.attempts(lease.id)] == [1, 2]
+    assert [one.attempt for one in client.jobs.attempts(lease.id)] == [1, 2]
     assert connect().execute("select attempts from images where status = 'failed'").fetchall() == [
         (2,)
     ]
@@ -337,12 +337,12 @@ def test_a_failed_row_waits_for_its_next_attempt_and_dies_after_the_last(
 def test_dashboards_and_searches_see_rows(database: str, client: Client) -> None:
     adopted(database, REPORTS)
 
-    found = client.list('queue:reports state:queued payload.title:"report 20"')
-    everywhere = client.list("state:queued", limit=99)
+    found = client.jobs.list('queue:reports state:queued payload.title:"report 20"')
+    everywhere = client.jobs.list("state:queued", limit=99)
 
     assert [job.subject for job in found] == ["20"]
     assert len(everywhere) == 5
-    assert {d.state: d.jobs for d in client.depth() if d.queue == "reports" and d.jobs} == {
+    assert {d.state: d.jobs for d in client.queues.depth() if d.queue == "reports" and d.jobs} == {
         "queued": 5,
         "done": 95,
     }

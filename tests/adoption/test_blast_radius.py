@@ -107,8 +107,8 @@ def settle(client: Client, clock: Clock, verb: str) -> dict[int, str]:
     if verb == "touch":
         return {ids[one.id]: one.outcome for one in client.touch(both)}
     clock.advance(seconds=31)
-    answers = {ids[one.id]: one.outcome for one in client.reap()}
-    assert client.reap() == []
+    answers = {ids[one.id]: one.outcome for one in client.upkeep.reap()}
+    assert client.upkeep.reap() == []
     return answers
 
 
@@ -123,16 +123,16 @@ def test_a_row_that_refuses_is_one_dead_job_and_its_neighbours_go_on(
     good = {"claim": "done", "ack": "done", "touch": "leased"}.get(verb, "queued")
     assert {answers[n] for n in (0, 1, 3, 4, 5)} == {good}
     assert answers.get(2) == {"claim": None, "expire": None}.get(verb, "lost")
-    [job] = client.list("queue:tasks subject:2")
+    [job] = client.jobs.list("queue:tasks subject:2")
     assert (job.state, bool(job.error)) == ("dead", True)
-    assert f"({verb}, SQLSTATE" in client.explain(job.id)
-    assert "holdfast job retry" in client.explain(job.id)
+    assert f"({verb}, SQLSTATE" in client.jobs.explain(job.id)
+    assert "holdfast job retry" in client.jobs.explain(job.id)
     [found] = [a for a in _detected(table) if a[0] == "row_refused"]
     assert found[1] == "tasks"
-    assert client.upkeep().get("failed") is None
+    assert client.upkeep.run().get("failed") is None
     # the counters agree with what is seen
     assert table.execute("select * from holdfast.recount()").fetchall() == []
-    queue = client.queue("tasks")
+    queue = client.queues.get("tasks")
     assert queue is not None
     assert queue.dead == 1
 
@@ -149,14 +149,14 @@ def test_a_row_that_was_mended_is_retried(
 ) -> None:
     table.execute(FAULTS["a trigger that raises when it is taken"][0])
     settle(client, clock, "claim")
-    [job] = client.list("queue:tasks state:dead")
+    [job] = client.jobs.list("queue:tasks state:dead")
 
     assert client.claim("tasks", worker="w") == []
-    [refused] = client.retry([job.id])
+    [refused] = client.jobs.retry([job.id])
     assert refused.changed  # the row itself may be written; the next claim is refused again
     assert client.claim("tasks", worker="w") == []
     table.execute("drop trigger bad on task")
-    [retried] = client.retry([job.id])
+    [retried] = client.jobs.retry([job.id])
 
     assert (retried.changed, retried.state) == (True, "queued")
     [lease] = client.claim("tasks", worker="w")
@@ -173,9 +173,9 @@ def test_a_row_that_refuses_everything_says_so_when_it_is_retried(
         "execute function refuse_it()"
     )
     client.claim("tasks", worker="w", limit=9)
-    [job] = client.list("queue:tasks state:dead")
+    [job] = client.jobs.list("queue:tasks state:dead")
 
-    [retried], [cancelled] = client.retry([job.id]), client.cancel([job.id])
+    [retried], [cancelled] = client.jobs.retry([job.id]), client.jobs.cancel([job.id])
 
     for answer in (retried, cancelled):
         assert not answer.changed
@@ -213,7 +213,7 @@ def test_a_worker_goes_on_beside_a_row_that_refuses(
     assert sorted(ran) == [1, 2, 3, 4, 5]
     states = dict(table.execute("select status, count(*) from task group by 1").fetchall())
     assert states == {"done": 4, "started": 1}
-    assert [job.subject for job in client.list("queue:tasks state:dead")] == ["2"]
+    assert [job.subject for job in client.jobs.list("queue:tasks state:dead")] == ["2"]
 
 
 def test_a_priority_that_is_far_too_high_counts_as_the_highest(
@@ -227,7 +227,7 @@ def test_a_priority_that_is_far_too_high_counts_as_the_highest(
     adopt.adopt(database, adopt.plan(database, "task", Choices(queue="tasks")))
     client.enqueue("work")
 
-    assert len(client.list("")) == 4
+    assert len(client.jobs.list("")) == 4
     leases = client.claim("tasks", worker="w", limit=9)
     assert [(lease.payload["id"], lease.priority) for lease in leases] == [(2, 9), (1, 5), (3, 0)]
     assert {one.outcome for one in client.nack(leases, message="no")} == {"queued", "dead"}
@@ -255,11 +255,11 @@ def test_a_table_that_is_locked_keeps_no_other_queue_from_being_reaped(
     other = connect(autocommit=False)
     other.execute("lock table task in access exclusive mode")
 
-    assert [one.queue for one in client.reap()] == ["plain"]
+    assert [one.queue for one in client.upkeep.reap()] == ["plain"]
     other.rollback()
     clock.advance(seconds=11)
 
-    assert {one.queue for one in client.reap()} == {"tasks"}
+    assert {one.queue for one in client.upkeep.reap()} == {"tasks"}
 
 
 # What a trigger may call its refusal: as if it were the call's own trouble, or past what OTHERS is.
@@ -295,9 +295,9 @@ def test_whatever_a_trigger_calls_its_refusal_is_of_its_row(
 
     good = {"claim": "done", "ack": "done", "touch": "leased"}.get(verb, "queued")
     assert {answers[n] for n in (0, 1, 3, 4, 5)} == {good}
-    [job] = client.list("queue:tasks subject:2")
+    [job] = client.jobs.list("queue:tasks subject:2")
     assert job.state == "dead"
-    assert f"({verb}, SQLSTATE" in client.explain(job.id)
+    assert f"({verb}, SQLSTATE" in client.jobs.explain(job.id)
     assert table.execute("select * from holdfast.recount()").fetchall() == []
 
 
@@ -320,7 +320,7 @@ def test_a_trigger_that_sleeps_the_timeout_away_keeps_no_other_queue_from_being_
     assert reaped == [("plain",)]
     table.execute("set statement_timeout = 0; drop trigger slow on task")
     clock.advance(seconds=11)
-    assert {one.queue for one in client.reap()} == {"tasks"}
+    assert {one.queue for one in client.upkeep.reap()} == {"tasks"}
 
 
 def test_a_call_that_is_cancelled_while_a_trigger_sleeps_is_cancelled(
@@ -337,7 +337,7 @@ def test_a_call_that_is_cancelled_while_a_trigger_sleeps_is_cancelled(
         table.execute("select * from holdfast.claim('tasks', 'w', gen_random_uuid(), 9)")
 
     table.execute("set statement_timeout = 0; drop trigger slow on task")
-    assert client.list("queue:tasks state:dead") == []
+    assert client.jobs.list("queue:tasks state:dead") == []
     assert len(client.claim("tasks", worker="w", limit=9)) == 5
 
 
@@ -348,8 +348,8 @@ def test_a_nack_that_is_refused_is_an_attempt_with_its_error(
 
     settle(client, clock, "nack")
 
-    [job] = client.list("queue:tasks subject:2")
-    [attempt] = client.attempts(job.id)
+    [job] = client.jobs.list("queue:tasks subject:2")
+    [attempt] = client.jobs.attempts(job.id)
     assert (attempt.attempt, attempt.outcome, attempt.message) == (1, "failed", "no")
     assert attempt.worker == "w"
 
@@ -372,8 +372,8 @@ def test_a_row_that_refuses_to_be_handed_over_is_one_dead_job(
     outcome, detail = answers[2] or ("", "")
     assert outcome == "lost"
     assert "row 2 is bad" in detail
-    [job] = client.list("queue:tasks state:dead")
-    assert "(hand_over, SQLSTATE" in client.explain(job.id)
+    [job] = client.jobs.list("queue:tasks state:dead")
+    assert "(hand_over, SQLSTATE" in client.jobs.explain(job.id)
 
 
 @pytest.mark.parametrize(
@@ -403,8 +403,8 @@ def test_a_trigger_that_does_something_else_harms_only_its_row(
     assert {answers[n] for n in (0, 1, 3, 4, 5)} == {"done"}
     assert answers[2] in answer.split()
     clock.advance(seconds=31)
-    client.reap()
-    assert client.upkeep().get("failed") is None
+    client.upkeep.reap()
+    assert client.upkeep.run().get("failed") is None
     assert table.execute("select * from holdfast.recount()").fetchall() == []
 
 
@@ -440,7 +440,7 @@ def test_rows_that_refuse_are_settled_beside_others_in_one_call(
         5: "cancelled",
     }
     assert "row 2 is bad" in said[2][1]
-    assert {"2", "3"} <= {job.subject for job in client.list("queue:tasks state:dead")}
+    assert {"2", "3"} <= {job.subject for job in client.jobs.list("queue:tasks state:dead")}
     assert table.execute("select * from holdfast.recount()").fetchall() == []
 
 
@@ -465,11 +465,11 @@ def test_a_column_that_came_to_refuse_null_is_one_dead_job(
 
     if column == "error_message":  # an ack leaves it as it is; a retry would empty it
         assert {one.outcome for one in client.ack(leases)} == {"done"}
-        assert not any(one.changed for one in client.retry([lease.id for lease in leases]))
+        assert not any(one.changed for one in client.jobs.retry([lease.id for lease in leases]))
     else:
         assert {one.outcome for one in client.nack(leases, message="no")} == {"lost"}
-    assert len(client.list("queue:tasks state:dead")) == 3
-    assert client.upkeep().get("failed") is None
+    assert len(client.jobs.list("queue:tasks state:dead")) == 3
+    assert client.upkeep.run().get("failed") is None
     assert connection.execute("select * from holdfast.recount()").fetchall() == []
 
 

@@ -52,8 +52,8 @@ def test_a_row_that_other_code_took_is_not_handed_out(
     leases = client.claim("reports", worker="w", limit=9)
 
     assert sorted(lease.payload["id"] for lease in leases) == [40, 60, 80, 100]
-    [job] = client.list("queue:reports subject:20")
-    assert client.explain(job.id) == "Other code has row 20 of public.report_jobs."
+    [job] = client.jobs.list("queue:reports subject:20")
+    assert client.jobs.explain(job.id) == "Other code has row 20 of public.report_jobs."
 
 
 def test_a_row_that_other_code_is_just_taking_is_passed_over(
@@ -95,14 +95,14 @@ def test_what_other_code_ended_cannot_be_ended_again(
 def test_an_operation_on_rows_says_that_it_cannot_be_undone(
     table: psycopg.Connection, client: Client
 ) -> None:
-    preview = client.operation_preview("cancel", "queue:reports")
-    client.operation_start(preview.token)
-    done = client.operation_step()
+    preview = client.operations.preview("cancel", "queue:reports")
+    client.operations.start(preview.token)
+    done = client.operations.step()
 
     assert done is not None
     assert (done.state, done.changed, done.undoable) == ("done", 5, 0)
     with pytest.raises(Misuse, match="rows of an adopted table"):
-        client.operation_undo(done.id)
+        client.operations.undo(done.id)
 
 
 def test_a_row_that_fails_after_every_retry_is_found_by_its_attempts(
@@ -111,8 +111,8 @@ def test_a_row_that_fails_after_every_retry_is_found_by_its_attempts(
     [lease] = client.claim("reports", worker="w")
     client.nack([lease], final=True)
     for _ in range(3):
-        client.retry([lease.id])
-        [again] = client.find("queue:reports attempts:>0 state:queued")
+        client.jobs.retry([lease.id])
+        [again] = client.jobs.find("queue:reports attempts:>0 state:queued")
         assert again == lease.id
         taken = next(
             one for one in client.claim("reports", worker="w", limit=9) if one.id == lease.id
@@ -121,16 +121,16 @@ def test_a_row_that_fails_after_every_retry_is_found_by_its_attempts(
         held = client.held([taken.token])
         client.release(held)
 
-    job = client.get(lease.id)
+    job = client.jobs.get(lease.id)
     assert job is not None
     assert (job.state, job.attempt, job.total_attempts) == ("dead", 1, 4)
-    assert client.find("queue:reports attempts:>3") == [lease.id]
+    assert client.jobs.find("queue:reports attempts:>3") == [lease.id]
     [total] = table.execute(
         "select total_attempts from holdfast.jobs where id = %s", [lease.id]
     ).fetchone() or (None,)
     assert total == 4
     clock.advance(days=91)
-    client.upkeep()
+    client.upkeep.run()
     assert table.execute("select count(*) from holdfast.adopted_lives").fetchone() == (0,)
 
 
@@ -162,10 +162,10 @@ def test_rows_that_other_code_left_are_taken_back(
         "update report_jobs set status = 'started', started_at = now() where id in (20, 40)"
     )
 
-    client.upkeep()
+    client.upkeep.run()
     assert statuses(table) == {"queued": 3, "started": 2}
     clock.advance(minutes=11)
-    client.upkeep()
+    client.upkeep.run()
 
     assert statuses(table) == {"queued": 4}
     [row] = table.execute("select started_at, holdfast_error from report_jobs where id = 20")
@@ -185,7 +185,7 @@ def test_a_row_that_other_code_leaves_again_and_again_dies(
             "update report_jobs set status = 'started', started_at = holdfast.now() where id = 20"
         )
         clock.advance(minutes=11)
-        client.upkeep()
+        client.upkeep.run()
 
     assert statuses(table) == {"queued": 4, "failed": 1}
 
@@ -298,11 +298,11 @@ def test_output_that_exists_ends_the_job_instead_of_running_it_again(
     clock.advance(seconds=31)
 
     foreseen = {row["subject"]: row["verdict"] for row in adopt.reconcile(database, "report_jobs")}
-    reaped = {row.id: row.outcome for row in client.reap()}
+    reaped = {row.id: row.outcome for row in client.upkeep.reap()}
 
     assert foreseen == {str(done): "done", **{str(id): "queued" for id in open}}
     assert sorted(reaped.values()) == ["done"] + ["queued"] * 4
-    found = client.queue("reports")
+    found = client.queues.get("reports")
     assert found is not None
     assert (found.reconciled, found.queued) == (1, 4)
 
@@ -323,7 +323,7 @@ def test_a_zombie_that_writes_between_look_and_requeue_leaves_one_output(
     zombie = connect(autocommit=False)
     # it writes its output, without the guard, while the reap looks: too late to be seen
     zombie.execute("insert into reports (job_id, content) values (%s, 'zombie')", [id])
-    [reaped] = client.reap()
+    [reaped] = client.upkeep.reap()
     assert reaped.outcome == "queued"
     zombie.commit()
 
@@ -337,7 +337,7 @@ def test_a_zombie_that_writes_between_look_and_requeue_leaves_one_output(
 
     outputs = table.execute("select content from reports where job_id = %s", [id]).fetchall()
     assert outputs == [("zombie",)]
-    job = client.get(lease.id)
+    job = client.jobs.get(lease.id)
     assert job is not None
     assert job.state == "done"
     assert f"Duplicate prevented: {id}" in caplog.messages
@@ -362,10 +362,10 @@ def test_output_that_appears_while_the_reap_waits_for_nothing_is_seen(
     )
     slow.execute("insert into reports (job_id) values (%s)", [lease.payload["id"]])
 
-    assert client.reap() == []
+    assert client.upkeep.reap() == []
     slow.commit()
     clock.advance(seconds=2)
-    [reaped] = client.reap()
+    [reaped] = client.upkeep.reap()
 
     assert reaped.outcome == "done"
 
@@ -375,7 +375,7 @@ def test_who_lost_the_lease_may_not_make_the_output(
 ) -> None:
     [lease] = client.claim("reports", worker="slow")
     clock.advance(seconds=31)
-    client.reap()
+    client.upkeep.reap()
 
     with pytest.raises(LeaseLost):
         client.on(connect()).guard(lease)
@@ -420,14 +420,16 @@ def test_jobs_that_wait_for_a_row_go_with_it(
 
     connection.execute("delete from item where id < 3")
 
-    assert client.get(waiting.id) is None
-    assert [job is not None for job in (client.get(running.id), client.get(stays.id))] == [
+    assert client.jobs.get(waiting.id) is None
+    assert [
+        job is not None for job in (client.jobs.get(running.id), client.jobs.get(stays.id))
+    ] == [
         True,
         True,
     ]
     adopt.unlink(database, "item")
     connection.execute("delete from item")
-    assert client.get(stays.id) is not None
+    assert client.jobs.get(stays.id) is not None
 
 
 def test_counters_stay_right_whoever_writes(table: psycopg.Connection, client: Client) -> None:
@@ -436,11 +438,11 @@ def test_counters_stay_right_whoever_writes(table: psycopg.Connection, client: C
     table.execute(
         "insert into report_jobs (title, status) values ('a', 'queued'), ('b', 'completed')"
     )
-    found = client.queue("reports")
+    found = client.queues.get("reports")
     assert found is not None
     assert (found.queued, found.leased, found.done) == (3, 1, 72)
     table.execute("truncate report_jobs")
-    found = client.queue("reports")
+    found = client.queues.get("reports")
     assert found is not None
     assert (found.queued, found.leased, found.done) == (0, 0, 0)
 
@@ -453,7 +455,7 @@ def test_a_nack_of_several_rows_tells_each_its_error_its_delay_and_its_end(
     later = client.nack(leases[:2], message="not yet", delay=3600)
     never = client.nack(leases[2:], message="no such report", final=True)
 
-    errors = [[one.message for one in client.attempts(lease.id)] for lease in leases]
+    errors = [[one.message for one in client.jobs.attempts(lease.id)] for lease in leases]
     held = {lease.id for lease in client.claim("reports", worker="w", limit=9)}
     assert [one.outcome for one in later + never] == ["queued", "queued", "dead", "dead"]
     assert errors == [["not yet"], ["not yet"], ["no such report"], ["no such report"]]

@@ -39,11 +39,11 @@ def whole(client: Client, table: psycopg.Connection) -> None:
     [lease] = client.claim("plain", worker="w")
     assert [one.outcome for one in client.ack([lease])] == ["done"]
     client.claim("tasks", worker="w")
-    client.list("")
-    client.search("")
-    client.queues()
-    client.reap()
-    assert client.upkeep().get("failed") is None
+    client.jobs.list("")
+    client.jobs.search("")
+    client.queues.list()
+    client.upkeep.reap()
+    assert client.upkeep.run().get("failed") is None
     table.execute("select * from holdfast.jobs").fetchall()
     table.execute("select * from holdfast.recount()").fetchall()
 
@@ -51,7 +51,7 @@ def whole(client: Client, table: psycopg.Connection) -> None:
 def told(client: Client, table: psycopg.Connection) -> str:
     """What a person is told, the same wherever they look."""
     [(id,)] = table.execute("select holdfast.stamp(gen_random_uuid(), 64::smallint)")
-    said = client.explain(id)
+    said = client.jobs.explain(id)
     table.execute("select holdfast.detect(array['table_broken'])")
     [found] = table.execute(
         "select detail || ' ' || suggestion from holdfast.anomalies where code = 'table_broken'"
@@ -76,7 +76,7 @@ def test_a_table_that_is_dropped_takes_nothing_of_holdfast_with_it(
     assert [one.outcome for one in client.ack([lease])] == ["lost"]
     adopt.unadopt(database, "public.task")
     assert adopt.adopted(database) == []
-    assert client.queue("tasks") is None
+    assert client.queues.get("tasks") is None
     assert table.execute(
         "select count(*) from pg_proc where pronamespace = 'holdfast_adopted'::regnamespace"
     ).fetchone() == (0,)
@@ -172,7 +172,7 @@ def test_the_table_of_the_output_may_go_and_the_job_says_so(
 
     whole(client, table)
 
-    assert 'relation "public.made" does not exist' in client.explain(lease.id)
+    assert 'relation "public.made" does not exist' in client.jobs.explain(lease.id)
 
 
 def test_a_table_that_is_truncated_has_no_jobs_and_no_faults(
@@ -180,13 +180,13 @@ def test_a_table_that_is_truncated_has_no_jobs_and_no_faults(
 ) -> None:
     table.execute("alter table task add check (id <> 2 or status <> 'started')")
     client.claim("tasks", worker="w", limit=9)
-    queue = client.queue("tasks")
+    queue = client.queues.get("tasks")
     assert queue is not None
     assert (queue.leased, queue.dead) == (2, 1)
 
     table.execute("truncate task")
 
-    queue = client.queue("tasks")
+    queue = client.queues.get("tasks")
     assert queue is not None
     assert (queue.queued, queue.leased, queue.dead) == (0, 0, 0)
     assert table.execute("select count(*) from holdfast.adopted_fault").fetchone() == (0,)

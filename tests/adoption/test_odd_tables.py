@@ -354,19 +354,19 @@ def test_of_one_table_for_development_and_production_only_the_chosen_rows_are_jo
     connection.execute("select holdfast.rescue()")
     connection.execute("insert into task values (8, 'development'), (9, 'production')")
     connection.execute("update task set environment = 'production' where id = 3")
-    found = client.queue("jobs")
+    found = client.queues.get("jobs")
     assert found is not None
 
     assert plan.existing == {"queued": 1, "leased": 1, "dead": 1}
     assert lease.payload["id"] == 2
     assert (found.queued, found.leased, found.done, found.dead) == (3, 0, 1, 1)
-    assert len(client.list("queue:jobs", limit=99)) == 5
+    assert len(client.jobs.list("queue:jobs", limit=99)) == 5
     assert connection.execute("select count(*) from holdfast.recount()").fetchone() == (0,)
     connection.execute("update task set environment = null where id = 3")
     connection.execute("delete from task where id = 8")
     assert connection.execute(others).fetchall() == before
     connection.execute("update task set environment = 'development' where id = 9")
-    assert client.queue("jobs").queued == 1  # type: ignore[union-attr]
+    assert client.queues.get("jobs").queued == 1  # type: ignore[union-attr]
     adopt.unadopt(database, "task")
 
 
@@ -479,7 +479,7 @@ def test_a_time_that_no_client_can_read_does_not_stop_the_claim(
 
     assert len(leases) == 2
     assert {one.outcome for one in client.ack(leases)} == {"done"}
-    assert len(client.list("queue:task")) == 2
+    assert len(client.jobs.list("queue:task")) == 2
 
 
 def test_a_status_inside_the_key_is_refused(database: str, connection: psycopg.Connection) -> None:

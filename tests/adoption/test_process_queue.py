@@ -83,7 +83,7 @@ def test_the_table_of_the_process_queue_is_adopted_as_it_is_and_works(
         "select item_id, process_type, status, error_message, failed_at is not null, attempts "
         "from process_queue order by id"
     ).fetchall()
-    found = client.queue("process_queue")
+    found = client.queues.get("process_queue")
     assert found is not None
 
     assert plan.spec["states"]["done"] == []
@@ -97,8 +97,8 @@ def test_the_table_of_the_process_queue_is_adopted_as_it_is_and_works(
     ]
     assert (found.queued, found.leased, found.dead, found.done) == (2, 0, 2, 1)
     assert [one.outcome for one in client.ack([well])] == ["already"]
-    assert client.get(well.id) is None
-    assert "Rows are deleted when they are done" in client.explain(well.id)
+    assert client.jobs.get(well.id) is None
+    assert "Rows are deleted when they are done" in client.jobs.explain(well.id)
     assert connection.execute("select count(*) from holdfast.recount()").fetchone() == (0,)
 
     with pytest.raises(CannotAdopt, match="two rows with item_id, process_type, status"):
@@ -131,7 +131,7 @@ def test_success_deletes_the_row_also_when_a_worker_vanished_after_its_work(
     connection.execute("update holdfast.lease set until = now() - interval '1 hour'")
 
     reaped = connection.execute("select id, outcome from holdfast.reap()").fetchall()
-    found = client.queue("process_queue")
+    found = client.queues.get("process_queue")
     assert found is not None
 
     assert sorted(reaped) == sorted([(one.id, "done"), (two.id, "queued")])

@@ -151,11 +151,11 @@ def work(roles: Roles) -> None:
             [lease] = client.claim("orders", worker="w")
             client.on(held).guard(lease)
         client.nack([lease], message="no", final=True)
-        boss.cancel([boss.list("queue:orders state:queued")[0].id])
-        boss.retry([lease.id])
-        boss.list("queue:orders")
-        boss.upkeep()
-        boss.search("queue:orders")
+        boss.jobs.cancel([boss.jobs.list("queue:orders state:queued")[0].id])
+        boss.jobs.retry([lease.id])
+        boss.jobs.list("queue:orders")
+        boss.upkeep.run()
+        boss.jobs.search("queue:orders")
         roles.session(operator).execute("select * from holdfast.jobs").fetchall()
         roles.session(operator).execute("select * from holdfast.recount()").fetchall()
     roles.admin.execute("update holdfast.lease set until = until - interval '1 day'")
@@ -324,7 +324,7 @@ def test_a_cast_of_a_linked_tables_owner_is_not_called(roles: Roles) -> None:
         waiting = client.enqueue("price", subject="orders:1")
         roles.session(roles.owner).execute("delete from shop.orders where id = 1")
 
-        assert client.get(waiting.id) is None
+        assert client.jobs.get(waiting.id) is None
     assert ran_as(roles) == set()
 
 
@@ -373,11 +373,11 @@ def test_the_owner_of_one_table_cannot_count_for_another(roles: Roles) -> None:
              9223372036854775807, array[repeat('y', 999)], '{9223372036854775807}', null)"""
     )
     with Client(roles.address(roles.holdfast)) as client:
-        found = {queue.queue: (queue.queued, queue.dead) for queue in client.queues()}
+        found = {queue.queue: (queue.queued, queue.dead) for queue in client.queues.list()}
         assert found["orders"] == (5, 0)
-        client.upkeep()
+        client.upkeep.run()
         roles.admin.execute("select * from holdfast.recount()")
-        found = {queue.queue: (queue.queued, queue.dead) for queue in client.queues()}
+        found = {queue.queue: (queue.queued, queue.dead) for queue in client.queues.list()}
     assert found == {"orders": (5, 0), "loaves": (1, 0)}
 
 
@@ -420,8 +420,8 @@ def test_answers_of_what_was_generated_are_not_believed(roles: Roles) -> None:
         [row] = roles.admin.execute("select holdfast.stamp(gen_random_uuid(), 64::smallint)")
         answers = client.ack([(row[0], uuid4())])
         assert [answer.outcome for answer in answers] == ["unknown"]
-        assert [job.id for job in client.list("")] == [mine.id]
-        assert client.get(mine.id).state == "leased"  # type: ignore[union-attr]
+        assert [job.id for job in client.jobs.list("")] == [mine.id]
+        assert client.jobs.get(mine.id).state == "leased"  # type: ignore[union-attr]
 
 
 def test_a_superuser_adopts_where_another_role_owns_holdfast(roles: Roles) -> None:
@@ -489,10 +489,10 @@ def test_a_writer_of_the_table_needs_no_right_on_holdfast(roles: Roles) -> None:
     session.execute("update shop.orders set status = 'taken' where id = 1")
     session.execute("delete from shop.orders where id = 2")
     with Client(roles.address(roles.holdfast)) as client:
-        [found] = client.queues()
+        [found] = client.queues.list()
         assert (found.queued, found.leased) == (4, 1)
         session.execute("truncate shop.orders")
-        [found] = client.queues()
+        [found] = client.queues.list()
         assert (found.queued, found.leased) == (0, 0)
 
 
@@ -608,8 +608,8 @@ def test_a_trigger_leaves_nothing_behind_in_the_session_of_whoever_calls(
         ).fetchone()
     )
     with Client(roles.address(roles.holdfast)) as client:
-        [job] = client.list("queue:orders state:dead")
-        said = client.explain(job.id)
+        [job] = client.jobs.list("queue:orders state:dead")
+        said = client.jobs.explain(job.id)
         assert "left the session changed" in said or "read-only transaction" in said
 
 

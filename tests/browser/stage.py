@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from holdfast.client import Client
-from holdfast.model import Lease, NewJob, NewSchedule
+from holdfast.records import Lease, NewJob, NewSchedule
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/.venv/lib/python3.13/site-packages/httpx/_sync/default.py", line 101, in map
@@ -58,28 +58,28 @@ def set_stage(url: str, *, scale: int = 1) -> None:
         _lanes(client)
         _running(client)
         _waiting(client, url, scale)
-        client.queue_set("mail", limit=40, actor="ada")
+        client.queues.set("mail", limit=40, actor="ada")
         _schedules(client)
-        client.fold()
-        client.detect()
+        client.upkeep.fold()
+        client.detectors.run()
 
 
 def _queues(client: Client) -> None:
-    client.queue_set("mail", max_attempts=3, keep_done=timedelta(days=1))
-    client.queue_set(
+    client.queues.set("mail", max_attempts=3, keep_done=timedelta(days=1))
+    client.queues.set(
         "axiom",
         max_attempts=3,
         lease=timedelta(minutes=3),
         keep_done=timedelta(days=7),
         activity="all",
     )
-    client.queue_set("images", keep_done=timedelta(hours=6))
-    client.queue_set("reports", rate_limit=100, rate_period=timedelta(minutes=1))
-    client.queue_set("default", keep_done=timedelta(days=1))
+    client.queues.set("images", keep_done=timedelta(hours=6))
+    client.queues.set("reports", rate_limit=100, rate_period=timedelta(minutes=1))
+    client.queues.set("default", keep_done=timedelta(days=1))
 
 
 def _kinds_and_workers(client: Client) -> None:
-    client.declare_kinds(KINDS)
+    client.kinds.declare(KINDS)
     now = datetime.now(UTC)
     web = {"queues": ["mail", "default"], "kinds": ["send_email", "fetch_rates"], "slots": 16}
     images = {"queues": ["images"], "kinds": ["resize_image"], "slots": 8}
@@ -91,7 +91,7 @@ def _kinds_and_workers(client: Client) -> None:
         ("axiom-02c7d9f1", {**axiom, "busy": 1, "acked": 96, "failed": 13}),
     ]
     for number, (worker, facts) in enumerate(beats):
-        client.beat(
+        client.workers.beat(
             worker,
             host=worker.split("-")[0],
             pid=4100 + number,
@@ -104,7 +104,9 @@ def _kinds_and_workers(client: Client) -> None:
             lost=number % 2,
             **facts,
         )
-    client.beat("php-importer", host="10.0.4.9", version="guzzle/7.9", queues=["images"], kinds=[])
+    client.workers.beat(
+        "php-importer", host="10.0.4.9", version="guzzle/7.9", queues=["images"], kinds=[]
+    )
 
 
 def _done(client: Client) -> None:
@@ -260,7 +262,7 @@ def _waiting(client: Client, url: str, scale: int) -> None:
             for index in range(88)
         ]
     )
-    client.pause("reports", reason="warehouse is being reloaded", actor="ada")
+    client.queues.pause("reports", reason="warehouse is being reloaded", actor="ada")
     client.enqueue_many(
         [
             NewJob(
@@ -282,11 +284,11 @@ def _waiting(client: Client, url: str, scale: int) -> None:
             """
         )
     cancelled = client.enqueue("fetch_rates", {"currency": "CHF"})
-    client.cancel([cancelled.id], reason="duplicate of the nightly run", actor="ada")
+    client.jobs.cancel([cancelled.id], reason="duplicate of the nightly run", actor="ada")
 
 
 def _schedules(client: Client) -> None:
-    client.schedule_declare(
+    client.schedules.declare(
         [
             NewSchedule(
                 name="fetch_rates", kind="fetch_rates", cron="30 5 * * MON-FRI", tz="Europe/Paris"
@@ -311,8 +313,8 @@ def _schedules(client: Client) -> None:
         ],
         owner="shop",
     )
-    client.schedule_pause("sweep_uploads", reason="bucket is being moved", actor="grace")
-    client.schedule_run("fetch_rates", actor="ada")
+    client.schedules.pause("sweep_uploads", reason="bucket is being moved", actor="grace")
+    client.schedules.run("fetch_rates", actor="ada")
 
 
 def _payload(kind: str, index: int) -> dict[str, Any]:
@@ -347,5 +349,5 @@ def live_on(url: str, stop: Callable[[], bool], *, pause: float = 0.25) -> None:
             for queue, worker, most in (("mail", workers[turn % 2], 4), ("images", workers[2], 1)):
                 client.ack(client.claim(queue, worker=worker, limit=most))
             for worker in workers:
-                client.beat(worker)
+                client.workers.beat(worker)
             time.sleep(pause)

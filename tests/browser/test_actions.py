@@ -7,12 +7,12 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from holdfast.client import Client
-from holdfast.model import Finding
+from holdfast.records import Finding
 from tests.browser.conftest import Open, Serve
 
 
 def open_job(page: Page, client: Client, filter: str) -> str:
-    id = str(client.find(filter, limit=1)[0])
+    id = str(client.jobs.find(filter, limit=1)[0])
     page.goto(f"{page.url}jobs/{id}")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     return id
@@ -33,7 +33,7 @@ def test_a_dead_job_is_retried_with_a_reason(page: Page, client: Client) -> None
     dialog(page).get_by_role("button", name="Retry").click()
     told(page, "Queued again")
 
-    [job] = client.list(f"id:{id}")
+    [job] = client.jobs.list(f"id:{id}")
     assert (job.state, job.reason) == ("queued", "library updated")
     expect(page.get_by_role("heading", level=1)).to_contain_text("queued")
 
@@ -45,7 +45,7 @@ def test_a_running_job_is_cancelled(page: Page, client: Client) -> None:
     dialog(page).get_by_role("button", name="Cancel the job").click()
     told(page, "Cancelled")
 
-    assert client.list(f"id:{id}")[0].state == "cancelled"
+    assert client.jobs.list(f"id:{id}")[0].state == "cancelled"
 
 
 def test_a_payload_is_edited_and_the_job_retried(page: Page, client: Client) -> None:
@@ -55,7 +55,7 @@ def test_a_payload_is_edited_and_the_job_retried(page: Page, client: Client) -> 
     dialog(page).get_by_role("button", name="Save and retry").click()
     told(page, "Saved and queued again")
 
-    [job] = client.list(f"id:{id}")
+    [job] = client.jobs.list(f"id:{id}")
     assert (job.state, job.payload) == ("queued", {"image": "fixed.png"})
 
 
@@ -75,7 +75,7 @@ def test_a_dead_job_is_archived(page: Page, client: Client) -> None:
     dialog(page).get_by_role("button", name="Archive 1").click()
 
     expect(page.get_by_role("heading", level=1)).to_contain_text("archived")
-    assert client.list(f"id:{id}")[0].state == "archived"
+    assert client.jobs.list(f"id:{id}")[0].state == "archived"
 
 
 def test_deleting_needs_the_id_to_be_typed(page: Page, client: Client) -> None:
@@ -88,7 +88,7 @@ def test_deleting_needs_the_id_to_be_typed(page: Page, client: Client) -> None:
     go.click()
     told(page, "Deleted")
 
-    assert client.list(f"id:{id}") == []
+    assert client.jobs.list(f"id:{id}") == []
 
 
 def test_a_waiting_job_is_moved_and_its_page_follows(page: Page, client: Client) -> None:
@@ -99,7 +99,7 @@ def test_a_waiting_job_is_moved_and_its_page_follows(page: Page, client: Client)
     dialog(page).get_by_role("button", name="Move", exact=True).click()
     told(page, "Moved to sms")
 
-    assert [job.queue for job in client.list("queue:sms")] == ["sms"]
+    assert [job.queue for job in client.jobs.list("queue:sms")] == ["sms"]
     expect(page.locator("dl").get_by_role("link", name="sms", exact=True)).to_be_visible()
     assert id not in page.url
 
@@ -116,7 +116,7 @@ def test_a_job_is_enqueued_by_a_form_made_from_the_schema(page: Page, client: Cl
     drawer.get_by_role("button", name="Enqueue").click()
     told(page, "Enqueued")
 
-    [job] = client.list("priority:9", limit=1)
+    [job] = client.jobs.list("priority:9", limit=1)
     assert (job.queue, job.payload) == (
         "mail",
         {
@@ -135,7 +135,7 @@ def test_a_clone_begins_with_the_payload_of_the_first(page: Page, client: Client
     dialog(page).get_by_role("button", name="Enqueue").click()
     told(page, "Enqueued")
 
-    assert len(client.find("state:queued kind:resize_image payload.image:*heic")) == 1
+    assert len(client.jobs.find("state:queued kind:resize_image payload.image:*heic")) == 1
 
 
 def test_a_queue_is_paused_for_a_while_and_resumed(page: Page, client: Client) -> None:
@@ -145,7 +145,7 @@ def test_a_queue_is_paused_for_a_while_and_resumed(page: Page, client: Client) -
     dialog(page).get_by_label("Reason").fill("relay is down")
     dialog(page).get_by_role("button", name="Pause").click()
     told(page, "mail is paused")
-    queue = client.queue("mail")
+    queue = client.queues.get("mail")
     assert queue is not None
     assert queue.paused_until is not None
     assert (queue.paused_by, queue.paused_reason) == ("local", "relay is down")
@@ -153,7 +153,7 @@ def test_a_queue_is_paused_for_a_while_and_resumed(page: Page, client: Client) -
     page.get_by_role("button", name="Resume mail").click()
     dialog(page).get_by_role("button", name="Resume").click()
     told(page, "mail runs again")
-    queue = client.queue("mail")
+    queue = client.queues.get("mail")
     assert queue is not None
     assert queue.paused_at is None
 
@@ -166,7 +166,7 @@ def test_settings_of_a_queue_are_reviewed_before_they_are_saved(page: Page, clie
     dialog(page).get_by_role("button", name="Save").click()
     told(page, "Saved")
 
-    queue = client.queue("mail")
+    queue = client.queues.get("mail")
     assert queue is not None
     assert queue.limit == 12
 
@@ -179,7 +179,7 @@ def test_draining_needs_the_name_and_cancels_what_waits(page: Page, client: Clie
     dialog(page).get_by_role("button", name="Cancel all that waits").click()
 
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("88/88")
-    assert client.find("queue:reports state:queued") == []
+    assert client.jobs.find("queue:reports state:queued") == []
 
 
 @pytest.mark.proves("S2.24")
@@ -190,7 +190,7 @@ def test_ten_are_retried_first_and_then_all(page: Page, client: Client) -> None:
     expect(dialog(page)).to_contain_text("Jobs that come later are left alone")
     dialog(page).get_by_role("button", name="Retry 10").click()
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("10/10 retried")
-    assert len(client.find("state:queued tenant:acme")) == 10
+    assert len(client.jobs.find("state:queued tenant:acme")) == 10
     expect(group).to_contain_text("110")
 
     group.get_by_role("button", name="Retry all").click()
@@ -198,7 +198,7 @@ def test_ten_are_retried_first_and_then_all(page: Page, client: Client) -> None:
     dialog(page).get_by_role("button", name="Retry 110").click()
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("110/110 retried")
 
-    assert len(client.find("state:queued tenant:acme")) == 120
+    assert len(client.jobs.find("state:queued tenant:acme")) == 120
     page.goto(page.url.replace("dead", "activity"))
     expect(page.get_by_role("main")).to_contain_text("changed 110")
 
@@ -214,7 +214,7 @@ def test_a_running_operation_can_be_stopped(page: Page, client: Client) -> None:
     told(page, "Stopped")
 
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("cancelled")
-    assert client.find("state:dead tenant:acme")
+    assert client.jobs.find("state:dead tenant:acme")
 
 
 def test_what_an_operation_did_is_undone_from_the_tray_and_from_the_record(
@@ -241,7 +241,7 @@ def test_what_an_operation_did_is_undone_from_the_tray_and_from_the_record(
         told(page, "Undo: started")
         expect(tray).to_contain_text(f"{many}/{many} as before")
         expect(tray.get_by_role("button", name="Undo")).to_have_count(0)
-        assert len(client.find("state:dead tenant:acme")) == 120
+        assert len(client.jobs.find("state:dead tenant:acme")) == 120
 
     expect(page.locator("[data-row]").get_by_role("button", name="Undo")).to_have_count(0)
     expect(page.locator(".events")).to_contain_text("undone")
@@ -258,7 +258,7 @@ def test_a_group_is_deleted_only_after_its_number_is_typed(page: Page, client: C
     go.click()
 
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("17/17 deleted")
-    assert client.find("kind:resize_image state:dead") == []
+    assert client.jobs.find("kind:resize_image state:dead") == []
 
 
 def test_chosen_jobs_are_cancelled_together(page: Page, client: Client) -> None:
@@ -271,7 +271,7 @@ def test_chosen_jobs_are_cancelled_together(page: Page, client: Client) -> None:
     dialog(page).get_by_role("button", name="Cancel 3").click()
 
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("3/3 cancelled")
-    assert len(client.find("kind:send_sms state:cancelled")) == 3
+    assert len(client.jobs.find("kind:send_sms state:cancelled")) == 3
 
 
 def test_a_schedule_is_run_paused_resumed_edited_and_deleted(page: Page, client: Client) -> None:
@@ -286,7 +286,7 @@ def test_a_schedule_is_run_paused_resumed_edited_and_deleted(page: Page, client:
     dialog(page).get_by_label("Rule").fill("0 6 * * *")
     dialog(page).get_by_role("button", name="Save").click()
     told(page, "Saved")
-    schedule = client.schedule("price_runs")
+    schedule = client.schedules.get("price_runs")
     assert schedule is not None
     assert (schedule.cron, schedule.state, schedule.updated_by) == ("0 6 * * *", "active", "local")
 
@@ -300,7 +300,7 @@ def test_a_schedule_is_run_paused_resumed_edited_and_deleted(page: Page, client:
     dialog(page).get_by_label("Type").fill("price_runs")
     dialog(page).get_by_role("button", name="Delete for good").click()
     told(page, "Deleted")
-    assert client.schedule("price_runs") is None
+    assert client.schedules.get("price_runs") is None
 
 
 def test_a_schedule_is_made(page: Page, client: Client) -> None:
@@ -312,7 +312,7 @@ def test_a_schedule_is_made(page: Page, client: Client) -> None:
     dialog(page).get_by_role("button", name="Create").click()
 
     expect(page.locator('[data-row="cleanup"]')).to_be_visible()
-    schedule = client.schedule("cleanup")
+    schedule = client.schedules.get("cleanup")
     assert schedule is not None
     assert schedule.every is not None
     assert schedule.every.total_seconds() == 1800
@@ -324,7 +324,7 @@ def test_a_worker_is_told_to_stop(page: Page, client: Client) -> None:
     dialog(page).get_by_role("button", name="Stop after current jobs").click()
     told(page, "It was told to stop")
 
-    assert client.beat("img1-90aa12cd") is True
+    assert client.workers.beat("img1-90aa12cd") is True
 
 
 def test_a_lane_whose_holder_lives_is_not_released(page: Page) -> None:
@@ -364,7 +364,7 @@ def test_what_is_copied_as_curl_does_the_same(page: Page, client: Client) -> Non
 
     subprocess.run(["sh", "-c", f"{command} --silent --fail"], check=True, capture_output=True)
 
-    assert client.list(f"id:{id}")[0].reason == "it's fixed"
+    assert client.jobs.list(f"id:{id}")[0].reason == "it's fixed"
 
 
 def test_a_server_that_is_read_only_says_why_nothing_can_be_done(
@@ -383,7 +383,7 @@ def test_signing_in_opens_what_the_role_allows(
     shop: str, client: Client, serve: Serve, open_page: Open, role: str
 ) -> None:
     scopes = {"viewer": ["read"], "operator": ["read", "produce", "operate"]}[role]
-    secret = client.token_create("grace", scopes).secret
+    secret = client.tokens.create("grace", scopes).secret
     page = open_page(f"{serve(shop, ways=('token',))}/queues")
     page.get_by_role("textbox", name="Token").fill(secret)
     page.get_by_role("button", name="Sign in").click()
@@ -409,12 +409,12 @@ def test_jobs_are_saved_as_a_file_and_read_again(page: Page, client: Client) -> 
     dialog(page).get_by_role("button", name="Enqueue 17").click()
     told(page, "17 jobs enqueued, 0 left out")
 
-    assert len(client.find("queue:again state:queued")) == 17
+    assert len(client.jobs.find("queue:again state:queued")) == 17
 
 
 def test_an_anomaly_is_acked_and_muted(page: Page, client: Client) -> None:
     finding = Finding("Refunds pile up", queue="mail", severity="critical", evidence={"open": 412})
-    [raised] = client.report("refunds", [finding])
+    [raised] = client.detectors.report("refunds", [finding])
     page.goto(f"{page.url}anomalies")
     card = page.get_by_role("article").filter(has_text="Refunds pile up")
     card.get_by_text("Evidence").click()
@@ -427,6 +427,6 @@ def test_an_anomaly_is_acked_and_muted(page: Page, client: Client) -> None:
     dialog(page).get_by_role("button", name="Mute").click()
     expect(card.get_by_role("button", name="Unmute")).to_be_visible()
 
-    found = client.anomaly(str(raised.id))
+    found = client.anomalies.get(str(raised.id))
     assert found is not None
     assert (found.note, found.muted) == ("on it", True)

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.client import Client
-from holdfast.model import Finding, NewSchedule
+from holdfast.records import Finding, NewSchedule
 from holdfast.server import dashboard
 from tests.browser import chromium
 from tests.browser.conftest import Open, Serve
@@ -95,7 +95,7 @@ def test_no_window_has_a_fault_that_axe_finds(
     if theme == "dark":
         page.keyboard.press("t")
     home = page.url
-    job = client.find("state:dead error:Timeout*", limit=1)[0]
+    job = client.jobs.find("state:dead error:Timeout*", limit=1)[0]
     page.goto(f"{home}jobs/{job}")
     expect(page.get_by_label("Traceback", exact=True)).to_be_visible()
     assert faults(page, axe, RULES) == []
@@ -143,16 +143,16 @@ def test_whatever_is_in_the_data_is_shown_as_text(
             client.nack([lease], error_kind=evil, message=evil, traceback=evil)
             client.enqueue(evil, {evil: evil}, queue=queue, lane=f"{evil}{number}", key=evil)
             client.claim(queue, worker=evil)
-            client.pause(queue, reason=evil, actor=evil)
-            client.beat(evil, host=evil, version=evil, queues=[queue], kinds=[evil])
-            client.schedule_declare([NewSchedule(name=queue, kind=evil, cron="0 0 * * *")])
+            client.queues.pause(queue, reason=evil, actor=evil)
+            client.workers.beat(evil, host=evil, version=evil, queues=[queue], kinds=[evil])
+            client.schedules.declare([NewSchedule(name=queue, kind=evil, cron="0 0 * * *")])
             finding = Finding(
                 evil, subject=str(number), detail=evil, suggestion=evil, evidence={evil: evil}
             )
-            client.report(f"evil{number}", [finding])
+            client.detectors.report(f"evil{number}", [finding])
     page = open_page(serve(database, name=CORPUS[0]))
     with Client(database) as client:
-        jobs = [str(id) for id in client.find("state:dead")]
+        jobs = [str(id) for id in client.jobs.find("state:dead")]
     assert str(job.id) in jobs
 
     for path in [*PAGES, *(f"jobs/{id}" for id in jobs)]:

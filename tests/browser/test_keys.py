@@ -58,7 +58,7 @@ def test_keys_act_on_the_job_under_the_cursor_and_ask_first(page: Page, client: 
     expect(dialog).to_contain_text("Retry resize_image")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
-    assert len(client.find("state:dead kind:resize_image")) == 17
+    assert len(client.jobs.find("state:dead kind:resize_image")) == 17
 
     page.keyboard.press("r")
     page.keyboard.press("Enter")

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.client import Client
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 from tests.browser.conftest import Open
 
 
@@ -61,7 +61,7 @@ def test_an_empty_page_says_what_to_type(empty: str, open_page: Open) -> None:
 
 
 def test_a_dead_job_tells_its_life_and_its_tracebacks(page: Page, client: Client) -> None:
-    [job] = client.list("state:dead error:Timeout*", limit=1)
+    [job] = client.jobs.list("state:dead error:Timeout*", limit=1)
     page.goto(f"{page.url}jobs/{job.id}")
 
     life = page.get_by_role("list", name="Life of the job")
@@ -151,7 +151,7 @@ def test_older_jobs_come_page_by_page_and_none_twice(page: Page, client: Client)
         older.click()
         expect(page.locator(f'[data-row="{first}"]')).to_have_count(0)
 
-    assert len(seen) == len(set(seen)) == sum(queue.dead for queue in client.queues())
+    assert len(seen) == len(set(seen)) == sum(queue.dead for queue in client.queues.list())
 
 
 def test_what_is_shown_can_be_saved(viewing: str, open_page: Open) -> None:
@@ -205,18 +205,18 @@ def test_it_works_below_a_path_of_another_application(shop: str, open_page: Open
 def test_the_dead_page_can_show_the_newest_failure_first(page: Page, client: Client) -> None:
     page.goto(page.url + "dead")
     page.get_by_role("button", name="Newest failure first").click()
-    newest = sorted(client.dead_groups(), key=lambda one: one.last_at, reverse=True)
+    newest = sorted(client.dead.groups(), key=lambda one: one.last_at, reverse=True)
 
     expect(page.locator("main [data-row]").first).to_have_attribute(
         "data-row", newest[0].fingerprint
     )
     page.locator("main .group-open").first.click()
-    [last, *_] = client.died(f"group:{newest[0].fingerprint} kind:{newest[0].kind}", limit=1)
+    [last, *_] = client.dead.list(f"group:{newest[0].fingerprint} kind:{newest[0].kind}", limit=1)
     expect(page.locator("main .members li").first).to_contain_text(str(last.id)[-6:])
 
 
 def test_a_queues_page_shows_what_runs_next(page: Page, client: Client) -> None:
-    client.queue_set("fresh")
+    client.queues.set("fresh")
     low = client.enqueue("greet", queue="fresh")
     high = client.enqueue("greet", queue="fresh", priority=9)
     page.goto(page.url + "queues/fresh")

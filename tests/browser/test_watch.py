@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.client import Client
-from holdfast.model import Finding
+from holdfast.records import Finding
 from tests.browser.conftest import Open, Serve
 
 ATTENTION = "What needs attention"
@@ -16,7 +16,7 @@ ATTENTION = "What needs attention"
 @pytest.fixture
 def page(shop: str, client: Client, serve: Serve, open_page: Open) -> Page:
     """The shop's overview, all there is to find found; the server does not look meanwhile."""
-    client.detect()
+    client.detectors.run()
     return open_page(serve(shop, name="prod", upkeep=False))
 
 
@@ -25,10 +25,10 @@ def finding(number: int, severity: str) -> Finding:
 
 
 def test_overview_tells_the_worst_first_and_how_many_more(page: Page, client: Client) -> None:
-    client.report("mild", [finding(number, "warning") for number in range(3)])
-    client.report("grave", [finding(number, "critical") for number in range(3, 6)])
-    client.report("known", [finding(7, "info")])
-    told = client.anomalies()
+    client.detectors.report("mild", [finding(number, "warning") for number in range(3)])
+    client.detectors.report("grave", [finding(number, "critical") for number in range(3, 6)])
+    client.detectors.report("known", [finding(7, "info")])
+    told = client.anomalies.list()
     pressing = [one for one in told if one.severity != "info"]
 
     lines = page.get_by_role("list", name=ATTENTION).get_by_role("listitem")
@@ -46,34 +46,34 @@ def test_overview_tells_the_worst_first_and_how_many_more(page: Page, client: Cl
 
 
 def test_what_the_detectors_do_not_say_is_not_said(page: Page, client: Client) -> None:
-    client.pause("images", actor="ada")
+    client.queues.pause("images", actor="ada")
     client.enqueue("resize_image", queue="images")
     client.enqueue("nobody_knows", queue="images")
     page.goto(f"{page.url}anomalies")
 
     titles = page.get_by_role("article").get_by_role("heading")
     expect(titles.filter(has_text="No worker for send_sms")).to_be_visible()
-    expect(titles).to_have_count(len(client.anomalies()))
+    expect(titles).to_have_count(len(client.anomalies.list()))
     expect(titles.filter(has_text="images is paused")).to_have_count(0)
 
     # The same queue, once its detector judges it.
-    client.detector_set("paused_long", queue="images", seconds=0)
-    client.detect(["paused_long"])
+    client.detectors.set("paused_long", queue="images", seconds=0)
+    client.detectors.run(["paused_long"])
 
     expect(titles.filter(has_text="images is paused")).to_be_visible()
 
 
 def test_what_is_acked_or_muted_no_longer_presses(page: Page, client: Client) -> None:
     badge = page.get_by_role("navigation", name="Pages").get_by_label("to look at")
-    pressing = [one for one in client.anomalies() if one.severity != "info"]
+    pressing = [one for one in client.anomalies.list() if one.severity != "info"]
     assert len(pressing) > 1
     expect(badge).to_have_attribute("aria-label", f"{len(pressing)} anomalies to look at")
     expect(badge).to_have_text(str(len(pressing)))
 
-    client.anomaly_ack(pressing[0].id, actor="ada")
+    client.anomalies.ack(pressing[0].id, actor="ada")
     expect(badge).to_have_text(str(len(pressing) - 1))
     for one in pressing[1:]:
-        client.anomaly_mute(one.code, actor="ada")
+        client.anomalies.mute(one.code, actor="ada")
 
     expect(badge).to_have_count(0)
     expect(page.get_by_role("list", name=ATTENTION)).to_have_count(0)
@@ -83,8 +83,8 @@ def test_what_is_acked_or_muted_no_longer_presses(page: Page, client: Client) ->
 
 def test_that_nobody_looks_is_said(shop: str, serve: Serve, open_page: Open) -> None:
     with Client(shop) as client:
-        for code in {one.code for one in client.anomalies()}:
-            client.anomaly_mute(code)
+        for code in {one.code for one in client.anomalies.list()}:
+            client.anomalies.mute(code)
     with psycopg.connect(shop, autocommit=True) as connection:
         connection.execute("update holdfast.detector_run set run_at = run_at - interval '1 h'")
     page = open_page(serve(shop, read_only=True))
@@ -149,7 +149,7 @@ def test_every_field_of_activity_counts(
 
 
 def test_the_history_of_a_job_is_found_by_its_id(page: Page, client: Client) -> None:
-    [id] = client.find("state:cancelled kind:fetch_rates")
+    [id] = client.jobs.find("state:cancelled kind:fetch_rates")
     page.goto(f"{page.url}activity")
     page.get_by_label("Job id", exact=True).fill(str(id))
     page.keyboard.press("Enter")
@@ -167,7 +167,7 @@ def test_what_is_typed_stays_while_news_come(page: Page, client: Client) -> None
     expect(page.locator(".events li").first).to_be_visible()
     page.get_by_label("Kind", exact=True).press_sequentially("send_")
 
-    client.pause("images", actor="hopper")
+    client.queues.pause("images", actor="hopper")
 
     expect(page.locator(".events")).to_contain_text("hopper")
     expect(page.get_by_label("Kind", exact=True)).to_have_value("send_")
@@ -188,7 +188,7 @@ def test_the_system_is_shown_and_the_doctor_comes_when_called(page: Page, client
     assert "system" in asked
     assert "doctor" not in asked
 
-    client.upkeep()  # the server does none here, and the shop may be minutes old
+    client.upkeep.run()  # the server does none here, and the shop may be minutes old
     page.get_by_role("button", name="Run doctor").click()
     found = page.get_by_role("list", name="What the doctor found")
     kinds = found.locator("[data-row=kinds]")
@@ -204,8 +204,8 @@ def test_the_system_is_shown_and_the_doctor_comes_when_called(page: Page, client
 def test_who_may_not_see_the_system_is_shown_none(
     shop: str, serve: Serve, open_page: Open, client: Client
 ) -> None:
-    reader = client.token_create("reader", scopes=["read"])
-    one_queue = client.token_create("one", scopes=["read"], queues=["mail"])
+    reader = client.tokens.create("reader", scopes=["read"])
+    one_queue = client.tokens.create("one", scopes=["read"], queues=["mail"])
     address = serve(shop, ways=("token",))
     for token, seen in ((reader, True), (one_queue, False)):
         page = open_page(f"{address}/settings")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast import Client
 from holdfast.errors import Unavailable, UnknownOutcome
-from holdfast.model import NewJob, new_id
+from holdfast.records import NewJob, new_id
 
 
 class Producer:
@@ -39,7 +39,7 @@ class Producer:
         with Client(self._url, application_name="chaos", timeout=5) as client:
             while not self._done.wait(0.1):
                 try:
-                    waiting = [x.jobs for x in client.depth() if x.state == "queued"]
+                    waiting = [x.jobs for x in client.queues.depth() if x.state == "queued"]
                     if sum(waiting) > self._backlog:
                         continue
                 except Unavailable:

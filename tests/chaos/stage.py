@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import Client
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 from tests.chaos.fleet import APP, Fleet, Worker
 from tests.chaos.proxy import Proxy
 from tests.chaos.server import WORKER, Server
@@ -36,7 +36,7 @@ class Stage:
         self.facts: dict[str, object] = {}
         # Done jobs are kept, so that each accepted ack can be counted.
         for queue in ("default", "lanes"):
-            self.client.queue_set(queue, keep_done=86400)
+            self.client.queues.set(queue, keep_done=86400)
 
     def __enter__(self) -> Self:
         self.fleet.__enter__()

@@ -15,9 +15,9 @@ def test_a_crash_just_after_a_claim_does_not_forget_who_was_let_in(
     stage: Stage, bound_by: str
 ) -> None:
     if bound_by == "limit":
-        stage.client.queue_set("lanes", limit=1)
+        stage.client.queues.set("lanes", limit=1)
     elif bound_by == "rate":
-        stage.client.queue_set("lanes", rate_limit=1, rate_period=3600)
+        stage.client.queues.set("lanes", rate_limit=1, rate_period=3600)
     stage.enqueue("step", 2, queue="lanes", lane="one" if bound_by == "lane" else None)
     with Client(stage.url, application_name="chaos") as client:
         # On the client's own connections: such a claim need not wait for the disk.

@@ -87,7 +87,7 @@ def test_fifty_workers_on_one_lane_act_one_at_a_time_and_in_order(
 ) -> None:
     seconds = scale(8, 30)
     # An attempt that fails is repeated before the lane goes on.
-    stage.client.queue_set("lanes", lane_on_failure="retry")
+    stage.client.queues.set("lanes", lane_on_failure="retry")
     stage.enqueue(
         "step", scale(3000, 12_000), queue="lanes", lane="one", lease=LEASE, max_attempts=1000
     )
@@ -124,7 +124,7 @@ def test_worker_processes_on_one_lane_that_are_killed_keep_its_order(
     stage: Stage, scale: Scale
 ) -> None:
     jobs = scale(60, 400)
-    stage.client.queue_set("lanes", lane_on_failure="retry")
+    stage.client.queues.set("lanes", lane_on_failure="retry")
     stage.enqueue(
         "step", jobs, queue="lanes", lane="one", lease=LEASE, max_attempts=1000, seconds=0.02
     )

@@ -119,7 +119,7 @@ def test_jobs_in_flight_go_on_through_an_outage_longer_than_their_lease_and_run_
     stage.enqueue("nap", 16, lease=3.0, seconds=7.0)
     stage.until(stage.began(16))
     # A crash forgets claims that are not on disk yet; whoever commits waits for what came before.
-    stage.client.queue_set("default", keep_done=86400)
+    stage.client.queues.set("default", keep_done=86400)
 
     stage.server.stop("immediate")
     time.sleep(4)

@@ -9,7 +9,7 @@ from tests.chaos.stage import Stage
 
 def test_retries_do_not_come_back_all_at_once(stage: Stage, scale: Scale) -> None:
     jobs, down = scale(200, 5000), scale(4, 60)
-    stage.client.queue_set("default", backoff=1, backoff_cap=scale(4, 10))
+    stage.client.queues.set("default", backoff=1, backoff_cap=scale(4, 10))
     for _ in range(scale(1, 2)):
         stage.start(50)
     stage.enqueue("depend", jobs, seconds=0.01)

@@ -58,7 +58,7 @@ def test_an_ack_that_arrives_when_another_has_the_job_is_refused(stage: Stage, k
         heir = stage.start(1)
 
         def taken_over() -> bool:
-            stage.client.reap()
+            stage.client.upkeep.reap()
             return bool(stage.runs_of(heir))
 
         stage.until(taken_over, 15, "nobody took over")

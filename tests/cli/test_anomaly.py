@@ -29,7 +29,7 @@ def died(client: Client) -> str:
     """The id of an anomaly: a job died."""
     client.enqueue("send", queue="mail", max_attempts=1)
     client.nack(client.claim("mail", worker="w"), error_kind="Timeout", message="30 s")
-    [change] = client.detect(["job_died"])
+    [change] = client.detectors.run(["job_died"])
     assert change.id
     return change.id
 
@@ -63,7 +63,7 @@ def test_ack_mute_and_unmute(holdfast: Run, client: Client, died: str) -> None:
     unmuted = holdfast("anomaly", "unmute", "job_died", "--queue", "mail")
     again = holdfast("anomaly", "unmute", "job_died", "--queue", "mail")
 
-    found = client.anomaly(died)
+    found = client.anomalies.get(died)
     assert found is not None
     assert acked.out == f"{died} acked by {found.acked_by}\n"
     assert found.note == "on it"
@@ -126,7 +126,7 @@ def test_a_secret_of_ones_own_is_not_printed(holdfast: Run, client: Client) -> N
     ended = holdfast("webhook", "set", "ops", "http://a/", "--secret", "x" * 20, "--json")
 
     assert "secret" not in ended.json
-    assert client.webhook_target("ops") == ("http://a/", "x" * 20)
+    assert client.webhooks.target("ops") == ("http://a/", "x" * 20)
 
 
 @pytest.mark.parametrize("way", ["file", "stdin", "variable"])
@@ -149,7 +149,7 @@ def test_a_secret_need_not_stand_on_the_command_line(
     )
 
     assert (ended.code, secret in ended.out + ended.err) == (0, False)
-    assert client.webhook_target("ops") == ("http://a/", secret)
+    assert client.webhooks.target("ops") == ("http://a/", secret)
 
 
 def test_a_file_of_a_secret_that_is_not_there_is_named(holdfast: Run, client: Client) -> None:
@@ -157,7 +157,7 @@ def test_a_file_of_a_secret_that_is_not_there_is_named(holdfast: Run, client: Cl
 
     assert ended.code == 2
     assert "@/nosuch/secret: No such file" in ended.err
-    assert client.webhooks() == []
+    assert client.webhooks.list() == []
 
 
 def test_a_lane_is_explained(holdfast: Run, client: Client) -> None:
@@ -177,12 +177,12 @@ def test_a_lane_is_explained(holdfast: Run, client: Client) -> None:
 
 def test_a_queue_is_explained_and_forecast(holdfast: Run, client: Client, clock: Clock) -> None:
     client.enqueue_many(_jobs(120))
-    client.upkeep()
-    client.detect()
+    client.upkeep.run()
+    client.detectors.run()
     clock.advance(seconds=10)
     client.ack(client.claim(worker="w1", limit=20))
     client.claim(worker="w1", limit=2)
-    client.detect()
+    client.detectors.run()
 
     told = holdfast("queue", "forecast", "default", "--target", "10m")
     document = holdfast("queue", "forecast", "--json").json
@@ -205,11 +205,11 @@ def test_a_queue_that_also_fills_takes_longer_to_be_drained(
     holdfast: Run, client: Client, clock: Clock
 ) -> None:
     client.enqueue_many(_jobs(180))
-    client.detect()
+    client.detectors.run()
     clock.advance(seconds=20)
     client.ack(client.claim(worker="w1", limit=60))
     client.enqueue_many(_jobs(20))
-    client.detect()
+    client.detectors.run()
 
     now = client.now()
     [told] = holdfast("queue", "forecast", "--json").json
@@ -224,11 +224,11 @@ def test_a_queue_that_also_fills_takes_longer_to_be_drained(
 
 def test_a_queue_that_fills_is_never_drained(holdfast: Run, client: Client, clock: Clock) -> None:
     client.enqueue("a")
-    client.detect()
+    client.detectors.run()
     clock.advance(seconds=20)
     client.enqueue_many(_jobs(40))
-    client.upkeep()
-    client.detect()
+    client.upkeep.run()
+    client.detectors.run()
 
     told = holdfast("queue", "forecast", "default").out
 
@@ -240,7 +240,7 @@ def test_a_queue_that_fills_is_never_drained(holdfast: Run, client: Client, cloc
 
 
 def test_the_doctor_finds_a_healthy_database_healthy(holdfast: Run, client: Client) -> None:
-    client.upkeep()
+    client.upkeep.run()
     ended = holdfast("doctor")
     document = holdfast("doctor", "--json")
 
@@ -261,7 +261,7 @@ def test_the_doctor_finds_what_is_wrong_and_fails(
     holdfast: Run, client: Client, clock: Clock, connect: Connect
 ) -> None:
     client.enqueue("send_sms")
-    client.upkeep()
+    client.upkeep.run()
     clock.advance(minutes=2)
     connect().execute("alter table holdfast.job set (autovacuum_enabled = off)")
     ended = holdfast("doctor")
@@ -287,7 +287,7 @@ def test_the_doctor_without_a_schema_and_without_a_database(run: Run, empty_data
 
 
 def test_top_is_one_frame_when_piped(holdfast: Run, client: Client, died: str) -> None:
-    client.beat("web1", host="web1", queues=["mail"], kinds=["send"], slots=8, busy=3)
+    client.workers.beat("web1", host="web1", queues=["mail"], kinds=["send"], slots=8, busy=3)
     client.enqueue("send", queue="mail")
     frame = holdfast("top").out
     document = holdfast("top", "--json").json
@@ -332,7 +332,7 @@ def _jobs(count: int) -> Any:
 def test_the_forecast_has_a_target(client: Client) -> None:
     client.enqueue("a")
 
-    [found] = client.forecast("default", target=timedelta(minutes=1))
+    [found] = client.queues.forecast("default", target=timedelta(minutes=1))
 
     assert found.sentence.startswith("Nothing is known of queue default yet")
     assert json.dumps(found.slots_needed) == "null"
@@ -356,5 +356,5 @@ def test_a_secret_comes_from_a_file_from_standard_input_or_from_the_environment(
     by_environment = holdfast("webhook", "set", "b", "http://b/", "--json")
 
     assert (by_file.code, by_environment.code) == (0, 0)
-    assert client.webhook_target("a") == ("http://a/", "s" * 20)
-    assert client.webhook_target("b") == ("http://b/", "e" * 20)
+    assert client.webhooks.target("a") == ("http://a/", "s" * 20)
+    assert client.webhooks.target("b") == ("http://b/", "e" * 20)

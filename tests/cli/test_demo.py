@@ -61,4 +61,4 @@ def test_ctrl_c_ends_it_cleanly_with_a_summary(database: str, client: Client) ->
     assert "queue  state" in shown
     assert "stopped after" in said
     assert "Traceback" not in said
-    assert client.find("state:leased") == []
+    assert client.jobs.find("state:leased") == []

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import embedded
 from holdfast.client import Client
+from holdfast.client.sync.queues import Queues
 from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
@@ -94,10 +95,10 @@ def test_a_traceback_is_shown_only_on_request(
 def test_an_error_nobody_foresaw_is_one_message_too(
     holdfast: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def explode(client: Client) -> None:
+    def explode(queues: Queues) -> None:
         raise ValueError("the sky\nfell")
 
-    monkeypatch.setattr(Client, "queues", explode)
+    monkeypatch.setattr(Queues, "list", explode)
 
     answer = holdfast("queue", "list")
 
@@ -147,7 +148,7 @@ def test_an_interrupted_command_leaves_no_traceback(
 def test_colour_is_for_terminals_that_want_it(
     client: Client, database: str, terminal: Callable[..., tuple[int, str]], program: Run
 ) -> None:
-    client.cancel([client.enqueue("greet").id])
+    client.jobs.cancel([client.enqueue("greet").id])
     command = ("job", "list", "--url", database)
 
     assert "\x1b[33mcancelled\x1b[0m" in terminal(*command)[1]

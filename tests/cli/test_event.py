@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.client import Client
-from holdfast.model import Nack
+from holdfast.records import Nack
 from tests.cli.conftest import PROGRAM, Run
 
 
@@ -18,8 +18,8 @@ def fail(client: Client, message: str = "no route") -> Any:
 @pytest.mark.proves("S4.10")
 def test_tail_shows_who_did_what_and_why_the_newest_last(holdfast: Run, client: Client) -> None:
     id = fail(client)
-    client.retry([id], reason="route is back", actor="eve")
-    client.pause("mail", reason="deploy", actor="eve")
+    client.jobs.retry([id], reason="route is back", actor="eve")
+    client.queues.pause("mail", reason="deploy", actor="eve")
 
     lines = holdfast("event", "tail").out.splitlines()
 
@@ -33,7 +33,7 @@ def test_tail_shows_who_did_what_and_why_the_newest_last(holdfast: Run, client: 
 
 def test_tail_can_be_narrowed(holdfast: Run, client: Client) -> None:
     first, second = fail(client), fail(client)
-    client.retry([first], actor="eve")
+    client.jobs.retry([first], actor="eve")
 
     assert len(holdfast("event", "tail", "--event", "nacked").out.splitlines()) == 2
     assert len(holdfast("event", "tail", "--job", second).out.splitlines()) == 1
@@ -57,7 +57,7 @@ def test_tail_follows_what_happens_next(database: str, client: Client) -> None:
 
 @pytest.mark.proves("S4.10")
 def test_export_prints_every_event_once_the_oldest_first(holdfast: Run, client: Client) -> None:
-    client.queue_set("mail", activity="all")
+    client.queues.set("mail", activity="all")
     for n in range(1100):
         client.enqueue("send", {"n": n}, queue="mail")
 
@@ -75,7 +75,7 @@ def test_job_show_has_the_history_and_the_log_of_the_last_attempt(
     client.enqueue("send", queue="mail", max_attempts=1)
     [lease] = client.claim("mail", worker="w1")
     client.settle([Nack(lease, "Timeout", "no route", log="12:00 INFO shop: asked for a route")])
-    client.retry([lease.id], actor="eve", reason="route is back")
+    client.jobs.retry([lease.id], actor="eve", reason="route is back")
 
     shown = holdfast("job", "show", lease.id).out
     document = holdfast("job", "show", lease.id, "--json").json
@@ -97,7 +97,7 @@ def test_strikes_are_added_listed_and_lifted(holdfast: Run, client: Client) -> N
     listed = holdfast("strike", "list").out
     assert "down" in listed
     assert listed.splitlines()[1].split()[:2] == ["1", "hold"]
-    assert "Held back by strike 1" in holdfast("job", "explain", client.find("")[0]).out
+    assert "Held back by strike 1" in holdfast("job", "explain", client.jobs.find("")[0]).out
 
     assert holdfast("strike", "lift", 1).out == "strike 1 is over\n"
     assert len(client.claim("mail", worker="w")) == 1

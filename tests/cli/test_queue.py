@@ -3,14 +3,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.client import Client
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 from tests.cli.conftest import Run
 from tests.conftest import Clock
 
 
 def test_list_shows_what_waits_runs_and_died(holdfast: Run, client: Client) -> None:
-    client.queue_set("mail", limit=4)
-    client.pause("report")
+    client.queues.set("mail", limit=4)
+    client.queues.pause("report")
     for _ in range(3):
         client.enqueue("send", queue="mail")
     client.claim("mail", worker="w")
@@ -39,9 +39,9 @@ def test_list_shows_what_waits_runs_and_died(holdfast: Run, client: Client) -> N
 
 
 def test_show_names_settings_and_depth_by_kind(holdfast: Run, client: Client) -> None:
-    client.queue_set("mail", keep_done=timedelta(days=7))
+    client.queues.set("mail", keep_done=timedelta(days=7))
     client.enqueue("send", queue="mail")
-    client.pause("mail", reason="provider is down", actor="ada")
+    client.queues.pause("mail", reason="provider is down", actor="ada")
 
     text = holdfast("queue", "show", "mail").out
     document = holdfast("queue", "show", "mail", "--json").json
@@ -62,7 +62,7 @@ def test_list_and_show_tell_the_share_of_attempts_that_ended_well(
     first, *others = client.claim("mail", worker="w", limit=3)
     client.ack(others)
     client.nack([first], delay=600)
-    client.upkeep()
+    client.upkeep.run()
 
     listed = holdfast("queue", "list").out.splitlines()[1].split()
     shown = holdfast("queue", "show", "mail").out
@@ -90,7 +90,7 @@ def test_a_queue_is_told_to_archive_by_itself(holdfast: Run, client: Client) -> 
     assert refused.code != 0
     assert "archive_done needs keep_done" in refused.err
     holdfast("queue", "set", "mail", "archive_dead=none")
-    assert client.queue("mail").archive_dead is None
+    assert client.queues.get("mail").archive_dead is None
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "resume"])
@@ -103,7 +103,7 @@ def test_an_unknown_queue_is_answered_with_the_nearest(
 
     assert answer.code == 1
     assert "no queue is named 'mial' (did you mean `mail`?)" in answer.err
-    assert [found.queue for found in client.queues()] == ["mail"]
+    assert [found.queue for found in client.queues.list()] == ["mail"]
 
 
 def test_set_reads_every_setting_as_people_write_it(holdfast: Run, client: Client) -> None:
@@ -114,7 +114,7 @@ def test_set_reads_every_setting_as_people_write_it(holdfast: Run, client: Clien
         "fanout=4",
     )
 
-    queue = client.queue("mail")
+    queue = client.queues.get("mail")
     assert answer.code == 0
     assert "queue mail is new" in answer.err
     assert queue is not None
@@ -126,11 +126,11 @@ def test_set_reads_every_setting_as_people_write_it(holdfast: Run, client: Clien
 
 
 def test_a_limit_is_lifted_by_none(holdfast: Run, client: Client) -> None:
-    client.queue_set("mail", limit=4)
+    client.queues.set("mail", limit=4)
 
     answer = holdfast("queue", "set", "mail", "limit=none")
 
-    queue = client.queue("mail")
+    queue = client.queues.get("mail")
     assert answer.out == "limit  none\n"
     assert queue is not None
     assert queue.limit is None
@@ -157,7 +157,7 @@ def test_a_bad_setting_changes_nothing(
 
     assert answer.code == 2
     assert told in answer.err
-    assert client.queues() == []
+    assert client.queues.list() == []
 
 
 def test_a_queue_paused_for_a_while_says_until_when(holdfast: Run, client: Client) -> None:
@@ -165,7 +165,7 @@ def test_a_queue_paused_for_a_while_says_until_when(holdfast: Run, client: Clien
 
     answer = holdfast("queue", "pause", "mail", "--for", "10m", "--reason", "provider is down")
 
-    queue = client.queue("mail")
+    queue = client.queues.get("mail")
     assert (answer.code, answer.out[:17]) == (0, "mail paused until")
     assert queue is not None
     assert queue.paused_reason == "provider is down"
@@ -176,7 +176,7 @@ def test_a_queue_paused_for_a_while_says_until_when(holdfast: Run, client: Clien
 
 def test_resume_hands_out_jobs_again(holdfast: Run, client: Client) -> None:
     client.enqueue("send", queue="mail")
-    client.pause("mail")
+    client.queues.pause("mail")
 
     first = holdfast("queue", "resume", "mail")
     second = holdfast("queue", "resume", "mail")

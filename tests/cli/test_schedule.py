@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from holdfast.client import Client
-from holdfast.model import NewSchedule
+from holdfast.records import NewSchedule
 from holdfast.upkeep import Upkeep
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Clock, Connect
@@ -16,7 +16,7 @@ from tests.conftest import Clock, Connect
 def nightly(client: Client) -> str:
     """A schedule that code declared."""
     rule = {"cron": "30 5 * * MON-FRI", "tz": "Europe/Paris"}
-    client.schedule_declare([NewSchedule(name="nightly", kind="report", **rule)], owner="shop")
+    client.schedules.declare([NewSchedule(name="nightly", kind="report", **rule)], owner="shop")
     Upkeep(client, holder="test").turn()
     return "nightly"
 
@@ -29,7 +29,7 @@ def test_set_makes_a_schedule_and_says_when_it_comes(holdfast: Run, client: Clie
         *('options={"lane": "axiom"}', "missed=skip", "overlap=skip"),
     )
 
-    made = client.schedule("process-pricing-queue")
+    made = client.schedules.get("process-pricing-queue")
     assert answer.code == 0
     assert "every fifth minute of every hour" in answer.out
     assert made is not None
@@ -41,7 +41,7 @@ def test_set_makes_a_schedule_and_says_when_it_comes(holdfast: Run, client: Clie
 
 
 def test_list_shows_the_rule_and_when_it_comes(holdfast: Run, client: Client, nightly: str) -> None:
-    client.schedule_set("sync", kind="sync", every=300)
+    client.schedules.set("sync", kind="sync", every=300)
 
     answer = holdfast("schedule", "list")
 
@@ -77,8 +77,8 @@ def test_show_tells_the_rule_in_english_its_next_slots_and_its_last(
 def test_show_warns_of_a_paused_queue_and_a_last_job_that_has_not_ended(
     holdfast: Run, client: Client, nightly: str
 ) -> None:
-    job = client.schedule_run(nightly).job
-    client.pause("default")
+    job = client.schedules.run(nightly).job
+    client.queues.pause("default")
 
     answer = holdfast("schedule", "show", nightly)
 
@@ -90,7 +90,7 @@ def test_show_warns_of_a_paused_queue_and_a_last_job_that_has_not_ended(
 def test_next_shows_slots_by_the_clock_of_the_database(
     holdfast: Run, client: Client, clock: Clock
 ) -> None:
-    client.schedule_set("yearly", kind="tick", cron="30 2 29 3 *", tz="Europe/Berlin")
+    client.schedules.set("yearly", kind="tick", cron="30 2 29 3 *", tz="Europe/Berlin")
     database = client.now()
     clock.advance(seconds=(datetime(2026, 1, 1, tzinfo=database.tzinfo) - database).total_seconds())
 
@@ -108,7 +108,7 @@ def test_next_shows_slots_by_the_clock_of_the_database(
 def test_run_enqueues_a_job_at_once(holdfast: Run, client: Client, nightly: str) -> None:
     answer = holdfast("schedule", "run", nightly)
 
-    [job] = client.list()
+    [job] = client.jobs.list()
     assert answer.out == f"{str(job.id)[-8:]}  enqueued\n"
     assert job.headers["schedule"] == nightly
     assert job.headers["run_by"]
@@ -131,7 +131,7 @@ def test_an_edit_is_kept_and_shown_as_such(holdfast: Run, client: Client, nightl
 
     assert answer.code == 0
     assert "edited since" in holdfast("schedule", "show", nightly).out
-    found = client.schedule(nightly)
+    found = client.schedules.get(nightly)
     assert found is not None
     assert (found.cron, found.tz, found.kind) == ("0 7 * * *", "Europe/Paris", "report")
 
@@ -141,7 +141,7 @@ def test_delete_asks_first(holdfast: Run, client: Client, nightly: str) -> None:
     assert (refused.code, refused.err.split()[0]) == (5, "HF401")
 
     assert holdfast("schedule", "delete", nightly, "--yes").out == "nightly deleted\n"
-    assert client.schedules() == []
+    assert client.schedules.list() == []
 
 
 @pytest.mark.parametrize("verb", ["show", "next", "run", "pause", "resume", "delete"])
@@ -183,7 +183,7 @@ def test_a_schedule_that_cannot_be_computed_says_why(
 
 @pytest.mark.proves("S2.5")
 def test_upkeep_alone_fires_schedules(database: str, client: Client) -> None:
-    client.schedule_set("tick", kind="tick", every=1)
+    client.schedules.set("tick", kind="tick", every=1)
     command = [*PROGRAM, "upkeep", "--json", "--url", database]
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -193,12 +193,12 @@ def test_upkeep_alone_fires_schedules(database: str, client: Client) -> None:
         process.send_signal(signal.SIGINT)
         process.stdout.read()
 
-    assert client.list("kind:tick")
+    assert client.jobs.list("kind:tick")
     assert process.returncode == 0
 
 
 def test_one_turn_of_upkeep_says_what_it_fired(holdfast: Run, client: Client, clock: Clock) -> None:
-    client.schedule_set("tick", kind="tick", every=60)
+    client.schedules.set("tick", kind="tick", every=60)
     holdfast("upkeep", "--once")
     clock.advance(minutes=1)
 

@@ -17,7 +17,7 @@ import pytest
 from holdfast import schema
 from holdfast.client import Client
 from holdfast.errors import Misuse
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
@@ -61,7 +61,7 @@ def _until_it_answers(url: str, process: subprocess.Popen[str]) -> None:
 def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
     database: str, client: Client
 ) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     with serving("--url", database, "--name", "prod", "--color", "#c00") as (url, process):
         me = httpx.get(f"{url}/v1/me").json()
         waiting = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
@@ -210,7 +210,7 @@ def test_an_old_database_is_not_served(run: Run, empty_database: str) -> None:
 def test_where_tokens_exist_a_public_address_asks_for_one(
     database: str, client: Client, program: Run
 ) -> None:
-    secret = client.token_create("php", ["read"]).secret
+    secret = client.tokens.create("php", ["read"]).secret
     with serving("--url", database, "--host", "0.0.0.0") as (url, process):
         nobody = httpx.get(f"{url}/v1/queues")
         somebody = httpx.get(f"{url}/v1/queues", headers={"Authorization": f"Bearer {secret}"})
@@ -278,7 +278,7 @@ def test_a_token_is_made_listed_and_revoked(holdfast: Run, client: Client) -> No
     )  # fmt: skip
     by_role = holdfast("token", "create", "--role", "viewer", "--json")
     listed = holdfast("token", "list")
-    found = client.token_check(made.out.strip())
+    found = client.tokens.check(made.out.strip())
     assert found is not None
     revoked = holdfast("token", "revoke", found.id)
     unknown = holdfast("token", "revoke", "nosuch")
@@ -291,7 +291,7 @@ def test_a_token_is_made_listed_and_revoked(holdfast: Run, client: Client) -> No
     assert revoked.out == f"{found.id} revoked\n"
     assert (unknown.code, unknown.err.split()[0]) == (1, "HF315")
     assert [one["revoked_at"] is None for one in after.json] == [True, False]
-    assert client.token_check(made.out.strip()) is None
+    assert client.tokens.check(made.out.strip()) is None
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_an_operation_is_previewed_started_and_followed(
     assert (shown.code, shown.err.split()[0]) == (1, "HF314")
     assert [one["id"] for one in listed.json] == [4, 3]
     assert holdfast("op", "show", 4, "--wait").out == "operation 4  retry  done  20/20 jobs\n"
-    assert client.queue("mail").queued == 30
+    assert client.queues.get("mail").queued == 30
 
 
 def test_an_operation_is_undone(holdfast: Run, client: Client, dead: Any) -> None:
@@ -340,7 +340,7 @@ def test_an_operation_is_undone(holdfast: Run, client: Client, dead: Any) -> Non
     assert unasked.code == 5
     assert "this would undo retry of 30 jobs matching kind:send state:dead,cancelled" in unasked.err
     assert undone.out == f"operation {id + 1}  undo  done  30/30 jobs\n"
-    assert client.queue("mail").dead == 30
+    assert client.queues.get("mail").dead == 30
     assert again.code == 2
     assert f"HF409 operation {id} cannot be undone: it was undone" in again.err
     assert unknown.code == 1
@@ -348,11 +348,11 @@ def test_an_operation_is_undone(holdfast: Run, client: Client, dead: Any) -> Non
 
 def test_an_operation_is_stopped(holdfast: Run, client: Client, dead: Any) -> None:
     started = holdfast("op", "start", "retry", "state:dead", "--rate", 1, "--yes", "--json").json
-    client.operation_step()
+    client.operations.step()
 
     stopped = holdfast("op", "cancel", started["id"])
     again = holdfast("op", "cancel", started["id"])
 
     assert stopped.out == f"operation {started['id']}  retry  cancelled  1/30 jobs\n"
     assert again.code == 0
-    assert client.queue("mail").dead == 29
+    assert client.queues.get("mail").dead == 29

@@ -19,7 +19,7 @@ def test_one_turn_takes_back_expired_leases(holdfast: Run, client: Client, clock
 
     answer = holdfast("upkeep", "--once", "--json")
 
-    job = client.get(id)
+    job = client.jobs.get(id)
     assert answer.code == 0
     assert answer.json["reaped"] == 1
     assert job is not None

@@ -205,8 +205,8 @@ def test_queues_and_kinds_choose_what_is_claimed(worker: Run, client: Client) ->
 
     assert ended.out == "hello Ada\n"
     assert "queues: mail  slots: 3  kinds: greet" in ended.err
-    assert client.get(wanted.id) is None
-    assert len(client.find("state:queued")) == 2
+    assert client.jobs.get(wanted.id) is None
+    assert len(client.jobs.find("state:queued")) == 2
 
 
 def test_it_ends_after_so_many_jobs(worker: Run, client: Client) -> None:
@@ -217,7 +217,7 @@ def test_it_ends_after_so_many_jobs(worker: Run, client: Client) -> None:
 
     assert ended.code == 0
     assert len(ended.out.splitlines()) == 2
-    assert len(client.find("state:queued")) == 1
+    assert len(client.jobs.find("state:queued")) == 1
 
 
 def test_more_processes_are_more_workers(worker: Run, client: Client) -> None:
@@ -243,7 +243,7 @@ def test_modules_may_be_imported_besides(worker: Run, client: Client, project: P
 def test_a_signal_lets_the_job_finish_and_that_is_success(
     start: Start, client: Client, project: Path, number: int
 ) -> None:
-    client.queue_set("slow", keep_done=timedelta(hours=1))
+    client.queues.set("slow", keep_done=timedelta(hours=1))
     job = client.enqueue("wait", {"release": str(project / "release")}, queue="slow")
     started = start("app.py")
     assert started.out.readline() == "waiting\n"
@@ -254,7 +254,7 @@ def test_a_signal_lets_the_job_finish_and_that_is_success(
     (project / "release").touch()
 
     assert started.end() == 0
-    found = client.get(job.id)
+    found = client.jobs.get(job.id)
     assert found is not None
     assert found.state == "done"
 
@@ -269,7 +269,7 @@ def test_what_does_not_end_in_its_grace_is_given_back_and_that_is_success(
     started.signal(signal.SIGTERM)
 
     assert started.end() == 0
-    found = client.get(job.id)
+    found = client.jobs.get(job.id)
     assert found is not None
     assert (found.state, found.attempt) == ("queued", 0)
 
@@ -413,7 +413,7 @@ def test_stopping_nobody_is_told(run: Run, database: str) -> None:
 def test_a_changed_file_starts_the_worker_anew_after_it_has_drained(
     start: Start, client: Client, project: Path
 ) -> None:
-    client.queue_set("slow", keep_done=timedelta(hours=1))
+    client.queues.set("slow", keep_done=timedelta(hours=1))
     job = client.enqueue("wait", {"release": str(project / "release")}, queue="slow")
     started = start("app.py", "--reload")
     assert started.out.readline() == "waiting\n"
@@ -425,7 +425,7 @@ def test_a_changed_file_starts_the_worker_anew_after_it_has_drained(
     client.enqueue("greet", {"name": "Ada"})
 
     assert started.out.readline() == "good morning Ada\n"
-    found = client.get(job.id)
+    found = client.jobs.get(job.id)
     assert found is not None
     assert (found.state, found.attempt) == ("done", 1)
     started.signal(signal.SIGTERM)

@@ -12,19 +12,22 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import AsyncClient, Client
+from holdfast.client.aio.noun import AsyncNoun
 
 MakeClient = Callable[..., Any]
 
 
 class Blocking:
-    """An AsyncClient that is called as if it were a Client."""
+    """An AsyncClient, or one of its nouns, that is called as if it were synchronous."""
 
-    def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
+    def __init__(self, client: Any, runner: asyncio.Runner) -> None:
         self._client = client
         self._runner = runner
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._client, name)
+        if isinstance(attribute, AsyncNoun):
+            return Blocking(attribute, self._runner)
         if not inspect.iscoroutinefunction(attribute):
             return attribute
         return lambda *args, **kwargs: self._runner.run(attribute(*args, **kwargs))

@@ -11,7 +11,7 @@ from psycopg.types.json import set_json_loads
 
 from holdfast import AsyncClient, Client
 from holdfast.errors import InvalidJob
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 
 
 @pytest.fixture
@@ -24,11 +24,11 @@ def test_a_job_commits_with_the_callers_transaction(client: Client, connect: Any
     connection = connect(autocommit=False)
 
     enqueued = client.on(connection).enqueue("greet")
-    unseen = client.get(enqueued.id)
+    unseen = client.jobs.get(enqueued.id)
     connection.commit()
 
     assert unseen is None
-    assert client.get(enqueued.id) is not None
+    assert client.jobs.get(enqueued.id) is not None
 
 
 def test_a_job_rolls_back_with_the_callers_transaction(client: Client, connect: Any) -> None:
@@ -38,7 +38,7 @@ def test_a_job_rolls_back_with_the_callers_transaction(client: Client, connect: 
     client.on(connection).copy([NewJob(kind="greet")])
     connection.rollback()
 
-    assert client.list() == []
+    assert client.jobs.list() == []
 
 
 def test_an_ack_rolls_back_with_what_the_handler_wrote(client: Client, connect: Any) -> None:
@@ -64,7 +64,7 @@ def test_every_call_on_an_autocommit_connection_is_its_own_transaction(
     bound.enqueue("greet")
     bound.copy([NewJob(kind="greet")])
 
-    assert len(client.list()) == 2
+    assert len(client.jobs.list()) == 2
 
 
 def test_a_bound_claim_is_durable(client: Client, connect: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_lost_connection_is_the_callers_to_repair(client: Client, connect: Any
     with pytest.raises(psycopg.OperationalError):
         client.on(connection).enqueue("greet")
 
-    assert client.list() == []
+    assert client.jobs.list() == []
 
 
 def test_the_async_client_binds_an_async_connection(database: str) -> None:
@@ -134,7 +134,7 @@ def test_the_async_client_binds_an_async_connection(database: str) -> None:
             await bound.copy([NewJob(kind="greet")])
             await connection.rollback()
             assert await bound.held([uuid4()]) == []
-            return await client.get(kept.id), await client.get(dropped.id)
+            return await client.jobs.get(kept.id), await client.jobs.get(dropped.id)
 
     kept, dropped = asyncio.run(scenario())
 

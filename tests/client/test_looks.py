@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import NewJob, __version__
-from holdfast.client._call import Call
+from holdfast.client.call import Call
 from holdfast.errors import Unavailable
-from holdfast.model import Count
+from holdfast.records import Count
 from tests.client.conftest import MakeClient
 
 BUSY = "select count(*) from pg_stat_activity where query ~ '^select pg_sleep' and state = 'active'"
@@ -25,7 +25,7 @@ def test_a_look_past_its_deadline_keeps_the_server_busy_no_longer(
     make_client: MakeClient, connect: Any
 ) -> None:
     client = make_client(timeout=0.5)
-    client.queues()
+    client.queues.list()
 
     with pytest.raises(Unavailable):
         look_for_long(client)
@@ -34,16 +34,16 @@ def test_a_look_past_its_deadline_keeps_the_server_busy_no_longer(
     while (busy := watcher.execute(BUSY).fetchone()) != (0,) and time.monotonic() < end:
         time.sleep(0.05)
     assert busy == (0,)
-    assert client.queues() == []
+    assert client.queues.list() == []
 
 
 def test_a_count_says_whether_there_may_be_more(make_client: MakeClient) -> None:
     client = make_client()
     client.enqueue_many(NewJob(kind="a") for _ in range(5))
 
-    assert client.count("kind:a") == Count(5, capped=False)
-    assert client.count("kind:a", most=3) == Count(3, capped=True)
-    assert client.count("state:dead") == Count(0, capped=False)
+    assert client.jobs.count("kind:a") == Count(5, capped=False)
+    assert client.jobs.count("kind:a", most=3) == Count(3, capped=True)
+    assert client.jobs.count("state:dead") == Count(0, capped=False)
 
 
 def test_the_system_is_told_with_its_tables_the_largest_first(make_client: MakeClient) -> None:

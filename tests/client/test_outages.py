@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from holdfast import AsyncClient, Client, HoldfastError, NewJob, schema
-from holdfast.client._call import may_retry, was_cut
+from holdfast.client.call import may_retry, was_cut
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
-from holdfast.model import new_id
+from holdfast.records import new_id
 from tests import machine
 
 KILL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim'"
@@ -74,7 +74,7 @@ def test_the_message_says_that_the_address_came_from_the_environment(
     monkeypatch.setenv("HOLDFAST_URL", f"postgresql://app@127.0.0.1:{closed_port}/shop")
 
     with Client() as client, pytest.raises(CannotConnect, match="from HOLDFAST_URL in the env"):
-        client.queues()
+        client.queues.list()
 
 
 def test_a_database_that_does_not_exist_is_told_at_once(make_client: Any, database: str) -> None:
@@ -95,7 +95,7 @@ def test_connections_killed_while_idle_are_not_noticed(make_client: Any, connect
 
         assert client.enqueue("greet").created
 
-    assert len(client.list()) == 4
+    assert len(client.jobs.list()) == 4
 
 
 def test_a_call_killed_under_way_is_repeated(database: str, connect: Any) -> None:
@@ -110,18 +110,18 @@ def test_a_call_killed_under_way_is_repeated(database: str, connect: Any) -> Non
             wait_until(lambda: waiting_backends(observer, "victim") not in ([], [pid]))
         producer.join()
 
-        assert [job.id for job in client.list()] == [enqueued[0].id]
+        assert [job.id for job in client.jobs.list()] == [enqueued[0].id]
 
 
 def test_an_enqueue_whose_reply_was_lost_is_stored_once(make_client: Any, proxy: Any) -> None:
     client = make_client(proxy.url)
-    client.queues()
+    client.queues.list()
     proxy.swallow_reply()
 
     answers = client.enqueue_many([NewJob(kind="greet"), NewJob(kind="greet", key="ada")])
 
     assert [answer.created for answer in answers] == [True, True]
-    assert {job.id for job in client.list()} == {answer.id for answer in answers}
+    assert {job.id for job in client.jobs.list()} == {answer.id for answer in answers}
 
 
 @pytest.mark.parametrize("lost", [b"BEGIN", b"SELECT 5000", b"SELECT 1001", b"COMMIT"])
@@ -129,21 +129,21 @@ def test_of_very_many_jobs_all_are_stored_once_whatever_reply_was_lost(
     lost: bytes, make_client: Any, proxy: Any
 ) -> None:
     client = make_client(proxy.url)
-    client.queues()
+    client.queues.list()
     proxy.swallow_reply(with_=lost)
 
     answers = client.enqueue_many(NewJob(kind="greet") for _ in range(6001))
 
     assert {answer.created for answer in answers} == {True}
-    assert client.queue("default").queued == 6001
-    assert set(client.find(limit=7000)) == {answer.id for answer in answers}
+    assert client.queues.get("default").queued == 6001
+    assert set(client.jobs.find(limit=7000)) == {answer.id for answer in answers}
 
 
 def test_of_very_many_jobs_none_is_stored_twice_when_nobody_knows(
     make_client: Any, proxy: Any, connect: Any
 ) -> None:
     client = make_client(proxy.url)
-    client.queues()
+    client.queues.list()
     jobs = [NewJob(kind="greet", id=new_id()) for _ in range(6001)]
     proxy.swallow_reply(with_=b"COMMIT", times=3)
 
@@ -165,7 +165,7 @@ def test_a_claim_whose_reply_was_lost_returns_what_it_got(make_client: Any, prox
     assert len(leases) == 3
     assert client.held([leases[0].token]) == leases
     assert [lease.attempt for lease in leases] == [1, 1, 1]
-    assert len(client.list("state:leased")) == 3
+    assert len(client.jobs.list("state:leased")) == 3
 
 
 def test_an_ack_whose_reply_was_lost_answers_already(make_client: Any, proxy: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_nack_whose_reply_was_lost_counts_once(make_client: Any, proxy: Any) -
     [settled] = client.nack(leases, message="no", delay=0)
 
     assert settled.outcome == "already"
-    assert len(client.attempts(id)) == 1
+    assert len(client.jobs.attempts(id)) == 1
 
 
 def test_a_move_whose_reply_was_lost_has_an_unknown_outcome(make_client: Any, proxy: Any) -> None:
@@ -198,7 +198,7 @@ def test_a_move_whose_reply_was_lost_has_an_unknown_outcome(make_client: Any, pr
     proxy.swallow_reply(after=1)  # the first tells that the connection lives
 
     with pytest.raises(UnknownOutcome, match="HF120 move: outcome unknown"):
-        client.move([id], "mail")
+        client.jobs.move([id], "mail")
 
 
 def test_a_move_does_not_mind_connections_that_died_while_idle(
@@ -208,7 +208,7 @@ def test_a_move_does_not_mind_connections_that_died_while_idle(
     id = client.enqueue("greet").id
     connect().execute(KILL)
 
-    assert client.move([id], "mail")[0].changed
+    assert client.jobs.move([id], "mail")[0].changed
 
 
 def test_connections_to_a_server_that_was_demoted_are_left(database: str, connect: Any) -> None:
@@ -217,13 +217,13 @@ def test_connections_to_a_server_that_was_demoted_are_left(database: str, connec
     admin.execute(f"alter database {name} set default_transaction_read_only = on")
     enqueued = []
     with Client(database, application_name="victim") as client:
-        client.queues()
+        client.queues.list()
         producer = threading.Thread(target=lambda: enqueued.append(client.enqueue("greet")))
         producer.start()
         admin.execute(f"alter database {name} reset default_transaction_read_only")
         producer.join()
 
-        assert [job.id for job in client.list()] == [enqueued[0].id]
+        assert [job.id for job in client.jobs.list()] == [enqueued[0].id]
 
 
 def test_an_outage_is_ridden_out_and_told_twice(
@@ -249,7 +249,7 @@ def test_an_outage_longer_than_the_deadline_is_told_with_its_reason(
     make_client: Any, proxy: Any
 ) -> None:
     client = make_client(proxy.url, timeout=1)
-    client.queues()
+    client.queues.list()
     proxy.down()
     started = time.monotonic()
 
@@ -264,7 +264,7 @@ def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
     make_client: Any, proxy: Any, connect: Any
 ) -> None:
     client = make_client(proxy.url, timeout=0.5)
-    client.queues()
+    client.queues.list()
     proxy.go_silent()
     started = time.monotonic()
 
@@ -279,22 +279,22 @@ def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
 
 def test_a_read_that_gets_no_answer_changed_nothing(make_client: Any, proxy: Any) -> None:
     client = make_client(proxy.url, timeout=0.5)
-    client.queues()
+    client.queues.list()
     proxy.go_silent()
 
     with pytest.raises(Unavailable, match="queues"):
-        client.queues()
+        client.queues.list()
 
 
 def test_a_call_past_its_deadline_is_hung_up_not_cancelled(make_client: Any, connect: Any) -> None:
     client = make_client(timeout=0.3)
-    client.queues()
+    client.queues.list()
 
     with jobs_locked(connect), pytest.raises(UnknownOutcome) as unknown:
         client.enqueue("greet")
 
     # The server was not told to stop: once it gets its lock, it stores the job.
-    wait_until(lambda: client.get(unknown.value.ids[0]))
+    wait_until(lambda: client.jobs.get(unknown.value.ids[0]))
 
 
 def test_an_interrupted_task_hangs_up_and_leaves_the_client_usable(
@@ -304,12 +304,12 @@ def test_an_interrupted_task_hangs_up_and_leaves_the_client_usable(
 
     async def scenario() -> int:
         async with AsyncClient(database, pool_size=1) as client:
-            await client.queues()
+            await client.queues.list()
             with jobs_locked(connect), pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
                     await client.enqueue("greet")
             wait_until(lambda: observer.execute("select id from holdfast.job").fetchone())
-            return len(await client.list())
+            return len(await client.jobs.list())
 
     assert asyncio.run(scenario()) == 1
 
@@ -326,11 +326,11 @@ def test_a_task_interrupted_while_it_connects_leaves_no_connection(
         await asyncio.Event().wait()
         return 0.0
 
-    monkeypatch.setattr("holdfast.client._async_doors._round_trip", measured_for_ever)
+    monkeypatch.setattr("holdfast.client.aio.pool._round_trip", measured_for_ever)
 
     async def scenario() -> None:
         async with AsyncClient(database) as client:
-            task = asyncio.create_task(client.queues())
+            task = asyncio.create_task(client.queues.list())
             await reached.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -353,7 +353,7 @@ def test_a_copy_cut_before_its_commit_changed_nothing(make_client: Any, proxy: A
         client.copy(jobs())
 
     proxy.up()
-    assert client.list() == []
+    assert client.jobs.list() == []
 
 
 def test_when_all_connections_are_in_use_the_size_of_the_pool_is_named(database: str) -> None:
@@ -370,12 +370,12 @@ def test_when_all_connections_are_in_use_the_size_of_the_pool_is_named(database:
         taken.wait()
         try:
             with pytest.raises(Unavailable, match=r"all 1 connections were in use.*\n.*pool_size"):
-                client.queues()
+                client.queues.list()
         finally:
             given_back.set()
             producer.join()
 
-        assert len(client.list()) == 1
+        assert len(client.jobs.list()) == 1
 
 
 def test_threads_share_a_client(database: str) -> None:
@@ -389,7 +389,7 @@ def test_threads_share_a_client(database: str) -> None:
         for producer in producers:
             producer.join()
 
-        assert len(client.list(limit=1000)) == 160
+        assert len(client.jobs.list(limit=1000)) == 160
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_no_call_leaves_anything_behind_in_a_server_session(pooled: Pooled, data
         client.enqueue("greet")
         client.copy([NewJob(kind="greet")])
         client.ack(client.claim(worker="ada", limit=2))
-        client.upkeep()
+        client.upkeep.run()
 
     with psycopg.connect(pooled(database), autocommit=True, prepare_threshold=None) as connection:
         commit = connection.execute("show synchronous_commit").fetchone()

@@ -18,7 +18,7 @@ from holdfast.errors import (
     PayloadTooLarge,
     Refused,
 )
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 
 
 @dataclass
@@ -53,7 +53,7 @@ def test_a_payload_that_json_or_postgresql_cannot_hold_is_refused(
         client.enqueue("greet", payload)
 
     assert "payload of 'greet'" in str(refused.value)
-    assert client.list() == []
+    assert client.jobs.list() == []
 
 
 @pytest.mark.parametrize("payload", ["\\u0000", "null", {"a": None}, nested(500), 2**70, "", []])
@@ -96,7 +96,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(client: Any) ->
 
 
 def test_a_payload_over_the_limit_is_refused_with_both_sizes(client: Any) -> None:
-    client.queue_set("small", payload_limit=1000)
+    client.queues.set("small", payload_limit=1000)
 
     with pytest.raises(PayloadTooLarge, match=r"HF210 .*greet.*small") as by_enqueue:
         client.enqueue("greet", "x" * 2000, queue="small")
@@ -104,7 +104,7 @@ def test_a_payload_over_the_limit_is_refused_with_both_sizes(client: Any) -> Non
         client.copy([NewJob(kind="greet", payload="x" * 2000, queue="small")])
 
     assert "payload_limit" in by_enqueue.value.fix
-    assert client.list() == []
+    assert client.jobs.list() == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_job_that_cannot_be_copied_is_refused_and_so_are_the_others(
     with pytest.raises(InvalidJob):
         client.copy([NewJob(kind="greet"), NewJob(kind="greet", **options)])
 
-    assert client.list() == []
+    assert client.jobs.list() == []
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**40])
@@ -135,16 +135,16 @@ def test_a_name_with_a_nul_character_is_refused(client: Any) -> None:
 
 def test_a_bad_filter_is_refused_with_its_term(client: Any) -> None:
     with pytest.raises(InvalidFilter, match="colour"):
-        client.list("state:dead colour:red")
+        client.jobs.list("state:dead colour:red")
 
 
 def test_unknown_settings_and_changes_are_refused(client: Any) -> None:
     id = client.enqueue("greet").id
 
     with pytest.raises(InvalidSetting, match=r"HF221 .*colour"):
-        client.queue_set("mail", colour="red")
+        client.queues.set("mail", colour="red")
     with pytest.raises(InvalidSetting, match=r"HF222 .*kind"):
-        client.edit([id], kind="other")
+        client.jobs.edit([id], kind="other")
 
 
 def test_a_connection_survives_a_refusal(make_client: Any, connect: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_connection_survives_a_refusal(make_client: Any, connect: Any) -> None
 
     for _ in range(3):
         with pytest.raises(Misuse):
-            client.list("colour:red")
+            client.jobs.list("colour:red")
 
     [after] = connect().execute(backends).fetchone()
     assert after == before

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import InvalidJob, LeaseLost, UnknownJob
-from holdfast.model import Ack, Cancel, Lease, Nack, NewJob, Release, new_id, part_of, queue_part
+from holdfast.records import Ack, Cancel, Lease, Nack, NewJob, Release, new_id, part_of, queue_part
 
 
 def claim_one(client: Any, queue: str = "default", **options: Any) -> Lease:
@@ -69,7 +69,7 @@ def test_a_delayed_job_is_not_claimed_before_its_time(client: Any) -> None:
     by_time = client.enqueue("greet", run_at=datetime.now(UTC) + timedelta(hours=1))
 
     assert client.claim(worker="ada", limit=10) == []
-    assert {job.id for job in client.list("state:queued")} == {by_delay.id, by_time.id}
+    assert {job.id for job in client.jobs.list("state:queued")} == {by_delay.id, by_time.id}
 
 
 @pytest.mark.proves("S2.4")
@@ -120,7 +120,7 @@ def test_many_jobs_are_answered_in_their_order(client: Any) -> None:
 
     answers = client.enqueue_many(jobs)
 
-    stored = [client.get(answer.id) for answer in answers]
+    stored = [client.jobs.get(answer.id) for answer in answers]
     assert [job.payload for job in stored] == list(range(30))
     assert [part_of(a.id) for a in answers] == [queue_part(job.queue) for job in jobs]
 
@@ -129,7 +129,7 @@ def test_enqueueing_nothing_is_nothing(client: Any) -> None:
     assert client.enqueue_many([]) == []
     assert client.copy([]) == 0
     assert client.ack([]) == []
-    assert client.cancel([]) == []
+    assert client.jobs.cancel([]) == []
 
 
 def test_a_repeated_enqueue_answers_as_the_first_did(client: Any) -> None:
@@ -140,7 +140,7 @@ def test_a_repeated_enqueue_answers_as_the_first_did(client: Any) -> None:
     again = client.enqueue_many(jobs, repeat=True)
 
     assert again == first
-    assert len(client.list("state:queued")) == 1
+    assert len(client.jobs.list("state:queued")) == 1
 
 
 def test_copied_jobs_are_like_enqueued_ones(client: Any) -> None:
@@ -164,7 +164,7 @@ def test_copied_jobs_are_like_enqueued_ones(client: Any) -> None:
     assert lease.headers == {"h": text}
     assert lease.subject == "a\tb"
     assert (lease.priority, lease.max_attempts) == (9, 3)
-    assert sum(d.jobs for d in client.depth() if d.state == "queued") == 2499
+    assert sum(d.jobs for d in client.queues.depth() if d.state == "queued") == 2499
 
 
 def test_a_copied_job_has_an_id_that_was_made_for_its_queue(client: Any) -> None:
@@ -175,15 +175,15 @@ def test_a_copied_job_has_an_id_that_was_made_for_its_queue(client: Any) -> None
         client.copy([NewJob(kind="greet", queue="text", id=id)])
 
     assert refusal.value.code == "HF206"
-    assert [job.id for job in client.list()] == [id]
+    assert [job.id for job in client.jobs.list()] == [id]
 
 
 def test_copied_jobs_follow_the_settings_of_their_queues(client: Any) -> None:
-    client.queue_set("wide", max_attempts=9, fanout=4)
+    client.queues.set("wide", max_attempts=9, fanout=4)
 
     client.copy(NewJob(kind="greet", queue=queue) for queue in ("wide", "default") * 50)
 
-    jobs = client.list("queue:wide")
+    jobs = client.jobs.list("queue:wide")
     assert len({part_of(job.id) for job in jobs}) == 4
     assert {job.max_attempts for job in jobs} == {9}
     assert len(client.claim("wide", worker="ada", limit=100)) == 50
@@ -256,12 +256,12 @@ def test_a_failed_job_is_queued_again_and_dies_after_its_last_attempt(client: An
         [claim_one(client)], error_kind="KeyError", message="\0\ud800", traceback="at line 1"
     )
 
-    attempts = client.attempts(enqueued.id)
+    attempts = client.jobs.attempts(enqueued.id)
     assert (first[0].outcome, second[0].outcome) == ("queued", "dead")
     assert [(a.attempt, a.error_kind) for a in attempts] == [(1, "ValueError"), (2, "KeyError")]
     assert attempts[1].message == "\\0\\ud800"
     assert attempts[1].traceback == "at line 1"
-    assert client.get(enqueued.id).state == "dead"
+    assert client.jobs.get(enqueued.id).state == "dead"
 
 
 def test_a_released_job_keeps_its_attempts(client: Any) -> None:
@@ -275,7 +275,7 @@ def test_a_released_job_keeps_its_attempts(client: Any) -> None:
 
 
 def test_leases_are_settled_in_different_ways_at_once(client: Any) -> None:
-    client.queue_set("default", keep_done=timedelta(days=1))
+    client.queues.set("default", keep_done=timedelta(days=1))
     client.enqueue_many(NewJob(kind="greet", max_attempts=1) for _ in range(4))
     done, dead, back, lost = client.claim(worker="ada", limit=4)
 
@@ -294,26 +294,26 @@ def test_leases_are_settled_in_different_ways_at_once(client: Any) -> None:
         (lost.id, "lost"),
         (done.id, "done"),
     ]
-    assert client.get(done.id).result == {"sent": 3}
+    assert client.jobs.get(done.id).result == {"sent": 3}
 
 
 def test_results_are_kept_where_done_jobs_are(client: Any) -> None:
-    client.queue_set("default", keep_done=3600)
+    client.queues.set("default", keep_done=3600)
     client.enqueue_many(NewJob(kind="greet") for _ in range(2))
     leases = client.claim(worker="ada", limit=2)
 
     client.ack(leases, [{"n": 1}, None])
 
-    assert [client.get(lease.id).result for lease in leases] == [{"n": 1}, None]
+    assert [client.jobs.get(lease.id).result for lease in leases] == [{"n": 1}, None]
 
 
 def test_an_expired_lease_is_reaped(client: Any, clock: Any) -> None:
     client.enqueue("greet")
     lease = claim_one(client, lease=30)
-    client.reap()
+    client.upkeep.reap()
     clock.advance(seconds=31)
 
-    [reaped] = client.reap()
+    [reaped] = client.upkeep.reap()
 
     assert (reaped.id, reaped.outcome, reaped.worker) == (lease.id, "queued", "ada")
     assert client.ack([lease])[0].outcome == "lost"
@@ -321,24 +321,24 @@ def test_an_expired_lease_is_reaped(client: Any, clock: Any) -> None:
 
 def test_due_jobs_are_promoted(client: Any, clock: Any) -> None:
     client.enqueue("greet", delay=60)
-    assert client.promote() == 0
+    assert client.upkeep.promote() == 0
     clock.advance(seconds=61)
 
-    assert client.promote() == 1
+    assert client.upkeep.promote() == 1
 
 
 def test_upkeep_and_its_steps_can_be_called_at_any_time(client: Any) -> None:
     client.enqueue("greet")
 
-    assert isinstance(client.raise_floors(), int)
-    assert client.fold() >= 0
-    assert isinstance(client.upkeep(), dict)
+    assert isinstance(client.upkeep.raise_floors(), int)
+    assert client.upkeep.fold() >= 0
+    assert isinstance(client.upkeep.run(), dict)
 
 
 def test_an_idle_worker_is_notified_of_the_next_job(client: Any, connect: Any) -> None:
     listener = connect()
     listener.execute("listen holdfast")
-    client.await_work(["mail"], worker="ada")
+    client.workers.await_work(["mail"], worker="ada")
 
     client.enqueue("greet", queue="mail")
 
@@ -350,12 +350,12 @@ def test_operators_cancel_retry_archive_and_purge(client: Any) -> None:
     id = client.enqueue("greet").id
 
     verbs = [
-        client.cancel([id], reason="wrong", actor="ada"),
-        client.retry([id], reason="right after all", actor="ada"),
-        client.cancel([id]),
-        client.archive([id]),
-        client.purge([id]),
-        client.purge([id]),
+        client.jobs.cancel([id], reason="wrong", actor="ada"),
+        client.jobs.retry([id], reason="right after all", actor="ada"),
+        client.jobs.cancel([id]),
+        client.jobs.archive([id]),
+        client.jobs.purge([id]),
+        client.jobs.purge([id]),
     ]
 
     assert [(change.changed, change.state) for [change] in verbs] == [
@@ -366,17 +366,17 @@ def test_operators_cancel_retry_archive_and_purge(client: Any) -> None:
         (True, None),
         (False, None),
     ]
-    assert client.get(id) is None
+    assert client.jobs.get(id) is None
 
 
 def test_a_waiting_job_can_be_edited(client: Any) -> None:
     id = client.enqueue("greet", {"name": "Ada"}).id
 
-    [change] = client.edit(
+    [change] = client.jobs.edit(
         [id], payload={"name": "Grace"}, priority=9, lease=timedelta(minutes=2), reason="typo"
     )
 
-    job = client.get(id)
+    job = client.jobs.get(id)
     assert change.changed
     assert (job.payload, job.priority, job.lease) == ({"name": "Grace"}, 9, timedelta(minutes=2))
 
@@ -384,59 +384,59 @@ def test_a_waiting_job_can_be_edited(client: Any) -> None:
 def test_a_moved_job_has_an_id_of_its_new_queue(client: Any) -> None:
     id = client.enqueue("greet").id
 
-    [change] = client.move([id], "mail", reason="wrong queue")
+    [change] = client.jobs.move([id], "mail", reason="wrong queue")
 
     assert change.changed
     assert part_of(change.new_id) == queue_part("mail")
-    assert client.get(change.new_id).queue == "mail"
+    assert client.jobs.get(change.new_id).queue == "mail"
 
 
 def test_jobs_are_found_by_filter_newest_first(client: Any) -> None:
     ids = [client.enqueue(kind, {"n": n}).id for n, kind in enumerate(("a", "b", "a", "a"))]
 
-    found = client.find("kind:a")
+    found = client.jobs.find("kind:a")
 
     assert found == sorted((ids[0], ids[2], ids[3]), reverse=True)
-    assert client.find("kind:a", limit=1, before=found[0]) == found[1:2]
-    assert [job.id for job in client.list("kind:a", limit=2)] == found[:2]
+    assert client.jobs.find("kind:a", limit=1, before=found[0]) == found[1:2]
+    assert [job.id for job in client.jobs.list("kind:a", limit=2)] == found[:2]
 
 
 def test_a_job_is_known_with_everything_that_happened_to_it(client: Any) -> None:
     client.enqueue("greet", {"name": "Ada"}, max_attempts=1, headers={"a": 1})
     lease = kill(client)
 
-    job = client.get(lease.id)
+    job = client.jobs.get(lease.id)
 
     assert (job.state, job.error, job.attempt) == ("dead", "ValueError: boom", 1)
     assert (job.payload, job.headers, job.result) == ({"name": "Ada"}, {"a": 1}, None)
-    assert client.get(uuid4()) is None
+    assert client.jobs.get(uuid4()) is None
 
 
 def test_a_job_explains_why_it_does_not_run(client: Any) -> None:
     id = client.enqueue("greet", delay=3600).id
 
-    assert isinstance(client.explain(id), str)
-    assert client.explain(id)
+    assert isinstance(client.jobs.explain(id), str)
+    assert client.jobs.explain(id)
 
 
 def test_queues_tell_their_settings_and_what_waits(client: Any) -> None:
     client.enqueue("greet", queue="mail")
 
-    queue = client.queue_set("mail", limit=5, lease=timedelta(minutes=1), actor="ada")
+    queue = client.queues.set("mail", limit=5, lease=timedelta(minutes=1), actor="ada")
 
     assert (queue.limit, queue.lease, queue.queued) == (5, timedelta(minutes=1), 1)
-    assert [q.queue for q in client.queues()] == ["mail"]
-    assert client.queue("mail").limit == 5
-    assert client.queue("nowhere") is None
+    assert [q.queue for q in client.queues.list()] == ["mail"]
+    assert client.queues.get("mail").limit == 5
+    assert client.queues.get("nowhere") is None
 
 
 def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Any) -> None:
     client.enqueue("greet")
 
     until = datetime.now(UTC) + timedelta(hours=1)
-    paused = client.pause("default", reason="deploy", until=until, actor="ada")
+    paused = client.queues.pause("default", reason="deploy", until=until, actor="ada")
     nothing = client.claim(worker="ada")
-    resumed = client.resume("default")
+    resumed = client.queues.resume("default")
 
     assert (paused.paused_reason, paused.paused_until) == ("deploy", until)
     assert nothing == []
@@ -448,7 +448,7 @@ def test_a_lane_can_be_widened(client: Any) -> None:
     client.enqueue_many(NewJob(kind="greet", lane="l") for _ in range(3))
     assert len(client.claim(worker="ada", limit=3)) == 1
 
-    client.lane_set("default", "l", limit=2)
+    client.lanes.set("default", "l", limit=2)
 
     assert len(client.claim(worker="ada", limit=3)) == 1
 
@@ -458,8 +458,8 @@ def test_depth_and_dead_groups_count_what_there_is(client: Any) -> None:
     kill(client, "no route to host 10.0.0.1")
     kill(client, "no route to host 10.0.0.2")
 
-    depth = {(d.queue, d.kind, d.state): d.jobs for d in client.depth() if d.jobs}
-    [group] = client.dead_groups()
+    depth = {(d.queue, d.kind, d.state): d.jobs for d in client.queues.depth() if d.jobs}
+    [group] = client.dead.groups()
 
     assert depth == {("default", "greet", "queued"): 1, ("default", "greet", "dead"): 2}
     assert (group.kind, group.jobs) == ("greet", 2)
@@ -482,7 +482,7 @@ def test_a_touch_says_how_far_the_work_is(client: Any) -> None:
 
     client.touch([lease], progress=[{"done": 3, "total": 20, "note": "page 3"}])
 
-    shown = client.get(lease.id).progress
+    shown = client.jobs.get(lease.id).progress
     assert (shown["done"], shown["total"], shown["note"]) == (3, 20, "page 3")
 
 
@@ -493,8 +493,11 @@ def test_a_result_is_kept_for_a_caller_who_asks(client: Any) -> None:
     client.ack([first], [{"n": 1}], keep=True)
     client.settle([Ack(second, {"n": 2}, keep=True), Ack(third, {"n": 3})])
 
-    assert (client.get(first.id).result, client.get(second.id).result) == ({"n": 1}, {"n": 2})
-    assert client.get(third.id) is None
+    assert (client.jobs.get(first.id).result, client.jobs.get(second.id).result) == (
+        {"n": 1},
+        {"n": 2},
+    )
+    assert client.jobs.get(third.id) is None
 
 
 def test_a_holder_can_end_a_job_for_good(client: Any) -> None:
@@ -506,7 +509,7 @@ def test_a_holder_can_end_a_job_for_good(client: Any) -> None:
 
     assert nacked.outcome == "dead"
     assert [one.outcome for one in settled] == ["dead", "cancelled"]
-    assert client.get(third.id).reason == "nothing to do"
+    assert client.jobs.get(third.id).reason == "nothing to do"
 
 
 def test_a_lease_that_is_handed_over_is_answered_with_the_ticket(client: Any) -> None:
@@ -515,8 +518,8 @@ def test_a_lease_that_is_handed_over_is_answered_with_the_ticket(client: Any) ->
 
     ticket = client.hand_over(lease, timeout=60, holder="bank")
 
-    assert (ticket.id, client.get(lease.id).worker) == (lease.id, "bank")
-    assert client.get(lease.id).lease_until == ticket.lease_until
+    assert (ticket.id, client.jobs.get(lease.id).worker) == (lease.id, "bank")
+    assert client.jobs.get(lease.id).lease_until == ticket.lease_until
     [stale], [answer] = client.ack([lease]), client.ack([ticket])
     assert (stale.outcome, answer.outcome) == ("lost", "done")
     with pytest.raises(LeaseLost, match="handed over"):
@@ -526,19 +529,19 @@ def test_a_lease_that_is_handed_over_is_answered_with_the_ticket(client: Any) ->
 
 
 def test_doubtful_jobs_are_reconciled(client: Any, clock: Any) -> None:
-    declared = client.declare_kinds([{"kind": "pay", "done_when": True, "queue": "default"}])
+    declared = client.kinds.declare([{"kind": "pay", "done_when": True, "queue": "default"}])
     client.enqueue_many(NewJob(kind="pay", payload={"n": n}) for n in range(2))
     client.claim(worker="ada", limit=2)
     clock.advance(seconds=31)
 
-    first, second = client.doubtful(["pay"], limit=5)
-    answers = client.reconcile([(first, True), (second, False)])
+    first, second = client.upkeep.doubtful(["pay"], limit=5)
+    answers = client.upkeep.reconcile([(first, True), (second, False)])
 
     assert declared == 1
     assert (first.payload, first.headers, first.worker) == ({"n": 0}, {}, "ada")
     assert [answer.outcome for answer in answers] == ["done", "queued"]
-    assert client.queue("default").reconciled == 1
-    assert (client.doubtful(), client.reconcile([])) == ([], [])
+    assert client.queues.get("default").reconciled == 1
+    assert (client.upkeep.doubtful(), client.upkeep.reconcile([])) == ([], [])
 
 
 def test_a_job_in_a_lane_says_what_it_waits_for(client: Any) -> None:

@@ -17,8 +17,9 @@ import pytest
 
 from holdfast import App, Client, HoldfastError, NewJob, adopt, embedded, schema
 from holdfast.cli import locate, main
+from holdfast.client.sync.queues import Queues
 from holdfast.events import Listener
-from holdfast.model import Ack, Nack
+from holdfast.records import Ack, Nack
 from holdfast.server import Server, Settings
 from holdfast.server.settings import Oidc
 from holdfast.worker import Worker, fleet
@@ -117,7 +118,7 @@ def test_an_outcome_nobody_knows(database: str, connect: Connect) -> None:
         job = client.enqueue("a")
         holder = connect(database, autocommit=False)
         holder.execute("select from holdfast.job for update")
-        moving = threads.submit(_code, lambda: client.move([job.id], "elsewhere"))
+        moving = threads.submit(_code, lambda: client.jobs.move([job.id], "elsewhere"))
         while connect(database).execute(_CUT_OFF).rowcount == 0:
             pass
 
@@ -214,7 +215,7 @@ def test_the_server_tells_the_code(
     with Client(database) as client:
         acked = client.enqueue("a")
         client.ack(client.claim(worker="w"))
-        preview = client.operation_preview("cancel", "kind:a")
+        preview = client.operations.preview("cancel", "kind:a")
     connect(database).execute(
         "update holdfast.operation set created_at = now() - interval '11 minutes'"
     )
@@ -256,7 +257,7 @@ def test_an_error_nobody_expected(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("nobody expected this")
 
-    monkeypatch.setattr(Client, "queues", fail)
+    monkeypatch.setattr(Queues, "list", fail)
 
     with pytest.raises(SystemExit):
         main(["--url", database, "queue", "list"], prog_name="holdfast")

@@ -44,10 +44,10 @@ def test_nothing_brings_a_dead_job_back_but_a_retry(client: Client, clock: Any) 
     client.nack(client.claim(worker="a"))
 
     clock.advance(days=1)
-    client.upkeep()
+    client.upkeep.run()
 
     assert client.claim(worker="a") == []
-    client.retry([job.id])
+    client.jobs.retry([job.id])
     assert len(client.claim(worker="a")) == 1
 
 
@@ -95,17 +95,17 @@ def test_a_burst_after_an_analyse_of_an_empty_table_gives_no_more_than_asked_for
 
 @pytest.mark.proves("S1.5", "S1.9", "S1.23")
 def test_each_state_and_the_times_of_start_and_end_are_recorded(client: Client) -> None:
-    client.queue_set("default", keep_done=60)
+    client.queues.set("default", keep_done=60)
     client.enqueue_many(NewJob(kind="process", max_attempts=1) for _ in range(4))
     done, failed, _ = client.claim(worker="a", limit=3)
     client.ack([done])
     client.nack([failed])
 
-    jobs = client.list()
+    jobs = client.jobs.list()
 
     assert sorted(job.state for job in jobs) == ["dead", "done", "leased", "queued"]
     assert {job.state for job in jobs if job.ended_at} == {"dead", "done"}
-    [attempt] = client.attempts(failed.id)
+    [attempt] = client.jobs.attempts(failed.id)
     assert attempt.started_at
     assert attempt.ended_at
     assert attempt.started_at <= attempt.ended_at
@@ -125,7 +125,7 @@ def test_what_waits_has_indexes_that_hold_nothing_else(connect: Connect) -> None
 
 @pytest.mark.proves("S1.22", "S2.16")
 def test_how_long_until_work_counts_as_stuck_is_one_setting(client: Client, clock: Any) -> None:
-    client.queue_set("default", lease=timedelta(minutes=5))
+    client.queues.set("default", lease=timedelta(minutes=5))
     job = client.enqueue("process")
     client.claim(worker="stuck")
 
@@ -140,7 +140,7 @@ def test_how_long_until_work_counts_as_stuck_is_one_setting(client: Client, cloc
 
 @pytest.mark.proves("S2.1", "S2.2", "S2.15", "S2.18", "S2.21")
 def test_of_many_who_ask_at_once_one_gets_the_slot(client: Client) -> None:
-    client.queue_set("pricing", limit=1)
+    client.queues.set("pricing", limit=1)
     client.enqueue_many(NewJob(kind="run", queue="pricing") for _ in range(8))
     start = Barrier(8)
 
@@ -165,14 +165,14 @@ def test_busy_means_queued_and_it_can_be_asked_who_is_in_the_way(client: Client)
     queued = client.enqueue("run", queue="pricing", lane="axiom")
 
     assert queued.created
-    told = client.explain(queued.id)
+    told = client.jobs.explain(queued.id)
     assert str(busy.id) in told
     assert "axiom-1" in told
 
 
 @pytest.mark.proves("S2.6", "S2.7", "S2.8", "S2.27")
 def test_the_oldest_goes_first_and_a_failed_one_comes_back(client: Client) -> None:
-    client.queue_set("pricing", limit=1)
+    client.queues.set("pricing", limit=1)
     names = ["5:00", "5:30", "6:00"]
     client.enqueue_many(NewJob(kind="run", queue="pricing", payload=name) for name in names)
 
@@ -200,12 +200,12 @@ def test_each_run_has_its_own_number_of_attempts(client: Client) -> None:
     assert sorted(attempts) == sorted(
         [(twice.id, 1), (twice.id, 2), (thrice.id, 1), (thrice.id, 2), (thrice.id, 3)]
     )
-    assert {job.state for job in client.list()} == {"dead"}
+    assert {job.state for job in client.jobs.list()} == {"dead"}
 
 
 @pytest.mark.proves("S2.11")
 def test_when_a_run_became_due_is_recorded(client: Client) -> None:
-    job = client.get(client.enqueue("run", delay=60).id)
+    job = client.jobs.get(client.enqueue("run", delay=60).id)
 
     assert job
     assert job.run_at - job.created_at == timedelta(seconds=60)
@@ -232,7 +232,7 @@ def test_the_database_itself_refuses_impossible_states(
 
 @pytest.mark.proves("S2.17")
 def test_a_stuck_run_fails_with_a_message_and_the_next_proceeds(client: Client, clock: Any) -> None:
-    client.queue_set("pricing", limit=1, max_attempts=1)
+    client.queues.set("pricing", limit=1, max_attempts=1)
     stuck = client.enqueue("run", queue="pricing")
     waiting = client.enqueue("run", queue="pricing")
     client.claim("pricing", worker="axiom", lease=180)
@@ -241,7 +241,7 @@ def test_a_stuck_run_fails_with_a_message_and_the_next_proceeds(client: Client, 
     [proceeds] = client.claim("pricing", worker="axiom")
 
     assert proceeds.id == waiting.id
-    job = client.get(stuck.id)
+    job = client.jobs.get(stuck.id)
     assert job
     assert (job.state, job.error) == (
         "dead",
@@ -254,7 +254,7 @@ def test_a_run_can_be_cancelled_by_hand_waiting_or_running(client: Client) -> No
     client.enqueue_many(NewJob(kind="run") for _ in range(2))
     [running] = client.claim(worker="axiom")
 
-    changes = client.cancel(client.find("kind:run"), reason="wrong rates")
+    changes = client.jobs.cancel(client.jobs.find("kind:run"), reason="wrong rates")
 
     assert [change.state for change in changes] == ["cancelled", "cancelled"]
     assert client.ack([running])[0].outcome == "lost"
@@ -288,7 +288,7 @@ def test_cron_jobs_that_overlap_share_the_work(client: Client) -> None:
 
     with ThreadPoolExecutor(3) as threads:
         assert sum(threads.map(cron_job, range(3))) == 60
-    assert client.list() == []
+    assert client.jobs.list() == []
 
 
 # Source 4: a broker.
@@ -301,7 +301,7 @@ def test_only_those_who_wait_are_notified_once_and_not_for_each_row(
     listener = connect()
     listener.execute("listen holdfast")
     client.enqueue_many(NewJob(kind="a") for _ in range(50))
-    client.await_work(["default"], worker="idle")
+    client.workers.await_work(["default"], worker="idle")
 
     client.enqueue_many(NewJob(kind="a") for _ in range(50))
     client.enqueue_many(NewJob(kind="a") for _ in range(50))
@@ -321,13 +321,13 @@ def test_any_number_of_processes_look_for_overdue_jobs_and_each_is_taken_back_on
 
     def server(_: int) -> int:
         start.wait()
-        return client.upkeep()["reaped"]
+        return client.upkeep.run()["reaped"]
 
     with ThreadPoolExecutor(4) as threads:
         reaped = list(threads.map(server, range(4)))
 
     assert sum(reaped) == 20
-    assert {job.attempt for job in client.list("state:queued")} == {1}
+    assert {job.attempt for job in client.jobs.list("state:queued")} == {1}
 
 
 @pytest.mark.proves("S4.35")
@@ -374,18 +374,18 @@ def test_as_many_calls_of_a_client_are_under_way_as_its_pool_has_connections(
 def test_history_is_kept_by_day_and_dropped_by_day(
     client: Client, clock: Any, connect: Connect
 ) -> None:
-    client.upkeep()
-    client.queue_set("default", keep_done=timedelta(days=7))
+    client.upkeep.run()
+    client.queues.set("default", keep_done=timedelta(days=7))
     job = client.enqueue("a")
     client.ack(client.claim(worker="a"))
     pages = "select count(*) from pg_inherits where inhparent = 'holdfast.history'::regclass"
     [(before,)] = connect().execute(pages)
 
     clock.advance(days=30)
-    client.upkeep()
+    client.upkeep.run()
 
     [(after,)] = connect().execute(pages)
-    assert client.get(job.id) is None
+    assert client.jobs.get(job.id) is None
     assert after == before
 
 
@@ -399,7 +399,7 @@ def test_a_lease_that_was_renewed_is_not_taken_back_although_its_claim_is_overdu
     client.touch(leases)
     clock.advance(seconds=20)
 
-    assert client.reap() == []
+    assert client.upkeep.reap() == []
     assert client.ack(leases)[0].outcome == "done"
 
 

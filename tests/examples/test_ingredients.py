@@ -48,10 +48,10 @@ def test_runs_that_overlap_match_every_line_once(conn: psycopg.Connection, clien
     for thread in threads:
         thread.join()
 
-    jobs = client.list("kind:match", limit=1000)
+    jobs = client.jobs.list("kind:match", limit=1000)
     assert len(jobs) == 240
     assert {job.attempt for job in jobs} == {1}
-    assert sum(run.counts.acked for run in runs) == len(client.find("state:done")) == 210
+    assert sum(run.counts.acked for run in runs) == len(client.jobs.find("state:done")) == 210
     assert matched(conn)["250 g cherry tomatoes, halved"] == "tomato"
 
 
@@ -72,7 +72,7 @@ def test_what_a_killed_run_held_is_matched_by_the_next_and_the_dead_one_changes_
 
     assert too_early == {}
     assert matched(conn) == {"1 1/2 tsp salt": "salt"}
-    assert client.get(lease.id).attempt == 2
+    assert client.jobs.get(lease.id).attempt == 2
     assert late.outcome == "lost"
 
 
@@ -85,12 +85,12 @@ def test_a_line_that_kills_its_runs_is_found_and_given_up(
     circling = []
     for _ in range(5):
         assert client.claim("scraper", worker="killed", lease=180)
-        circling.append(len(client.find("attempt:>3")))
+        circling.append(len(client.jobs.find("attempt:>3")))
         clock.advance(seconds=181)
     nightly()
 
     assert circling == [0, 0, 0, 1, 1]
-    [job] = client.list("kind:match")
+    [job] = client.jobs.list("kind:match")
     assert (job.state, job.attempt) == ("dead", 5)
 
 
@@ -105,13 +105,13 @@ def test_failed_lines_are_tried_again_only_when_asked_and_keep_the_reason(
 
     nightly()
     unasked = matched(conn)
-    [failed] = client.list("state:dead")
+    [failed] = client.jobs.list("state:dead")
     nightly(retry_failed=True)
 
     assert unasked == {}
     assert failed.error == "LookupError: no ingredient in '3 courgettes'"
     assert matched(conn) == {"3 courgettes": "zucchini"}
-    done = client.get(failed.id)
+    done = client.jobs.get(failed.id)
     assert (done.state, done.attempt, done.reason) == ("done", 1, REASON)
     assert REASON == "Retry requested by nightly workflow"
     assert done.ended_at > failed.ended_at
@@ -125,7 +125,7 @@ def test_a_retry_leaves_alone_what_runs(conn: psycopg.Connection, client: Client
 
     nightly(retry_failed=True)
 
-    job = client.get(lease.id)
+    job = client.jobs.get(lease.id)
     assert (job.state, job.worker, job.reason) == ("leased", "another run", None)
 
 
@@ -138,8 +138,8 @@ def test_a_run_for_one_source_leaves_the_others_alone(
 
     nightly(["scraper"])
 
-    assert {job.queue for job in client.list("state:queued")} == {"pantry"}
-    assert len(client.find("state:queued")) == 4
+    assert {job.queue for job in client.jobs.list("state:queued")} == {"pantry"}
+    assert len(client.jobs.find("state:queued")) == 4
 
 
 @pytest.mark.proves("S0.29", "S0.30")
@@ -150,8 +150,8 @@ def test_who_matched_a_line_and_when_is_kept_for_a_month(
         add(conn, [("pantry", "Milk")])
     nightly()
 
-    [job] = client.list("kind:match")
+    [job] = client.jobs.list("kind:match")
     assert (job.queue, job.state, job.attempt, job.error) == ("pantry", "done", 1, None)
     assert job.worker is not None
     assert job.ended_at >= job.created_at
-    assert client.queue("pantry").keep_done == timedelta(days=30)
+    assert client.queues.get("pantry").keep_done == timedelta(days=30)

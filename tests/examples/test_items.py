@@ -43,7 +43,9 @@ def work(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
 
 def waiting() -> list[tuple[str, str | None]]:
     """The jobs that wait: their kinds and their items, the oldest first."""
-    return [(job.kind, job.subject) for job in app.client.list("queue:items state:queued")][::-1]
+    return [(job.kind, job.subject) for job in app.client.jobs.list("queue:items state:queued")][
+        ::-1
+    ]
 
 
 @pytest.mark.proves("S3.6", "S3.10", "S3.11", "S3.14", "S3.16", "S3.17", "S3.30", "S3.38")
@@ -87,7 +89,7 @@ def test_an_import_enqueues_a_hundred_thousand_items_in_seconds_and_leaves_none_
 
 @pytest.mark.proves("S3.33")
 def test_a_sync_whose_jobs_are_refused_stores_no_prices(conn: psycopg.Connection) -> None:
-    app.client.queue_set("items", payload_limit=8)
+    app.client.queues.set("items", payload_limit=8)
 
     with pytest.raises(psycopg.Error, match="payload"), conn.transaction():
         sync(conn, MONDAY)
@@ -140,7 +142,7 @@ def test_a_job_that_runs_while_its_item_is_deleted_ends_as_cancelled(
     handle = price_updated.enqueue(404)
     work()
 
-    job = app.client.get(handle.id)
+    job = app.client.jobs.get(handle.id)
     assert (job.state, job.reason) == ("cancelled", "item 404 is gone")
 
 
@@ -169,7 +171,7 @@ def test_success_vanishes_and_failure_stays_beside_the_next_job_of_its_item(
         sync(conn, MONDAY)
         sync_again(conn, [("Fracture Case", Decimal(0))])
     work()
-    left = app.client.list("queue:items")
+    left = app.client.jobs.list("queue:items")
     with conn.transaction():
         again = sync(conn, MONDAY)
 
@@ -177,7 +179,7 @@ def test_success_vanishes_and_failure_stays_beside_the_next_job_of_its_item(
     assert left[0].error == "ValueError: math domain error"
     assert left[0].ended_at is not None
     assert again.price_updated == 2
-    assert app.client.queue("items").dead == 1
+    assert app.client.queues.get("items").dead == 1
 
 
 @pytest.mark.proves("S3.35")

@@ -20,7 +20,7 @@ from tests.server.serving import Serving, serving
 @pytest.fixture(autouse=True)
 def pricing(use: Use, server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUCK_AFTER", "0.5")
-    use(app).client.queue_set("pricing", backoff=0.1)
+    use(app).client.queues.set("pricing", backoff=0.1)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_two_hundred_runs_never_overlap_and_nearly_all_of_them_succeed(
 
     asyncio.run(story(axiom, SCENARIOS))
 
-    queue = app.client.queue("pricing")
+    queue = app.client.queues.get("pricing")
     assert queue
     assert (len(SCENARIOS), queue.done + queue.dead) == (200, 201)
     assert axiom.most_at_once == 1
@@ -51,17 +51,17 @@ def test_two_hundred_runs_never_overlap_and_nearly_all_of_them_succeed(
     told = capsys.readouterr().out
     assert f"{queue.done} priced, {queue.done / 201:.1%} of what ended" in told
     assert shows("pricing", told)
-    assert all(5 < job.result["rate"] < 12 for job in app.client.list("state:done", limit=200))
+    assert all(5 < job.result["rate"] < 12 for job in app.client.jobs.list("state:done", limit=200))
 
 
 @pytest.mark.proves("S2.16", "S2.17", "S2.21")
 def test_a_run_that_hangs_is_failed_with_the_reason_and_the_next_one_starts(axiom: Axiom) -> None:
     asyncio.run(story(axiom, SCENARIOS[:3]))
 
-    [dead] = app.client.list("queue:pricing state:dead")
+    [dead] = app.client.jobs.list("queue:pricing state:dead")
     assert dead.payload == {"scenario": HANGS}
     assert dead.error == "NoAnswer: no answer from outside within 00:00:00.5"
-    done = app.client.list("queue:pricing state:done")
+    done = app.client.jobs.list("queue:pricing state:done")
     assert len(done) == 3
     assert all(dead.ended_at < job.ended_at for job in done)
 
@@ -71,7 +71,7 @@ def test_an_answer_that_comes_too_late_changes_nothing(axiom: Axiom) -> None:
     asyncio.run(story(axiom, SCENARIOS[:1]))
 
     assert axiom.too_late == 1
-    assert [job.state for job in app.client.list("queue:pricing")] == ["done", "dead"]
+    assert [job.state for job in app.client.jobs.list("queue:pricing")] == ["done", "dead"]
 
 
 def test_without_the_lane_axiom_is_confused(axiom: Axiom) -> None:
@@ -81,19 +81,19 @@ def test_without_the_lane_axiom_is_confused(axiom: Axiom) -> None:
     asyncio.run(story(axiom, SCENARIOS[4:5]))
 
     assert axiom.most_at_once > 1
-    assert CONFUSED in {job.error.split(": ")[1] for job in app.client.list("state:dead")}
+    assert CONFUSED in {job.error.split(": ")[1] for job in app.client.jobs.list("state:dead")}
 
 
 @pytest.mark.proves("S2.3", "S2.4", "S2.5")
 def test_the_runs_of_five_and_half_past_wait_for_each_other(axiom: Axiom, clock: Clock) -> None:
-    app.client.schedule_declare(app.schedules)
+    app.client.schedules.declare(app.schedules)
     upkeep = Upkeep(app.client, holder="test")
     upkeep.turn()
     clock.advance(days=4)
-    while len(jobs := app.client.list("queue:pricing")) < 2:
+    while len(jobs := app.client.jobs.list("queue:pricing")) < 2:
         upkeep.turn()
         time.sleep(0.02)
-    told = [app.client.explain(job.id) for job in jobs]
+    told = [app.client.jobs.explain(job.id) for job in jobs]
 
     assert {job.payload["scenario"] for job in jobs} == {"30-year fixed", "15-year fixed"}
     assert sum("waits to be claimed" in why for why in told) == 1
@@ -102,8 +102,8 @@ def test_the_runs_of_five_and_half_past_wait_for_each_other(axiom: Axiom, clock:
 
 @pytest.mark.proves("S2.6", "S2.23")
 def test_a_program_with_a_token_runs_a_schedule_now(database: str) -> None:
-    app.client.schedule_declare(app.schedules)
-    secret = app.client.token_create("cron", ["operate"], queues=["pricing"]).secret
+    app.client.schedules.declare(app.schedules)
+    secret = app.client.tokens.create("cron", ["operate"], queues=["pricing"]).secret
     run_now = "/v1/schedules/rates-30-year/run"
 
     closed = Server(database, settings=Settings(ways=["token"]))
@@ -112,7 +112,7 @@ def test_a_program_with_a_token_runs_a_schedule_now(database: str) -> None:
         answer = api.post(run_now, json={}, headers={"Authorization": f"Bearer {secret}"})
 
     assert (refused.status_code, answer.status_code) == (401, 201)
-    [job] = app.client.list("queue:pricing")
+    [job] = app.client.jobs.list("queue:pricing")
     assert str(job.id) == answer.json()["job"]
     assert (job.kind, job.lane, job.payload) == ("price", "axiom", {"scenario": "30-year fixed"})
 
@@ -126,10 +126,10 @@ def test_failed_runs_are_retried_at_the_push_of_a_button(axiom: Axiom, api: http
     wanted = {"op": "retry", "q": 'queue:pricing error:"AxiomError*"', "reason": "Axiom is back"}
     preview = api.post("/v1/operations:preview", json=wanted).json()
     api.post("/v1/operations", json={"preview_token": preview["preview_token"]})
-    while app.client.queue("pricing").queued < 2:
+    while app.client.queues.get("pricing").queued < 2:
         time.sleep(0.02)
     asyncio.run(story(axiom, SCENARIOS[2:3]))
 
     assert preview["count"] == 2
-    reasons = [job.reason for job in app.client.list("queue:pricing state:done")]
+    reasons = [job.reason for job in app.client.jobs.list("queue:pricing state:done")]
     assert reasons.count("Axiom is back") == 2

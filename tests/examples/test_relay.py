@@ -62,7 +62,7 @@ def test_a_dead_message_is_mended_and_lives_again(api: httpx.Client) -> None:
 
 def test_the_producer_shows_its_token(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(database) as client:
-        secret = client.token_create("shop", ["produce"], queues=[QUEUE]).secret
+        secret = client.tokens.create("shop", ["produce"], queues=[QUEUE]).secret
 
     with serving(Server(database, settings=Settings(ways=["token"]))) as closed:
         monkeypatch.setenv("HOLDFAST_API", closed.url)

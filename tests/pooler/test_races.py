@@ -73,7 +73,7 @@ def test_two_workers_and_a_producer_lose_and_double_nothing(pooled: Pooled, data
 
     with Client(database) as client:
         # A lane whose next job nobody was told of moves on with the next upkeep.
-        while client.upkeep() and (leases := client.claim(worker="last", limit=1000)):
+        while client.upkeep.run() and (leases := client.claim(worker="last", limit=1000)):
             done.extend(answer.id for answer in client.ack(leases))
     assert failures == []
     assert len(stored) > 100
@@ -83,7 +83,7 @@ def test_two_workers_and_a_producer_lose_and_double_nothing(pooled: Pooled, data
 def test_a_limit_holds_for_workers_that_share_sessions(pooled: Pooled, database: str) -> None:
     url = pooled(database)
     with Client(database) as client:
-        client.queue_set("default", limit=3)
+        client.queues.set("default", limit=3)
         stored = client.enqueue_many([NewJob(kind="greet") for _ in range(300)])
     done: list[UUID] = []
     held: Counter[str] = Counter()

@@ -81,9 +81,9 @@ class Soak:
         self._cpu = 0.0
         with Client(url) as client:
             for queue in QUEUES:
-                client.queue_set(queue, keep_done=86400, max_attempts=3)
+                client.queues.set(queue, keep_done=86400, max_attempts=3)
             self._all = _bearer(client, ["admin"])
-            self._secret = client.token_create("person", ["read"]).secret
+            self._secret = client.tokens.create("person", ["read"]).secret
             # What is hostile has a queue of its own to do harm in.
             self._hostile = _bearer(client, ["read", "produce", "consume", "operate"], ["default"])
 
@@ -324,7 +324,7 @@ def _start(database: Database) -> None:
 
 
 def _bearer(client: Client, scopes: list[Any], queues: list[str] | None = None) -> dict[str, str]:
-    made = client.token_create("soak", scopes, queues=queues)
+    made = client.tokens.create("soak", scopes, queues=queues)
     return {"Authorization": f"Bearer {made.secret}"}
 
 

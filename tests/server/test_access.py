@@ -40,7 +40,7 @@ def secrets(shared: str) -> dict[str, str]:
     """A token for each single scope."""
     with Client(shared) as client:
         return {
-            scope: client.token_create(scope, [scope]).secret
+            scope: client.tokens.create(scope, [scope]).secret
             for scope in ("read", "produce", "consume", "operate", "admin")
         }
 
@@ -194,10 +194,10 @@ def test_a_token_is_shown_once_and_kept_as_a_hash(api: Api, client: Client, conn
 def test_a_wrong_an_expired_and_a_revoked_token_are_refused(
     serve: Serve, client: Client, clock: Any
 ) -> None:
-    good = client.token_create("good", ["read"])
-    short = client.token_create("short", ["read"], expires=timedelta(hours=1))
-    gone = client.token_create("gone", ["read"])
-    client.token_revoke(gone.token.id)
+    good = client.tokens.create("good", ["read"])
+    short = client.tokens.create("short", ["read"], expires=timedelta(hours=1))
+    gone = client.tokens.create("gone", ["read"])
+    client.tokens.revoke(gone.token.id)
     clock.advance(hours=2)
     wrong = good.secret[:-1] + ("A" if good.secret[-1] != "A" else "B")
     with serve(ways=["token"]).client() as api:
@@ -215,20 +215,20 @@ def test_a_revoked_token_is_let_in_for_seconds_at_most(
     serve: Serve, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "BELIEVED", 0.0)
-    token = client.token_create("php", ["read"])
+    token = client.tokens.create("php", ["read"])
     with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
         before = api.get("/v1/queues").status_code
-        client.token_revoke(token.token.id)
+        client.tokens.revoke(token.token.id)
         after = api.get("/v1/queues").status_code
 
     assert (before, after) == (200, 401)
 
 
 def test_a_token_of_some_queues_has_nothing_to_do_with_others(serve: Serve, client: Client) -> None:
-    token = client.token_create("php", ["admin"], queues=["mail"])
+    token = client.tokens.create("php", ["admin"], queues=["mail"])
     mine = client.enqueue("a", queue="mail", max_attempts=1)
     other = client.enqueue("a", queue="secret", max_attempts=1)
-    client.schedule_set("nightly", kind="a", cron="0 3 * * *", queue="secret")
+    client.schedules.set("nightly", kind="a", cron="0 3 * * *", queue="secret")
     for queue in ("mail", "secret"):
         client.nack(client.claim(queue, worker="w"))
     with serve(fresh=0.0, ways=["token"]).client(
@@ -281,7 +281,7 @@ def test_a_token_of_some_queues_has_nothing_to_do_with_others(serve: Serve, clie
         "schedule": 403,
         "stop": 403,
     }
-    assert client.get(other.id).state == "dead"
+    assert client.jobs.get(other.id).state == "dead"
 
 
 def test_names_and_passwords_get_in_by_role(serve: Serve) -> None:
@@ -367,7 +367,7 @@ def test_an_application_says_who_calls(serve: Serve, awaited: bool) -> None:
 
 
 def test_a_link_signs_in_once(serve: Serve, client: Client) -> None:
-    link = client.token_create("link", ["admin"], sort="link", expires=600).secret
+    link = client.tokens.create("link", ["admin"], sort="link", expires=600).secret
     server = serve(ways=["token"])
     with server.client() as browser, server.client() as other:
         looked = [
@@ -391,7 +391,7 @@ def test_a_link_signs_in_once(serve: Serve, client: Client) -> None:
 
 
 def test_a_browser_signs_in_with_a_token_and_out_again(serve: Serve, client: Client) -> None:
-    token = client.token_create("ada", ["read", "operate"])
+    token = client.tokens.create("ada", ["read", "operate"])
     with serve(ways=["token"]).client() as browser:
         wrong = browser.post("/v1/session", json={"token": "hf_wrong"})
         signed_in = browser.post("/v1/session", json={"token": token.secret})
@@ -411,11 +411,11 @@ def test_a_session_ends_with_the_token_it_was_got_by(
     serve: Serve, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "BELIEVED", 0.0)
-    token = client.token_create("ada", ["read"])
+    token = client.tokens.create("ada", ["read"])
     with serve(ways=["token"]).client() as browser:
         browser.post("/v1/session", json={"token": token.secret})
         before = browser.get("/v1/queues").status_code
-        client.token_revoke(token.token.id)
+        client.tokens.revoke(token.token.id)
         after = browser.get("/v1/queues").status_code
 
     assert (before, after) == (200, 401)
@@ -444,7 +444,7 @@ def test_a_page_of_another_site_can_change_nothing(
     ]
 
     assert [(one.status_code, one.json()["code"]) for one in answers] == [(403, "HF403")] * 4
-    assert client.queue("default").queued == 1
+    assert client.queues.get("default").queued == 1
 
 
 def test_a_page_of_its_own_can(server: Serving, api: Api) -> None:
@@ -520,7 +520,7 @@ def test_a_basic_header_of_odd_bytes_is_only_wrong(serve: Serve) -> None:
 
 
 def test_the_id_of_a_token_alone_ends_nothing(serve: Serve, client: Client) -> None:
-    token = client.token_create("ada", ["read"])
+    token = client.tokens.create("ada", ["read"])
     with serve(ways=["token"]).client() as browser, serve(ways=["token"]).client() as stranger:
         browser.post("/v1/session", json={"token": token.secret})
         session = browser.cookies["holdfast_session"]
@@ -530,13 +530,13 @@ def test_the_id_of_a_token_alone_ends_nothing(serve: Serve, client: Client) -> N
         inside = browser.get("/v1/queues").status_code
 
     assert inside == 200
-    assert client.token_check(token.secret) is not None
-    assert client.token_check(session) is not None
+    assert client.tokens.check(token.secret) is not None
+    assert client.tokens.check(session) is not None
 
 
 def test_an_admin_of_some_queues_makes_nobody_admin_of_all(serve: Serve, client: Client) -> None:
-    token = client.token_create("mail admin", ["admin"], queues=["mail"])
-    other = client.token_create("other", ["read"])
+    token = client.tokens.create("mail admin", ["admin"], queues=["mail"])
+    other = client.tokens.create("other", ["read"])
     with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
         answers = [
             api.post("/v1/tokens", json={"name": "all", "scopes": ["admin"]}),
@@ -546,11 +546,11 @@ def test_an_admin_of_some_queues_makes_nobody_admin_of_all(serve: Serve, client:
         ]
 
     assert [(one.status_code, one.json()["code"]) for one in answers] == [(403, "HF401")] * 4
-    assert client.token_check(other.secret) is not None
+    assert client.tokens.check(other.secret) is not None
 
 
 def test_callers_of_one_name_do_not_share_keys(serve: Serve, client: Client) -> None:
-    one, other = (client.token_create("php", ["consume", "produce"]) for _ in range(2))
+    one, other = (client.tokens.create("php", ["consume", "produce"]) for _ in range(2))
     for _ in range(2):
         client.enqueue("a")
     ids, leases = [], []
@@ -569,14 +569,14 @@ def test_callers_of_one_name_do_not_share_keys(serve: Serve, client: Client) -> 
 def test_a_token_of_some_queues_learns_nothing_of_others_by_trying(
     serve: Serve, client: Client
 ) -> None:
-    token = client.token_create("php", ["admin"], queues=["mail"])
+    token = client.tokens.create("php", ["admin"], queues=["mail"])
     for name, queue in (("near", "mail"), ("far", "secret")):
-        client.beat(name, queues=[queue], kinds=["a"])
+        client.workers.beat(name, queues=[queue], kinds=["a"])
     client.enqueue("a", queue="secret")
     [lease] = client.claim("secret", worker="far")
     mine, theirs = (
-        client.operation_start(
-            client.operation_preview("cancel", f"kind:nothing {own}", actor="php").token
+        client.operations.start(
+            client.operations.preview("cancel", f"kind:nothing {own}", actor="php").token
         )
         for own in ("queue:mail", "queue:secret")
     )
@@ -607,7 +607,7 @@ def test_a_head_leases_nothing(api: Api, client: Client) -> None:
     answers = [api.head("/queue/message"), api.head("/v1/jobs")]
 
     assert [one.status_code for one in answers] == [405, 200]
-    assert client.queue("default").leased == 0
+    assert client.queues.get("default").leased == 0
 
 
 @pytest.mark.parametrize("odd", ["[", "]:1", "[::1", "a b", "http://["])
@@ -673,7 +673,7 @@ def test_a_head_without_end_is_cut_off(server: Serving) -> None:
 def test_a_cookie_got_by_tls_is_sent_by_tls_only(
     serve: Serve, client: Client, proxies: list[str], headers: dict[str, str], secure: bool
 ) -> None:
-    token = client.token_create("ada", ["read"])
+    token = client.tokens.create("ada", ["read"])
     with serve(ways=["token"], proxies=proxies).client(headers=headers) as browser:
         answer = browser.post("/v1/session", json={"token": token.secret})
 
@@ -705,7 +705,7 @@ def test_pages_of_named_origins_may_call_and_others_may_not(serve: Serve) -> Non
 
 
 def test_pages_of_any_origin_may_call_only_with_a_token(serve: Serve, client: Client) -> None:
-    secret = client.token_create("page", ["produce"]).secret
+    secret = client.tokens.create("page", ["produce"]).secret
     page = {"Origin": "https://any.example.org", "Sec-Fetch-Site": "cross-site"}
     with serve(cors=["*"]).client(headers=page) as api:
         without = api.post("/queue/message", json={"payload": 1})

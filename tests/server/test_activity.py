@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Client
-from holdfast.model import Nack
+from holdfast.records import Nack
 from holdfast.server import consumers
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
@@ -21,7 +21,7 @@ def fail(client: Client, kind: str = "send", queue: str = "mail", **payload: obj
 def test_the_log_is_read_page_by_page_and_by_what_it_says(api: Api, client: Client) -> None:
     for _ in range(3):
         fail(client)
-    [id, *_] = client.find("state:dead")
+    [id, *_] = client.jobs.find("state:dead")
     api.post(f"/v1/jobs/{id}/retry", json={"reason": "route is back"})
 
     first = api.get("/v1/activity", params={"queue": "mail", "limit": 3}).json()
@@ -42,7 +42,7 @@ def test_the_log_is_read_page_by_page_and_by_what_it_says(api: Api, client: Clie
 
 def test_a_job_shows_its_attempts_and_its_history(api: Api, client: Client) -> None:
     fail(client)
-    [id] = client.find("state:dead")
+    [id] = client.jobs.find("state:dead")
 
     shown = api.get(f"/v1/jobs/{id}", params={"include": "attempts,events"}).json()
 
@@ -56,9 +56,9 @@ def test_what_is_redacted_is_masked_in_the_record_too(serve: Serve, client: Clie
         [lease] = client.claim("default", worker="ada")
         failed = Nack(lease, "Refused", "refused 4111-1111", log="card 4111-1111 was refused")
         client.settle([failed])
-        [id] = client.find("state:dead")
-        client.edit([id], payload={"card": "5500-0000", "n": 2}, actor="eve")
-        client.edit([id], payload={"card": "4111-1111", "n": 2}, actor="eve")
+        [id] = client.jobs.find("state:dead")
+        client.jobs.edit([id], payload={"card": "5500-0000", "n": 2}, actor="eve")
+        client.jobs.edit([id], payload={"card": "4111-1111", "n": 2}, actor="eve")
         shown = api.get(f"/v1/jobs/{id}", params={"include": "attempts,events"}).json()
         tried = api.post("/v1/strikes", json={"payload": {"card": "4111-1111"}})
 
@@ -96,9 +96,9 @@ def test_a_strike_is_added_listed_and_lifted(api: Api, client: Client) -> None:
 def test_a_token_of_some_queues_sees_and_strikes_only_those(serve: Serve, client: Client) -> None:
     fail(client, queue="mail")
     fail(client, queue="other")
-    client.queue_set("other", limit=3)
-    client.strike_add(queue="other", kind="send")
-    secret = client.token_create("ops", ["read", "operate"], queues=["mail"]).secret
+    client.queues.set("other", limit=3)
+    client.strikes.add(queue="other", kind="send")
+    secret = client.tokens.create("ops", ["read", "operate"], queues=["mail"]).secret
     headers = {"Authorization": f"Bearer {secret}"}
     with serve(fresh=0.0).client(headers=headers) as api:
         seen = api.get("/v1/activity").json()["events"]
@@ -130,7 +130,7 @@ def test_consumers_over_http_have_statistics(
         seen: dict[str, Any] = {}
         while not (seen.get("acked") and seen.get("failed")):
             [seen] = api.get("/v1/workers").json()["workers"] or [{}]
-    client.upkeep()
+    client.upkeep.run()
 
     assert seen["worker"] == "php-7"
     assert (seen["claimed"], seen["acked"], seen["failed"], seen["lost"]) == (2, 1, 1, 0)
@@ -138,15 +138,15 @@ def test_consumers_over_http_have_statistics(
     assert seen["claimed_at"]
     assert seen["acked_at"]
     assert len(seen["claims"]) == 1
-    assert any(value is not None for _, value in client.series("run_p50", step=10))
-    assert any(value is not None for _, value in client.series("pickup_p50", step=10))
+    assert any(value is not None for _, value in client.activity.series("run_p50", step=10))
+    assert any(value is not None for _, value in client.activity.series("pickup_p50", step=10))
 
 
 @pytest.mark.proves("S4.13")
 def test_series_answer_from_what_upkeep_sampled(serve: Serve, client: Client, clock: Clock) -> None:
     clock.begin_a_minute()
     client.enqueue("a", queue="mail")
-    client.upkeep()
+    client.upkeep.run()
     clock.advance(seconds=10)
     with serve(fresh=0.0, upkeep=False).client() as api:
 

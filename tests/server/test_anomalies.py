@@ -21,7 +21,7 @@ def died(client: Client) -> str:
     """The id of an anomaly: a job of queue mail died."""
     client.enqueue("send", queue="mail", max_attempts=1)
     client.nack(client.claim("mail", worker="w"), error_kind="Timeout", message="30 s")
-    [change] = client.detect(["job_died"])
+    [change] = client.detectors.run(["job_died"])
     assert change.id
     return change.id
 
@@ -43,8 +43,8 @@ def test_an_anomaly_is_listed_acked_and_muted(api: Api, died: str) -> None:
 
 
 def test_what_is_over_is_listed_apart(api: Api, client: Client, died: str) -> None:
-    client.detector_set("job_died", enabled=False)
-    client.detect(["job_died"])
+    client.detectors.set("job_died", enabled=False)
+    client.detectors.run(["job_died"])
 
     assert api.get("/v1/anomalies").json()["anomalies"] == []
     [over] = api.get("/v1/anomalies", params={"over": "true"}).json()["anomalies"]
@@ -82,10 +82,10 @@ def test_detectors_are_listed_and_tuned(api: Api) -> None:
 def test_queues_and_lanes_are_explained(api: Api, client: Client) -> None:
     client.enqueue("a", queue="mail", lane="l")
     client.enqueue("a", queue="mail", lane="l")
-    client.pause("mail", actor="ada", reason="deploy")
+    client.queues.pause("mail", actor="ada", reason="deploy")
 
     queue = api.get("/v1/queues/mail/explain").json()["explain"]
-    client.resume("mail")
+    client.queues.resume("mail")
     [held] = client.claim("mail", worker="w1")
     lane = api.get("/v1/lanes/l/explain", params={"queue": "mail"}).json()["explain"]
 
@@ -106,11 +106,11 @@ def test_forecasts_and_the_doctor(api: Api, client: Client) -> None:
 def test_a_token_of_one_queue_sees_its_anomalies_only(
     serve: Serve, client: Client, died: str
 ) -> None:
-    client.beat("w9", clock="2001-01-01T00:00:00Z")
-    client.detect(["clock_skew"])
-    mail = client.token_create("m", ["read", "operate"], queues=["mail"]).secret
-    other = client.token_create("o", ["read", "operate"], queues=["other"]).secret
-    looks = client.token_create("l", ["read"]).secret
+    client.workers.beat("w9", clock="2001-01-01T00:00:00Z")
+    client.detectors.run(["clock_skew"])
+    mail = client.tokens.create("m", ["read", "operate"], queues=["mail"]).secret
+    other = client.tokens.create("o", ["read", "operate"], queues=["other"]).secret
+    looks = client.tokens.create("l", ["read"]).secret
     server = serve(fresh=0.0, upkeep=False, ways=["token"])
 
     def call(secret: str, method: str, path: str) -> Any:
@@ -133,7 +133,7 @@ def test_a_token_of_one_queue_sees_its_anomalies_only(
     assert call(mail, "PATCH", "/v1/detectors/late").status_code == 403
     assert call(mail, "GET", "/v1/doctor").status_code == 403
     for queue in ("mail", "other"):
-        client.detector_set("late", queue=queue, seconds=60)
+        client.detectors.set("late", queue=queue, seconds=60)
     told = call(mail, "GET", "/v1/detectors").json()["detectors"]
     assert [list(one["queues"]) for one in told if one["code"] == "late"] == [["mail"]]
     assert call(mail, "POST", f"/v1/anomalies/{died}/ack").status_code == 200

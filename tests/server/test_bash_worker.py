@@ -67,19 +67,22 @@ def lines(path: Path) -> list[str]:
 def test_jobs_are_done_through_kill_and_restart_and_none_is_lost(
     serve: Serve, client: Client, tmp_path: Path
 ) -> None:
-    secret = client.token_create("bash", ["consume"], queues=["mail"]).secret
+    secret = client.tokens.create("bash", ["consume"], queues=["mail"]).secret
     server = serve(ways=["token"])
-    client.queue_set("mail", max_attempts=10, backoff=0.1)
+    client.queues.set("mail", max_attempts=10, backoff=0.1)
     jobs = [client.enqueue("work", {"n": n}, queue="mail") for n in range(12)]
     kills = 0
 
     end = time.monotonic() + 90
-    while client.queue("mail").queued + client.queue("mail").leased and time.monotonic() < end:
+    while (
+        client.queues.get("mail").queued + client.queues.get("mail").leased
+        and time.monotonic() < end
+    ):
         with working(server, tmp_path, HOLDFAST_TOKEN=secret) as worker:
             begun = len(lines(tmp_path / "begun"))
             # In the middle of a job, three times; then it is left to finish.
             while worker.poll() is None and time.monotonic() < end:
-                found = client.queue("mail")
+                found = client.queues.get("mail")
                 if not found.queued + found.leased:
                     break
                 if kills < 3 and len(lines(tmp_path / "begun")) > begun + 1:
@@ -87,7 +90,7 @@ def test_jobs_are_done_through_kill_and_restart_and_none_is_lost(
                     break
                 time.sleep(0.02)
 
-    found = client.queue("mail")
+    found = client.queues.get("mail")
     assert kills == 3
     assert (found.queued, found.leased, found.dead, found.done) == (0, 0, 0, len(jobs))
     assert set(lines(tmp_path / "done")) == {str(n) for n in range(12)}
@@ -99,16 +102,16 @@ def test_a_job_longer_than_its_lease_is_held_and_the_worker_ends_when_told(
     serve: Serve, client: Client, tmp_path: Path, ends: str
 ) -> None:
     server = serve()
-    client.queue_set("mail", keep_done=3600)
+    client.queues.set("mail", keep_done=3600)
     job = client.enqueue("sleep", {"n": 1, "seconds": 4}, queue="mail")
     with working(server, tmp_path, HANDLERS="") as worker:
         end = time.monotonic() + 120
         until = "leased" if ends == "while it works" else "done"
-        while client.get(job.id).state != until and time.monotonic() < end:
+        while client.jobs.get(job.id).state != until and time.monotonic() < end:
             time.sleep(0.1)
         worker.terminate()
         ended = worker.wait(100)
 
-    done = client.get(job.id)
+    done = client.jobs.get(job.id)
     assert (done.state, done.attempt) == ("done", 1)
     assert ended == 0

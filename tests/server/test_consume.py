@@ -45,7 +45,7 @@ def test_a_lease_tells_all_that_a_worker_needs(api: Api, client: Client) -> None
 
 
 def test_an_empty_queue_gives_an_empty_list_at_once(api: Api, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
 
     assert claim(api, queues=["mail"]) == []
 
@@ -58,7 +58,7 @@ def test_a_queue_nobody_ever_used_is_404(api: Api) -> None:
 
 def test_a_paused_queue_gives_an_empty_list_and_says_so(api: Api, client: Client) -> None:
     client.enqueue("a", queue="mail")
-    client.pause("mail")
+    client.queues.pause("mail")
 
     answer = api.post("/v1/claims", json={"worker": "a", "queues": ["mail"]})
 
@@ -84,7 +84,7 @@ def test_a_job_goes_through_touch_and_ack(api: Api, client: Client) -> None:
         f"{path}/touch",
         json=token | {"lease": 300, "progress": {"done": 3, "total": 20, "note": "page 3"}},
     )
-    progress = client.get(job.id).progress
+    progress = client.jobs.get(job.id).progress
     acked = api.post(f"{path}/ack", json=token | {"result": {"sent": True}})
     again = api.post(f"{path}/ack", json=token)
 
@@ -92,7 +92,7 @@ def test_a_job_goes_through_touch_and_ack(api: Api, client: Client) -> None:
     assert (progress["done"], progress["total"], progress["note"]) == (3, 20, "page 3")
     assert acked.json() == {"id": str(job.id), "state": "done"}
     assert again.json() == {"id": str(job.id), "state": "done", "already": True}
-    assert client.get(job.id) is None
+    assert client.jobs.get(job.id) is None
 
 
 def test_a_result_is_kept_if_asked_for(api: Api, client: Client) -> None:
@@ -104,7 +104,7 @@ def test_a_result_is_kept_if_asked_for(api: Api, client: Client) -> None:
         json={"token": lease["token"], "result": {"sent": True}, "keep": True},
     )
 
-    assert client.get(job.id).result == {"sent": True}
+    assert client.jobs.get(job.id).result == {"sent": True}
 
 
 def test_a_failure_is_retried_later_and_ends_dead(api: Api, client: Client) -> None:
@@ -123,8 +123,8 @@ def test_a_failure_is_retried_later_and_ends_dead(api: Api, client: Client) -> N
     assert first.json()["state"] == "queued"
     assert first.json()["attempt"] == 1
     assert second.json()["state"] == "dead"
-    assert second.json()["group"] == client.get(job.id).fingerprint
-    assert client.attempts(job.id)[0].error_kind == "SMTPTimeout"
+    assert second.json()["group"] == client.jobs.get(job.id).fingerprint
+    assert client.jobs.attempts(job.id)[0].error_kind == "SMTPTimeout"
 
 
 def test_a_released_lease_gives_the_attempt_back(api: Api, client: Client) -> None:
@@ -134,7 +134,7 @@ def test_a_released_lease_gives_the_attempt_back(api: Api, client: Client) -> No
     answer = api.post(f"/v1/jobs/{job.id}/release", json={"token": lease["token"]})
 
     assert answer.json()["state"] == "queued"
-    assert client.get(job.id).attempt == 0
+    assert client.jobs.get(job.id).attempt == 0
 
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "touch"])
@@ -156,14 +156,14 @@ def test_every_verb_needs_the_right_token_of_a_job_there_is(
     assert (wrong.json()["state"], wrong.json()["attempt"]) == ("leased", 1)
     assert odd.status_code == 409
     assert (unknown.status_code, no_id.status_code) == (404, 404)
-    assert client.get(job.id).state == "leased"
+    assert client.jobs.get(job.id).state == "leased"
 
 
 def test_a_holder_that_was_too_slow_changes_nothing(api: Api, client: Client, clock: Clock) -> None:
     job = client.enqueue("a", {"n": 1})
     [slow] = claim(api, lease=30)
     clock.advance(seconds=31)
-    client.upkeep()
+    client.upkeep.run()
     [quick] = claim(api, worker="php-9")
 
     late = api.post(f"/v1/jobs/{job.id}/ack", json={"token": slow["token"]})
@@ -204,7 +204,7 @@ def test_many_leases_are_settled_at_once_each_with_its_answer(api: Api, client: 
 
 
 def test_a_claim_waits_until_there_is_a_job(server: Serving, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     got: list[tuple[float, Any]] = []
 
     def wait() -> None:
@@ -226,7 +226,7 @@ def test_a_claim_waits_until_there_is_a_job(server: Serving, client: Client) -> 
 def test_a_claim_that_waits_finds_within_seconds_what_nobody_told_it_of(
     server: Serving, client: Client
 ) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     got: list[Any] = []
 
     def wait() -> None:
@@ -247,7 +247,7 @@ def test_a_claim_that_waits_finds_within_seconds_what_nobody_told_it_of(
 
 
 def test_a_claim_that_waited_in_vain_gets_an_empty_list(api: Api, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     started = time.monotonic()
 
     assert claim(api, queues=["mail"], wait=0.5) == []
@@ -255,7 +255,7 @@ def test_a_claim_that_waited_in_vain_gets_an_empty_list(api: Api, client: Client
 
 
 def test_all_who_wait_get_their_share_of_a_burst(server: Serving, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     got: list[str] = []
 
     def wait() -> None:
@@ -278,7 +278,7 @@ def test_all_who_wait_get_their_share_of_a_burst(server: Serving, client: Client
 def test_a_client_that_goes_away_while_it_waits_leaves_nothing_leased(
     server: Serving, client: Client
 ) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     gone = _ask_to_claim(server, {"worker": "gone", "queues": ["mail"], "wait": 30})
     _until(lambda: _waiting(server) == 1)
 
@@ -287,14 +287,14 @@ def test_a_client_that_goes_away_while_it_waits_leaves_nothing_leased(
 
     _until(lambda: _waiting(server) == 0)
     time.sleep(0.3)
-    assert client.get(job.id).state == "queued"
-    assert client.get(job.id).attempt == 0
+    assert client.jobs.get(job.id).state == "queued"
+    assert client.jobs.get(job.id).attempt == 0
 
 
 def test_a_client_that_goes_away_while_its_claim_is_under_way_leaves_nothing_leased(
     server: Serving, client: Client
 ) -> None:
-    client.queue_set("mail", limit=5)
+    client.queues.set("mail", limit=5)
     client.claim("mail", worker="first")  # the gate is there from the first claim on
     gone = _ask_to_claim(server, {"worker": "gone", "queues": ["mail"], "wait": 30})
     _until(lambda: _waiting(server) == 1)
@@ -315,7 +315,7 @@ def test_a_client_that_goes_away_while_its_claim_is_under_way_leaves_nothing_lea
         _until(lambda: place.gone)
     _until(lambda: _waiting(server) == 0)
 
-    back = client.get(job.id)
+    back = client.jobs.get(job.id)
     assert (back.state, back.attempt) == ("queued", 0)
 
 
@@ -329,7 +329,7 @@ def test_what_was_claimed_for_a_client_that_has_gone_is_back_within_two_seconds(
     for _ in range(20):
         _ask_to_claim(server, {"worker": "gone", "queues": ["mail"], "wait": wait}).close()
     _until(lambda: time.monotonic() - started > 1.5)
-    state = client.get(job.id)
+    state = client.jobs.get(job.id)
 
     assert time.monotonic() - started < 2.5 * machine.slowness()
     assert (state.state, state.attempt) == ("queued", 0)
@@ -349,7 +349,7 @@ def test_a_claim_repeated_with_its_key_gives_the_same_leases(api: Api, client: C
 
 
 def test_more_waiting_claims_than_allowed_are_refused(serve: Serve, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     server = serve(waits=1)
     first = _ask_to_claim(server, {"worker": "a", "queues": ["mail"], "wait": 30})
     _until(lambda: _waiting(server) == 1)
@@ -376,11 +376,11 @@ def test_consumers_are_workers_with_counts_that_add_up_over_servers(
     # What was claimed and how it ended may be written down in two turns.
     counts = (6, 2, 2)
     _until(
-        lambda: [(one.claimed, one.acked, one.failed) for one in client.workers()] == [counts],
+        lambda: [(one.claimed, one.acked, one.failed) for one in client.workers.list()] == [counts],
         within=15,
     )
 
-    [worker] = client.workers()
+    [worker] = client.workers.list()
     assert (worker.worker, worker.host, worker.alive) == ("php-7", "127.0.0.1", True)
     assert worker.version is not None
 
@@ -394,7 +394,7 @@ def test_what_a_consumer_claimed_of_several_queues_is_counted(serve: Serve, clie
         api.post("/v1/settle", json={"items": items})
 
     _until(
-        lambda: [(one.claimed, one.acked) for one in client.workers()] == [(2, 2)],
+        lambda: [(one.claimed, one.acked) for one in client.workers.list()] == [(2, 2)],
         within=15,
     )
 
@@ -404,7 +404,7 @@ def test_a_consumer_that_should_stop_is_told_when_it_claims(
 ) -> None:
     client.enqueue("a")
     claim(api, worker="php-7")
-    _until(lambda: len(client.workers()) == 1, within=15)
+    _until(lambda: len(client.workers.list()) == 1, within=15)
 
     stopped = api.post("/v1/workers/php-7/stop", json={})
     client.enqueue("a")

@@ -125,8 +125,8 @@ def fuzzed(shared: str) -> Iterator[Serving]:
             client.enqueue("a", {"n": n}, max_attempts=1)
             client.enqueue("a", queue="axiom", lane="l")
         client.nack(client.claim(worker="w", limit=5), message="boom")
-        client.schedule_set("nightly", kind="a", cron="0 3 * * *")
-        client.beat("ada", kinds=["a"])
+        client.schedules.set("nightly", kind="a", cron="0 3 * * *")
+        client.workers.beat("ada", kinds=["a"])
     with serving(Server(shared, settings=Settings(hosts=("*",)))) as started:
         yield started
 

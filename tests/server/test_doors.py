@@ -24,7 +24,7 @@ from tests.server.serving import Serving
 
 
 def bearer(client: Client, *scopes: str, queues: list[str] | None = None) -> dict[str, str]:
-    made = client.token_create("t", list(scopes), queues=queues)  # type: ignore[arg-type]
+    made = client.tokens.create("t", list(scopes), queues=queues)  # type: ignore[arg-type]
     return {"Authorization": f"Bearer {made.secret}"}
 
 
@@ -40,7 +40,7 @@ def test_a_page_of_another_site_leases_nothing_by_a_get(
     page = {"Host": "jobs.example.org", "Accept": "*/*", "User-Agent": "Mozilla/5.0"}
     with serve(insecure=True, fresh=0.0).client(headers=page) as browser:
         refused = browser.get(path, params={"queue": "default"})
-        waiting = client.queue("default").queued
+        waiting = client.queues.get("default").queued
         leased = browser.get(path, headers={"X-Requested-With": "curl"})
 
     assert (refused.status_code, refused.json()["code"]) == (403, "HF403")
@@ -224,7 +224,7 @@ def test_the_explanation_of_a_job_that_is_held_back_tells_no_payload(
     hiding: Api, client: Client
 ) -> None:
     job = client.enqueue("send_sms", {"to": "0049-151"}).id
-    client.strike_add(kind="send_sms", payload={"to": "0049-151"})
+    client.strikes.add(kind="send_sms", payload={"to": "0049-151"})
 
     answer = hiding.get(f"/v1/jobs/{job}")
 
@@ -311,7 +311,7 @@ def test_a_number_beyond_a_double_is_refused_over_http(api: Api, client: Client)
     ]  # fmt: skip
 
     assert [answer.status_code for answer in answers] == [422] * 4
-    assert client.queue("default").leased == 1
+    assert client.queues.get("default").leased == 1
 
 
 # Streams.
@@ -381,7 +381,7 @@ def test_a_token_that_holds_all_it_can_leaves_others_to_claim_stream_and_sign_in
     serve: Serve, client: Client
 ) -> None:
     greedy, other = bearer(client, "read", "consume"), bearer(client, "read", "consume")
-    person = client.token_create("person", ["read"]).secret
+    person = client.tokens.create("person", ["read"]).secret
     # Fewer than one address may have, of which all of this test come.
     server = serve(ways=["token"], waits=20, streams=20, streams_per_address=100, requests=400)
     with server.client() as api, ExitStack() as stack:
@@ -494,8 +494,8 @@ def halfway(server: Serving, headers: dict[str, str], size: int) -> Iterator[Non
 
 
 def test_wrong_secrets_of_others_do_not_keep_a_user_out(serve: Serve, client: Client) -> None:
-    token = client.token_create("ada", ["read"]).secret
-    link = client.token_create("link", ["admin"], sort="link", expires=600).secret
+    token = client.tokens.create("ada", ["read"]).secret
+    link = client.tokens.create("link", ["admin"], sort="link", expires=600).secret
     with serve(ways=["token"]).client() as api:
         foreign = {"Sec-Fetch-Site": "cross-site"}
         for _ in range(12):
@@ -528,12 +528,12 @@ def test_a_lease_is_of_no_use_to_a_token_of_another_queue(serve: Serve, client: 
 
     assert [answer.status_code for answer in answers] == [404] * 5
     assert (settled[0]["ok"], settled[0]["status"]) == (False, 404)
-    assert client.queue("mail").leased == 1
+    assert client.queues.get("mail").leased == 1
     assert all("mail" not in answer.text for answer in answers)
 
 
 def test_a_consumer_takes_no_name_of_a_worker_of_other_queues(serve: Serve, client: Client) -> None:
-    client.beat("w1", queues=["mail"], host="mailer")
+    client.workers.beat("w1", queues=["mail"], host="mailer")
     with serve(ways=["token"], fresh=0.0).client(
         headers=bearer(client, "consume", queues=["sms"])
     ) as api:
@@ -541,14 +541,14 @@ def test_a_consumer_takes_no_name_of_a_worker_of_other_queues(serve: Serve, clie
 
     assert taken.status_code == 403
     assert "mail" not in taken.text
-    [worker] = [one for one in client.workers() if one.worker == "w1"]
+    [worker] = [one for one in client.workers.list() if one.worker == "w1"]
     assert (worker.queues, worker.host) == (["mail"], "mailer")
 
 
 def test_a_schedule_of_another_queue_is_refused_without_its_name(
     serve: Serve, client: Client
 ) -> None:
-    client.schedule_set("nightly", kind="send", every=60, queue="secret-queue")
+    client.schedules.set("nightly", kind="send", every=60, queue="secret-queue")
     with serve(ways=["token"]).client(
         headers=bearer(client, "operate", "read", queues=["sms"])
     ) as api:
@@ -572,7 +572,7 @@ def test_nobody_claims_what_belongs_to_holdfast(api: Api) -> None:
 
 
 def test_a_list_shortens_headers_and_results_too(api: Api, client: Client) -> None:
-    client.queue_set("default", keep_done=3600)
+    client.queues.set("default", keep_done=3600)
     job = client.enqueue("send", headers={"h": "x" * 5000}).id
     leases = client.claim(worker="w")
     client.ack(leases, ["y" * 5000])

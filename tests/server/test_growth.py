@@ -219,7 +219,7 @@ def asking(path: str, token: str, *, size: int = 3000, last: bool = False) -> by
 def test_requests_sent_together_are_answered_each_with_its_own_head(
     serve: Serve, client: Client
 ) -> None:
-    token = client.token_create("t", ["read"]).secret
+    token = client.tokens.create("t", ["read"]).secret
     server = serve(ways=["token"])
     said = [asking("/v1/queues", token) for _ in range(4)]
 
@@ -231,7 +231,7 @@ def test_requests_sent_together_are_answered_each_with_its_own_head(
 def test_a_head_may_be_large_and_one_that_is_larger_is_refused(
     serve: Serve, client: Client
 ) -> None:
-    token = client.token_create("t", ["read"]).secret
+    token = client.tokens.create("t", ["read"]).secret
     server = serve(ways=["token"])
     headers = "".join(f"h{n}: v\r\n" for n in range(listen.LINES)).encode()
 

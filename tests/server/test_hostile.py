@@ -12,7 +12,7 @@ def test_no_input_gives_a_500_tells_how_the_server_is_made_or_loses_a_job(
     serve: Serve, client: Client
 ) -> None:
     kept = client.enqueue_many([NewJob(kind="kept", queue="safe")] * 3)
-    token = client.token_create(
+    token = client.tokens.create(
         "hostile", ["read", "produce", "consume", "operate"], queues=["default"]
     )
     headers = {"Authorization": f"Bearer {token.secret}"}
@@ -22,7 +22,7 @@ def test_no_input_gives_a_500_tells_how_the_server_is_made_or_loses_a_job(
     assert wrong == []
     assert statuses[200] > 50
     # Another queue's jobs are as they were.
-    assert {job.id for job in client.list("queue:safe")} == {one.id for one in kept}
+    assert {job.id for job in client.jobs.list("queue:safe")} == {one.id for one in kept}
 
 
 def test_the_corpus_reaches_every_route() -> None:

@@ -81,7 +81,7 @@ def test_both_servers_hear_each_message_whoever_caused_what_happened(
 
         # a timeout, to death, by whoever takes back what is overdue
         client.claim("mail", worker="bob", kinds=["b"], lease=0.001)
-        while not client.reap():
+        while not client.upkeep.reap():
             time.sleep(0.001)
         expected = [("dequeue", by_sql), ("timeout", by_sql), ("dlq", by_sql)]
         assert heard(one, 3) == heard(two, 3) == expected
@@ -110,7 +110,7 @@ def test_an_event_tells_the_message_and_its_place_in_the_log(
         client.nack([lease], message="no route")
         told = life(watcher, lambda told: len(told) == 3)
 
-    [page] = [client.activity(job=job.id)]
+    [page] = [client.activity.list(job=job.id)]
     logged = {event.seq: event for event in page.events}
     assert [one["payload"].pop("event_id") for one in told] == [str(seq) for seq in sorted(logged)]
     for one, seq in zip(told, sorted(logged), strict=True):
@@ -145,14 +145,14 @@ def test_our_own_stream_tells_the_activity_if_asked(
 def test_a_user_of_some_queues_hears_of_those_alone(
     servers: tuple[Serving, Serving], client: Client
 ) -> None:
-    token = client.token_create("eve", scopes=["read"], queues=["mail"]).secret
+    token = client.tokens.create("eve", scopes=["read"], queues=["mail"]).secret
     with listening(servers[0], Authorization=f"Bearer {token}") as watcher:
         client.enqueue("x", queue="other")
         job = client.enqueue("a", queue="mail")
         assert heard(watcher, 1) == [("enqueue", str(job.id))]
 
     # and nobody else is noted for their sake
-    assert client.activity(queues=["other"], event="enqueued").events == []
+    assert client.activity.list(queues=["other"], event="enqueued").events == []
 
 
 def test_when_nobody_watches_nothing_is_noted(
@@ -165,7 +165,7 @@ def test_when_nobody_watches_nothing_is_noted(
     clock.advance(seconds=lives.LASTS + 1)
     client.enqueue("a", queue="mail")
 
-    events = client.activity(queues=["mail"], event="enqueued").events
+    events = client.activity.list(queues=["mail"], event="enqueued").events
     assert [event.job for event in events] == [job.id]
 
 
@@ -230,7 +230,7 @@ def test_a_gap_is_announced_and_can_be_caught_up_from_the_log(
     servers: tuple[Serving, Serving], client: Client, connect: Connect
 ) -> None:
     first, _ = servers
-    client.queue_set("kept", activity="all")
+    client.queues.set("kept", activity="all")
     with listening(first) as watcher, first.client() as api:
         client.enqueue("a", queue="mail")
         heard(watcher, 1)
@@ -294,7 +294,7 @@ def test_who_comes_back_after_nobody_watched_is_told_that_something_is_missing(
 def test_a_place_the_log_no_longer_has_is_told_as_a_gap(
     servers: tuple[Serving, Serving], client: Client, connect: Connect
 ) -> None:
-    client.queue_set("mail", activity="all")
+    client.queues.set("mail", activity="all")
     with listening(servers[0]) as watcher:
         client.enqueue("a", queue="mail")
         [last] = life(watcher, lambda told: len(told) == 1)

@@ -69,7 +69,7 @@ def test_the_whole_api_works_under_a_path(host: Any, database: str, client: Clie
 
 
 def test_waiting_claims_and_streams_work_without_a_lifespan(database: str, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     server = Server(database)
     with hosted(starlette(server)) as url, httpx.Client(base_url=f"{url}/tools/queue") as api:
         with api.stream("GET", "/v1/events/stream") as stream:

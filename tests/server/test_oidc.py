@@ -151,7 +151,7 @@ def test_signing_out_ends_the_session(browser: httpx.Client, idp: Provider) -> N
 
 
 def test_tokens_work_beside_it_and_strangers_do_not(browser: httpx.Client, client: Client) -> None:
-    made = client.token_create("php", ["read"])
+    made = client.tokens.create("php", ["read"])
     bearer = {"Authorization": f"Bearer {made.secret}"}
 
     assert browser.get("/v1/jobs").status_code == 401

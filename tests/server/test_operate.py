@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import AsyncClient, Client, NewJob, schema
+from holdfast import Client, NewJob, schema
+from holdfast.client.aio.jobs import AsyncJobs
 from tests.conftest import Clock, Connect
 from tests.server.conftest import Api, Serve
 
@@ -36,7 +37,7 @@ def test_a_dead_job_is_edited_and_retried(api: Api, client: Client) -> None:
     edited = api.patch(f"/v1/jobs/{job['id']}", json={"payload": {"to": "b"}, "priority": 7})
     retried = api.post(f"/v1/jobs/{job['id']}/retry", json={"reason": "mail is back"})
 
-    now = client.get(job["id"])
+    now = client.jobs.get(job["id"])
     assert (edited.status_code, edited.json()["state"]) == (200, "dead")
     assert (retried.status_code, retried.json()["state"]) == (200, "queued")
     assert (now.payload, now.priority, now.reason) == ({"to": "b"}, 7, "mail is back")
@@ -44,7 +45,7 @@ def test_a_dead_job_is_edited_and_retried(api: Api, client: Client) -> None:
 
 def test_a_job_counts_the_attempts_of_all_its_lives(api: Api, client: Client) -> None:
     dead(client, 1)
-    [id] = client.find("state:dead")
+    [id] = client.jobs.find("state:dead")
     for _ in range(2):
         api.post(f"/v1/jobs/{id}/retry", json={})
         client.nack(client.claim("mail", worker="w"))
@@ -60,7 +61,7 @@ def test_a_queue_tells_its_rate_of_success_and_is_told_to_archive(api: Api, clie
     dead(client, 1)
     client.enqueue("send", queue="mail")
     client.ack(client.claim("mail", worker="w"))
-    client.upkeep()
+    client.upkeep.run()
 
     told = api.get("/v1/queues/mail").json()["success"]
     changed = api.patch("/v1/queues/mail", json={"archive_dead": 86400})
@@ -82,8 +83,8 @@ def test_a_job_is_cancelled_deleted_and_moved(api: Api, client: Client) -> None:
 
     assert cancelled.json()["state"] == "cancelled"
     assert deleted.status_code == 200
-    assert client.get(two.id) is None
-    assert client.get(moved.json()["id"]).queue == "other"
+    assert client.jobs.get(two.id) is None
+    assert client.jobs.get(moved.json()["id"]).queue == "other"
 
 
 def test_the_wrong_state_is_409_and_told(api: Api, client: Client) -> None:
@@ -117,7 +118,7 @@ def test_a_job_is_found_by_the_end_of_its_id(api: Api, client: Client) -> None:
 
 def test_a_job_tells_why_it_waits_and_how_it_failed(api: Api, client: Client) -> None:
     dead(client, 1)
-    [job] = client.list("state:dead")
+    [job] = client.jobs.list("state:dead")
 
     told = api.get(f"/v1/jobs/{job.id}", params={"include": "attempts"}).json()
 
@@ -229,7 +230,7 @@ def test_ten_are_retried_first_and_then_all_as_operations(api: Api, client: Clie
     ).json()
     first = api.post("/v1/operations", json={"preview_token": canary["preview_token"]})
     ten = ended(api, first.json()["id"])
-    after_ten = client.queue("mail")
+    after_ten = client.queues.get("mail")
     preview = api.post("/v1/operations:preview", json={"op": "retry", "q": "kind:send"}).json()
     second = api.post("/v1/operations", json={"preview_token": preview["preview_token"]})
     rest = ended(api, second.json()["id"])
@@ -243,7 +244,7 @@ def test_ten_are_retried_first_and_then_all_as_operations(api: Api, client: Clie
     assert (preview["count"], preview["q"]) == (690, "kind:send state:dead,cancelled")
     assert (rest["state"], rest["changed"], rest["actor"]) == ("done", 690, "local")
     assert (too_late.status_code, too_late.json()["code"]) == (409, "HF409")
-    assert (client.queue("mail").queued, client.queue("mail").dead) == (700, 0)
+    assert (client.queues.get("mail").queued, client.queues.get("mail").dead) == (700, 0)
 
 
 def test_what_an_operation_did_is_undone(api: Api, client: Client) -> None:
@@ -264,7 +265,7 @@ def test_what_an_operation_did_is_undone(api: Api, client: Client) -> None:
     assert answer.headers["location"] == f"/v1/operations/{undone['id']}"
     assert (undone["verb"], undone["state"], undone["changed"]) == ("undo", "done", 12)
     assert undone["arguments"] == {"operation": int(started["id"])}
-    assert (client.queue("mail").queued, client.queue("mail").dead) == (0, 12)
+    assert (client.queues.get("mail").queued, client.queues.get("mail").dead) == (0, 12)
     assert (again.status_code, again.json()["code"]) == (409, "HF409")
     assert "it was undone" in again.json()["detail"]
     assert (wrong.status_code, unknown.status_code) == (422, 404)
@@ -279,7 +280,7 @@ def test_jobs_that_came_after_the_preview_are_left_alone(api: Api, client: Clien
     done = ended(api, started.json()["id"])
 
     assert done["changed"] == 3
-    assert client.queue("mail").dead == 2
+    assert client.queues.get("mail").dead == 2
 
 
 def test_a_slow_operation_keeps_its_rate_and_can_be_stopped(api: Api, client: Client) -> None:
@@ -298,7 +299,7 @@ def test_a_slow_operation_keeps_its_rate_and_can_be_stopped(api: Api, client: Cl
     assert started.json()["id"] == again.json()["id"]
     assert stopped.json()["state"] == "cancelled"
     assert 5 <= changed <= 70
-    assert client.queue("mail").queued == 200 - changed
+    assert client.queues.get("mail").queued == 200 - changed
     assert twice.json()["changed"] == changed
 
 
@@ -352,7 +353,7 @@ def test_every_verb_can_be_done_to_many(
     done = ended(api, started.json()["id"])
 
     states: dict[str, int] = {}
-    for one in client.depth():
+    for one in client.queues.depth():
         if one.jobs:
             states[one.state] = states.get(one.state, 0) + one.jobs
     assert done["changed"] == 4
@@ -366,7 +367,7 @@ def test_draining_a_queue_cancels_what_waits(api: Api, client: Client) -> None:
     started = api.post("/v1/queues/od%22d%20queue/drain", json={"reason": "wrong import"})
     done = ended(api, started.json()["id"])
 
-    found = client.queue('od"d queue')
+    found = client.queues.get('od"d queue')
     assert (started.status_code, done["changed"]) == (202, 4)
     assert (found.queued, found.leased, found.cancelled) == (0, 1, 4)
     assert api.post("/v1/queues/nosuch/drain", json={}).status_code == 404
@@ -374,10 +375,10 @@ def test_draining_a_queue_cancels_what_waits(api: Api, client: Client) -> None:
 
 def test_an_operation_goes_on_after_its_server_is_gone(serve: Serve, client: Client) -> None:
     client.enqueue_many(NewJob(kind="a", queue="mail") for _ in range(40))
-    preview = client.operation_preview("cancel", "queue:mail")
-    started = client.operation_start(preview.token, rate=1.0)
+    preview = client.operations.preview("cancel", "queue:mail")
+    started = client.operations.start(preview.token, rate=1.0)
     assert started is not None
-    client.operation_step()
+    client.operations.step()
 
     with serve().client() as api:
         before = api.get(f"/v1/operations/{started.id}").json()
@@ -385,7 +386,7 @@ def test_an_operation_goes_on_after_its_server_is_gone(serve: Serve, client: Cli
         after = api.get(f"/v1/operations/{started.id}").json()
 
     assert after["done"] > before["done"] >= 1
-    assert client.queue("mail").cancelled == client.operation(started.id).changed
+    assert client.queues.get("mail").cancelled == client.operations.get(started.id).changed
 
 
 def test_a_schedule_is_made_changed_run_paused_and_deleted(api: Api, client: Client) -> None:
@@ -403,7 +404,7 @@ def test_a_schedule_is_made_changed_run_paused_and_deleted(api: Api, client: Cli
     assert (replaced.json()["cron"], replaced.json()["every"]) == (None, 60.0)
     assert (changed.json()["queue"], changed.json()["state"]) == ("slow", "paused")
     assert (ran.status_code, ran.json()["outcome"]) == (201, "run")
-    assert client.get(ran.json()["job"]).queue == "slow"
+    assert client.jobs.get(ran.json()["job"]).queue == "slow"
     assert shown["slots"][0]["outcome"] == "run"
     assert deleted.json() == {"name": "rates", "deleted": True}
     assert api.get("/v1/schedules/rates").status_code == 404
@@ -430,7 +431,7 @@ def test_lanes_are_listed_and_released_only_when_nobody_works_in_them(
     for _ in range(3):
         client.enqueue("a", queue="axiom", lane="axiom")
     client.claim("axiom", worker="db2", lease=3600)
-    client.beat("db2", slots=1)
+    client.workers.beat("db2", slots=1)
 
     [lane] = api.get("/v1/lanes").json()["lanes"]
     alive = api.post("/v1/lanes/axiom/release", json={"queue": "axiom"})
@@ -449,11 +450,11 @@ def test_lanes_are_listed_and_released_only_when_nobody_works_in_them(
     assert released.json()["outcome"] == "released"
     assert free.json()["outcome"] == "free"
     assert (unknown.status_code, unknown.json()["code"]) == (404, "HF316")
-    assert client.queue("axiom").leased == 0
+    assert client.queues.get("axiom").leased == 0
 
 
 def test_a_halted_lane_is_resumed(api: Api, client: Client) -> None:
-    client.queue_set("axiom", lane_on_failure="halt")
+    client.queues.set("axiom", lane_on_failure="halt")
     for _ in range(2):
         client.enqueue("a", queue="axiom", lane="l", max_attempts=1)
     client.nack(client.claim("axiom", worker="w"))
@@ -465,8 +466,8 @@ def test_a_halted_lane_is_resumed(api: Api, client: Client) -> None:
 
 
 def test_kinds_tell_their_schema_workers_and_jobs(api: Api, client: Client) -> None:
-    client.declare_kinds([{"kind": "greet", "schema": {"type": "object"}, "doc": "Say hello."}])
-    client.beat("ada", kinds=["greet"])
+    client.kinds.declare([{"kind": "greet", "schema": {"type": "object"}, "doc": "Say hello."}])
+    client.workers.beat("ada", kinds=["greet"])
     client.enqueue("greet")
     client.enqueue("lost")
 
@@ -517,7 +518,7 @@ def test_values_are_redacted_for_whoever_looks_and_whole_for_whoever_works(
 def test_values_are_redacted_in_schedules_and_kept_when_edited(
     serve: Serve, client: Client
 ) -> None:
-    client.schedule_set(
+    client.schedules.set(
         "nightly",
         kind="send",
         every=3600,
@@ -532,7 +533,7 @@ def test_values_are_redacted_in_schedules_and_kept_when_edited(
         patched = api.patch("/v1/schedules/nightly", json=change)
         put = api.put("/v1/schedules/nightly", json={"kind": "send", "every": 60, **change})
 
-    stored = client.schedule("nightly")
+    stored = client.schedules.get("nightly")
     for answer in (listed, shown, patched.json(), put.json()):
         assert "hunter2" not in str(answer)
         assert "secret" not in str(answer)
@@ -553,7 +554,7 @@ def test_redaction_leaves_digits_and_masked_headers_as_they_were(
         api.patch(path, content=edited, headers={"Content-Type": "application/json"})
         api.patch(path, json={"headers": shown.json()["headers"] | {"a": "b"}})
 
-    stored = client.get(job.id)
+    stored = client.jobs.get(job.id)
     assert "1.000000000000000000001" in shown.text
     assert "1.000000000000000000001" in stored.payload_json
     assert stored.payload["password"] == "x"
@@ -574,18 +575,18 @@ def test_a_redacted_value_in_a_list_is_not_found_out_by_its_place(
 def test_an_ended_job_is_put_away(api: Api, client: Client) -> None:
     dead(client, 1)
     waiting = client.enqueue("a")
-    [job] = client.list("state:dead")
+    [job] = client.jobs.list("state:dead")
 
     archived = api.post(f"/v1/jobs/{job.id}/archive", json={"reason": "known"})
     refused = api.post(f"/v1/jobs/{waiting.id}/archive", json={})
 
-    now = client.get(job.id)
+    now = client.jobs.get(job.id)
     assert (archived.json()["state"], now.state, now.reason) == ("archived", "archived", "known")
     assert (refused.status_code, refused.json()["state"]) == (409, "queued")
 
 
 def test_a_schedule_says_its_rule_in_english_and_its_next_slots(api: Api, client: Client) -> None:
-    client.schedule_set("nightly", kind="a", cron="0 3 * * *", tz="Europe/Berlin")
+    client.schedules.set("nightly", kind="a", cron="0 3 * * *", tz="Europe/Berlin")
 
     [listed] = api.get("/v1/schedules").json()["schedules"]
     one = api.get("/v1/schedules/nightly").json()
@@ -610,8 +611,8 @@ def test_a_list_counts_what_matches_and_says_when_it_could_not_look_at_all(
     counted = api.get("/v1/jobs", params={"q": "kind:a", "limit": 1, "count": "true"}).json()
     none = api.get("/v1/jobs", params={"q": "kind:b", "count": "true"}).json()
     dead = api.get("/v1/dead", params={"count": "true"}).json()
-    search = AsyncClient.search
-    monkeypatch.setattr(AsyncClient, "search", partialmethod(search, patience=0))
+    search = AsyncJobs.search
+    monkeypatch.setattr(AsyncJobs, "search", partialmethod(search, patience=0))
     bounded = api.get("/v1/jobs", params={"q": "payload.n:0", "limit": 1}).json()
 
     assert "count" not in plain
@@ -661,7 +662,7 @@ def test_a_server_looks_at_its_standby_and_changes_the_primary(
         [job] = api.get("/v1/jobs").json()["jobs"]
 
     assert (queue["queue"], job["queue"]) == ("there", "there")
-    assert [job.queue for job in client.list()] == ["here"]
+    assert [job.queue for job in client.jobs.list()] == ["here"]
 
 
 def test_as_many_requests_are_under_way_in_the_database_as_the_pool_has_connections(
@@ -753,7 +754,7 @@ def test_dead_jobs_are_listed_by_the_time_of_their_failure_page_by_page(
     assert counted.json()["count"] == 5
     assert api.get("/v1/dead", params={"order": "failed", "cursor": "bm90"}).status_code == 422
     connect().execute("update holdfast.dead set queue = 'other' where id = %s", [order[0]])
-    token = client.token_create("eve", ["read"], queues=["other"]).secret
+    token = client.tokens.create("eve", ["read"], queues=["other"]).secret
     seen = api.get(
         "/v1/dead", params={"order": "failed"}, headers={"Authorization": f"Bearer {token}"}
     ).json()
@@ -769,6 +770,6 @@ def test_what_waits_is_listed_in_the_order_in_which_it_will_run(api: Api, client
     assert [job["id"] for job in jobs] == [str(one.id) for one in (high, low, later)]
     assert len(api.get("/v1/queues/mail/upcoming?limit=1").json()["jobs"]) == 1
     assert api.get("/v1/queues/nothing/upcoming").status_code == 404
-    token = client.token_create("eve", ["read"], queues=["other"]).secret
+    token = client.tokens.create("eve", ["read"], queues=["other"]).secret
     refused = api.get("/v1/queues/mail/upcoming", headers={"Authorization": f"Bearer {token}"})
     assert refused.status_code == 404

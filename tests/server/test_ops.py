@@ -51,7 +51,7 @@ def exposed(postgres: Any, template: str) -> Exposed:
         with serving(server) as served, served.client() as api, Client(database) as client:
             promtext.check(api.get("/metrics").text)
             told = promtext.check(_worked(App(database), port))
-            client.upkeep()
+            client.upkeep.run()
             told |= promtext.check(api.get("/metrics").text)
     finally:
         _drop(postgres, "holdfast_ops")

@@ -43,7 +43,7 @@ def test_a_job_is_stored_as_it_was_said(api: Api, client: Client) -> None:
         },
     )
 
-    job = client.get(answer.json()["id"])
+    job = client.jobs.get(answer.json()["id"])
     assert answer.status_code == 201
     assert answer.json() == {
         "id": str(job.id),
@@ -62,7 +62,7 @@ def test_digits_of_a_payload_are_kept(api: Api, client: Client) -> None:
 
     answer = api.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
 
-    stored = client.get(answer.json()["id"]).payload_json
+    stored = client.jobs.get(answer.json()["id"]).payload_json
     assert stored == '{"id": 12345678901234567890123, "price": 1.10}'
 
 
@@ -172,14 +172,14 @@ def test_lines_are_stored_and_bad_ones_told_by_their_index(api: Api, client: Cli
         (2, True),
         (3, False),
     ]
-    assert client.queue("bulk").queued == 2
+    assert client.queues.get("bulk").queued == 2
 
 
 def test_an_array_of_thousands_is_stored_in_one_request(api: Api, client: Client) -> None:
     answer = api.post("/v1/jobs/bulk", json=[{"kind": "a", "queue": "many"}] * 3000)
 
     assert answer.json()["created"] == 3000
-    assert client.queue("many").queued == 3000
+    assert client.queues.get("many").queued == 3000
 
 
 def test_a_request_with_a_key_is_answered_the_same_and_done_once(api: Api, client: Client) -> None:
@@ -192,7 +192,7 @@ def test_a_request_with_a_key_is_answered_the_same_and_done_once(api: Api, clien
     assert first.content == second.content
     assert "idempotent-replayed" not in first.headers
     assert second.headers["idempotent-replayed"] == "true"
-    assert client.queue("default").queued == 1
+    assert client.queues.get("default").queued == 1
 
 
 @pytest.mark.proves("S4.34")
@@ -204,7 +204,7 @@ def test_a_key_is_remembered_by_all_servers_of_a_database(serve: Serve, client: 
         ]
 
     assert answers[0].content == answers[1].content
-    assert client.queue("default").queued == 1
+    assert client.queues.get("default").queued == 1
 
 
 def test_a_key_used_for_something_else_is_refused(api: Api, client: Client) -> None:
@@ -214,7 +214,7 @@ def test_a_key_used_for_something_else_is_refused(api: Api, client: Client) -> N
     answer = api.post("/v1/jobs", json={"kind": "b"}, headers=headers)
 
     assert (answer.status_code, answer.json()["code"]) == (422, "HF411")
-    assert client.queue("default").queued == 1
+    assert client.queues.get("default").queued == 1
 
 
 def test_a_refused_request_leaves_its_key_unused(api: Api) -> None:
@@ -247,7 +247,7 @@ def test_many_requests_with_one_key_at_once_store_one_job(server: Serving, clien
         thread.join()
 
     assert {answer.content for answer in answers} == {answers[0].content}
-    assert client.queue("default").queued == 1
+    assert client.queues.get("default").queued == 1
 
 
 def test_a_bulk_with_bad_lines_can_be_repeated_by_its_key(api: Api, client: Client) -> None:
@@ -259,7 +259,7 @@ def test_a_bulk_with_bad_lines_can_be_repeated_by_its_key(api: Api, client: Clie
 
     assert first.content == second.content
     assert (first.json()["created"], len(first.json()["errors"])) == (2, 1)
-    assert client.queue("default").queued == 2
+    assert client.queues.get("default").queued == 2
 
 
 def test_the_request_id_is_echoed(api: Api) -> None:

@@ -5,7 +5,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from holdfast import Client
 from holdfast.metrics import MOST_KINDS, MOST_QUEUES
-from holdfast.model import NewJob
+from holdfast.records import NewJob
 from holdfast.server.access import User
 from holdfast.server.prometheus import Totals
 from tests import promtext
@@ -24,9 +24,9 @@ def test_queues_and_jobs_are_told_as_promtool_wants_them(
     done, dies, cancelled = client.claim("mail", worker="w", limit=3)
     client.ack([done])
     client.nack([dies], error_kind="SMTPTimeout", message="late")
-    client.cancel([cancelled.id])
+    client.jobs.cancel([cancelled.id])
     client.claim("mail", worker="w")
-    client.upkeep()
+    client.upkeep.run()
     clock.advance(minutes=3)
 
     told = promtext.check(api.get("/metrics").text)
@@ -54,8 +54,8 @@ def test_counters_do_not_go_back_when_jobs_are_purged_or_retried(api: Api, clien
     leases = client.claim(worker="w", limit=2)
     client.nack(leases, error_kind="ValueError", message="no")
     before = promtext.check(api.get("/metrics").text)
-    client.purge([leases[0].id])
-    client.retry([leases[1].id])
+    client.jobs.purge([leases[0].id])
+    client.jobs.retry([leases[1].id])
 
     after = promtext.check(api.get("/metrics").text)
 
@@ -71,8 +71,8 @@ def test_counters_do_not_go_back_when_jobs_are_purged_or_retried(api: Api, clien
 
 
 def test_workers_are_told_with_their_slots(api: Api, client: Client) -> None:
-    client.beat("one", slots=8, busy=3)
-    client.beat("two", slots=4, busy=4)
+    client.workers.beat("one", slots=8, busy=3)
+    client.workers.beat("two", slots=4, busy=4)
 
     told = promtext.check(api.get("/metrics").text)
 
@@ -83,7 +83,7 @@ def test_workers_are_told_with_their_slots(api: Api, client: Client) -> None:
 def test_names_that_need_escapes_come_back_whole(api: Api, client: Client) -> None:
     odd = ODD.replace("\n", " ")
     client.enqueue(odd, queue=odd)
-    client.upkeep()
+    client.upkeep.run()
 
     told = promtext.check(api.get("/metrics").text)
 

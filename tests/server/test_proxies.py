@@ -167,7 +167,7 @@ def test_the_proxy_names_people_and_nobody_names_themselves(
     proxied: httpx.Client, client: Client
 ) -> None:
     forged = {"X-Forwarded-User": "ada"}
-    token = client.token_create("php", ["read"], queues=["mail"])
+    token = client.tokens.create("php", ["read"], queues=["mail"])
     bearer = {"Authorization": f"Bearer {token.secret}"}
 
     def me(**options: Any) -> tuple[str, str, bool]:
@@ -187,7 +187,7 @@ def test_the_proxy_names_people_and_nobody_names_themselves(
 
 
 def test_tls_ends_at_the_proxy_and_cookies_know_it(proxied: httpx.Client, client: Client) -> None:
-    token = client.token_create("ada", ["read"])
+    token = client.tokens.create("ada", ["read"])
     bearer = {"Authorization": f"Bearer {token.secret}"}
 
     signed_in = proxied.post("/v1/session", json={"token": token.secret}, auth=BOB)
@@ -205,7 +205,7 @@ def test_tls_ends_at_the_proxy_and_cookies_know_it(proxied: httpx.Client, client
 
 
 def test_a_stream_tells_what_happens_when_it_happens(proxied: httpx.Client, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     with proxied.stream("GET", "/v1/events/stream", auth=ADA) as stream:
         lines = stream.iter_lines()
         assert "hello" in next(line for line in lines if line.startswith("event:"))

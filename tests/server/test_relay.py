@@ -195,7 +195,7 @@ def test_what_was_acknowledged_is_listed_and_its_life_followed_without_a_setting
     message = dequeue(api, queue="shop", consumer_id="ada")
     api.post("/queue/ack", json={"id": message["id"], "lock_token": message["lock_token"]})
     clock.advance(hours=23)
-    client.upkeep()
+    client.upkeep.run()
 
     listed = api.get("/queue/acknowledged/messages").json()["messages"]
     life = api.get(f"/activity/message/{message['id']}").json()
@@ -208,13 +208,13 @@ def test_what_was_acknowledged_is_listed_and_its_life_followed_without_a_setting
 
 
 def test_a_queue_that_somebody_set_up_stays_as_it_is(api: Api, client: Client) -> None:
-    client.queue_set("quiet", keep_done=0)
+    client.queues.set("quiet", keep_done=0)
     client.enqueue("mail", queue="used")
     for queue in ("quiet", "used"):
         api.post("/queue/message", json={"payload": 1, "queue": queue})
     refused = api.post("/queue/message", json={"payload": 1, "queue": "holdfast.alerts"})
 
-    found = {one.queue: one for one in client.queues()}
+    found = {one.queue: one for one in client.queues.list()}
     assert [found[name].activity for name in ("quiet", "used")] == ["failures"] * 2
     assert [found[name].keep_done for name in ("quiet", "used")] == [timedelta(0)] * 2
     assert refused.status_code == 403 or "holdfast.alerts" not in found
@@ -259,7 +259,7 @@ def test_a_dequeue_by_type_reads_no_more_behind_many_others_without_a_setting(
 def test_the_ack_timeout_of_the_server_holds_where_neither_message_nor_queue_has_one(
     serve: Serve, client: Client
 ) -> None:
-    client.queue_set("slow", lease=45)
+    client.queues.set("slow", lease=45)
     with serve(fresh=0.0, ack_timeout=90.0).client() as api:
         api.post("/queue/message", json={"payload": 1, "ack_timeout_seconds": 12})
         api.post("/queue/message", json={"payload": 2})
@@ -277,7 +277,7 @@ def test_the_ack_timeout_of_the_server_holds_where_neither_message_nor_queue_has
 def test_a_redelivered_message_shows_its_last_error_and_every_column_of_the_source(
     api: Api, client: Client
 ) -> None:
-    client.queue_set("slow", lease=45)
+    client.queues.set("slow", lease=45)
     api.post("/queue/message", json={"payload": 1, "ack_timeout_seconds": 12})
     api.post("/queue/message", json={"payload": 1, "queue": "slow"})
     first = dequeue(api)
@@ -327,18 +327,18 @@ def test_a_message_whose_worker_is_too_slow_is_given_to_another_and_dies_in_the_
     )
     slow = dequeue(api, consumer_id="slow")
     clock.advance(seconds=11)
-    client.upkeep()
+    client.upkeep.run()
     quick = dequeue(api, consumer_id="quick")
     late = api.post(f"/queue/message/{slow['id']}/ack", json={"lock_token": slow["lock_token"]})
     clock.advance(seconds=11)
-    client.upkeep()
+    client.upkeep.run()
 
     assert quick["id"] == slow["id"]
     assert quick["attempt_count"] == 2
     assert quick["lock_token"] != slow["lock_token"]
     assert late.status_code == 409
     assert api.get("/queue/status").json()["dead"] == 1
-    assert client.get(slow["id"]).error is not None
+    assert client.jobs.get(slow["id"]).error is not None
 
 
 def test_a_nack_queues_the_message_again_until_it_is_dead(api: Api, client: Client) -> None:
@@ -354,7 +354,7 @@ def test_a_nack_queues_the_message_again_until_it_is_dead(api: Api, client: Clie
         )
 
     assert [answer["status"] for answer in answers] == ["queued", "dead"]
-    assert client.get(message["id"]).error == "boom"
+    assert client.jobs.get(message["id"]).error == "boom"
 
 
 @pytest.mark.proves("S4.25", "S4.26")
@@ -412,7 +412,7 @@ def test_servers_alone_take_back_what_nobody_answers_for(
             time.sleep(0.1)
 
     assert (again["id"], again["attempt_count"]) == (first["id"], 2)
-    assert client.get(first["id"]).state == "dead"
+    assert client.jobs.get(first["id"]).state == "dead"
 
 
 def test_metrics_and_health_answer(api: Api) -> None:
@@ -533,7 +533,7 @@ def test_a_nack_says_why_in_the_word_of_relay(api: Api, client: Client) -> None:
     )
 
     assert answer.json()["status"] == "dead"
-    assert client.get(id).error == "no route"
+    assert client.jobs.get(id).error == "no route"
 
 
 @pytest.mark.proves("S4x.1")
@@ -818,7 +818,7 @@ def test_a_state_is_cleared_and_then_all(api: Api, prefix: str) -> None:
 @pytest.mark.proves("S4x.1")
 def test_the_config_is_told(api: Api, client: Client, prefix: str) -> None:
     usual = api.get(f"{prefix}/queue/config").json()
-    client.queue_set("default", lease=90, max_attempts=5)
+    client.queues.set("default", lease=90, max_attempts=5)
     changed = api.get(f"{prefix}/queue/config").json()
 
     names = ("ack_timeout_seconds", "max_attempts", "max_priority_levels")
@@ -916,7 +916,7 @@ def test_a_refusal_has_the_code_of_relay_and_ours(api: Api, serve: Serve) -> Non
 def test_a_user_of_some_queues_sees_and_changes_only_their_messages(
     serve: Serve, client: Client
 ) -> None:
-    mine = client.token_create("mine", ["read", "operate", "admin"], queues=["mine"]).secret
+    mine = client.tokens.create("mine", ["read", "operate", "admin"], queues=["mine"]).secret
     server = serve(ways=["token"], fresh=0.0)
     theirs_id, mine_id = (
         client.enqueue("a", queue="theirs").id,
@@ -942,7 +942,7 @@ def test_a_user_of_some_queues_sees_and_changes_only_their_messages(
     assert [one["name"] for one in queues] == ["mine"]
     assert [one.status_code for one in others] == [404, 404]
     assert made.status_code == 403
-    assert client.get(theirs_id).state == "queued"
+    assert client.jobs.get(theirs_id).state == "queued"
 
 
 def test_what_is_redacted_is_redacted_here_too(serve: Serve) -> None:
@@ -966,7 +966,7 @@ def test_a_dequeue_by_type_is_soon_as_fast_behind_thousands_as_behind_none(
     client.enqueue_many([NewJob(kind="rare", queue="mail")] * 3)
     first = api.get("/queue/message?queue=mail&type=rare").json()
     end = time.monotonic() + 30 + BACKLOG / 2000
-    while not client.queue("mail").by_kind:
+    while not client.queues.get("mail").by_kind:
         assert time.monotonic() < end, "the queue was not sorted"
         time.sleep(0.02)
 
@@ -986,7 +986,7 @@ def test_a_dequeue_by_type_is_soon_as_fast_behind_thousands_as_behind_none(
     assert rows < 20
     second = api.get("/queue/message?queue=mail&type=rare").json()
     assert (first["type"], second["type"]) == ("rare", "rare")
-    assert client.queue("mail").queued == BACKLOG + 1
+    assert client.queues.get("mail").queued == BACKLOG + 1
 
 
 def test_the_life_of_a_message_is_told_in_the_order_of_the_log(api: Api, client: Client) -> None:

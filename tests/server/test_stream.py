@@ -76,7 +76,7 @@ def watching(server: Serving, path: str = "/v1/events/stream", **headers: str) -
 
 @pytest.mark.proves("S0.3")
 def test_a_tick_tells_what_changed_in_which_queue(server: Serving, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     with watching(server) as watcher:
         hello = watcher.next("hello")
         client.enqueue("a", queue="mail")
@@ -91,7 +91,7 @@ def test_ticks_come_four_times_a_second_at_most_and_stay_small(
     server: Serving, client: Client
 ) -> None:
     for n in range(60):
-        client.queue_set(f"queue-{n}")
+        client.queues.set(f"queue-{n}")
     with watching(server) as watcher:
         watcher.next("hello")
         end, ticks = time.monotonic() + 2, []
@@ -140,7 +140,7 @@ def test_a_watched_job_is_told_of_and_no_other(server: Serving, client: Client) 
     with watching(server, f"/v1/events/stream?watch={job.id}") as watcher:
         watcher.next("hello")
         queued = watcher.next("job")
-        client.cancel([other.id])
+        client.jobs.cancel([other.id])
         [lease] = client.claim(worker="w")
         leased = watcher.next("job")
         client.touch([lease], progress=[{"done": 3, "total": 20}])
@@ -157,7 +157,7 @@ def test_a_watched_job_is_told_of_and_no_other(server: Serving, client: Client) 
 
 
 def test_a_stream_resumes_where_it_was_cut(server: Serving, client: Client) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     with watching(server) as first, watching(server) as keeps_the_feed_going:
         keeps_the_feed_going.next("hello")
         first.next("hello")
@@ -196,9 +196,9 @@ def test_a_stream_the_ring_has_passed_is_told_to_start_afresh(
 
 
 def test_a_token_of_some_queues_is_told_of_those(serve: Serve, client: Client) -> None:
-    token = client.token_create("php", ["read"], queues=["mail"])
+    token = client.tokens.create("php", ["read"], queues=["mail"])
     for name in ("mail", "secret"):
-        client.queue_set(name)
+        client.queues.set(name)
     server = serve(ways=["token"])
     with watching(server, Authorization=f"Bearer {token.secret}") as watcher:
         watcher.next("hello")
@@ -210,8 +210,8 @@ def test_a_token_of_some_queues_is_told_of_those(serve: Serve, client: Client) -
 
 
 def test_a_token_of_some_queues_watches_no_job_of_another(serve: Serve, client: Client) -> None:
-    some = client.token_create("php", ["read"], queues=["mail"]).secret
-    every = client.token_create("ada", ["read"]).secret
+    some = client.tokens.create("php", ["read"], queues=["mail"]).secret
+    every = client.tokens.create("ada", ["read"]).secret
     own, foreign = client.enqueue("a", queue="mail"), client.enqueue("a", queue="secret")
     path = f"/v1/events/stream?watch={own.id},{foreign.id}"
     server = serve(ways=["token"])
@@ -222,9 +222,9 @@ def test_a_token_of_some_queues_watches_no_job_of_another(serve: Serve, client: 
         first = watcher.next("job")
         for _ in range(2):
             witness.next("job")
-        client.cancel([foreign.id])
+        client.jobs.cancel([foreign.id])
         seen = witness.next("job")
-        client.cancel([own.id])
+        client.jobs.cancel([own.id])
         second = watcher.next("job")
 
     assert (seen["data"]["id"], seen["data"]["state"]) == (str(foreign.id), "cancelled")
@@ -280,7 +280,7 @@ def test_without_notifications_the_stream_says_that_it_polls(
     serve: Serve, database: str, client: Client
 ) -> None:
     nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
-    client.queue_set("mail")
+    client.queues.set("mail")
     server = serve(listen_url=nowhere)
     with watching(server) as watcher:
         hello = watcher.next("hello")
@@ -308,7 +308,7 @@ def test_one_connection_listens_for_everybody(serve: Serve, connect: Any) -> Non
 def test_a_killed_listener_comes_back_and_no_change_is_missed(
     server: Serving, client: Client, connect: Any
 ) -> None:
-    client.queue_set("mail")
+    client.queues.set("mail")
     with watching(server) as watcher:
         watcher.next("hello")
         connect().execute(
@@ -372,7 +372,7 @@ def test_a_stream_ends_when_its_token_does(
 ) -> None:
     monkeypatch.setattr("holdfast.server.stream.ALLOWED_EVERY", 0.1)
     monkeypatch.setattr("holdfast.server.access.BELIEVED", 0.0)
-    kept, revoked = (client.token_create(name, ["read"]) for name in ("kept", "revoked"))
+    kept, revoked = (client.tokens.create(name, ["read"]) for name in ("kept", "revoked"))
     server = serve(ways=["token"])
     with (
         watching(server, Authorization=f"Bearer {kept.secret}") as stays,
@@ -381,7 +381,7 @@ def test_a_stream_ends_when_its_token_does(
         stays.next("hello")
         goes.next("hello")
         [live] = server.server._live.values()
-        client.token_revoke(revoked.token.id)
+        client.tokens.revoke(revoked.token.id)
         end = time.monotonic() + 120
         while len(live.feed._streams) > 1 and time.monotonic() < end:
             time.sleep(0.02)
@@ -411,7 +411,7 @@ def _claims(api: Api, client: Client) -> list[float]:
     took = []
     for _ in range(30):
         client.enqueue("a", queue=f"q{uuid4().hex[:8]}")
-        [name] = [one.queue for one in client.queues() if one.queued][:1]
+        [name] = [one.queue for one in client.queues.list() if one.queued][:1]
         started = time.monotonic()
         [lease] = api.post("/v1/claims", json={"worker": "w", "queues": [name]}).json()["leases"]
         api.post(f"/v1/jobs/{lease['id']}/ack", json={"token": lease["token"]})
@@ -428,11 +428,11 @@ def test_an_anomaly_is_told_when_it_is_raised_acked_and_over(serve: Serve, clien
     client.enqueue("a")
     with watching(server) as watcher:
         watcher.next("hello")
-        [raised] = client.report("refunds", [Finding("Refunds pile up", queue="mail")])
+        [raised] = client.detectors.report("refunds", [Finding("Refunds pile up", queue="mail")])
         first = watcher.next("anomaly")["data"]
-        client.anomaly_ack(str(raised.id), actor="ada")
+        client.anomalies.ack(str(raised.id), actor="ada")
         second = watcher.next("anomaly")["data"]
-        client.report("refunds", [])
+        client.detectors.report("refunds", [])
         third = watcher.next("anomaly")["data"]
 
     assert (first["change"], first["id"], first["title"]) == (

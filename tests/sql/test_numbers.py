@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast import Client, HoldfastError, NewJob
-from holdfast.model import NewSchedule
+from holdfast.records import NewSchedule
 from tests.protocol import Protocol
 
 BOMB = '{"n": [1e131071, 2]}'
@@ -142,6 +142,6 @@ def test_python_refuses_a_number_beyond_a_double_before_it_is_sent(
     with pytest.raises(HoldfastError, match="1e308"):
         client.copy([NewJob(kind="k", payload=bomb)])
     with pytest.raises(HoldfastError, match="1e308"):
-        client.schedule_declare([NewSchedule(name="s", kind="k", every=60, payload=bomb)])
+        client.schedules.declare([NewSchedule(name="s", kind="k", every=60, payload=bomb)])
 
     assert db.list() == []

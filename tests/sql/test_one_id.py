@@ -5,7 +5,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from holdfast.model import new_id, part_of, queue_part
+from holdfast.records import new_id, part_of, queue_part
 from tests.protocol import Later, Protocol
 
 

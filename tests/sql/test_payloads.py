@@ -153,7 +153,7 @@ def test_a_queue_with_a_lower_limit_takes_less(db: Protocol, client: Client) -> 
     for store in (
         lambda: client.enqueue("k", "x" * 1100, queue="small"),
         lambda: client.copy([NewJob(kind="k", payload="x" * 1100, queue="small")]),
-        lambda: client.edit([id], payload="x" * 1100),
+        lambda: client.jobs.edit([id], payload="x" * 1100),
     ):
         with pytest.raises(HoldfastError, match="HF210"):
             store()

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from holdfast.model import new_id, part_of, queue_part, stamp
+from holdfast.records import new_id, part_of, queue_part, stamp
 from tests.protocol import Later, Open, Protocol
 
 COLUMNS = "part, id, queue, kind, priority, run_at, created_at, max_attempts, payload"

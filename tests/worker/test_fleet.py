@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def app(database: str) -> Iterator[App]:
     """The app of `handlers`, on a fresh database that keeps what is done."""
     handlers.app.use(database)
-    handlers.app.client.queue_set("default", keep_done=timedelta(hours=1))
+    handlers.app.client.queues.set("default", keep_done=timedelta(hours=1))
     yield handlers.app
     handlers.app.close()
 
@@ -126,7 +126,7 @@ def test_a_handler_that_keeps_the_interpreter_costs_no_lease_of_a_process(
     program.process.send_signal(signal.SIGTERM)
     assert program.end()[0] == 0
     assert held > 2.5
-    assert client.attempts(job.id) == []
+    assert client.jobs.attempts(job.id) == []
 
 
 def test_what_one_sort_of_job_enqueues_for_the_other_is_done_before_it_is_idle(
@@ -136,7 +136,7 @@ def test_what_one_sort_of_job_enqueues_for_the_other_is_done_before_it_is_idle(
 
     code, _ = run("until_idle=True").end()
 
-    done = [client.get(id) for id in client.find("state:done")]
+    done = [client.jobs.get(id) for id in client.jobs.find("state:done")]
     assert code == 0
     assert sorted(job.kind for job in done if job) == ["hand_to_here", "here"]
 
@@ -149,8 +149,8 @@ def test_a_number_of_jobs_is_counted_over_all_processes(run: Run, client: Client
     code, _ = run("max_jobs=4").end()
 
     assert code == 0
-    assert len(client.find("state:done")) == 4
-    assert client.find("state:leased") == []
+    assert len(client.jobs.find("state:done")) == 4
+    assert client.jobs.find("state:leased") == []
 
 
 def test_a_worker_that_is_killed_is_started_again(run: Run) -> None:

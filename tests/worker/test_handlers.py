@@ -156,7 +156,7 @@ def test_a_failed_attempt_is_tried_again_and_told_in_full(app: App, drain: Drain
     worker = drain()
 
     assert handle.state() is None  # done
-    attempts = app.client.attempts(handle.id)
+    attempts = app.client.jobs.attempts(handle.id)
     assert [attempt.error_kind for attempt in attempts] == ["ZeroDivisionError"] * 2
     assert "a / 0" in (attempts[0].traceback or "")
     assert (worker.counts.failed, worker.counts.acked) == (2, 1)
@@ -171,7 +171,7 @@ def test_a_job_out_of_attempts_is_dead(app: App, drain: Drain) -> None:
     drain()
 
     assert handle.state() == "dead"
-    assert len(app.client.attempts(handle.id)) == 2
+    assert len(app.client.jobs.attempts(handle.id)) == 2
 
 
 @pytest.mark.parametrize("sort", ["async", "thread"])
@@ -198,7 +198,7 @@ def test_a_handler_steers_by_what_it_raises(app: App, drain: Drain, sort: str) -
         handles = {how: steer.enqueue(how) for how in raised}
     drain()
 
-    jobs = {how: app.client.get(handle.id) for how, handle in handles.items()}
+    jobs = {how: app.client.jobs.get(handle.id) for how, handle in handles.items()}
     states = {how: (job.state, job.attempt) for how, job in jobs.items() if job}
     assert states["retry"] == ("queued", 1)
     assert states["release"] == ("queued", 0)  # the attempt was given back
@@ -227,7 +227,7 @@ def test_a_payload_the_function_does_not_take_dies_at_once_and_is_kept(
     job = app.client.enqueue("greet", {"nmae": "Ada"}, max_attempts=5)
     drain()
 
-    found = app.client.get(job.id)
+    found = app.client.jobs.get(job.id)
     assert found
     assert (found.state, found.attempt, found.payload) == ("dead", 1, {"nmae": "Ada"})
 
@@ -241,7 +241,7 @@ def test_only_kinds_the_worker_has_are_claimed(app: App, drain: Drain) -> None:
     worker = drain()
 
     assert worker.counts.acked == 1
-    found = app.client.get(other.id)
+    found = app.client.jobs.get(other.id)
     assert found
     assert (found.state, found.attempt) == ("queued", 0)
 
@@ -293,7 +293,7 @@ def test_a_worker_that_drains_leaves_when_nothing_is_left(app: App, drain: Drain
     worker = drain()
 
     assert worker.counts.acked == 6
-    queue = app.client.queue("default")
+    queue = app.client.queues.get("default")
     assert queue
     assert (queue.queued, queue.leased) == (0, 0)
 
@@ -388,6 +388,6 @@ def test_a_worker_leaves_after_the_jobs_it_was_to_run(app: App) -> None:
     worker.run()
 
     assert worker.counts.acked == 7
-    queue = app.client.queue("default")
+    queue = app.client.queues.get("default")
     assert queue
     assert (queue.queued, queue.leased) == (13, 0)

@@ -132,11 +132,11 @@ def test_the_lease_is_that_of_the_job_or_the_worker_or_the_queue(
         began.set()
         go.wait(100)
 
-    app.client.queue_set("mail", **settings)
+    app.client.queues.set("mail", **settings)
     handle = slow.options(**job).enqueue()
     start(**options)
     assert began.wait(100)
-    row = app.client.get(handle.id)
+    row = app.client.jobs.get(handle.id)
     go.set()
 
     assert row
@@ -154,17 +154,17 @@ def test_a_worker_renews_by_the_lease_it_was_given(app: App, start: Start, datab
         began.set()
         go.wait(100)
 
-    app.client.queue_set("mail", lease=1)
+    app.client.queues.set("mail", lease=1)
     handle = slow.enqueue()
     start()
     assert began.wait(100)
-    first = app.client.get(handle.id)
+    first = app.client.jobs.get(handle.id)
     assert first
     given = first.lease_until
     assert given
 
     def renewed() -> bool:
-        row = app.client.get(handle.id)
+        row = app.client.jobs.get(handle.id)
         return bool(row and row.lease_until and row.lease_until > given)
 
     # Within the first lease, or the job would be taken back; the usual one is renewed after ten.
@@ -240,7 +240,7 @@ def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
     wait_for(lambda: third.state() is None)
 
     assert second.state() == "queued"
-    assert "was cancelled" in app.client.explain(second.id)
+    assert "was cancelled" in app.client.jobs.explain(second.id)
     go.set()
 
     wait_for(lambda: second.state() is None)
@@ -266,7 +266,7 @@ def test_a_job_whose_lease_is_lost_is_not_held(app: App, start: Start, database:
     handle = slow.enqueue()
     running = start()
     assert began.wait(100)
-    app.client.cancel([handle.id])
+    app.client.jobs.cancel([handle.id])
     wait_for(lambda: running.worker.counts.lost == 1)
     go.set()
     wait_for(lambda: bool(told))
@@ -308,7 +308,7 @@ def test_the_effects_of_a_job_and_its_ack_commit_together(
     with psycopg.connect(database) as conn:
         assert conn.execute("select count(*) from effect").fetchone() == (1,)
     assert handle.state() in (None, "done")
-    assert [job.kind for job in app.client.list("queue:later")] == ["follow"]
+    assert [job.kind for job in app.client.jobs.list("queue:later")] == ["follow"]
 
 
 def test_a_stale_holder_writes_nothing(app: App, start: Start, database: str, clock: Clock) -> None:
@@ -400,7 +400,7 @@ def test_a_handler_over_its_time_fails_with_the_reason_and_frees_its_slot(
     assert after.wait(100)
     release.set()
     wait_for(lambda: handle.state() == "dead")
-    [attempt] = app.client.attempts(handle.id)
+    [attempt] = app.client.jobs.attempts(handle.id)
     assert attempt.error_kind == "TimedOut"
     assert attempt.message == "timed out after 0.3 s"
 
@@ -444,7 +444,7 @@ def test_what_has_not_started_is_given_back_at_the_end_without_an_attempt(
     running.join()
 
     assert [handle.state() for handle in handles] == [None, *["queued"] * 4]
-    jobs = [app.client.get(handle.id) for handle in handles[1:]]
+    jobs = [app.client.jobs.get(handle.id) for handle in handles[1:]]
     assert [job.attempt for job in jobs if job] == [0] * 4
 
 
@@ -461,7 +461,7 @@ def test_what_outlasts_the_grace_is_given_back_without_an_attempt(app: App, star
     assert began.wait(100)
     running.stop()
 
-    job = app.client.get(handle.id)
+    job = app.client.jobs.get(handle.id)
     assert job
     assert (job.state, job.attempt) == ("queued", 0)
 
@@ -594,7 +594,7 @@ def test_a_transaction_cut_by_an_outage_costs_no_attempt(
         handle = work.enqueue()
     drain()
 
-    job = app.client.get(handle.id)
+    job = app.client.jobs.get(handle.id)
     assert job
     assert (job.state, job.attempt) == ("queued", 0)
     with psycopg.connect(database) as conn:

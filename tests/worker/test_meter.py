@@ -59,7 +59,7 @@ def test_attempts_are_timed_and_counted_by_how_they_ended(
         send.enqueue(how)
     running = start(metrics=port)
     until(lambda: running.worker.counts.acked == 3 and running.worker.counts.failed == 2)
-    until(lambda: app.client.queue("mail").queued + app.client.queue("mail").leased == 0)
+    until(lambda: app.client.queues.get("mail").queued + app.client.queues.get("mail").leased == 0)
 
     told = scrape(port)
 
@@ -109,7 +109,7 @@ def test_a_lost_lease_is_counted(app: App, start: Start, port: int) -> None:
     job = greet.enqueue()
     running = start(metrics=port, lease=1.5)
     assert begun.wait(100)
-    app.client.cancel([job.id])
+    app.client.jobs.cancel([job.id])
     until(lambda: running.worker.counts.lost == 1)
     go_on.set()
 

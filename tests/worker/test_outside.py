@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import App
-from holdfast.model import Ticket
+from holdfast.records import Ticket
 from holdfast.worker import Worker
 from tests.conftest import Clock
 
@@ -99,7 +99,7 @@ def test_a_handler_that_fails_after_handing_over_has_failed(
     drain()
 
     assert handle.state() == "dead"
-    attempts = app.client.attempts(handle.id)
+    attempts = app.client.jobs.attempts(handle.id)
     assert [attempt.error_kind for attempt in attempts] == ["ConnectionError"] * 2
 
 
@@ -111,11 +111,11 @@ def test_without_an_answer_the_attempt_fails_and_the_next_run_starts(
     second = app.tasks["price"].enqueue("up")
     drain()
     clock.advance(seconds=181)
-    app.client.upkeep()
+    app.client.upkeep.run()
     drain()
 
     assert first.state() == "dead"
-    [attempt] = app.client.attempts(first.id)
+    [attempt] = app.client.jobs.attempts(first.id)
     assert attempt.error_kind == "NoAnswer"
     assert "no answer" in (attempt.message or "")
     assert second.state() == "leased"

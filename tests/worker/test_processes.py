@@ -31,7 +31,7 @@ Begin = Callable[..., "subprocess.Popen[bytes]"]
 def app(database: str) -> Iterator[App]:
     """The app of `handlers`, on a fresh database that keeps what is done."""
     handlers.app.use(database)
-    handlers.app.client.queue_set("default", keep_done=timedelta(hours=1))
+    handlers.app.client.queues.set("default", keep_done=timedelta(hours=1))
     yield handlers.app
     handlers.app.close()
 
@@ -129,24 +129,24 @@ def test_a_child_that_dies_costs_only_its_own_job(
 
     drain(queues={"default": 2})
 
-    [attempt] = client.attempts(poison.id)
+    [attempt] = client.jobs.attempts(poison.id)
     assert (attempt.error_kind, attempt.message) == ("Killed", message)
     assert poison.state() == "dead"
     assert [neighbour.state(), after.state()] == ["done", "done"]
-    assert [client.attempts(other.id) for other in (neighbour, after)] == [[], []]
+    assert [client.jobs.attempts(other.id) for other in (neighbour, after)] == [[], []]
     assert children(os.getpid()) == []
 
 
 def test_a_job_that_always_kills_its_child_dies_after_its_attempts(
     drain: Callable[..., Worker], client: Client
 ) -> None:
-    client.queue_set("default", backoff=timedelta(milliseconds=1))
+    client.queues.set("default", backoff=timedelta(milliseconds=1))
     poison = handlers.vanish.options(max_attempts=3).enqueue("kill")
 
     while poison.state() != "dead":
         drain(queues={"default": 1})
 
-    assert [one.message for one in client.attempts(poison.id)] == ["killed: signal 9"] * 3
+    assert [one.message for one in client.jobs.attempts(poison.id)] == ["killed: signal 9"] * 3
 
 
 def test_a_handler_over_its_memory_fails_and_its_child_is_replaced(
@@ -159,7 +159,7 @@ def test_a_handler_over_its_memory_fails_and_its_child_is_replaced(
 
     drain(queues={"default": 1})
 
-    [attempt] = client.attempts(greedy.id)
+    [attempt] = client.jobs.attempts(greedy.id)
     assert attempt.error_kind == "MemoryError"
     assert attempt.traceback is not None
     assert "devour" in attempt.traceback
@@ -174,7 +174,7 @@ def test_a_handler_that_runs_too_long_is_killed_with_what_it_started(
 
     drain()
 
-    [attempt] = client.attempts(handle.id)
+    [attempt] = client.jobs.attempts(handle.id)
     assert attempt.error_kind == "TimedOut"
     for pid in told(tmp_path / "told"):
         until(lambda pid=pid: not alive(int(pid)), 2.0)
@@ -203,7 +203,7 @@ def test_what_does_not_end_within_the_grace_is_killed_and_given_back(
 
     running.stop()
 
-    job = client.get(handle.id)
+    job = client.jobs.get(handle.id)
     assert not alive(int(pid))
     assert job is not None
     assert (job.state, job.attempt) == ("queued", 0)
@@ -325,7 +325,7 @@ def test_a_signal_for_everybody_leaves_it_to_the_worker_when_children_end(
 
     assert worker.wait(100) == 0
     assert handle.state() == "done"
-    assert client.attempts(handle.id) == []
+    assert client.jobs.attempts(handle.id) == []
 
 
 def test_many_deaths_leave_neither_zombies_nor_open_files(
@@ -352,7 +352,7 @@ def test_a_child_that_cannot_start_charges_no_attempt_and_ends_the_worker(
     with pytest.raises(WorkerDied, match="cannot start"):
         Worker(handlers.app, lease=2.0).run()
 
-    job = client.get(handle.id)
+    job = client.jobs.get(handle.id)
     assert job is not None
     assert (job.state, job.attempt) == ("queued", 0)
 

@@ -37,7 +37,7 @@ def test_what_a_failed_handler_logged_is_kept_with_its_attempt(
     worker = drain()
 
     for n, id in enumerate(ids, 1):
-        [attempt] = app.client.attempts(id)
+        [attempt] = app.client.jobs.attempts(id)
         assert attempt.log is not None
         assert attempt.log.endswith(f"WARNING shop: card {n} was refused")
         assert attempt.host
@@ -54,7 +54,7 @@ def test_a_handler_that_logs_nothing_has_no_log(app: App, drain: Drain) -> None:
     logging.getLogger("shop").warning("outside")
     drain()
 
-    assert app.client.attempts(handle.id)[0].log is None
+    assert app.client.jobs.attempts(handle.id)[0].log is None
 
 
 def test_of_a_long_log_the_beginning_and_the_end_are_left() -> None:
@@ -95,16 +95,16 @@ def test_a_worker_tells_how_long_jobs_waited_and_ran(app: App, drain: Drain) -> 
     never = threading.Event()
     app.enqueue_many(work.call() for _ in range(4))
     worker = drain(concurrency=4)
-    app.client.upkeep()
+    app.client.upkeep.run()
 
     assert worker.counts.busy_time >= 0.2
     assert worker.counts.acked_at is not None
     assert worker.counts.claims
-    [(_, ran)] = app.client.series("run_p50", step=timedelta(seconds=10))[-1:]
+    [(_, ran)] = app.client.activity.series("run_p50", step=timedelta(seconds=10))[-1:]
     assert ran is not None
     assert 0.03 <= ran <= 0.2
-    [(_, waited)] = app.client.series("pickup_p99", step=timedelta(seconds=10))[-1:]
+    [(_, waited)] = app.client.activity.series("pickup_p99", step=timedelta(seconds=10))[-1:]
     assert waited is not None
-    [left] = app.client.activity(event="worker_left").events
+    [left] = app.client.activity.list(event="worker_left").events
     assert left.worker == worker.id
     assert left.detail["acked"] == 4

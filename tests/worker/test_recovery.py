@@ -38,7 +38,7 @@ def test_a_job_whose_output_exists_is_done_and_not_run_again(
 ) -> None:
     runs: list[int] = []
     declare(app, runs, form)
-    app.client.beat("elsewhere", kinds=["import_order"])
+    app.client.workers.beat("elsewhere", kinds=["import_order"])
     handle = left_behind(app, clock)
     outputs.execute("insert into output values (7)")
 
@@ -47,7 +47,7 @@ def test_a_job_whose_output_exists_is_done_and_not_run_again(
 
     assert runs == []
     assert handle.state() is None
-    queue = app.client.queue("default")
+    queue = app.client.queues.get("default")
     assert queue
     assert queue.reconciled == 1
 
@@ -59,7 +59,7 @@ def test_a_job_without_output_is_run_again(
 ) -> None:
     runs: list[int] = []
     declare(app, runs, form)
-    app.client.beat("elsewhere", kinds=["import_order"])
+    app.client.workers.beat("elsewhere", kinds=["import_order"])
     left_behind(app, clock)
 
     recover(app)
@@ -73,7 +73,7 @@ def test_a_job_out_of_attempts_is_asked_about_too(
 ) -> None:
     runs: list[int] = []
     declare(app, runs, "sql")
-    app.client.beat("elsewhere", kinds=["import_order"])
+    app.client.workers.beat("elsewhere", kinds=["import_order"])
     handle = left_behind(app, clock, max_attempts=1)
     outputs.execute("insert into output values (7)")
 
@@ -102,7 +102,7 @@ def test_nobody_waits_for_a_worker_that_is_not_there(
     declare(app, [], "sql")
     handle = left_behind(app, clock)
 
-    app.client.upkeep()
+    app.client.upkeep.run()
 
     assert handle.state() == "queued"
 
@@ -125,7 +125,7 @@ def declare(app: App, runs: list[int], form: str) -> None:
             ).fetchone()
             return bool(row and row[0])
 
-    app.client.declare_kinds([{"kind": "import_order", "done_when": True}])
+    app.client.kinds.declare([{"kind": "import_order", "done_when": True}])
 
 
 def recover(app: App) -> None:

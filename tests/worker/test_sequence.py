@@ -101,5 +101,5 @@ def test_a_stuck_run_is_failed_after_its_own_time_and_the_next_one_starts(
 
     assert ran.wait(100)
     release.set()
-    [attempt] = app.client.attempts(stuck.id)
+    [attempt] = app.client.jobs.attempts(stuck.id)
     assert (attempt.error_kind, attempt.message) == ("TimedOut", "timed out after 0.4 s")

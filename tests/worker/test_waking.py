@@ -13,8 +13,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from holdfast import App, Client
-from holdfast.model import Claim
+from holdfast import App
+from holdfast.client.sync.workers import Workers
+from holdfast.records import Claim
 from holdfast.worker import Worker
 from holdfast.worker.life import Counts, Life, Line
 from tests.worker.conftest import Running
@@ -58,7 +59,7 @@ def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgo
     def work(n: int) -> None:
         ran.append(n)
 
-    said = Client.await_work
+    said = Workers.await_work
     woken = Life.wake
     heard = threading.Event()
 
@@ -67,7 +68,7 @@ def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgo
         heard.set()
         return answer
 
-    def await_work(client: Client, *args: Any, **kwargs: Any) -> None:
+    def await_work(client: Workers, *args: Any, **kwargs: Any) -> None:
         said(client, *args, **kwargs)
         if not heard.is_set() and kwargs.get("worker") == running.worker.id:
             # It has been said; before the answer arrives, a job comes and the wake-up is heard.
@@ -75,7 +76,7 @@ def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgo
             assert heard.wait(100)
 
     monkeypatch.setattr(Life, "wake", wake)
-    monkeypatch.setattr(Client, "await_work", await_work)
+    monkeypatch.setattr(Workers, "await_work", await_work)
     running = start(concurrency=2, upkeep=False)
     wait_for(lambda: ran == [0])
     settled(running)
@@ -153,7 +154,7 @@ def test_a_worker_that_left_takes_no_wake_up_with_it(app: App, start: Start) -> 
         work.enqueue(n)
         wait_for(lambda n=n: len(ran) == n + 1)  # type: ignore[misc]
 
-    assert app.client.workers()[0].worker == new.worker.id
+    assert app.client.workers.list()[0].worker == new.worker.id
 
 
 def test_a_worker_without_a_free_slot_passes_its_wake_up_on(app: App, start: Start) -> None:
@@ -176,7 +177,7 @@ def test_a_worker_without_a_free_slot_passes_its_wake_up_on(app: App, start: Sta
     settled(free)
     # As after a look that found a job by itself: it is believed to wait, and has no room.
     ear = full.worker._listener.ear  # type: ignore[union-attr]
-    app.client.await_work(["default"], worker=full.worker.id, kinds=["work"], ear=ear)
+    app.client.workers.await_work(["default"], worker=full.worker.id, kinds=["work"], ear=ear)
 
     work.enqueue(1)
 
@@ -239,7 +240,8 @@ def test_what_was_asked_with_another_listener_is_asked_again(app: App) -> None:
     told: list[int | None] = []
     line = Line("default", 1, ["work"], dry=True)
     now = {"ear": 1}
-    client: Any = SimpleNamespace(await_work=lambda *_, ear, **__: told.append(ear))
+    workers = SimpleNamespace(await_work=lambda *_, ear, **__: told.append(ear))
+    client: Any = SimpleNamespace(workers=workers)
     life = Life(
         app,
         client,

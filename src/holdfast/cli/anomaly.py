@@ -1,5 +1,6 @@
 """`holdfast anomaly`: what looks wrong, who cares, and how closely to look."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, on_or_off
 from holdfast.errors import UnknownAnomaly
-from holdfast.model import Anomaly
+from holdfast.records import Anomaly
 
 SIGNS = {
     "critical": click.style("✖", fg="red", bold=True),
@@ -35,7 +36,7 @@ def anomaly() -> None:
 def list_anomalies(session: Session, over: bool, limit: int) -> None:
     """List what looks wrong, the worst first."""
     with session.client() as client:
-        found = client.anomalies(over=over, limit=limit)
+        found = client.anomalies.list(over=over, limit=limit)
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
         session.say("nothing was wrong" if over else "nothing looks wrong")
@@ -49,7 +50,7 @@ def list_anomalies(session: Session, over: bool, limit: int) -> None:
 def show(session: Session, id: str) -> None:
     """Show an anomaly: its evidence, since when, and what to type."""
     with session.client() as client:
-        found = client.anomaly(id)
+        found = client.anomalies.get(id)
     if found is None:
         raise UnknownAnomaly(id)
     session.answer(found, lambda: _described(found))
@@ -64,7 +65,7 @@ def show(session: Session, id: str) -> None:
 def ack(session: Session, id: str, note: str | None) -> None:
     """Say that you know of an anomaly and care for it."""
     with session.client() as client:
-        found = client.anomaly_ack(id, note=note, actor=actor())
+        found = client.anomalies.ack(id, note=note, actor=actor())
     if found is None:
         raise UnknownAnomaly(id)
     session.answer(found, lambda: f"{id} acked by {found.acked_by}")
@@ -93,7 +94,7 @@ def mute(
     """Tell nobody of what a detector finds; it is still listed."""
     with session.client() as client:
         until = None if mute_for is None else client.now() + mute_for
-        client.anomaly_mute(
+        client.anomalies.mute(
             code, until=until, queue=queue, subject=subject, reason=reason, actor=actor()
         )
     how_long = "until unmuted" if until is None else f"until {output.moment(until)}"
@@ -110,7 +111,7 @@ def mute(
 def unmute(session: Session, code: str, queue: str | None, subject: str | None) -> None:
     """Tell again of what was muted."""
     with session.client() as client:
-        muted = client.anomaly_unmute(code, queue=queue, subject=subject, actor=actor())
+        muted = client.anomalies.unmute(code, queue=queue, subject=subject, actor=actor())
     session.answer(
         {"code": code, "unmuted": muted},
         lambda: f"{code} unmuted" if muted else f"{code} was not muted",
@@ -124,7 +125,7 @@ def unmute(session: Session, code: str, queue: str | None, subject: str | None) 
 def detectors(session: Session) -> None:
     """List what is looked for, how closely, and how the last look went."""
     with session.client() as client:
-        found = client.detectors()
+        found = client.detectors.list()
     session.answer(
         found,
         lambda: output.table(
@@ -158,7 +159,7 @@ def set_detector(session: Session, code: str, settings: tuple[str, ...], queue: 
     """Change how closely a detector looks; none goes back to what is usual."""
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
-        found = client.detector_set(code, queue=queue, actor=actor(), **changes)
+        found = client.detectors.set(code, queue=queue, actor=actor(), **changes)
     shown = found.queues.get(queue, {}) if queue else {"enabled": found.enabled, **found.thresholds}
     session.answer(found, lambda: output.block(shown))
 
@@ -178,7 +179,7 @@ def _setting(text: str) -> tuple[str, Any]:
         raise click.UsageError(f"{key}: {value!r} is not a number{hint}") from None
 
 
-def _table(found: list[Anomaly]) -> str:
+def _table(found: Sequence[Anomaly]) -> str:
     return output.table(
         ("id", "severity", "code", "for", "state", "what"),
         [

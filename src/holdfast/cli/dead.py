@@ -24,7 +24,7 @@ def dead() -> None:
 def list_dead(session: Session, filter: tuple[str, ...], limit: int) -> None:
     """List dead jobs that match a filter, those that failed last first."""
     with session.client() as client:
-        found = client.died(" ".join(filter), limit=limit + 1)
+        found = client.dead.list(" ".join(filter), limit=limit + 1)
     shown = found[:limit]
     rows = [
         (output.short(one.id), one.kind, one.queue, output.ago(one.ended_at), one.error or "-")
@@ -49,7 +49,7 @@ def groups(session: Session) -> None:
     Jobs of a group are those with state:dead group:ID.
     """
     with session.client() as client:
-        found = client.dead_groups()
+        found = client.dead.groups()
     rows = [
         (
             one.fingerprint,

@@ -4,7 +4,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event, RLock
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
+from msgspec.structs import replace
 
 from holdfast import __version__
 from holdfast.cli import output
 from holdfast.cli.grammar import Command
 from holdfast.cli.queue import queue_table
 from holdfast.cli.session import Session, connect, pass_session
-from holdfast.model import Lease, NewJob
+from holdfast.records import Lease, NewJob
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -73,7 +73,7 @@ class _Stage:
 
     def play(self) -> bool:
         """Run until every job has ended; returns whether it was interrupted before."""
-        self.client.queue_set(QUEUE, keep_done=timedelta(days=1), max_attempts=3)
+        self.client.queues.set(QUEUE, keep_done=timedelta(days=1), max_attempts=3)
         self.session.say(
             f"holdfast {__version__}  queue {QUEUE}  workers: {', '.join(WORKERS)}  Ctrl-C to stop"
         )
@@ -83,7 +83,7 @@ class _Stage:
             try:
                 self._produce(stop)
                 while self._busy() and not stop.wait(0.2):
-                    self.client.upkeep()
+                    self.client.upkeep.run()
             except KeyboardInterrupt:
                 interrupted = True
             finally:
@@ -121,7 +121,7 @@ class _Stage:
                 self._event(job.kind, enqueued.id, outcome, ", ".join(note))
 
     def _busy(self) -> bool:
-        found = self.client.queue(QUEUE)
+        found = self.client.queues.get(QUEUE)
         waiting = found is not None and found.queued + found.leased > 0
         return waiting and time.monotonic() - self.started < PATIENCE
 
@@ -212,9 +212,9 @@ class _Stage:
 
 
 def _close(session: Session, client: "Client", stage: _Stage, interrupted: bool) -> None:
-    queues = [found for found in client.queues() if found.queue == QUEUE]
-    rates = {one.queue: one.rate for one in client.success(QUEUE) if one.kind is None}
-    why = {id: client.explain(id) for id in stage.dead}
+    queues = [found for found in client.queues.list() if found.queue == QUEUE]
+    rates = {one.queue: one.rate for one in client.queues.success(QUEUE) if one.kind is None}
+    why = {id: client.jobs.explain(id) for id in stage.dead}
     session.answer(
         {"interrupted": interrupted, "events": stage.events, "queues": queues, "dead": why},
         lambda: "\n".join(

@@ -7,7 +7,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.grammar import FAILED, Command
 from holdfast.cli.session import SOURCES, Session, pass_session
-from holdfast.model import Checkup
+from holdfast.records import Checkup
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 NOT_MIGRATED = 4

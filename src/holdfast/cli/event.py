@@ -12,7 +12,7 @@ from holdfast.cli.grammar import Group
 from holdfast.cli.selection import find_id
 from holdfast.cli.session import Session, pass_session
 from holdfast.cli.values import duration
-from holdfast.model import Activity, Event
+from holdfast.records import Event, EventPage
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -89,7 +89,7 @@ def export(session: Session, /, since: timedelta | None, **chosen: Any) -> None:
             wanted["since"] = client.now() - since
         after = 0
         while True:
-            page = client.activity(after=after, limit=PAGE, **wanted)
+            page = client.activity.list(after=after, limit=PAGE, **wanted)
             for one in page.events:
                 click.echo(output.json_line(one))
             if page.searched_to is None and len(page.events) < PAGE:
@@ -142,7 +142,7 @@ def _newest(client: "Client", wanted: dict[str, Any], limit: int) -> list[Event]
     events: list[Event] = []
     before: int | None = None
     while len(events) < limit:
-        page: Activity = client.activity(limit=limit - len(events), before=before, **wanted)
+        page: EventPage = client.activity.list(limit=limit - len(events), before=before, **wanted)
         events += page.events
         if page.searched_to is None:
             break
@@ -154,11 +154,11 @@ def _followed(client: "Client", wanted: dict[str, Any], seen: Sequence[int]) -> 
     told = set(seen)
     top = max(told, default=0)
     if not top:
-        newest = client.activity(limit=1)
+        newest = client.activity.list(limit=1)
         top = newest.events[0].seq if newest.events else 0
         told = set(range(top - LOOK_BACK, top + 1))
     while True:
-        page = client.activity(after=max(top - LOOK_BACK, 0), limit=LOOK_BACK + PAGE, **wanted)
+        page = client.activity.list(after=max(top - LOOK_BACK, 0), limit=LOOK_BACK + PAGE, **wanted)
         fresh = [one for one in page.events if one.seq not in told]
         yield from fresh
         told.update(one.seq for one in fresh)

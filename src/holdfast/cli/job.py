@@ -13,7 +13,7 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
-from holdfast.model import Attempt, Change, Event, Job
+from holdfast.records import Attempt, Change, Event, Job
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -72,7 +72,9 @@ def enqueue(
     value = None if payload is None else json_value(payload)
     queue = options["queue"]
     with session.client() as client:
-        known = [queue] if client.queue(queue) else [found.queue for found in client.queues()]
+        known = (
+            [queue] if client.queues.get(queue) else [found.queue for found in client.queues.list()]
+        )
         enqueued = client.enqueue(kind, value, headers=headers(header), **options)
     if not enqueued.created:
         session.say(f"not stored: job {output.short(enqueued.id)} is live and has the same key")
@@ -100,7 +102,7 @@ def list_jobs(session: Session, filter: tuple[str, ...], limit: int, before: str
     """List jobs that match a filter, newest first."""
     with session.client() as client:
         behind = find_id(client, before) if before else None
-        jobs = client.list(" ".join(filter), limit=limit + 1, before=behind)
+        jobs = client.jobs.list(" ".join(filter), limit=limit + 1, before=behind)
     shown = jobs[:limit]
     session.answer(shown, lambda: job_table(shown) if shown else "")
     if not shown:
@@ -119,9 +121,9 @@ def show(session: Session, id: str) -> None:
     """Show all that is known of a job: payload, attempts, history, why it waits."""
     with session.client() as client:
         found = _get(client, find_id(client, id))
-        attempts = client.attempts(found.id)
-        why = client.explain(found.id)
-        events = client.activity(job=found.id, limit=100).events[::-1]
+        attempts = client.jobs.attempts(found.id)
+        why = client.jobs.explain(found.id)
+        events = client.activity.list(job=found.id, limit=100).events[::-1]
     document = {
         **output.plain(found),
         "attempts": attempts,
@@ -138,7 +140,7 @@ def explain(session: Session, id: str) -> None:
     """Say in one sentence why a job is not running."""
     with session.client() as client:
         found = _get(client, find_id(client, id))
-        why = client.explain(found.id)
+        why = client.jobs.explain(found.id)
     session.answer({"id": found.id, "explain": why}, lambda: output.clean(why))
 
 
@@ -179,7 +181,7 @@ def retry(
         session,
         target,
         Verb("retry", "retried", "dead,cancelled"),
-        lambda client, ids: client.retry(ids, reason=reason, actor=actor(), delay=delay),
+        lambda client, ids: client.jobs.retry(ids, reason=reason, actor=actor(), delay=delay),
         **how,
     )
 
@@ -198,7 +200,7 @@ def cancel(session: Session, /, target: Sequence[str], reason: str | None, **how
         session,
         target,
         Verb("cancel", "cancelled", "queued,leased", asks_for_many=True),
-        lambda client, ids: client.cancel(ids, reason=reason, actor=actor()),
+        lambda client, ids: client.jobs.cancel(ids, reason=reason, actor=actor()),
         **how,
     )
 
@@ -214,7 +216,7 @@ def delete(session: Session, /, target: Sequence[str], reason: str | None, **how
         session,
         target,
         Verb("delete", "deleted", "queued,done,dead,cancelled,archived", asks_for_one=True),
-        lambda client, ids: client.purge(ids, reason=reason, actor=actor()),
+        lambda client, ids: client.jobs.purge(ids, reason=reason, actor=actor()),
         **how,
     )
 
@@ -267,7 +269,7 @@ def edit(
         session,
         target,
         Verb("edit", "edited", "queued,dead"),
-        lambda client, ids: client.edit(ids, reason=reason, actor=actor(), **changes),
+        lambda client, ids: client.jobs.edit(ids, reason=reason, actor=actor(), **changes),
         limit=limit,
         preview=preview,
         yes=yes,
@@ -290,7 +292,7 @@ def move(
     """Move queued and dead jobs to another queue; short ids stay the same."""
 
     def apply(client: "Client", ids: list[UUID]) -> Sequence[Change]:
-        return client.move(ids, queue, reason=reason, actor=actor())
+        return client.jobs.move(ids, queue, reason=reason, actor=actor())
 
     change(session, target, Verb("move", "moved", "queued,dead"), apply, **how)
 
@@ -309,13 +311,13 @@ def archive(session: Session, /, target: Sequence[str], reason: str | None, **ho
         session,
         target,
         Verb("archive", "archived", "dead,cancelled,done"),
-        lambda client, ids: client.archive(ids, reason=reason, actor=actor()),
+        lambda client, ids: client.jobs.archive(ids, reason=reason, actor=actor()),
         **how,
     )
 
 
 def _get(client: "Client", id: UUID) -> Job:
-    found = client.get(id)
+    found = client.jobs.get(id)
     if found is None:
         raise unknown(id)
     return found

@@ -22,7 +22,7 @@ def lane() -> None:
 def list_lanes(session: Session, limit: int) -> None:
     """List lanes that are in use or set up, the longest waiting first."""
     with session.client() as client:
-        lanes = client.lanes(limit=limit)
+        lanes = client.lanes.list(limit=limit)
     session.answer(
         lanes,
         lambda: (
@@ -61,5 +61,5 @@ def list_lanes(session: Session, limit: int) -> None:
 def explain(session: Session, queue: str, name: str) -> None:
     """Say in one sentence who holds a lane and what is next in it."""
     with session.client() as client:
-        why = client.explain_lane(queue, name)
+        why = client.lanes.explain(queue, name)
     session.answer({"queue": queue, "lane": name, "explain": why}, lambda: output.clean(why))

@@ -14,7 +14,7 @@ from holdfast.errors import UnknownOperation
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.model import Operation, Preview
+    from holdfast.records import Operation, Preview
 
 VERBS = ("retry", "cancel", "archive", "purge", "move")
 
@@ -65,7 +65,7 @@ def start(
 ) -> None:
     """Do VERB (retry, cancel, archive, purge, move) to all jobs that match."""
     with session.client() as client:
-        found = client.operation_preview(
+        found = client.operations.preview(
             verb,
             " ".join(filter),
             most=limit,
@@ -80,7 +80,7 @@ def start(
         session.confirm(
             f"{verb} {_counted(found)}?", count=f"this would {verb} {_counted(found)}", yes=yes
         )
-        started = client.operation_start(found.token, rate=rate, actor=actor())
+        started = client.operations.start(found.token, rate=rate, actor=actor())
         assert started is not None
         _tell(session, client, started, wait)
 
@@ -90,7 +90,7 @@ def start(
 def list_operations(session: Session) -> None:
     """List operations, the newest first."""
     with session.client() as client:
-        found = client.operations()
+        found = client.operations.list()
     rows = [
         (
             one.id,
@@ -131,7 +131,7 @@ def cancel(session: Session, id: int) -> None:
     """Stop an operation behind its last chunk; what it did stays done."""
     with session.client() as client:
         _get(client, id)
-        found = client.operation_cancel(id, actor=actor())
+        found = client.operations.cancel(id, actor=actor())
         assert found is not None
     session.answer(found, lambda: _line(found))
     if found.undoable:
@@ -161,7 +161,7 @@ def undo(
         )
         if found.undoable:
             session.confirm(f"{told}?", count=f"this would {told}", yes=yes)
-        started = client.operation_undo(id, rate=rate, reason=reason, actor=actor())
+        started = client.operations.undo(id, rate=rate, reason=reason, actor=actor())
         assert started is not None
         _tell(session, client, started, wait)
 
@@ -177,7 +177,7 @@ def _followed(session: Session, client: "Client", followed: "Operation") -> "Ope
     """Wait for the end of an operation, and work on it meanwhile: nobody else may be there."""
     told = time.monotonic()
     while followed.state == "running":
-        if client.operation_step() is None:
+        if client.operations.step() is None:
             time.sleep(0.05)
         followed = _get(client, followed.id)
         if time.monotonic() - told > 1:
@@ -187,7 +187,7 @@ def _followed(session: Session, client: "Client", followed: "Operation") -> "Ope
 
 
 def _get(client: "Client", id: int) -> "Operation":
-    found = client.operation(id)
+    found = client.operations.get(id)
     if found is None:
         raise UnknownOperation(f"there is no operation {id}", fix="See them:  holdfast op list")
     return found

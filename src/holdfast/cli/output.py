@@ -12,6 +12,8 @@ from uuid import UUID
 
 import click
 
+from holdfast.records import Record
+
 COLOURS = {
     "leased": "cyan",
     "done": "green",
@@ -37,6 +39,8 @@ def json_line(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """Reduce records to what JSON can say."""
+    if isinstance(value, Record):
+        return dict(_plain_field(name, getattr(value, name)) for name in value.__struct_fields__)
     if is_dataclass(value):
         return dict(_plain_field(f.name, getattr(value, f.name)) for f in fields(value))
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
 """`holdfast queue`: look at queues, set them up, pause and resume them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, on_or_off, size, whole
 from holdfast.errors import UnknownQueue
-from holdfast.model import Queue, Success
+from holdfast.records import Queue, Success
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -32,8 +32,8 @@ def queue() -> None:
 def list_queues(session: Session) -> None:
     """List queues with what waits, runs and died in them."""
     with session.client() as client:
-        queues = client.queues()
-        rates = {one.queue: one.rate for one in client.success() if one.kind is None}
+        queues = client.queues.list()
+        rates = {one.queue: one.rate for one in client.queues.success() if one.kind is None}
     session.answer(queues, lambda: queue_table(queues, rates) if queues else "")
     if not queues:
         session.say("there is no queue yet: holdfast job enqueue makes one")
@@ -46,8 +46,8 @@ def show(session: Session, name: str) -> None:
     """Show a queue: its settings, and how many jobs of which kind it holds."""
     with session.client() as client:
         found = _get(client, name)
-        depths = [d for d in client.depth() if d.queue == name and d.jobs]
-        hour, day = (client.success(name, span=span) for span in (HOUR, DAY))
+        depths = [d for d in client.queues.depth() if d.queue == name and d.jobs]
+        hour, day = (client.queues.success(name, span=span) for span in (HOUR, DAY))
     rows = [(one.kind, one.state, one.jobs) for one in depths]
     rates = _rates(hour, day)
     whole = rates.pop(None, None)
@@ -75,7 +75,7 @@ def next(session: Session, name: str, limit: int) -> None:
 
     with session.client() as client:
         _get(client, name)
-        found = client.upcoming(name, limit=limit)
+        found = client.queues.upcoming(name, limit=limit)
     session.answer(found, lambda: job_table(found) if found else "")
     if not found:
         session.say(f"nothing waits in queue {name}")
@@ -109,8 +109,8 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
     """
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
-        known = [found.queue for found in client.queues()]
-        found = client.queue_set(name, actor=actor(), **changes)
+        known = [found.queue for found in client.queues.list()]
+        found = client.queues.set(name, actor=actor(), **changes)
     if name not in known:
         session.say(f"queue {name} is new{nearest(name, known)}")
     session.answer(found, lambda: output.block({key: _value(found, key) for key in changes}))
@@ -133,7 +133,7 @@ def pause(session: Session, name: str, pause_for: timedelta | None, reason: str 
     with session.client() as client:
         _get(client, name)
         until = None if pause_for is None else client.now() + pause_for
-        found = client.pause(name, reason=reason, until=until, actor=actor())
+        found = client.queues.pause(name, reason=reason, until=until, actor=actor())
     how_long = "until resumed" if until is None else f"until {output.moment(until)}"
     session.answer(found, lambda: f"{name} paused {how_long}")
 
@@ -145,7 +145,7 @@ def resume(session: Session, name: str) -> None:
     """Hand out jobs of a paused queue again."""
     with session.client() as client:
         was_paused = _get(client, name).paused_at is not None
-        found = client.resume(name, actor=actor())
+        found = client.queues.resume(name, actor=actor())
     session.answer(found, lambda: f"{name} resumed" if was_paused else f"{name} was not paused")
 
 
@@ -156,7 +156,7 @@ def explain(session: Session, name: str) -> None:
     """Say in one sentence how a queue does, and what keeps it back."""
     with session.client() as client:
         _get(client, name)
-        why = client.explain_queue(name)
+        why = client.queues.explain(name)
     session.answer({"queue": name, "explain": why}, lambda: output.clean(why))
 
 
@@ -174,13 +174,13 @@ def forecast(session: Session, name: str | None, target: timedelta | None, span:
     with session.client() as client:
         if name is not None:
             _get(client, name)
-        found = client.forecast(name, target=target, span=span)
+        found = client.queues.forecast(name, target=target, span=span)
     session.answer(found, lambda: "\n".join(output.clean(one.sentence) for one in found))
     if not found:
         session.say("there is no queue yet: holdfast job enqueue makes one")
 
 
-def queue_table(queues: list[Queue], rates: Mapping[str, float]) -> str:
+def queue_table(queues: Sequence[Queue], rates: Mapping[str, float]) -> str:
     """Render queues as a table of depths, and the share of attempts that ended well."""
     return output.table(
         ("queue", "state", "oldest", "queued", "leased", "limit", "dead", "done", "success"),
@@ -201,7 +201,7 @@ def queue_table(queues: list[Queue], rates: Mapping[str, float]) -> str:
     )
 
 
-def _rates(hour: list[Success], day: list[Success]) -> dict[str | None, tuple[str, str]]:
+def _rates(hour: Sequence[Success], day: Sequence[Success]) -> dict[str | None, tuple[str, str]]:
     shares = [{one.kind: one.rate for one in some} for some in (hour, day)]
     return {one.kind: (_share(shares[0].get(one.kind)), _share(one.rate)) for one in day}
 
@@ -216,9 +216,9 @@ def _share(rate: float | None) -> str:
 
 
 def _get(client: "Client", name: str) -> Queue:
-    found = client.queue(name)
+    found = client.queues.get(name)
     if found is None:
-        known = [other.queue for other in client.queues()]
+        known = [other.queue for other in client.queues.list()]
         raise UnknownQueue(name, suggestion=nearest(name, known))
     return found
 

@@ -1,6 +1,6 @@
 """`holdfast schedule`: see what comes when, fire it now, pause it, change it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -12,7 +12,7 @@ from holdfast.cli.grammar import Group, fail, nearest
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, json_value, moment
 from holdfast.errors import UnknownSchedule
-from holdfast.model import Schedule, Slot
+from holdfast.records import Schedule, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def schedule() -> None:
 def list_schedules(session: Session) -> None:
     """List schedules with when they come next and what their last slot did."""
     with session.client() as client:
-        found = client.schedules()
+        found = client.schedules.list()
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
         session.say("there is no schedule yet: holdfast schedule set makes one")
@@ -55,7 +55,7 @@ def show(session: Session, name: str) -> None:
     """Show a schedule: its rule, its next slots, and what became of the last ones."""
     with session.client() as client:
         found = _get(client, name)
-        last = client.schedule_slots(name, limit=_SHOWN)
+        last = client.schedules.slots(name, limit=_SHOWN)
         coming = _coming(client, found, 3)
         notes = list(_notes(client, found))
     extra = {"explained": _english(found), "next": coming, "slots": last, "notes": notes}
@@ -88,7 +88,7 @@ def run(session: Session, name: str) -> None:
     """Enqueue a job of a schedule now, paused or not; its slots stay as they are."""
     with session.client() as client:
         _get(client, name)
-        made = client.schedule_run(name, actor=actor())
+        made = client.schedules.run(name, actor=actor())
     assert made.job is not None
     told = "enqueued" if made.outcome == "run" else "is live already, with the same key"
     session.answer(made, lambda: f"{output.short(made.job)}  {told}" if made.job else "")
@@ -107,7 +107,7 @@ def pause(session: Session, name: str, reason: str | None) -> None:
     """Fire no more slots of a schedule until it is resumed; what was fired goes on."""
     with session.client() as client:
         _get(client, name)
-        found = client.schedule_pause(name, reason=reason, actor=actor())
+        found = client.schedules.pause(name, reason=reason, actor=actor())
     session.answer(found, lambda: f"{name} paused until resumed")
 
 
@@ -120,7 +120,7 @@ def resume(session: Session, name: str) -> None:
     """Fire again, from the next slot on; slots that came in the pause stay unfired."""
     with session.client() as client:
         was_paused = _get(client, name).paused_at is not None
-        found = client.schedule_resume(name, actor=actor())
+        found = client.schedules.resume(name, actor=actor())
     session.answer(found, lambda: f"{name} resumed" if was_paused else f"{name} was not paused")
 
 
@@ -147,7 +147,7 @@ def set_schedule(session: Session, name: str, settings: tuple[str, ...]) -> None
     """
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
-        found = client.schedule_set(name, actor=actor(), **changes)
+        found = client.schedules.set(name, actor=actor(), **changes)
         coming = _coming(client, found, 1)
     session.answer(
         found,
@@ -170,14 +170,14 @@ def delete(session: Session, name: str, yes: bool) -> None:
         session.confirm(
             f"delete schedule {name}?", count=f"this would delete schedule {name}", yes=yes
         )
-        gone = client.schedule_delete(name, actor=actor())
+        gone = client.schedules.delete(name, actor=actor())
     session.answer({"name": name, "deleted": gone}, lambda: f"{name} deleted" if gone else "")
     if not gone:
         session.say(f"{name} was deleted by somebody else")
         fail()
 
 
-def _table(found: list[Schedule]) -> str:
+def _table(found: Sequence[Schedule]) -> str:
     return output.table(
         ("schedule", "state", "comes", "zone", "next", "last", "fired", "skipped", "kind"),
         [
@@ -197,7 +197,7 @@ def _table(found: list[Schedule]) -> str:
     )
 
 
-def _page(found: Schedule, coming: "list[datetime]", last: list[Slot], notes: list[str]) -> str:
+def _page(found: Schedule, coming: "list[datetime]", last: Sequence[Slot], notes: list[str]) -> str:
     facts = {
         "schedule": found.name,
         "state": _state(found),
@@ -231,9 +231,13 @@ def _page(found: Schedule, coming: "list[datetime]", last: list[Slot], notes: li
 
 def _notes(client: "Client", found: Schedule) -> "Iterator[str]":
     """Say what keeps its jobs from running as they should."""
-    if (queue := client.queue(found.queue)) and queue.paused_at:
+    if (queue := client.queues.get(found.queue)) and queue.paused_at:
         yield f"queue {found.queue} is paused"
-    if found.last_job and (job := client.get(found.last_job)) and job.state in ("queued", "leased"):
+    if (
+        found.last_job
+        and (job := client.jobs.get(found.last_job))
+        and job.state in ("queued", "leased")
+    ):
         yield f"job {output.short(job.id)} of its last slot is still {job.state}"
 
 
@@ -296,9 +300,9 @@ def _in(at: "datetime | None") -> str:
 
 
 def _get(client: "Client", name: str) -> Schedule:
-    found = client.schedule(name)
+    found = client.schedules.get(name)
     if found is None:
-        known = [other.name for other in client.schedules()]
+        known = [other.name for other in client.schedules.list()]
         raise UnknownSchedule(
             f"no schedule is named {name!r}{nearest(name, known)}",
             fix="See them:  holdfast schedule list",

@@ -14,7 +14,7 @@ from holdfast.cli import output
 from holdfast.cli.grammar import fail
 from holdfast.cli.session import Session
 from holdfast.errors import HoldfastError, InvalidFilter, Misuse, UnknownJob
-from holdfast.model import Change, Job
+from holdfast.records import Change, Job
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -63,7 +63,7 @@ def find_id(client: "Client", text: str) -> UUID:
         return UUID(digits)
     if len(digits) < 8:
         raise Misuse(f"id {text!r} is too short", fix="Give its last 8 digits or more.")
-    found = client.find(f"id:{text.lower()}", limit=_SAMPLE + 1)
+    found = client.jobs.find(f"id:{text.lower()}", limit=_SAMPLE + 1)
     if not found:
         raise unknown(text)
     if len(found) > 1:
@@ -146,7 +146,7 @@ def _select(client: "Client", targets: Sequence[str], verb: Verb, limit: int | N
     if not filter:
         raise InvalidFilter("an empty filter means every job", fix="Name them, as in age:>0s")
     # Alone first: a mistake in it is reported as it was typed.
-    if not client.find(filter, limit=1):
+    if not client.jobs.find(filter, limit=1):
         return Selection([], filter)
     if not _STATE.search(filter):
         filter = f"{filter} state:{verb.states}"
@@ -157,7 +157,9 @@ def _all(client: "Client", filter: str, limit: int | None) -> Iterator[UUID]:
     before: UUID | None = None
     left = limit
     while left is None or left > 0:
-        page = client.find(filter, limit=_PAGE if left is None else min(left, _PAGE), before=before)
+        page = client.jobs.find(
+            filter, limit=_PAGE if left is None else min(left, _PAGE), before=before
+        )
         yield from page
         if len(page) < _PAGE:
             return
@@ -171,7 +173,7 @@ def _show(session: Session, client: "Client", chosen: Selection) -> None:
         session.answer({"count": len(chosen.ids), "filter": chosen.filter, "sample": ids}, str)
         return
     click.echo(chosen.count)
-    if jobs := [job for id in ids if (job := client.get(id))]:
+    if jobs := [job for id in ids if (job := client.jobs.get(id))]:
         click.echo(job_table(jobs))
     if len(chosen.ids) > len(ids):
         click.echo(f"… and {len(chosen.ids) - len(ids)} more")

@@ -175,7 +175,7 @@ def _ways(client: "Client", host: str, auth: Sequence[str], *, insecure: bool) -
     if insecure:
         return ("open",)
     # Whoever made tokens wants callers to have one, wherever they call from.
-    if any(token.revoked_at is None for token in client.tokens()):
+    if any(token.revoked_at is None for token in client.tokens.list()):
         return ("token",)
     if _is_loopback(host):
         return ("open",)
@@ -305,7 +305,7 @@ def _announce(
         return
     session.say(f"serving {place}   sign in: {', '.join(ways)}")
     if "token" in ways:
-        made = client.token_create(
+        made = client.tokens.create(
             "sign-in link", ["admin"], expires=LINK, sort="link", actor="holdfast serve"
         )
         session.say(f"once, within 10 minutes:  {place}/sign-in?link={made.secret}")

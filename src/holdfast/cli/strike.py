@@ -12,7 +12,7 @@ from holdfast.cli.values import duration, json_value
 from holdfast.errors import UnknownStrike
 
 if TYPE_CHECKING:
-    from holdfast.model import Strike
+    from holdfast.records import Strike
 
 
 @click.group(
@@ -52,7 +52,7 @@ def add(
     """Let no job run to which all that is given applies; what runs goes on."""
     wanted = None if payload is None else json_value(payload)
     with session.client() as client:
-        found = client.strike_add(
+        found = client.strikes.add(
             queue=queue,
             kind=kind,
             payload=wanted,
@@ -71,7 +71,7 @@ def add(
 def list_strikes(session: Session, everything: bool) -> None:
     """List strikes, the newest first."""
     with session.client() as client:
-        found = client.strikes(all=everything)
+        found = client.strikes.list(all=everything)
     rows = [
         (
             one.number,
@@ -98,7 +98,7 @@ def list_strikes(session: Session, everything: bool) -> None:
 def lift(session: Session, number: int, reason: str | None) -> None:
     """Let the jobs of a strike run again."""
     with session.client() as client:
-        found = client.strike_lift(number, reason=reason, actor=actor())
+        found = client.strikes.lift(number, reason=reason, actor=actor())
     if found is None:
         raise UnknownStrike(number)
     session.answer(found, lambda: f"strike {number} is over")

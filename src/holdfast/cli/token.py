@@ -14,7 +14,7 @@ from holdfast.cli.values import duration
 from holdfast.errors import UnknownToken
 
 if TYPE_CHECKING:
-    from holdfast.model import ApiToken, Scope
+    from holdfast.records import ApiToken, Scope
 
 SCOPES = ("read", "produce", "consume", "operate", "admin")
 
@@ -55,7 +55,7 @@ def create(
 
         scopes = sorted(SCOPES_OF[role])
     with session.client() as client:
-        made = client.token_create(
+        made = client.tokens.create(
             name or role or ",".join(scopes),
             scopes,
             queues=queues or None,
@@ -71,7 +71,7 @@ def create(
 def list_tokens(session: Session) -> None:
     """List tokens, the newest first, without their secrets."""
     with session.client() as client:
-        found = client.tokens()
+        found = client.tokens.list()
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
         session.say("there is no token: holdfast token create makes one")
@@ -85,8 +85,8 @@ def list_tokens(session: Session) -> None:
 def revoke(session: Session, id: str) -> None:
     """Let a token in no more; servers notice within seconds."""
     with session.client() as client:
-        if not client.token_revoke(id, actor=actor()):
-            known = [one.id for one in client.tokens()]
+        if not client.tokens.revoke(id, actor=actor()):
+            known = [one.id for one in client.tokens.list()]
             raise UnknownToken(
                 f"there is no token {id!r}{nearest(id, known)}",
                 fix="See them:  holdfast token list",

@@ -13,7 +13,7 @@ from holdfast.cli.anomaly import SIGNS
 from holdfast.cli.grammar import Command
 from holdfast.cli.session import Session, pass_session
 from holdfast.cli.values import duration
-from holdfast.model import Anomaly, Forecast, Queue, WorkerRow
+from holdfast.records import Anomaly, Forecast, Queue, WorkerRow
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -62,10 +62,10 @@ def _control(sequence: str) -> None:
 
 def _look(client: "Client") -> dict[str, Any]:
     return {
-        "queues": client.queues(),
-        "forecasts": client.forecast(span=60.0),
-        "workers": [worker for worker in client.workers() if worker.alive],
-        "anomalies": [one for one in client.anomalies() if not one.muted],
+        "queues": client.queues.list(),
+        "forecasts": client.queues.forecast(span=60.0),
+        "workers": [worker for worker in client.workers.list() if worker.alive],
+        "anomalies": [one for one in client.anomalies.list() if not one.muted],
     }
 
 

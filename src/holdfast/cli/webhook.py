@@ -25,7 +25,7 @@ def webhook() -> None:
 def list_webhooks(session: Session) -> None:
     """List who is told, and of what."""
     with session.client() as client:
-        found = client.webhooks()
+        found = client.webhooks.list()
     session.answer(
         found,
         lambda: (
@@ -94,10 +94,10 @@ def set_webhook(
     read the command line. Without one, a secret is made and shown this once.
     """
     with session.client() as client:
-        known = any(one.name == name for one in client.webhooks())
+        known = any(one.name == name for one in client.webhooks.list())
         made = secrets.token_hex(32) if secret is None and not known else None
         signed = secret or made
-        found = client.webhook_set(
+        found = client.webhooks.set(
             name,
             url=address,
             severity=severity,
@@ -118,7 +118,7 @@ def set_webhook(
 def delete(session: Session, name: str) -> None:
     """Tell an address nothing more."""
     with session.client() as client:
-        found = client.webhook_delete(name, actor=actor())
+        found = client.webhooks.delete(name, actor=actor())
     session.answer(
         {"name": name, "deleted": found},
         lambda: f"{name} deleted" if found else f"there was no webhook {name}",

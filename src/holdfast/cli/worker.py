@@ -1,6 +1,7 @@
 """`holdfast worker`: run the jobs of an app, see who does, ask one of them to stop."""
 
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from holdfast.errors import UnknownWorker
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.model import WorkerRow
+    from holdfast.records import WorkerRow
     from holdfast.worker.screen import Screen
 
 SLOTS = 8
@@ -102,7 +103,7 @@ def worker(ctx: click.Context, session: Session, /, **options: Any) -> None:
 def list_workers(session: Session) -> None:
     """List the workers of the last day, those seen last first."""
     with session.client() as client:
-        found = client.workers()
+        found = client.workers.list()
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
         session.say("there was no worker in the last day: holdfast worker APP runs one")
@@ -115,7 +116,7 @@ def stop(session: Session, id: str) -> None:
     """Ask a worker to finish what it runs and end; the end of its ID will do."""
     with session.client() as client:
         found = _get(client, id)
-        client.stop_worker(found.worker, actor=actor())
+        client.workers.stop(found.worker, actor=actor())
     session.answer(
         {"worker": found.worker, "alive": found.alive},
         lambda: f"{found.worker} will stop" if found.alive else f"{found.worker} is not alive",
@@ -193,7 +194,7 @@ def _screen(session: Session, log_format: str) -> "Screen":
     return Screen.on(terminal=sys.stderr.isatty(), quiet=session.quiet)
 
 
-def _table(workers: "list[WorkerRow]") -> str:
+def _table(workers: "Sequence[WorkerRow]") -> str:
     return output.table(
         ("worker", "state", "seen", "started", "slots", "busy", "done", "failed", "pid", "queues"),
         [
@@ -221,7 +222,7 @@ def _state(found: "WorkerRow") -> str:
 
 
 def _get(client: "Client", id: str) -> "WorkerRow":
-    known = client.workers()
+    known = client.workers.list()
     exact = [one for one in known if one.worker == id]
     found = exact or [one for one in known if one.worker.endswith(id)]
     if len(found) == 1:

@@ -1,6 +1,6 @@
 """Clients of the protocol: `AsyncClient`, and `Client`, which is generated from it."""
 
-from holdfast.client._async import AsyncClient
-from holdfast.client._sync import Client
+from holdfast.client.aio.client import AsyncClient
+from holdfast.client.sync.client import Client
 
 __all__ = ["AsyncClient", "Client"]

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from holdfast.errors import Misuse
-from holdfast.model import Caller, Scope
+from holdfast.records import Caller, Scope
 from holdfast.server import neighbours
 from holdfast.server.problems import Problem
 
@@ -255,7 +255,7 @@ class Gate:
         known = sha256(f"{sort} {secret}".encode()).digest()
         until, user = self._known.get(known, (0.0, None))
         if until < monotonic():
-            user = _user(await client.token_check(secret), sort)
+            user = _user(await client.tokens.check(secret), sort)
             self._known[known] = monotonic() + BELIEVED, user
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.errors import UnknownAnomaly, UnknownQueue
-from holdfast.model import Anomaly, Detector
+from holdfast.records import Anomaly, Detector
 from holdfast.server import answers, bodies
 from holdfast.server.call import Answer, Call
 from holdfast.server.problems import Problem
@@ -13,7 +13,7 @@ from holdfast.server.problems import Problem
 async def anomalies(call: Call) -> Answer:
     """List what looks wrong, the worst first."""
     asked: bodies.Anomalies = call.asked
-    found = await (call.reads.anomalies(over=True) if asked.over else call.live.anomalies())
+    found = await (call.reads.anomalies.list(over=True) if asked.over else call.live.anomalies())
     seen = [one for one in found if _sees(call, one)]
     return Answer({"anomalies": [answers.record(one) for one in seen[: asked.limit]]})
 
@@ -27,7 +27,7 @@ async def ack(call: Call) -> Answer:
     """Say that somebody knows of an anomaly and cares."""
     said: bodies.Noted = call.said
     found = await _found(call)
-    acked = await call.client.anomaly_ack(found.id, note=said.note, actor=call.actor)
+    acked = await call.client.anomalies.ack(found.id, note=said.note, actor=call.actor)
     return Answer(answers.record(acked or found))
 
 
@@ -38,14 +38,14 @@ async def mute(call: Call) -> Answer:
     until = None
     if said.seconds is not None:
         until = await call.client.now() + timedelta(seconds=said.seconds)
-    await call.client.anomaly_mute(
+    await call.client.anomalies.mute(
         found.code,
         until=until,
         reason=said.reason,
         actor=call.actor,
         **_scope(call, found, said.all),
     )
-    return Answer(answers.record(await call.client.anomaly(found.id) or found))
+    return Answer(answers.record(await call.client.anomalies.get(found.id) or found))
 
 
 async def unmute(call: Call) -> Answer:
@@ -53,13 +53,15 @@ async def unmute(call: Call) -> Answer:
     said: bodies.Unmuted = call.said
     found = await _found(call)
     scope = _scope(call, found, said.all)
-    await call.client.anomaly_unmute(found.code, actor=call.actor, **scope)
-    return Answer(answers.record(await call.client.anomaly(found.id) or found))
+    await call.client.anomalies.unmute(found.code, actor=call.actor, **scope)
+    return Answer(answers.record(await call.client.anomalies.get(found.id) or found))
 
 
 async def detectors(call: Call) -> Answer:
     """List what is looked for, and how closely."""
-    return Answer({"detectors": [_detector(call, one) for one in await call.reads.detectors()]})
+    return Answer(
+        {"detectors": [_detector(call, one) for one in await call.reads.detectors.list()]}
+    )
 
 
 async def detector_set(call: Call) -> Answer:
@@ -72,7 +74,7 @@ async def detector_set(call: Call) -> Answer:
     settings: dict[str, Any] = {**said.thresholds, "enabled": said.enabled}
     if said.enabled is None:
         del settings["enabled"]
-    found = await call.client.detector_set(
+    found = await call.client.detectors.set(
         call.part("code"), queue=said.queue, actor=call.actor, **settings
     )
     return Answer(_detector(call, found))
@@ -81,9 +83,9 @@ async def detector_set(call: Call) -> Answer:
 async def explain_queue(call: Call) -> Answer:
     """Say how a queue does, and what keeps it back."""
     name = call.part("queue")
-    if not call.user.sees(name) or await call.reads.queue(name) is None:
+    if not call.user.sees(name) or await call.reads.queues.get(name) is None:
         raise UnknownQueue(name)
-    return Answer({"queue": name, "explain": await call.reads.explain_queue(name)})
+    return Answer({"queue": name, "explain": await call.reads.queues.explain(name)})
 
 
 async def explain_lane(call: Call) -> Answer:
@@ -91,14 +93,16 @@ async def explain_lane(call: Call) -> Answer:
     asked: bodies.LaneOf = call.asked
     call.user.check_queues([asked.queue])
     lane = call.part("lane")
-    why = await call.reads.explain_lane(asked.queue, lane)
+    why = await call.reads.lanes.explain(asked.queue, lane)
     return Answer({"queue": asked.queue, "lane": lane, "explain": why})
 
 
 async def forecasts(call: Call) -> Answer:
     """Say when queues will have drained, and how many slots that takes."""
     asked: bodies.Forecast = call.asked
-    found = await call.reads.forecast(asked.queue or None, target=asked.target, span=asked.span)
+    found = await call.reads.queues.forecast(
+        asked.queue or None, target=asked.target, span=asked.span
+    )
     seen = [answers.record(one) for one in found if call.user.sees(one.queue)]
     return Answer({"forecasts": seen})
 
@@ -122,7 +126,7 @@ def _sees(call: Call, one: Anomaly) -> bool:
 
 async def _found(call: Call) -> Anomaly:
     id = call.part("id")
-    found = await call.client.anomaly(id)
+    found = await call.client.anomalies.get(id)
     if found is None or not _sees(call, found):
         raise UnknownAnomaly(id)
     return found

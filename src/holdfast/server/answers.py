@@ -1,14 +1,14 @@
 """Records as JSON: ids as strings, times in UTC, durations in seconds, payloads as stored."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import fields
 
-from holdfast.model import Event, Lease
+from holdfast.records import Event, Lease
 
 if TYPE_CHECKING:
     from holdfast.server.redaction import Redaction

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from holdfast.model import UNSEEN, Missed, OnConflict, Overlap, Scope
+from holdfast.records import UNSEEN, Missed, OnConflict, Overlap, Scope
 
 # To the very end: $ would also do before a line break.
 _PRINTABLE = rf"^[^{UNSEEN}]*\Z"

@@ -80,7 +80,7 @@ class Call:
             raise UnknownJob(text)
         if len(digits) == 32:
             return UUID(digits)
-        found = await self.reads.find(f"id:{text} {self.user.filter}".strip(), limit=2)
+        found = await self.reads.jobs.find(f"id:{text} {self.user.filter}".strip(), limit=2)
         if len(found) == 1:
             return found[0]
         if found:

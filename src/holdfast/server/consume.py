@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from holdfast import jsonb
 from holdfast.errors import HoldfastError, InvalidJob, UnknownJob, UnknownQueue
-from holdfast.model import Ack, Cancel, Nack, Release, Settled, Settlement
+from holdfast.records import Ack, Cancel, Nack, Release, Settled, Settlement
 from holdfast.server import answers, bodies
 from holdfast.server.access import COOKIE
 from holdfast.server.call import Answer, Call, decoded
@@ -150,7 +150,7 @@ async def _foreign(call: Call, ids: Sequence[UUID]) -> set[UUID]:
     found: set[UUID] = set()
     for start in range(0, len(ids), 100):
         filter = "id:" + ",".join(map(str, ids[start : start + 100]))
-        jobs = await call.client.list(filter, limit=100)
+        jobs = await call.client.jobs.list(filter, limit=100)
         found |= {job.id for job in jobs if not call.user.sees(job.queue)}
     return found
 
@@ -180,7 +180,7 @@ async def _why_nothing(call: Call, queues: Sequence[str]) -> dict[str, Any]:
     if missing:
         # Not from what is remembered: it may have been made a moment ago.
         for queue in missing:
-            if await call.reads.queue(queue) is None:
+            if await call.reads.queues.get(queue) is None:
                 raise UnknownQueue(queue)
     paused = [queue for queue in queues if queue in known and known[queue].paused_at]
     return {"paused": True} if len(paused) == len(queues) else {}
@@ -215,7 +215,7 @@ async def _ended(call: Call, settlement: Settlement, settled: Settled) -> Answer
     if settled.outcome in ("done", "already") and isinstance(settlement, Ack):
         told: dict[str, Any] = {"id": settled.id, "state": "done"}
     else:
-        job = await call.client.get(settled.id)
+        job = await call.client.jobs.get(settled.id)
         told = {"id": settled.id, "state": job.state if job else settled.outcome}
         if job is not None and job.state == "queued":
             told |= {"attempt": job.attempt, "run_at": answers.moment(job.run_at)}
@@ -230,7 +230,7 @@ async def _raise_if_lost(call: Call, settled: Settled) -> None:
     if settled.outcome != "lost":
         settled.raise_if_lost()
         return
-    job = await call.client.get(settled.id)
+    job = await call.client.jobs.get(settled.id)
     if job is not None and not call.user.sees(job.queue):
         raise UnknownJob(settled.id)
     facts: dict[str, Any] = {"state": job.state, "attempt": job.attempt} if job else {}

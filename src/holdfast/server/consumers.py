@@ -18,7 +18,7 @@ from uuid import UUID
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
 from holdfast.measures import Measures
-from holdfast.model import Ack, Lease, Nack, Settled, Settlement
+from holdfast.records import Ack, Lease, Nack, Settled, Settlement
 from holdfast.server.bodies import NewClaim
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Consumers:
             if worker in claims:
                 known["claims"] = claims[worker]
             measured = measures[worker].take() if worker in measures else None
-            stop = await self._client.tell(worker, known, counts.get(worker, {}), measured)
+            stop = await self._client.workers.tell(worker, known, counts.get(worker, {}), measured)
             (self.stopped.add if stop else self.stopped.discard)(worker)
 
     def _note_waits(self, wanted: NewClaim, leases: Sequence[Lease]) -> None:

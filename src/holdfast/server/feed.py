@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.errors import HoldfastError
-from holdfast.model import Anomaly, Job, Operation, Queue
+from holdfast.records import Anomaly, Job, Operation, Queue
 from holdfast.server import answers
 from holdfast.server.access import User
 from holdfast.server.bells import rung
@@ -146,9 +146,9 @@ class Feed:
             # What is known before the greeting is compared with: nothing falls in between.
             with contextlib.suppress(HoldfastError):
                 if self._queues is None:
-                    self._queues = _named(await self._live.reads.queues())
+                    self._queues = _named(await self._live.reads.queues.list())
                 if self._anomalies is None:
-                    self._anomalies = _marks(await self._live.reads.anomalies(limit=ANOMALIES))
+                    self._anomalies = _marks(await self._live.reads.anomalies.list(limit=ANOMALIES))
             about = {"mode": self.mode, "at": datetime.now(UTC)}
             if seat is not None:
                 about |= self.lives.about(seat)
@@ -265,13 +265,15 @@ class Feed:
             stream.bell.set()
 
     async def _look(self) -> bool:
-        changed = self._compare_queues(await self._live.reads.queues())
+        changed = self._compare_queues(await self._live.reads.queues.list())
         if any(stream.watch for stream in self._streams):
             changed |= await self._look_at_jobs()
         if monotonic() - self._looked_at > CALM:
             self._looked_at = monotonic()
-            changed |= self._compare_operations(await self._live.reads.operations(limit=20))
-            changed |= self._compare_anomalies(await self._live.reads.anomalies(limit=ANOMALIES))
+            changed |= self._compare_operations(await self._live.reads.operations.list(limit=20))
+            changed |= self._compare_anomalies(
+                await self._live.reads.anomalies.list(limit=ANOMALIES)
+            )
         return changed
 
     def _compare_queues(self, found: Sequence[Queue]) -> bool:
@@ -314,7 +316,7 @@ class Feed:
         found: list[Job] = []
         for start in range(0, len(ids), WATCHED):
             filter = "id:" + ",".join(map(str, ids[start : start + WATCHED]))
-            found += await self._live.reads.list(filter, limit=WATCHED)
+            found += await self._live.reads.jobs.list(filter, limit=WATCHED)
         return found
 
     def _compare_operations(self, found: Sequence[Operation]) -> bool:

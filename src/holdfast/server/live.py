@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic
@@ -16,7 +16,7 @@ from holdfast import schema
 from holdfast.client import AsyncClient, Client
 from holdfast.errors import HoldfastError
 from holdfast.events import Listener
-from holdfast.model import (
+from holdfast.records import (
     Anomaly,
     DeadGroup,
     Depth,
@@ -150,11 +150,11 @@ class Live:
     async def _sort(self, queue: str, actor: str | None) -> None:
         # Who may not set it up claims as before, and passes over other kinds one by one.
         with contextlib.suppress(HoldfastError):
-            after = await self.client.sort_some(queue)
+            after = await self.client.queues.sort_some(queue)
             while after is not None:
                 await asyncio.sleep(BETWEEN)
-                after = await self.client.sort_some(queue, after=after)
-            await self.client.queue_set(queue, actor=actor, by_kind=True)
+                after = await self.client.queues.sort_some(queue, after=after)
+            await self.client.queues.set(queue, actor=actor, by_kind=True)
 
     async def read_only(self) -> bool:
         """Whether nothing can be changed: by setting, or since the database is a standby."""
@@ -164,45 +164,45 @@ class Live:
         """Raise what is wrong with the database or its schema, as it was within a second."""
         await self._shared.get("schema", lambda: asyncio.to_thread(schema.check, self._url))
 
-    async def queues(self) -> list[Queue]:
+    async def queues(self) -> Sequence[Queue]:
         """Return all queues, as they were within a second."""
-        return await self._shared.get("queues", self.reads.queues)
+        return await self._shared.get("queues", self.reads.queues.list)
 
-    async def depth(self) -> list[Depth]:
+    async def depth(self) -> Sequence[Depth]:
         """Return the counters, as they were within a second."""
-        return await self._shared.get("depth", self.reads.depth)
+        return await self._shared.get("depth", self.reads.queues.depth)
 
     async def dead_oldest(self) -> dict[str, timedelta]:
         """Return the ages of the oldest dead jobs, as they were within a second."""
-        return await self._shared.get("dead_oldest", self.reads.dead_oldest)
+        return await self._shared.get("dead_oldest", self.reads.dead.oldest)
 
-    async def dead_groups(self) -> list[DeadGroup]:
+    async def dead_groups(self) -> Sequence[DeadGroup]:
         """Return the groups of dead jobs, as they were within a second."""
-        return await self._shared.get("dead_groups", self.reads.dead_groups)
+        return await self._shared.get("dead_groups", self.reads.dead.groups)
 
-    async def workers(self) -> list[WorkerRow]:
+    async def workers(self) -> Sequence[WorkerRow]:
         """Return the workers, as they were within a second."""
-        return await self._shared.get("workers", self.reads.workers)
+        return await self._shared.get("workers", self.reads.workers.list)
 
-    async def schedules(self) -> list[Schedule]:
+    async def schedules(self) -> Sequence[Schedule]:
         """Return the schedules, as they were within a second."""
-        return await self._shared.get("schedules", self.reads.schedules)
+        return await self._shared.get("schedules", self.reads.schedules.list)
 
-    async def kinds(self) -> list[Kind]:
+    async def kinds(self) -> Sequence[Kind]:
         """Return the kinds, as they were within a second."""
-        return await self._shared.get("kinds", self.reads.kinds)
+        return await self._shared.get("kinds", self.reads.kinds.list)
 
-    async def lanes(self) -> list[Lane]:
+    async def lanes(self) -> Sequence[Lane]:
         """Return the lanes, as they were within a second."""
-        return await self._shared.get("lanes", self.reads.lanes)
+        return await self._shared.get("lanes", self.reads.lanes.list)
 
     async def system(self) -> System:
         """Return what the database is, as it was within seconds: sizes are dear to find out."""
         return await self._slow.get("system", self.reads.system)
 
-    async def anomalies(self) -> list[Anomaly]:
+    async def anomalies(self) -> Sequence[Anomaly]:
         """Return what looks wrong, as it did within a second."""
-        return await self._shared.get("anomalies", self.reads.anomalies)
+        return await self._shared.get("anomalies", self.reads.anomalies.list)
 
     def _start(self) -> None:
         loops = [self.waits.poll(), self.feed.run(), self.feed.lives.run()]
@@ -244,7 +244,7 @@ class Live:
 
     async def _pass_on(self, queue: str) -> None:
         with contextlib.suppress(HoldfastError):
-            await self.client.pass_on(queue)
+            await self.client.workers.pass_on(queue)
 
     def _tend(self) -> None:
         with Client(self._url, pool_size=1, application_name="holdfast server upkeep") as client:

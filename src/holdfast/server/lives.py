@@ -19,7 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
-from holdfast.model import Event
+from holdfast.records import Event, Watched
 from holdfast.server import answers
 from holdfast.server.bells import rung
 from holdfast.server.relay_words import messages_of
@@ -185,7 +185,7 @@ class Lives:
         while self._opening and monotonic() < until:
             await asyncio.sleep(QUICK)
         client = self._live.client
-        state = await client.log_state()
+        state = await client.activity.log_state()
         # Up to here nothing is missing that may still come: a plain look finds all there is.
         target = min(self._low(), state.last)
         later = [nth for nth, one in enumerate(self._ring) if one.event and one.seq > target]
@@ -214,7 +214,7 @@ class Lives:
                 yield self._gap(seat, after, target, f"more than {CATCH_UP} events")
                 return
             names = None if seat.queues is None else list(seat.queues)
-            page = await client.activity(queues=names, after=after, limit=500, patience=1.0)
+            page = await client.activity.list(queues=names, after=after, limit=500, patience=1.0)
             frames = []
             for event in page.events:
                 if event.seq > target:
@@ -241,11 +241,11 @@ class Lives:
         if not self._watched:
             return
         said_at = monotonic()
-        found = []
+        found: list[Watched] = []
         if any(seat.queues is None for seat in self._seats):
-            found += await self._live.client.watch(None, lasts=LASTS)
+            found += await self._live.client.activity.watch(None, lasts=LASTS)
         if names := sorted({name for seat in self._seats for name in seat.queues or ()}):
-            found += await self._live.client.watch(names, lasts=LASTS)
+            found += await self._live.client.activity.watch(names, lasts=LASTS)
         self._said_at = said_at
         late = 0
         for one in found:
@@ -259,7 +259,7 @@ class Lives:
         self._said_to = self._low()
 
     async def _begin(self) -> None:
-        state = await self._live.client.log_state()
+        state = await self._live.client.activity.log_state()
         self._high, self._holes = state.last, []
         self._opening = frozenset(state.writers)
         self._said_to = state.last
@@ -271,7 +271,7 @@ class Lives:
         while self._high is not None:
             writers: frozenset[str] = frozenset()
             if self._holes or self._opening or full:
-                state = await self._live.client.log_state()
+                state = await self._live.client.activity.log_state()
                 if self._high is None:
                     return
                 writers = frozenset(state.writers)
@@ -281,7 +281,7 @@ class Lives:
                     self._announce(low, state.last, f"more than {BEHIND} events at once")
                     continue
             holes = [(hole.first, hole.last) for hole in self._holes]
-            page = await self._live.client.tail(self._high, missing=holes, limit=PAGE)
+            page = await self._live.client.activity.tail(self._high, missing=holes, limit=PAGE)
             if self._high is None:
                 return
             full = len(page) == PAGE

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast import cron
 from holdfast.errors import InvalidSchedule, UnknownJob, UnknownQueue, UnknownSchedule
-from holdfast.model import Event, Job, Operation, Schedule, Strike, Success, WorkerRow
+from holdfast.records import Event, Job, Operation, Schedule, Strike, Success, WorkerRow
 from holdfast.server import answers, bodies
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
@@ -46,28 +46,28 @@ async def dead(call: Call) -> Answer:
 async def upcoming(call: Call) -> Answer:
     """List what waits in a queue, in the order in which it will run."""
     name = call.part("queue")
-    if not call.user.sees(name) or await call.reads.queue(name) is None:
+    if not call.user.sees(name) or await call.reads.queues.get(name) is None:
         raise UnknownQueue(name)
-    jobs = await call.reads.upcoming(name, limit=call.asked.limit)
+    jobs = await call.reads.queues.upcoming(name, limit=call.asked.limit)
     return Answer({"jobs": [_short(call, one) for one in jobs], "cursor": None})
 
 
 async def job(call: Call) -> Answer:
     """Tell everything that is known of a job."""
     id = await call.job_id()
-    found = await call.reads.get(id)
+    found = await call.reads.jobs.get(id)
     if found is None:
         await _raise_if_remembered(call, id)
     if found is None or not call.user.sees(found.queue):
         raise UnknownJob(id)
     told = call.live.redaction.record(found)
-    told["explain"] = await call.reads.explain(found.id)
+    told["explain"] = await call.reads.jobs.explain(found.id)
     include = set(call.asked.include.split(","))
     if "attempts" in include:
-        attempts = await call.reads.attempts(found.id)
+        attempts = await call.reads.jobs.attempts(found.id)
         told["attempts"] = [call.live.redaction.attempt(found, one) for one in attempts]
     if "events" in include:
-        page = await call.reads.activity(job=found.id, limit=200)
+        page = await call.reads.activity.list(job=found.id, limit=200)
         told["events"] = [_event(call, one) for one in page.events]
     return Answer(told)
 
@@ -81,12 +81,12 @@ async def queues(call: Call) -> Answer:
 async def queue(call: Call) -> Answer:
     """Tell of one queue, and what kinds of jobs it holds."""
     name = call.part("queue")
-    found = await call.reads.queue(name) if call.user.sees(name) else None
+    found = await call.reads.queues.get(name) if call.user.sees(name) else None
     if found is None:
         raise UnknownQueue(name)
     depth = [one for one in await call.live.depth() if one.queue == name and one.jobs]
     kinds = [{"kind": one.kind, "state": one.state, "jobs": one.jobs} for one in depth]
-    hour, day = [await call.reads.success(name, span=span) for span in (HOUR, DAY)]
+    hour, day = [await call.reads.queues.success(name, span=span) for span in (HOUR, DAY)]
     success = {"hour": [_rate(one) for one in hour], "day": [_rate(one) for one in day]}
     return Answer(answers.record(found) | {"kinds": kinds, "success": success})
 
@@ -116,10 +116,10 @@ async def schedules(call: Call) -> Answer:
 async def schedule(call: Call) -> Answer:
     """Tell of one schedule, its last slots and its next ones."""
     name = call.part("name")
-    found = await call.reads.schedule(name)
+    found = await call.reads.schedules.get(name)
     if found is None or not call.user.sees(found.queue):
         raise UnknownSchedule(f"no schedule is named {name!r}")
-    slots = await call.reads.schedule_slots(name, limit=20)
+    slots = await call.reads.schedules.slots(name, limit=20)
     told = schedule_record(call, found) | {"slots": [answers.record(one) for one in slots]}
     rule = _rule(found)
     if rule is not None and found.state == "active":
@@ -170,7 +170,7 @@ async def lanes(call: Call) -> Answer:
 
 async def operations(call: Call) -> Answer:
     """List operations, the newest first; of a user of some queues, their own."""
-    found = await call.reads.operations(limit=call.asked.limit)
+    found = await call.reads.operations.list(limit=call.asked.limit)
     return Answer({"operations": [operation(one) for one in found if _is_mine(call, one)]})
 
 
@@ -183,7 +183,7 @@ async def find_operation(call: Call) -> Operation:
     """Return the operation in the path; refuse one there is not."""
     text = call.part("id")
     known = text.isdecimal() and len(text) < 18
-    found = await call.reads.operation(int(text)) if known else None
+    found = await call.reads.operations.get(int(text)) if known else None
     if found is None or not _is_mine(call, found):
         raise Problem(404, "HF314", f"there is no operation {text}")
     return found
@@ -194,7 +194,7 @@ async def series(call: Call) -> Answer:
     asked: bodies.Series = call.asked
     start = asked.start
     since = datetime.fromtimestamp(start, UTC) if isinstance(start, int | float) else start
-    points = await call.reads.series(
+    points = await call.reads.activity.series(
         asked.metric,
         queues=_queues_of(call, asked.queue),
         kind=asked.kind or None,
@@ -218,7 +218,7 @@ async def activity(call: Call) -> Answer:
     if asked.job:
         call.request.path_params["id"] = asked.job
         job = await call.job_id()
-    page = await call.reads.activity(
+    page = await call.reads.activity.list(
         queues=_queues_of(call, asked.queue),
         kind=asked.kind or None,
         event=asked.event or None,
@@ -244,7 +244,7 @@ async def activity(call: Call) -> Answer:
 
 async def strikes(call: Call) -> Answer:
     """List rules by which jobs do not run, the newest first."""
-    found = await call.reads.strikes(all=call.asked.all)
+    found = await call.reads.strikes.list(all=call.asked.all)
     seen = [one for one in found if one.queue is None or call.user.sees(one.queue)]
     return Answer({"strikes": [strike(call, one) for one in seen]})
 
@@ -289,7 +289,7 @@ def _rule(one: Schedule) -> cron.Rule | None:
 
 
 async def _raise_if_remembered(call: Call, id: UUID) -> None:
-    known = await call.reads.receipt(id)
+    known = await call.reads.jobs.receipt(id)
     if known is None or known.outcome != "acked" or not call.user.sees(known.queue):
         return
     raise Problem(
@@ -309,7 +309,7 @@ async def _page(call: Call, asked: bodies.Page, filter: str, *, whole: bool = Fa
     call.live.redaction.check_filter(filter)
     filter = f"{filter} {call.user.filter}".strip()
     before = _behind(asked.cursor) if asked.cursor else None
-    found = await call.reads.search(filter, limit=asked.limit + 1, before=before)
+    found = await call.reads.jobs.search(filter, limit=asked.limit + 1, before=before)
     shown = found.jobs[: asked.limit]
     record = call.live.redaction.record if whole else partial(_short, call)
     told: dict[str, Any] = {"jobs": [record(one) for one in shown], "cursor": None}
@@ -320,7 +320,7 @@ async def _page(call: Call, asked: bodies.Page, filter: str, *, whole: bool = Fa
         told |= {"cursor": _cursor(found.searched_to), "searched_to": at}
         told["searched"] = found.searched
     if asked.count:
-        counted = await call.reads.count(filter)
+        counted = await call.reads.jobs.count(filter)
         told |= {"count": counted.jobs, "capped": counted.capped}
     return Answer(told)
 
@@ -329,13 +329,13 @@ async def _died(call: Call, asked: bodies.DeadPage) -> Answer:
     call.live.redaction.check_filter(asked.q)
     filter = f"{asked.q} {call.user.filter}".strip()
     before = _behind_failure(asked.cursor) if asked.cursor else None
-    found = await call.reads.died(filter, limit=asked.limit + 1, before=before)
+    found = await call.reads.dead.list(filter, limit=asked.limit + 1, before=before)
     shown = found[: asked.limit]
     told: dict[str, Any] = {"jobs": [_short(call, one) for one in shown], "cursor": None}
     if len(found) > asked.limit and (ended_at := shown[-1].ended_at) is not None:
         told["cursor"] = _packed(f"{ended_at.isoformat()} {shown[-1].id}".encode())
     if asked.count:
-        counted = await call.reads.count(f"state:dead {filter}".strip())
+        counted = await call.reads.jobs.count(f"state:dead {filter}".strip())
         told |= {"count": counted.jobs, "capped": counted.capped}
     return Answer(told)
 

@@ -25,7 +25,7 @@ from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 
-from holdfast.model import Scope
+from holdfast.records import Scope
 from holdfast.server.access import User, is_loopback, not_signed_in
 from holdfast.server.problems import SOON, Problem
 from holdfast.server.settings import Grant, Oidc

@@ -16,7 +16,7 @@ from holdfast.errors import (
     UnknownStrike,
     UnknownWorker,
 )
-from holdfast.model import Change, Operation, Schedule
+from holdfast.records import Change, Operation, Schedule
 from holdfast.server import answers, bodies, look
 from holdfast.server.call import Answer, Call
 from holdfast.server.feed import operation
@@ -27,7 +27,9 @@ async def retry(call: Call) -> Answer:
     """Give an ended job another life."""
     said: bodies.Retried = call.said
     id = await _mine(call)
-    [change] = await call.client.retry([id], reason=said.reason, actor=call.actor, delay=said.delay)
+    [change] = await call.client.jobs.retry(
+        [id], reason=said.reason, actor=call.actor, delay=said.delay
+    )
     return _changed(call, change)
 
 
@@ -35,7 +37,7 @@ async def cancel(call: Call) -> Answer:
     """Stop a job that waits or runs; a running handler is told."""
     said: bodies.Reason = call.said
     id = await _mine(call)
-    [change] = await call.client.cancel([id], reason=said.reason, actor=call.actor)
+    [change] = await call.client.jobs.cancel([id], reason=said.reason, actor=call.actor)
     return _changed(call, change)
 
 
@@ -43,14 +45,14 @@ async def archive(call: Call) -> Answer:
     """Put an ended job away, where nobody counts or groups it."""
     said: bodies.Reason = call.said
     id = await _mine(call)
-    [change] = await call.client.archive([id], reason=said.reason, actor=call.actor)
+    [change] = await call.client.jobs.archive([id], reason=said.reason, actor=call.actor)
     return _changed(call, change)
 
 
 async def purge(call: Call) -> Answer:
     """Delete a job for good."""
     id = await _mine(call)
-    [change] = await call.client.purge([id], actor=call.actor)
+    [change] = await call.client.jobs.purge([id], actor=call.actor)
     return _changed(call, change)
 
 
@@ -67,16 +69,20 @@ async def edit(call: Call) -> Answer:
     }
     if not changes and said.queue is UNSET:
         raise Problem(422, "HF222", "nothing to change", fix=_EDITABLE)
-    if call.live.settings.redact and (found := await call.client.get(id)):
+    if call.live.settings.redact and (found := await call.client.jobs.get(id)):
         changes |= call.live.redaction.restored(
             found.kind, changes, {"payload": found.payload_json, "headers": found.headers_json}
         )
     answer = Answer({})
     if changes:
-        [change] = await call.client.edit([id], reason=said.reason, actor=call.actor, **changes)
+        [change] = await call.client.jobs.edit(
+            [id], reason=said.reason, actor=call.actor, **changes
+        )
         answer = _changed(call, change)
     if said.queue is not UNSET:
-        [change] = await call.client.move([id], said.queue, reason=said.reason, actor=call.actor)
+        [change] = await call.client.jobs.move(
+            [id], said.queue, reason=said.reason, actor=call.actor
+        )
         answer = _changed(call, change)
     return answer
 
@@ -101,7 +107,7 @@ async def change_many(
     if call.user.queues is not None or state is not None:
         mine = []
         for id in told:
-            job = await call.client.get(id)
+            job = await call.client.jobs.get(id)
             if job is None or not call.user.sees(job.queue):
                 continue
             if state in (None, job.state):
@@ -110,7 +116,7 @@ async def change_many(
                 told[id] = Change(id, changed=False, state=job.state, detail=f"it is {job.state}")
     about: dict[str, Any] = {"reason": reason, "actor": call.actor}
     if verb == "move":
-        changes = await call.client.move(mine, queue, **about)
+        changes = await call.client.jobs.move(mine, queue, **about)
     else:
         changes = await getattr(call.client, verb)(mine, **about)
     call.live.note_change()
@@ -125,7 +131,7 @@ async def pause(call: Call) -> Answer:
     until = said.until
     if said.seconds is not None:
         until = await call.client.now() + timedelta(seconds=said.seconds)
-    found = await call.client.pause(queue, reason=said.reason, until=until, actor=call.actor)
+    found = await call.client.queues.pause(queue, reason=said.reason, until=until, actor=call.actor)
     return Answer(answers.record(found))
 
 
@@ -133,7 +139,7 @@ async def resume(call: Call) -> Answer:
     """Hand out jobs of a queue again."""
     queue = call.part("queue")
     call.user.check_queues([queue])
-    return Answer(answers.record(await call.client.resume(queue, actor=call.actor)))
+    return Answer(answers.record(await call.client.queues.resume(queue, actor=call.actor)))
 
 
 async def queue_set(call: Call) -> Answer:
@@ -143,7 +149,7 @@ async def queue_set(call: Call) -> Answer:
     call.user.check_queues([queue])
     if unknown := settings.keys() & {"queue", "actor", "self"}:
         raise Problem(422, "HF221", f"setting {min(unknown)!r} of a queue is unknown")
-    found = await call.client.queue_set(queue, actor=call.actor, **settings)
+    found = await call.client.queues.set(queue, actor=call.actor, **settings)
     return Answer(answers.record(found))
 
 
@@ -152,9 +158,9 @@ async def drain(call: Call) -> Answer:
     said: bodies.Drained = call.said
     queue = call.part("queue")
     call.user.check_queues([queue])
-    if await call.client.queue(queue) is None:
+    if await call.client.queues.get(queue) is None:
         raise UnknownQueue(queue)
-    preview = await call.client.operation_preview(
+    preview = await call.client.operations.preview(
         "cancel",
         f"state:queued queue:{quoted(queue)} {call.user.filter}".strip(),
         reason=said.reason or f"queue {queue} drained",
@@ -174,7 +180,7 @@ async def put_schedule(call: Call) -> Answer:
         settings = {key: value for key, value in settings.items() if value is not None}
     else:
         settings |= _restored(call, before, settings)
-    found = await call.client.schedule_set(name, actor=call.actor, **settings)
+    found = await call.client.schedules.set(name, actor=call.actor, **settings)
     return Answer(look.schedule_record(call, found), 201 if before is None else 200)
 
 
@@ -192,11 +198,11 @@ async def change_schedule(call: Call) -> Answer:
         call.user.check_queues([settings["queue"]])
     settings |= _restored(call, found, settings)
     if settings:
-        found = await call.client.schedule_set(name, actor=call.actor, **settings)
+        found = await call.client.schedules.set(name, actor=call.actor, **settings)
     if said.paused is True:
-        found = await call.client.schedule_pause(name, reason=said.reason, actor=call.actor)
+        found = await call.client.schedules.pause(name, reason=said.reason, actor=call.actor)
     elif said.paused is False:
-        found = await call.client.schedule_resume(name, actor=call.actor)
+        found = await call.client.schedules.resume(name, actor=call.actor)
     elif not settings:
         raise Problem(422, "HF222", "nothing to change")
     return Answer(look.schedule_record(call, found))
@@ -206,7 +212,7 @@ async def delete_schedule(call: Call) -> Answer:
     """Delete a schedule; its jobs stay."""
     name = call.part("name")
     await _known_schedule(call, name)
-    await call.client.schedule_delete(name, actor=call.actor)
+    await call.client.schedules.delete(name, actor=call.actor)
     return Answer({"name": name, "deleted": True})
 
 
@@ -214,7 +220,7 @@ async def run_schedule(call: Call) -> Answer:
     """Enqueue one job of a schedule now."""
     name = call.part("name")
     await _known_schedule(call, name)
-    slot = await call.client.schedule_run(name, actor=call.actor)
+    slot = await call.client.schedules.run(name, actor=call.actor)
     call.live.note_change()
     return Answer({"name": name, **answers.record(slot)}, 201)
 
@@ -223,7 +229,7 @@ async def stop_worker(call: Call) -> Answer:
     """Ask a worker to finish what it runs and end."""
     call.user.check_everywhere()
     name = call.part("worker")
-    if not await call.client.stop_worker(name, actor=call.actor):
+    if not await call.client.workers.stop(name, actor=call.actor):
         raise UnknownWorker(f"no worker of the last day is named {name!r}")
     return Answer({"worker": name, "stopping": True}, 202)
 
@@ -233,7 +239,7 @@ async def release_lane(call: Call) -> Answer:
     said: bodies.LaneOf = call.said
     lane = call.part("lane")
     call.user.check_queues([said.queue])
-    done = await call.client.lane_release(said.queue, lane, actor=call.actor)
+    done = await call.client.lanes.release(said.queue, lane, actor=call.actor)
     if done.outcome == "unknown":
         raise Problem(404, "HF316", f"queue {said.queue!r} has no lane {lane!r}")
     if done.outcome == "alive":
@@ -258,7 +264,7 @@ async def strike(call: Call) -> Answer:
     else:
         call.user.check_everywhere()
     call.live.redaction.check_payload(said.payload)
-    made = await call.client.strike_add(
+    made = await call.client.strikes.add(
         queue=said.queue,
         kind=said.kind,
         payload=said.payload,
@@ -275,7 +281,7 @@ async def lift(call: Call) -> Answer:
     """Let the jobs of a strike run again."""
     text = call.part("number")
     number = int(text) if text.isdecimal() and len(text) < 18 else -1
-    known = {one.number: one for one in await call.client.strikes(all=True)}
+    known = {one.number: one for one in await call.client.strikes.list(all=True)}
     if number not in known:
         raise UnknownStrike(text)
     queue = known[number].queue
@@ -283,7 +289,7 @@ async def lift(call: Call) -> Answer:
         call.user.check_everywhere()
     else:
         call.user.check_queues([queue])
-    lifted = await call.client.strike_lift(number, actor=call.actor)
+    lifted = await call.client.strikes.lift(number, actor=call.actor)
     assert lifted is not None
     call.live.note_change()
     return Answer(look.strike(call, lifted))
@@ -295,7 +301,7 @@ async def preview(call: Call) -> Answer:
     call.live.redaction.check_filter(said.q)
     if said.queue is not None:
         call.user.check_queues([said.queue])
-    found = await call.client.operation_preview(
+    found = await call.client.operations.preview(
         said.op,
         f"{said.q} {call.user.filter}".strip(),
         most=said.limit,
@@ -330,7 +336,7 @@ async def start(call: Call) -> Answer:
 async def stop_operation(call: Call) -> Answer:
     """Stop an operation behind its last chunk; what it did stays done."""
     found = await look.find_operation(call)
-    stopped = await call.client.operation_cancel(found.id, actor=call.actor)
+    stopped = await call.client.operations.cancel(found.id, actor=call.actor)
     assert stopped is not None
     if stopped.state != "cancelled":
         raise Problem(409, "HF409", f"operation {found.id} is {stopped.state}", state=stopped.state)
@@ -342,7 +348,7 @@ async def undo_operation(call: Call) -> Answer:
     """Undo what an operation did, as far as jobs are as it left them."""
     said: bodies.Undone = call.said
     found = await look.find_operation(call)
-    started = await call.client.operation_undo(
+    started = await call.client.operations.undo(
         found.id, rate=_rate(said.rate), reason=said.reason, actor=call.actor
     )
     assert started is not None
@@ -350,7 +356,7 @@ async def undo_operation(call: Call) -> Answer:
 
 
 async def _begin(call: Call, token: UUID, rate: float | str | None) -> Answer:
-    started = await call.client.operation_start(token, rate=_rate(rate), actor=call.actor)
+    started = await call.client.operations.start(token, rate=_rate(rate), actor=call.actor)
     if started is None:
         raise Problem(404, "HF314", "there is no such preview", fix="Preview it again.")
     return _begun(call, started)
@@ -393,7 +399,7 @@ def quoted(text: str) -> str:
 
 
 async def _schedule(call: Call, name: str) -> Schedule | None:
-    found = await call.client.schedule(name)
+    found = await call.client.schedules.get(name)
     if found is not None and not call.user.sees(found.queue):
         raise Problem(403, "HF401", f"schedule {name!r} is not in a queue of {call.user.name}")
     return found
@@ -412,7 +418,7 @@ _EDITABLE = "Fields are: payload, priority, run_at, max_attempts, lease, headers
 async def _mine(call: Call) -> UUID:
     id = await call.job_id()
     if call.user.queues is not None:
-        found = await call.reads.get(id)
+        found = await call.reads.jobs.get(id)
         if found is None or not call.user.sees(found.queue):
             raise UnknownJob(id)
     return id

@@ -33,7 +33,7 @@ class Operations:
         while True:
             self._bell.clear()
             with contextlib.suppress(HoldfastError):
-                if await self._client.operation_step() is not None:
+                if await self._client.operations.step() is not None:
                     busy_at = monotonic()
             if monotonic() - busy_at < EVERY:
                 await asyncio.sleep(SOON)

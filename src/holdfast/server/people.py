@@ -21,7 +21,7 @@ log = logging.getLogger("holdfast.server")
 async def tokens(call: Call) -> Answer:
     """List the tokens of programs, without their secrets."""
     call.user.check_everywhere()
-    return Answer({"tokens": [answers.record(one) for one in await call.reads.tokens()]})
+    return Answer({"tokens": [answers.record(one) for one in await call.reads.tokens.list()]})
 
 
 async def create_token(call: Call) -> Answer:
@@ -31,7 +31,7 @@ async def create_token(call: Call) -> Answer:
     scopes = said.scopes or (sorted(ROLES[said.role]) if said.role else None)
     if scopes is None or (said.scopes and said.role):
         raise Problem(422, "HF406", "a token has either scopes or a role")
-    made = await call.client.token_create(
+    made = await call.client.tokens.create(
         said.name, scopes, queues=said.queues, expires=said.expires, actor=call.actor
     )
     return Answer(answers.record(made.token) | {"secret": made.secret}, 201)
@@ -41,7 +41,7 @@ async def revoke_token(call: Call) -> Answer:
     """Let a token in no more."""
     call.user.check_everywhere()
     id = call.part("id")
-    if not await call.client.token_revoke(id, actor=call.actor):
+    if not await call.client.tokens.revoke(id, actor=call.actor):
         raise Problem(404, "HF315", f"there is no token {id!r}")
     call.live.gate.forget()
     return Answer({"id": id, "revoked": True})
@@ -71,7 +71,7 @@ async def link_page(call: Call) -> Response:
 async def sign_in_by_link(call: Call) -> Response:
     """Let a browser in that follows a link, once."""
     asked: bodies.Link = call.asked
-    caller = await call.client.link_spend(asked.link)
+    caller = await call.client.tokens.spend_link(asked.link)
     if caller is None:
         call.live.gate.check_address(call.request)
         call.live.gate.note_wrong(call.request)
@@ -156,10 +156,10 @@ def _told(call: Call, problem: Problem) -> Response:
 async def sign_out(call: Call) -> Response:
     """End the session of a browser."""
     secret = call.request.cookies.get(COOKIE, "")
-    caller = await call.client.token_check(secret)
+    caller = await call.client.tokens.check(secret)
     # The id alone is no secret: whoever has only that ends nobody's session.
     if caller is not None and caller.sort == "session":
-        await call.client.token_revoke(caller.id, actor=caller.name)
+        await call.client.tokens.revoke(caller.id, actor=caller.name)
         call.live.gate.forget()
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path=_path(call))
@@ -167,7 +167,7 @@ async def sign_out(call: Call) -> Response:
 
 
 async def _with_session(call: Call, user: User, response: Response) -> Response:
-    made = await call.client.token_create(
+    made = await call.client.tokens.create(
         user.name,
         sorted(user.scopes),
         queues=user.queues,

@@ -9,8 +9,8 @@ from msgspec import UNSET
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError, InvalidJob, Misuse
-from holdfast.model import Enqueued
-from holdfast.model import NewJob as ModelJob
+from holdfast.records import Enqueued
+from holdfast.records import NewJob as ModelJob
 from holdfast.server import answers, bodies
 from holdfast.server.call import NDJSON, Answer, Call, decoded, media_type
 from holdfast.server.problems import Problem

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.metrics import MOST_KINDS, MOST_QUEUES, Names
-from holdfast.model import Depth, Queue, WorkerRow
+from holdfast.records import Depth, Queue, WorkerRow
 from holdfast.server.access import User
 from holdfast.server.call import Call
 

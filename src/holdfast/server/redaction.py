@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Misuse
-from holdfast.model import Attempt, Job, Schedule
+from holdfast.records import Attempt, Job, Schedule
 from holdfast.server import answers
 from holdfast.server.problems import Problem
 

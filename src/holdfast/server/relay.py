@@ -309,8 +309,8 @@ async def _make_queues(call: Call, names: Sequence[str]) -> None:
     for name in names:
         if name in known or name.startswith("holdfast."):
             continue
-        if await call.live.client.queue(name) is None:
-            await call.live.client.queue_set(name, actor=call.actor, **SETTINGS)
+        if await call.live.client.queues.get(name) is None:
+            await call.live.client.queues.set(name, actor=call.actor, **SETTINGS)
         if len(known) >= REMEMBERED:
             known.clear()
         known.add(name)
@@ -326,7 +326,7 @@ async def _sort_by_type(call: Call, name: str) -> None:
         return
     # Who may not set it up dequeues as before, and passes over other types one by one.
     with suppress(HoldfastError):
-        await call.live.client.queue_set(name, actor=call.actor, by_kind=True)
+        await call.live.client.queues.set(name, actor=call.actor, by_kind=True)
 
 
 async def timeouts(call: Call) -> Callable[[str], float]:

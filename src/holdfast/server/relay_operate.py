@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from holdfast.errors import UnknownQueue
-from holdfast.model import Change
+from holdfast.records import Change
 from holdfast.server import bodies, operate
 from holdfast.server.bodies import Body, LeaseSeconds, Priority, QueueName, Text
 from holdfast.server.call import Answer, Call
@@ -186,7 +186,7 @@ async def make_queue(call: Call) -> Answer:
     said: NewQueue = call.said
     call.request.path_params["queue"] = said.name
     call.user.check_queues([said.name])
-    if await call.client.queue(said.name) is not None:
+    if await call.client.queues.get(said.name) is not None:
         raise Problem(409, "HF409", f"there is a queue {said.name!r} already")
     return Answer(await _set(call, said, **SETTINGS), 201)
 
@@ -208,7 +208,7 @@ async def delete_queue(call: Call) -> Answer:
 
 async def _known_queue(call: Call) -> None:
     name = call.part("queue")
-    if not call.user.sees(name) or await call.client.queue(name) is None:
+    if not call.user.sees(name) or await call.client.queues.get(name) is None:
         raise UnknownQueue(name)
 
 
@@ -275,7 +275,7 @@ async def _all(
     until = monotonic() + (PATIENCE if call.client is call.live.client else 0.0)
     while told["state"] == "running" and monotonic() < until:
         await asyncio.sleep(LOOK_EVERY)
-        found = await call.client.operation(int(told["id"]))
+        found = await call.client.operations.get(int(told["id"]))
         assert found is not None
         told = operation(found)
     answer = {done: told["changed"], "operation": told}

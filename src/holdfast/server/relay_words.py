@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.model import Event
+from holdfast.records import Event
 
 # A message need not have a type; a job has a kind.
 UNTYPED = "message"

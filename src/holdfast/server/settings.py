@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.model import Scope
+from holdfast.records import Scope
 
 __all__ = ["Grant", "Oidc", "Settings"]
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
-from holdfast.model import Lease
+from holdfast.records import Lease
 from holdfast.server.bells import rung
 from holdfast.server.bodies import NewClaim
 from holdfast.server.problems import SOON, Problem
@@ -168,7 +168,9 @@ class Waits:
             self._awaited = {one: until for one, until in self._awaited.items() if until > now}
         self._awaited |= dict.fromkeys(untold, now + PATIENCE - 10.0)
         try:
-            await self._client.await_work(untold, worker=self._server, patience=PATIENCE, ear=ear)
+            await self._client.workers.await_work(
+                untold, worker=self._server, patience=PATIENCE, ear=ear
+            )
         except BaseException:
             for queue in untold:
                 self._awaited.pop(queue, None)

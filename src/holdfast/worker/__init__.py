@@ -30,8 +30,8 @@ from holdfast.current import Stop
 from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
 from holdfast.events import Listener
 from holdfast.jitter import uniform
-from holdfast.model import Duration
 from holdfast.outcome import seconds
+from holdfast.records import Duration
 from holdfast.upkeep import DoneWhen, Upkeep
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
@@ -206,8 +206,8 @@ class Worker:
                     processes.close()
             if not living.is_alive():
                 with suppress(HoldfastError):  # else its row says when it was seen last
-                    renewals.beat(self.id, measured=life.measured(), **self._facts())
-                    renewals.leave(self.id)
+                    renewals.workers.beat(self.id, measured=life.measured(), **self._facts())
+                    renewals.workers.leave(self.id)
                     await asyncio.to_thread(listener.catch_up, LAST_WORDS)
             self._gone.set()
             await asyncio.to_thread(hearing.join, LAST_WORDS)
@@ -285,7 +285,7 @@ class Worker:
             if not self._life.wake(queue):
                 # It would be lost with this worker: somebody else may have room.
                 with suppress(HoldfastError):
-                    self._client.pass_on(queue)
+                    self._client.workers.pass_on(queue)
         else:
             for job in list(self._life.held.values()):
                 job.renew_at = 0.0
@@ -314,11 +314,11 @@ class Worker:
     def _declare(self, client: Client) -> None:
         """Tell the database what there is: kinds and whom to ask about them, and schedules."""
         tasks = [self.app.tasks[kind] for kind in self.kinds]
-        client.declare_kinds([_about(task) for task in tasks])
+        client.kinds.declare([_about(task) for task in tasks])
         if self.app.schedules:
-            client.schedule_declare(self.app.schedules, owner=self.app.name)
+            client.schedules.declare(self.app.schedules, owner=self.app.name)
         # Known before it claims: what it can tell about expired jobs is asked of whoever lives.
-        client.beat(self.id, **self._facts())
+        client.workers.beat(self.id, **self._facts())
         self._beat_at = monotonic() + BEAT_EVERY
 
     def _beat(self, client: Client) -> None:
@@ -328,7 +328,9 @@ class Worker:
         self._beat_at = now + BEAT_EVERY * uniform(0.8, 1.0)
         try:
             # What was measured is lost with a beat that fails: told twice, it would count twice.
-            asked_to_stop = client.beat(self.id, measured=self._life.measured(), **self._facts())
+            asked_to_stop = client.workers.beat(
+                self.id, measured=self._life.measured(), **self._facts()
+            )
         except HoldfastError:
             return
         if asked_to_stop:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import tracing
 from holdfast.current import CurrentJob, Stop, running
-from holdfast.model import Settlement
+from holdfast.records import Settlement
 from holdfast.worker.life import decided, stopped
 
 Finish = Callable[[CurrentJob, Settlement | None], None]

@@ -16,16 +16,17 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
-from dataclasses import replace
 from math import inf
 from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast import tracing
 from holdfast.app import App
 from holdfast.current import CurrentJob, JobTransaction, running
-from holdfast.model import Duration, Lease, Nack, Settlement, Ticket
+from holdfast.records import Duration, Lease, Nack, Settlement, Ticket
 from holdfast.worker.life import decided
 from holdfast.worker.logs import captured
 from holdfast.worker.place import Place

@@ -10,13 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 import psycopg
+from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.client import Client
@@ -25,8 +26,8 @@ from holdfast.errors import HoldfastError, LeaseLost, Misuse, Unavailable, Unkno
 from holdfast.jitter import uniform
 from holdfast.logs import fields_of
 from holdfast.measures import Measures
-from holdfast.model import Ack, Claim, Lease, Nack, Release, Settled, Settlement
 from holdfast.outcome import RetryBudget, decide, error_kind, error_message
+from holdfast.records import Ack, Claim, Lease, Nack, Release, Settled, Settlement
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.meter import Meter
 
@@ -339,7 +340,7 @@ class Life:
         An enqueue tells a few of those who wait, however much it stored; they tell the others.
         """
         with suppress(HoldfastError):
-            self._client.pass_on(queue)
+            self._client.workers.pass_on(queue)
 
     def _await_work(self, claims: Sequence[Claim], now: float) -> None:
         """Ask to be woken, then look: in this order no job slips in between unheard."""
@@ -356,7 +357,7 @@ class Life:
             return
         queues, kinds = [line.queue for line in unheard], unheard[0].kinds
         try:
-            self._client.await_work(
+            self._client.workers.await_work(
                 queues, worker=self.worker, patience=PATIENCE, kinds=kinds, ear=ear
             )
         except BaseException:

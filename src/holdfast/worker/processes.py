@@ -4,16 +4,17 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import replace
 from multiprocessing.connection import wait
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.current import CurrentJob
 from holdfast.errors import WorkerDied
-from holdfast.model import Lease, Nack, Release, Settlement
 from holdfast.outcome import decide
+from holdfast.records import Lease, Nack, Release, Settlement
 from holdfast.worker import child, screen
 from holdfast.worker.life import stopped
 from holdfast.worker.place import Place

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from holdfast.model import Enqueued, NewJob
+from holdfast.records import Enqueued, NewJob
 
 log = logging.getLogger("holdfast")
 

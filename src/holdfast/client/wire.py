@@ -6,17 +6,18 @@ is refused here, before anything is sent.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, LiteralString
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import fields
 
 from holdfast import cron, jsonb
 from holdfast.errors import InvalidJob, InvalidSchedule, PayloadTooLarge
-from holdfast.model import (
+from holdfast.records import (
     PARTS,
     UNSEEN,
     Ack,
@@ -27,6 +28,7 @@ from holdfast.model import (
     Nack,
     NewJob,
     NewSchedule,
+    Record,
     Settlement,
     new_id,
     part_of,
@@ -35,6 +37,13 @@ from holdfast.model import (
 )
 
 
+@cache
+def name_of(source: LiteralString) -> str:
+    """Return the name of the function or view that a call is of, for errors and logs."""
+    return source.removeprefix("holdfast.").partition("(")[0].partition(" ")[0]
+
+
+@cache
 def columns(record: type) -> LiteralString:
     """Return the select list that fills a record's fields in their order."""
     names = (f'"{field.name.removesuffix("_json")}"' for field in fields(record))
@@ -207,8 +216,7 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CopySettings:
+class CopySettings(Record, frozen=True):
     """What COPY must know of a queue, since no function decides for it."""
 
     max_attempts: int = 3
@@ -242,8 +250,8 @@ def _item(job: NewJob, id: UUID) -> dict[str, Any]:
 def _schedule(new: NewSchedule) -> dict[str, Any]:
     # Without what is left at its default, so that a new release with another field or default does
     # not look like a changed declaration.
-    values = {field: getattr(new, field.name) for field in fields(new)[1:]}
-    given = {field.name: value for field, value in values.items() if value != field.default}
+    values = [(field, getattr(new, field.name)) for field in fields(new)[1:]]
+    given = {field.name: value for field, value in values if value != field.default}
     return {"name": new.name, **_of_schedule(new.name, given)}
 
 

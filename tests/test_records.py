@@ -1,11 +1,12 @@
 """Records and ids: Python and SQL agree on what an id says."""
 
-import dataclasses
 import time
 from typing import Any
 from uuid import uuid4
 
-from holdfast import model
+from msgspec import structs
+
+from holdfast import records
 
 
 def test_python_and_sql_put_a_queue_into_the_same_part(connect: Any) -> None:
@@ -15,11 +16,11 @@ def test_python_and_sql_put_a_queue_into_the_same_part(connect: Any) -> None:
         "select holdfast.queue_part(queue) from unnest(%s::text[]) queue", [queues]
     )
 
-    assert [part for (part,) in in_sql] == [model.queue_part(queue) for queue in queues]
+    assert [part for (part,) in in_sql] == [records.queue_part(queue) for queue in queues]
 
 
 def test_python_and_sql_read_the_same_part_out_of_an_id(connect: Any) -> None:
-    made_in_python = [model.new_id(queue) for queue in ("default", "mail", "ü")]
+    made_in_python = [records.new_id(queue) for queue in ("default", "mail", "ü")]
     connection = connect()
     [made_in_sql] = connection.execute("select holdfast.new_id('mail')").fetchone()
 
@@ -27,10 +28,10 @@ def test_python_and_sql_read_the_same_part_out_of_an_id(connect: Any) -> None:
         "select holdfast.part_of(id) from unnest(%s::uuid[]) id", [made_in_python]
     )
 
-    parts = [model.part_of(id) for id in made_in_python]
+    parts = [records.part_of(id) for id in made_in_python]
     assert [part for (part,) in in_sql] == parts
-    assert parts == [model.queue_part(queue) for queue in ("default", "mail", "ü")]
-    assert model.part_of(made_in_sql) == model.queue_part("mail")
+    assert parts == [records.queue_part(queue) for queue in ("default", "mail", "ü")]
+    assert records.part_of(made_in_sql) == records.queue_part("mail")
 
 
 def test_python_and_sql_stamp_an_id_alike(connect: Any) -> None:
@@ -38,14 +39,14 @@ def test_python_and_sql_stamp_an_id_alike(connect: Any) -> None:
 
     [in_sql] = connect().execute("select holdfast.stamp(%s, 37::smallint)", [id]).fetchone()
 
-    assert model.stamp(id, 37) == in_sql
-    assert model.part_of(in_sql) == 37
+    assert records.stamp(id, 37) == in_sql
+    assert records.part_of(in_sql) == 37
 
 
 def test_an_id_is_a_uuid_of_version_8_that_sorts_by_time() -> None:
-    earlier = model.new_id()
+    earlier = records.new_id()
     time.sleep(0.002)
-    later = model.new_id()
+    later = records.new_id()
 
     assert (later.version, later.variant) == (8, "specified in RFC 4122")
     assert earlier < later
@@ -53,12 +54,12 @@ def test_an_id_is_a_uuid_of_version_8_that_sorts_by_time() -> None:
 
 
 def test_ids_made_in_the_same_moment_differ() -> None:
-    assert len({model.new_id() for _ in range(10_000)}) == 10_000
+    assert len({records.new_id() for _ in range(10_000)}) == 10_000
 
 
 def test_the_options_of_enqueue_are_the_fields_of_a_new_job() -> None:
-    fields = {field.name: field.type for field in dataclasses.fields(model.NewJob)}
+    fields = {field.name: field.type for field in structs.fields(records.NewJob)}
 
-    options = model.JobOptions.__annotations__
+    options = records.JobOptions.__annotations__
 
     assert {name: fields[name] for name in fields if name not in ("kind", "payload")} == options

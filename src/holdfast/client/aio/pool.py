@@ -1,16 +1,20 @@
-"""Generated from _async_doors.py by tools/generate_sync_client.py: edit that."""
+"""The two ways a call reaches the database: the client's own connections, or the caller's.
 
+A pool of its own, because the one at hand hides why it cannot connect, warns at every attempt and
+backs off for minutes: after an outage of 37 s its first connection came 28 s late.
+"""
+
+import asyncio
 import logging
-import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from math import inf
 from time import monotonic
 from typing import Any, LiteralString, Self, TypeVar
 
 import psycopg
-from psycopg import Connection, Cursor, waiting
+from psycopg import AsyncConnection, AsyncCursor, waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
@@ -18,7 +22,7 @@ from psycopg.types.json import JsonbLoader
 from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
-from holdfast.client._call import (
+from holdfast.client.call import (
     AWAY,
     Call,
     Row,
@@ -27,7 +31,7 @@ from holdfast.client._call import (
     translate,
     was_cut,
 )
-from holdfast.client._twins import Slots
+from holdfast.client.slots import AsyncSlots
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
 from holdfast.jitter import uniform
 
@@ -43,7 +47,7 @@ _FIRST = 3.0
 _BEHIND_WORK = 60.0
 
 
-class Pool:
+class AsyncPool:
     """Connections of the client's own, made when needed.
 
     Every call is a transaction of its own and has a deadline, past which the connection is hung
@@ -59,12 +63,12 @@ class Pool:
         self._source = source
         self._timeout = timeout
         self._parameters = conninfo.parameters(url, application_name=application_name)
-        self._slots: Slots[_Connection] = Slots(size)
+        self._slots: AsyncSlots[_Connection] = AsyncSlots(size)
         self._size = size
         self._closed = False
         self._connected_once = False
 
-    def run(self, call: Call, cut: psycopg.Error | None = None) -> list[Row]:
+    async def run(self, call: Call, cut: psycopg.Error | None = None) -> list[Row]:
         """Make a call, again and again where that is safe, until it answers or time is up.
 
         `cut` says that it was sent before and how that ended.
@@ -72,7 +76,7 @@ class Pool:
         deadline = monotonic() + self._timeout
         for turn in count(1):
             try:
-                return self._once(call, deadline, after_cut=cut is not None)
+                return await self._once(call, deadline, after_cut=cut is not None)
             except Unavailable as error:
                 if cut is None:
                     raise
@@ -83,14 +87,14 @@ class Pool:
                 if was_cut(error) and not call.reads:
                     cut = error
                 if speaks_for_the_server(error):
-                    self._discard_idle()
+                    await self._discard_idle()
                 pause = _jitter(turn)
                 if (cut and not call.repeatable) or monotonic() + pause > deadline:
                     raise (_unknown(call, cut) if cut else self._too_late(call, error)) from error
-            time.sleep(pause)
+            await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
+    async def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Make calls one behind the other, each in a transaction of its own.
 
         To a server that is far they travel in one round trip. If the connection or any call
@@ -98,17 +102,17 @@ class Pool:
         """
         deadline = monotonic() + self._timeout
         try:
-            with self._connection(deadline, proven=False) as connection:
+            async with self._connection(deadline, proven=False) as connection:
                 if connection.far:
-                    return _pipelined(connection, calls)
-                return [_fetch(connection.cursor(), call) for call in calls]
+                    return await _pipelined(connection, calls)
+                return [await _fetch(connection.cursor(), call) for call in calls]
         except psycopg.Error as error:
             if speaks_for_the_server(error):
-                self._discard_idle()
-            return [self.run(call, cut=error) for call in calls]
+                await self._discard_idle()
+            return [await self.run(call, cut=error) for call in calls]
 
-    @contextmanager
-    def transaction(self, name: str, *, plain: bool = False) -> Iterator["Bound"]:
+    @asynccontextmanager
+    async def transaction(self, name: str, *, plain: bool = False) -> AsyncIterator["AsyncBound"]:
         """Bind a connection inside a transaction; each of its waits has the deadline of a call.
 
         A `plain` one is for statements of the caller's own: they may take as long as they need
@@ -117,14 +121,14 @@ class Pool:
         committing = False
         try:
             deadline = monotonic() + (_BEHIND_WORK if plain else self._timeout)
-            with self._connection(deadline, proven=True) as connection:
+            async with self._connection(deadline, proven=True) as connection:
                 connection.deadline = None
                 connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
                 try:
-                    with connection.transaction():
+                    async with connection.transaction():
                         connection.patience = inf if plain else self._timeout
-                        yield Bound(connection)
+                        yield AsyncBound(connection)
                         connection.patience = self._timeout
                         committing = True
                 finally:
@@ -142,10 +146,10 @@ class Pool:
             self._slots.put(None)
         self._size = max(self._size, size)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections, those in use when they come back."""
         self._closed = True
-        self._discard_idle()
+        await self._discard_idle()
 
     def abandon(self) -> None:
         """Hang up; nothing is waited for, so that no event loop is needed."""
@@ -153,25 +157,25 @@ class Pool:
         for connection in self._slots.clear():
             connection.pgconn.finish()
 
-    def _once(self, call: Call, deadline: float, *, after_cut: bool) -> list[Row]:
-        with self._connection(deadline, proven=not call.repeatable) as connection:
-            if after_cut and call.again and (rows := _fetch(connection.cursor(), call.again)):
+    async def _once(self, call: Call, deadline: float, *, after_cut: bool) -> list[Row]:
+        async with self._connection(deadline, proven=not call.repeatable) as connection:
+            if after_cut and call.again and (rows := await _fetch(connection.cursor(), call.again)):
                 return rows
             try:
-                return _fetch(connection.cursor(), call)
+                return await _fetch(connection.cursor(), call)
             except _TooLate:
                 # Hung up alone, the server would go on looking for nobody.
                 if call.reads:
                     with suppress(psycopg.Error):
-                        connection.cancel_safe(timeout=1.0)
+                        await connection.cancel_safe(timeout=1.0)
                 raise
 
-    @contextmanager
-    def _connection(self, deadline: float, *, proven: bool) -> Iterator["_Connection"]:
+    @asynccontextmanager
+    async def _connection(self, deadline: float, *, proven: bool) -> AsyncIterator["_Connection"]:
         self._refuse_if_closed()
         started = monotonic()
         try:
-            connection = self._slots.take(deadline - started)
+            connection = await self._slots.take(deadline - started)
         except TimeoutError:
             raise Unavailable(
                 f"all {self._size} connections were in use for {monotonic() - started:.3g} s",
@@ -182,29 +186,29 @@ class Pool:
             if connection is not None:
                 connection.deadline = deadline
                 # An idle connection that died unnoticed would make an outcome unknown for nothing.
-                if connection.closed or (proven and not _lives(connection)):
-                    connection.close()
+                if connection.closed or (proven and not await _lives(connection)):
+                    await connection.close()
                     connection = None
             if connection is None:
-                connection = self._connect(deadline)
+                connection = await self._connect(deadline)
             yield connection
         finally:
             if connection is not None and (self._closed or not _reusable(connection)):
-                connection.close()
+                await connection.close()
                 connection = None
             self._slots.put(connection)
 
-    def _connect(self, deadline: float) -> "_Connection":
+    async def _connect(self, deadline: float) -> "_Connection":
         started = monotonic()
         give_up = deadline if self._connected_once else min(deadline, started + _FIRST)
         for turn in count(1):
             try:
-                connection = _Connection.connect(**self._parameters)
+                connection = await _Connection.connect(**self._parameters)
                 connection.deadline = deadline
                 try:
-                    connection.far = _round_trip(connection) > _FAR
+                    connection.far = await _round_trip(connection) > _FAR
                 except BaseException:
-                    connection.close()  # nobody else has it yet
+                    await connection.close()  # nobody else has it yet
                     raise
             except psycopg.OperationalError as error:
                 self._note_away(error)
@@ -218,7 +222,7 @@ class Pool:
                         tries=turn,
                         seconds=monotonic() - started,
                     ) from error
-                time.sleep(pause)
+                await asyncio.sleep(pause)
             else:
                 connection.adapters.register_loader("jsonb", TextLoader)
                 self._connected_once = True
@@ -226,9 +230,9 @@ class Pool:
                 return connection
         raise AssertionError("unreachable")
 
-    def _discard_idle(self) -> None:
+    async def _discard_idle(self) -> None:
         for connection in self._slots.clear():
-            connection.close()
+            await connection.close()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -255,7 +259,7 @@ class Pool:
         return Unavailable(f"{call.name}: no success within {self._timeout:g} s: {reason}")
 
 
-class Bound:
+class AsyncBound:
     """The caller's connection: calls join its transaction, and nothing about it is changed.
 
     Nothing is committed, retried or given a deadline, and no statement is prepared.
@@ -263,49 +267,49 @@ class Bound:
 
     durable = True
 
-    def __init__(self, connection: Connection[Any]) -> None:
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
         self.connection = connection
 
-    def run(self, call: Call) -> list[Row]:
+    async def run(self, call: Call) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return _fetch(self._cursor(), call)
+            return await _fetch(self._cursor(), call)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
-    def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
+    async def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Refuse: calls in one transaction of the caller's are no transactions of their own."""
         raise Misuse("exchange needs the client's own connections", fix="Call it unbound.")
 
-    @contextmanager
-    def transaction(self, name: str, *, plain: bool = False) -> Iterator[Self]:
+    @asynccontextmanager
+    async def transaction(self, name: str, *, plain: bool = False) -> AsyncIterator[Self]:
         """Bind itself, in a transaction of its own only if every statement has one anyway."""
         if self.connection.autocommit and _reusable(self.connection):
-            with self.connection.transaction():
+            async with self.connection.transaction():
                 yield self
         else:
             yield self
 
-    def copy(self, sql: LiteralString, rows: str) -> None:
+    async def copy(self, sql: LiteralString, rows: str) -> None:
         """Send rows in COPY's text format."""
         try:
-            with self._cursor().copy(sql) as copy:
-                copy.write(rows)
+            async with self._cursor().copy(sql) as copy:
+                await copy.write(rows)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
     def widen(self, size: int) -> None:
         """Change nothing: there is one connection, the caller's."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Leave the connection open: it is the caller's."""
 
     def abandon(self) -> None:
         """Leave the connection open: it is the caller's."""
 
-    def _cursor(self) -> Cursor[Row]:
+    def _cursor(self) -> AsyncCursor[Row]:
         # Of our own making, and adapted alone: the caller's connection may have other factories.
-        cursor = Cursor(self.connection, row_factory=tuple_row)
+        cursor = AsyncCursor(self.connection, row_factory=tuple_row)
         cursor.adapters.register_loader("jsonb", TextLoader)
         return cursor
 
@@ -314,17 +318,17 @@ class Bound:
         return translate(error, name) or error
 
 
-class _Connection(Connection[Row]):
+class _Connection(AsyncConnection[Row]):
     deadline: float | None = None
     patience = 0.0
     far = False
 
-    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         deadline = self.deadline
         if deadline is None:
             deadline = monotonic() + self.patience
         # Not the inherited wait, which answers an interruption by cancelling the query.
-        return waiting.wait(_until(gen, deadline), self.pgconn.socket, 0.1)
+        return await waiting.wait_async(_until(gen, deadline), self.pgconn.socket, 0.1)
 
 
 class _TooLate(psycopg.OperationalError):
@@ -345,23 +349,23 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
         return result
 
 
-def _fetch(cursor: Cursor[Row], call: Call) -> list[Row]:
-    cursor.execute(call.sql, call.parameters, prepare=False)
-    return cursor.fetchall()
+async def _fetch(cursor: AsyncCursor[Row], call: Call) -> list[Row]:
+    await cursor.execute(call.sql, call.parameters, prepare=False)
+    return await cursor.fetchall()
 
 
-def _pipelined(connection: Connection[Row], calls: Sequence[Call]) -> list[list[Row]]:
+async def _pipelined(connection: AsyncConnection[Row], calls: Sequence[Call]) -> list[list[Row]]:
     cursors = [connection.cursor() for _ in calls]
     rows: list[list[Row]] = []
     failed: psycopg.Error | None = None
     try:
-        with connection.pipeline() as pipeline:
+        async with connection.pipeline() as pipeline:
             try:
                 for cursor, call in zip(cursors, calls, strict=True):
-                    cursor.execute(call.sql, call.parameters, prepare=False)
+                    await cursor.execute(call.sql, call.parameters, prepare=False)
                     # Not one transaction for all: a claim is committed less durably than an ack.
-                    pipeline.sync()
-                rows = [cursor.fetchall() for cursor in cursors]
+                    await pipeline.sync()
+                rows = [await cursor.fetchall() for cursor in cursors]
             except psycopg.Error as error:
                 failed = error  # kept from the pipeline's own end, which would log it as ignored
     except psycopg.Error as error:
@@ -371,15 +375,15 @@ def _pipelined(connection: Connection[Row], calls: Sequence[Call]) -> list[list[
     return rows
 
 
-def _round_trip(connection: Connection[Row]) -> float:
+async def _round_trip(connection: AsyncConnection[Row]) -> float:
     started = monotonic()
-    connection.execute("")
+    await connection.execute("")
     return monotonic() - started
 
 
-def _lives(connection: Connection[Any]) -> bool:
+async def _lives(connection: AsyncConnection[Any]) -> bool:
     try:
-        connection.execute("")
+        await connection.execute("")
     except psycopg.OperationalError:
         return False
     return True
@@ -390,7 +394,7 @@ def _unknown(call: Call, cut: psycopg.Error) -> UnknownOutcome:
     return UnknownOutcome(call.name, _first_line(cut), fix=fix, ids=call.ids)
 
 
-def _reusable(connection: Connection[Any]) -> bool:
+def _reusable(connection: AsyncConnection[Any]) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 

@@ -1,20 +1,16 @@
-"""The two ways a call reaches the database: the client's own connections, or the caller's.
+"""Generated from aio/pool.py by tools/generate_sync_client.py: edit that."""
 
-A pool of its own, because the one at hand hides why it cannot connect, warns at every attempt and
-backs off for minutes: after an outage of 37 s its first connection came 28 s late.
-"""
-
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Generator, Sequence
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from math import inf
 from time import monotonic
 from typing import Any, LiteralString, Self, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, waiting
+from psycopg import Connection, Cursor, waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
@@ -22,7 +18,7 @@ from psycopg.types.json import JsonbLoader
 from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
-from holdfast.client._call import (
+from holdfast.client.call import (
     AWAY,
     Call,
     Row,
@@ -31,7 +27,7 @@ from holdfast.client._call import (
     translate,
     was_cut,
 )
-from holdfast.client._twins import AsyncSlots
+from holdfast.client.slots import Slots
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
 from holdfast.jitter import uniform
 
@@ -47,7 +43,7 @@ _FIRST = 3.0
 _BEHIND_WORK = 60.0
 
 
-class AsyncPool:
+class Pool:
     """Connections of the client's own, made when needed.
 
     Every call is a transaction of its own and has a deadline, past which the connection is hung
@@ -63,12 +59,12 @@ class AsyncPool:
         self._source = source
         self._timeout = timeout
         self._parameters = conninfo.parameters(url, application_name=application_name)
-        self._slots: AsyncSlots[_Connection] = AsyncSlots(size)
+        self._slots: Slots[_Connection] = Slots(size)
         self._size = size
         self._closed = False
         self._connected_once = False
 
-    async def run(self, call: Call, cut: psycopg.Error | None = None) -> list[Row]:
+    def run(self, call: Call, cut: psycopg.Error | None = None) -> list[Row]:
         """Make a call, again and again where that is safe, until it answers or time is up.
 
         `cut` says that it was sent before and how that ended.
@@ -76,7 +72,7 @@ class AsyncPool:
         deadline = monotonic() + self._timeout
         for turn in count(1):
             try:
-                return await self._once(call, deadline, after_cut=cut is not None)
+                return self._once(call, deadline, after_cut=cut is not None)
             except Unavailable as error:
                 if cut is None:
                     raise
@@ -87,14 +83,14 @@ class AsyncPool:
                 if was_cut(error) and not call.reads:
                     cut = error
                 if speaks_for_the_server(error):
-                    await self._discard_idle()
+                    self._discard_idle()
                 pause = _jitter(turn)
                 if (cut and not call.repeatable) or monotonic() + pause > deadline:
                     raise (_unknown(call, cut) if cut else self._too_late(call, error)) from error
-            await asyncio.sleep(pause)
+            time.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
+    def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Make calls one behind the other, each in a transaction of its own.
 
         To a server that is far they travel in one round trip. If the connection or any call
@@ -102,17 +98,17 @@ class AsyncPool:
         """
         deadline = monotonic() + self._timeout
         try:
-            async with self._connection(deadline, proven=False) as connection:
+            with self._connection(deadline, proven=False) as connection:
                 if connection.far:
-                    return await _pipelined(connection, calls)
-                return [await _fetch(connection.cursor(), call) for call in calls]
+                    return _pipelined(connection, calls)
+                return [_fetch(connection.cursor(), call) for call in calls]
         except psycopg.Error as error:
             if speaks_for_the_server(error):
-                await self._discard_idle()
-            return [await self.run(call, cut=error) for call in calls]
+                self._discard_idle()
+            return [self.run(call, cut=error) for call in calls]
 
-    @asynccontextmanager
-    async def transaction(self, name: str, *, plain: bool = False) -> AsyncIterator["AsyncBound"]:
+    @contextmanager
+    def transaction(self, name: str, *, plain: bool = False) -> Iterator["Bound"]:
         """Bind a connection inside a transaction; each of its waits has the deadline of a call.
 
         A `plain` one is for statements of the caller's own: they may take as long as they need
@@ -121,14 +117,14 @@ class AsyncPool:
         committing = False
         try:
             deadline = monotonic() + (_BEHIND_WORK if plain else self._timeout)
-            async with self._connection(deadline, proven=True) as connection:
+            with self._connection(deadline, proven=True) as connection:
                 connection.deadline = None
                 connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
                 try:
-                    async with connection.transaction():
+                    with connection.transaction():
                         connection.patience = inf if plain else self._timeout
-                        yield AsyncBound(connection)
+                        yield Bound(connection)
                         connection.patience = self._timeout
                         committing = True
                 finally:
@@ -146,10 +142,10 @@ class AsyncPool:
             self._slots.put(None)
         self._size = max(self._size, size)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections, those in use when they come back."""
         self._closed = True
-        await self._discard_idle()
+        self._discard_idle()
 
     def abandon(self) -> None:
         """Hang up; nothing is waited for, so that no event loop is needed."""
@@ -157,25 +153,25 @@ class AsyncPool:
         for connection in self._slots.clear():
             connection.pgconn.finish()
 
-    async def _once(self, call: Call, deadline: float, *, after_cut: bool) -> list[Row]:
-        async with self._connection(deadline, proven=not call.repeatable) as connection:
-            if after_cut and call.again and (rows := await _fetch(connection.cursor(), call.again)):
+    def _once(self, call: Call, deadline: float, *, after_cut: bool) -> list[Row]:
+        with self._connection(deadline, proven=not call.repeatable) as connection:
+            if after_cut and call.again and (rows := _fetch(connection.cursor(), call.again)):
                 return rows
             try:
-                return await _fetch(connection.cursor(), call)
+                return _fetch(connection.cursor(), call)
             except _TooLate:
                 # Hung up alone, the server would go on looking for nobody.
                 if call.reads:
                     with suppress(psycopg.Error):
-                        await connection.cancel_safe(timeout=1.0)
+                        connection.cancel_safe(timeout=1.0)
                 raise
 
-    @asynccontextmanager
-    async def _connection(self, deadline: float, *, proven: bool) -> AsyncIterator["_Connection"]:
+    @contextmanager
+    def _connection(self, deadline: float, *, proven: bool) -> Iterator["_Connection"]:
         self._refuse_if_closed()
         started = monotonic()
         try:
-            connection = await self._slots.take(deadline - started)
+            connection = self._slots.take(deadline - started)
         except TimeoutError:
             raise Unavailable(
                 f"all {self._size} connections were in use for {monotonic() - started:.3g} s",
@@ -186,29 +182,29 @@ class AsyncPool:
             if connection is not None:
                 connection.deadline = deadline
                 # An idle connection that died unnoticed would make an outcome unknown for nothing.
-                if connection.closed or (proven and not await _lives(connection)):
-                    await connection.close()
+                if connection.closed or (proven and not _lives(connection)):
+                    connection.close()
                     connection = None
             if connection is None:
-                connection = await self._connect(deadline)
+                connection = self._connect(deadline)
             yield connection
         finally:
             if connection is not None and (self._closed or not _reusable(connection)):
-                await connection.close()
+                connection.close()
                 connection = None
             self._slots.put(connection)
 
-    async def _connect(self, deadline: float) -> "_Connection":
+    def _connect(self, deadline: float) -> "_Connection":
         started = monotonic()
         give_up = deadline if self._connected_once else min(deadline, started + _FIRST)
         for turn in count(1):
             try:
-                connection = await _Connection.connect(**self._parameters)
+                connection = _Connection.connect(**self._parameters)
                 connection.deadline = deadline
                 try:
-                    connection.far = await _round_trip(connection) > _FAR
+                    connection.far = _round_trip(connection) > _FAR
                 except BaseException:
-                    await connection.close()  # nobody else has it yet
+                    connection.close()  # nobody else has it yet
                     raise
             except psycopg.OperationalError as error:
                 self._note_away(error)
@@ -222,7 +218,7 @@ class AsyncPool:
                         tries=turn,
                         seconds=monotonic() - started,
                     ) from error
-                await asyncio.sleep(pause)
+                time.sleep(pause)
             else:
                 connection.adapters.register_loader("jsonb", TextLoader)
                 self._connected_once = True
@@ -230,9 +226,9 @@ class AsyncPool:
                 return connection
         raise AssertionError("unreachable")
 
-    async def _discard_idle(self) -> None:
+    def _discard_idle(self) -> None:
         for connection in self._slots.clear():
-            await connection.close()
+            connection.close()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -259,7 +255,7 @@ class AsyncPool:
         return Unavailable(f"{call.name}: no success within {self._timeout:g} s: {reason}")
 
 
-class AsyncBound:
+class Bound:
     """The caller's connection: calls join its transaction, and nothing about it is changed.
 
     Nothing is committed, retried or given a deadline, and no statement is prepared.
@@ -267,49 +263,49 @@ class AsyncBound:
 
     durable = True
 
-    def __init__(self, connection: AsyncConnection[Any]) -> None:
+    def __init__(self, connection: Connection[Any]) -> None:
         self.connection = connection
 
-    async def run(self, call: Call) -> list[Row]:
+    def run(self, call: Call) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return await _fetch(self._cursor(), call)
+            return _fetch(self._cursor(), call)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
-    async def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
+    def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Refuse: calls in one transaction of the caller's are no transactions of their own."""
         raise Misuse("exchange needs the client's own connections", fix="Call it unbound.")
 
-    @asynccontextmanager
-    async def transaction(self, name: str, *, plain: bool = False) -> AsyncIterator[Self]:
+    @contextmanager
+    def transaction(self, name: str, *, plain: bool = False) -> Iterator[Self]:
         """Bind itself, in a transaction of its own only if every statement has one anyway."""
         if self.connection.autocommit and _reusable(self.connection):
-            async with self.connection.transaction():
+            with self.connection.transaction():
                 yield self
         else:
             yield self
 
-    async def copy(self, sql: LiteralString, rows: str) -> None:
+    def copy(self, sql: LiteralString, rows: str) -> None:
         """Send rows in COPY's text format."""
         try:
-            async with self._cursor().copy(sql) as copy:
-                await copy.write(rows)
+            with self._cursor().copy(sql) as copy:
+                copy.write(rows)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
     def widen(self, size: int) -> None:
         """Change nothing: there is one connection, the caller's."""
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Leave the connection open: it is the caller's."""
 
     def abandon(self) -> None:
         """Leave the connection open: it is the caller's."""
 
-    def _cursor(self) -> AsyncCursor[Row]:
+    def _cursor(self) -> Cursor[Row]:
         # Of our own making, and adapted alone: the caller's connection may have other factories.
-        cursor = AsyncCursor(self.connection, row_factory=tuple_row)
+        cursor = Cursor(self.connection, row_factory=tuple_row)
         cursor.adapters.register_loader("jsonb", TextLoader)
         return cursor
 
@@ -318,17 +314,17 @@ class AsyncBound:
         return translate(error, name) or error
 
 
-class _Connection(AsyncConnection[Row]):
+class _Connection(Connection[Row]):
     deadline: float | None = None
     patience = 0.0
     far = False
 
-    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         deadline = self.deadline
         if deadline is None:
             deadline = monotonic() + self.patience
         # Not the inherited wait, which answers an interruption by cancelling the query.
-        return await waiting.wait_async(_until(gen, deadline), self.pgconn.socket, 0.1)
+        return waiting.wait(_until(gen, deadline), self.pgconn.socket, 0.1)
 
 
 class _TooLate(psycopg.OperationalError):
@@ -349,23 +345,23 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
         return result
 
 
-async def _fetch(cursor: AsyncCursor[Row], call: Call) -> list[Row]:
-    await cursor.execute(call.sql, call.parameters, prepare=False)
-    return await cursor.fetchall()
+def _fetch(cursor: Cursor[Row], call: Call) -> list[Row]:
+    cursor.execute(call.sql, call.parameters, prepare=False)
+    return cursor.fetchall()
 
 
-async def _pipelined(connection: AsyncConnection[Row], calls: Sequence[Call]) -> list[list[Row]]:
+def _pipelined(connection: Connection[Row], calls: Sequence[Call]) -> list[list[Row]]:
     cursors = [connection.cursor() for _ in calls]
     rows: list[list[Row]] = []
     failed: psycopg.Error | None = None
     try:
-        async with connection.pipeline() as pipeline:
+        with connection.pipeline() as pipeline:
             try:
                 for cursor, call in zip(cursors, calls, strict=True):
-                    await cursor.execute(call.sql, call.parameters, prepare=False)
+                    cursor.execute(call.sql, call.parameters, prepare=False)
                     # Not one transaction for all: a claim is committed less durably than an ack.
-                    await pipeline.sync()
-                rows = [await cursor.fetchall() for cursor in cursors]
+                    pipeline.sync()
+                rows = [cursor.fetchall() for cursor in cursors]
             except psycopg.Error as error:
                 failed = error  # kept from the pipeline's own end, which would log it as ignored
     except psycopg.Error as error:
@@ -375,15 +371,15 @@ async def _pipelined(connection: AsyncConnection[Row], calls: Sequence[Call]) ->
     return rows
 
 
-async def _round_trip(connection: AsyncConnection[Row]) -> float:
+def _round_trip(connection: Connection[Row]) -> float:
     started = monotonic()
-    await connection.execute("")
+    connection.execute("")
     return monotonic() - started
 
 
-async def _lives(connection: AsyncConnection[Any]) -> bool:
+def _lives(connection: Connection[Any]) -> bool:
     try:
-        await connection.execute("")
+        connection.execute("")
     except psycopg.OperationalError:
         return False
     return True
@@ -394,7 +390,7 @@ def _unknown(call: Call, cut: psycopg.Error) -> UnknownOutcome:
     return UnknownOutcome(call.name, _first_line(cut), fix=fix, ids=call.ids)
 
 
-def _reusable(connection: AsyncConnection[Any]) -> bool:
+def _reusable(connection: Connection[Any]) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 

@@ -1,0 +1,1 @@
+"""The client for asyncio, written by hand; `sync` is generated from it."""

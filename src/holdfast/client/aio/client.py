@@ -1,0 +1,631 @@
+"""The client: the verbs that every job passes on it, the others by noun, as `client.queues.set`.
+
+`AsyncClient` is written here; `Client`, its synchronous twin, is generated from this file.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from types import TracebackType
+from typing import Any, LiteralString, Self, Unpack
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import AsyncConnection
+
+from holdfast import conninfo, tracing
+from holdfast.client import wire
+from holdfast.client.aio.activity import AsyncActivity
+from holdfast.client.aio.anomalies import AsyncAnomalies, AsyncDetectors
+from holdfast.client.aio.dead import AsyncDead
+from holdfast.client.aio.jobs import AsyncJobs
+from holdfast.client.aio.kinds import AsyncKinds
+from holdfast.client.aio.lanes import AsyncLanes
+from holdfast.client.aio.operations import AsyncOperations
+from holdfast.client.aio.pool import AsyncBound, AsyncPool
+from holdfast.client.aio.queues import AsyncQueues
+from holdfast.client.aio.schedules import AsyncSchedules
+from holdfast.client.aio.strikes import AsyncStrikes
+from holdfast.client.aio.tokens import AsyncTokens
+from holdfast.client.aio.upkeep import AsyncUpkeep
+from holdfast.client.aio.webhooks import AsyncWebhooks
+from holdfast.client.aio.workers import AsyncWorkers
+from holdfast.client.call import Call, Row, may_retry
+from holdfast.client.told import tell_enqueued
+from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
+from holdfast.records import (
+    Checkup,
+    Claim,
+    Duration,
+    Enqueued,
+    Held,
+    JobOptions,
+    Lease,
+    NewJob,
+    Relation,
+    Settled,
+    Settlement,
+    System,
+    Ticket,
+)
+
+_LEASE: LiteralString = (
+    "id, kind, payload, priority, attempt, max_attempts, lease_until, run_at, created_at, "
+    "key, lane, tenant, subject, headers"
+)
+_ACK: LiteralString = (
+    "select id, outcome, detail from holdfast.ack("
+    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s)"
+)
+_SETTLE: LiteralString = (
+    "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"
+)
+_ENQUEUE: LiteralString = (
+    "select id, created, duplicate_of, behind, holder, held_since "
+    "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
+)
+# What one call surely stores before its deadline.
+_MANY = 5000
+_COPY: LiteralString = (
+    "copy holdfast.job (part, id, queue, kind, priority, run_at, created_at, max_attempts, "
+    "payload, headers, tenant, subject, by_kind) from stdin"
+)
+_COPIED: LiteralString = (
+    "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"
+)
+_SYSTEM: LiteralString = """
+select (select max(m.version) from holdfast.migration m),
+  (select m.release from holdfast.migration m order by m.applied_at desc limit 1),
+  current_setting('server_version'), pg_database_size(current_database()),
+  (select count(*) from pg_stat_activity a where a.datname = current_database()),
+  current_setting('max_connections')::int,
+  (select max(clock_timestamp() - a.xact_start) from pg_stat_activity a
+   where a.datname = current_database() and a.pid <> pg_backend_pid())
+"""
+# Pages of one log are shown as one.
+_RELATIONS: LiteralString = """
+select regexp_replace(t.relname, '_([0-9]{8}.*|[0-9]{2}|rest)$', '') as name,
+  sum(pg_total_relation_size(t.relid))::bigint as size, sum(t.n_live_tup)::bigint,
+  sum(t.n_dead_tup)::bigint, max(greatest(t.last_vacuum, t.last_autovacuum))
+from pg_stat_all_tables t
+where t.schemaname = 'holdfast'
+group by 1
+order by 2 desc, 1
+"""
+
+
+class AsyncClient:
+    """Speaks the protocol to one database, over a few connections made when needed.
+
+    Every call has a deadline (`timeout`) and, where repeating it cannot do anything twice, is
+    repeated on a new connection until then. Without a url, HOLDFAST_URL names the database;
+    `source` says in errors where a url came from. `listen_url` is a direct address for whoever
+    listens, needed when `url` is that of a pooler. Safe to share between tasks.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        pool_size: int = 4,
+        timeout: Duration = 10.0,
+        listen_url: str | None = None,
+        application_name: str = "holdfast",
+        source: str = "",
+    ) -> None:
+        self.url, source = conninfo.locate(url, source)
+        self.listen_url = listen_url or self.url
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self._door: AsyncPool | AsyncBound = AsyncPool(
+            self.url, source, size=pool_size, timeout=seconds, application_name=application_name
+        )
+
+    @cached_property
+    def jobs(self) -> AsyncJobs:
+        """Find jobs, and change them from outside: get, list, search, retry, cancel, edit …"""
+        return AsyncJobs(self._door)
+
+    @cached_property
+    def dead(self) -> AsyncDead:
+        """Dead jobs by how they failed."""
+        return AsyncDead(self._door)
+
+    @cached_property
+    def queues(self) -> AsyncQueues:
+        """Queues: list, set, pause, resume, explain, forecast."""
+        return AsyncQueues(self._door)
+
+    @cached_property
+    def lanes(self) -> AsyncLanes:
+        """Lanes: list, set, release, explain."""
+        return AsyncLanes(self._door)
+
+    @cached_property
+    def schedules(self) -> AsyncSchedules:
+        """Schedules: list, declare, set, run, pause, resume, delete."""
+        return AsyncSchedules(self._door)
+
+    @cached_property
+    def kinds(self) -> AsyncKinds:
+        """What workers declare of the kinds they run."""
+        return AsyncKinds(self._door)
+
+    @cached_property
+    def workers(self) -> AsyncWorkers:
+        """Workers: list, stop."""
+        return AsyncWorkers(self._door)
+
+    @cached_property
+    def operations(self) -> AsyncOperations:
+        """One verb for many jobs: preview, start, cancel, undo."""
+        return AsyncOperations(self._door)
+
+    @cached_property
+    def activity(self) -> AsyncActivity:
+        """What happened, and numbers over time."""
+        return AsyncActivity(self._door)
+
+    @cached_property
+    def strikes(self) -> AsyncStrikes:
+        """Rules by which jobs do not run: list, add, lift."""
+        return AsyncStrikes(self._door)
+
+    @cached_property
+    def anomalies(self) -> AsyncAnomalies:
+        """What looks wrong: list, ack, mute."""
+        return AsyncAnomalies(self._door)
+
+    @cached_property
+    def detectors(self) -> AsyncDetectors:
+        """What looks for anomalies: list, set, run, report."""
+        return AsyncDetectors(self._door)
+
+    @cached_property
+    def webhooks(self) -> AsyncWebhooks:
+        """Who is told of anomalies by HTTP: list, set, delete."""
+        return AsyncWebhooks(self._door)
+
+    @cached_property
+    def tokens(self) -> AsyncTokens:
+        """Secrets by which programs and people call the server: list, create, revoke."""
+        return AsyncTokens(self._door)
+
+    @cached_property
+    def upkeep(self) -> AsyncUpkeep:
+        """The housekeeping that workers and servers do: run, reap, promote …"""
+        return AsyncUpkeep(self._door)
+
+    def on(self, connection: AsyncConnection[Any]) -> Self:
+        """Return the same client bound to the caller's connection.
+
+        Calls join its transaction and commit or roll back with it. Nothing about the connection
+        is changed; nothing is retried, since only the caller can repeat a transaction.
+        """
+        bound = object.__new__(type(self))
+        bound.url, bound.listen_url = self.url, self.listen_url
+        bound._door = AsyncBound(connection)
+        return bound
+
+    async def close(self) -> None:
+        """Close the client's connections. A bound client leaves the caller's open."""
+        await self._door.close()
+
+    def widen(self, pool_size: int) -> None:
+        """Have room for this many connections at least."""
+        self._door.widen(pool_size)
+
+    def abandon(self) -> None:
+        """Hang up without a word, for a client whose event loop is gone."""
+        self._door.abandon()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def enqueue(
+        self, kind: str, payload: Any = None, **options: Unpack[JobOptions]
+    ) -> Enqueued:
+        """Store one job; options are the fields of NewJob, as in `queue="mail", delay=60`.
+
+        Answers the job's id, or that of the live job it is a duplicate of.
+        """
+        [enqueued] = await self.enqueue_many([wire.new_job(kind, payload, options)])
+        return enqueued
+
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, repeat: bool = False) -> list[Enqueued]:
+        """Store jobs in one transaction; one answer for each, in their order.
+
+        Ids are made here, so that the call can be repeated after a lost reply. `repeat` says that
+        jobs with these ids may have been sent before: none of them is stored or run twice. Above
+        some ten thousand jobs, `copy` is faster.
+        """
+        jobs = list(jobs)
+        if not jobs:
+            return []
+        ids = wire.ids_of(jobs)
+        with tracing.enqueueing(jobs, ids) as traced:
+            answers = await _enqueue(self._door, traced, ids, repeat)
+        tell_enqueued(jobs, answers)
+        return answers
+
+    async def copy(self, jobs: Iterable[NewJob]) -> int:
+        """Store very many plain jobs by COPY, in one transaction; returns how many.
+
+        Plain means without key, lane, delay, run_at and lease. Not repeated after a lost reply:
+        UnknownOutcome then says that they may have been stored, all or none.
+        """
+        with tracing.copying(jobs) as traced:
+            return await _copy(self._door, traced)
+
+    async def claim(
+        self,
+        queue: str = "default",
+        *,
+        worker: str,
+        limit: int = 1,
+        lease: Duration | None = None,
+        kinds: Sequence[str] | None = None,
+        token: UUID | None = None,
+    ) -> list[Lease]:
+        """Lease up to `limit` due jobs of one queue, highest priority first.
+
+        The token proves these leases: fresh for each claim, and made here unless given. After a
+        lost reply the client asks what the token holds before it claims again.
+        """
+        claim = Claim(queue, worker, limit, lease, kinds, token or uuid4())
+        return _leases(claim, await self._door.run(_claim_call(claim, self._door.durable)))
+
+    async def exchange(
+        self, settlements: Sequence[Settlement], claims: Sequence[Claim]
+    ) -> tuple[list[Settled], list[list[Lease]]]:
+        """Settle leases and claim the next ones in one round trip.
+
+        Answers in the order given. Each call is a transaction of its own: what is settled stays
+        settled whatever becomes of the claims. Needs the client's own connections.
+        """
+        plain = [one for one in settlements if wire.is_plain_ack(one)]
+        other = [one for one in settlements if not wire.is_plain_ack(one)]
+        calls = []
+        if plain:
+            held = wire.held_arrays([one.lease for one in plain])
+            calls.append(Call("ack", _ACK, [*held, None, False]))
+        if other:
+            calls.append(Call("settle", _SETTLE, [wire.settlements(other)]))
+        settling = len(calls)
+        calls += [_claim_call(claim, self._door.durable) for claim in claims]
+        answers = await self._door.run_all(calls)
+
+        acked = iter(answers[0]) if plain else iter(())
+        rest = iter(answers[settling - 1]) if other else iter(())
+        settled = [Settled(*next(acked if wire.is_plain_ack(one) else rest)) for one in settlements]
+        leased = [
+            _leases(claim, rows) for claim, rows in zip(claims, answers[settling:], strict=True)
+        ]
+        return settled, leased
+
+    async def held(self, tokens: Sequence[UUID]) -> list[Lease]:
+        """Return the leases that are still held by the tokens of earlier claims."""
+        sql = (
+            f"select {_LEASE}, token, queue, worker, lease_for, length, error "
+            "from holdfast.held(tokens => %s::uuid[])"
+        )
+        rows = await self._door.run(Call("held", sql, [wire.array(tokens)], reads=True))
+        return [Lease(*row) for row in rows]
+
+    async def touch(
+        self,
+        leases: Sequence[Held],
+        lease: Duration | None = None,
+        *,
+        progress: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> list[Settled]:
+        """Hold on to leases, for `lease` from now; each answer has the new `lease_until`.
+
+        A lease that is lost cannot be had back: stop its work. `progress`, one for each, is what
+        its job shows: `{"done": 3, "total": 20, "note": "page 3"}`; None leaves what it shows.
+        """
+        return await _settle(
+            self._door,
+            "touch",
+            "select id, outcome, detail, lease_until from holdfast.touch(ids => %s::uuid[], "
+            "tokens => %s::uuid[], lease => %s::interval, progress => %s::jsonb)",
+            [*wire.held_arrays(leases), wire.interval(lease), wire.progress(progress)],
+        )
+
+    async def ack(
+        self, leases: Sequence[Held], results: Sequence[Any] | None = None, *, keep: bool = False
+    ) -> list[Settled]:
+        """End leases with success; `results`, one for each, are kept if the queue keeps done jobs.
+
+        `keep` puts them into the history whatever their queue does. Answers in the order given.
+        For an exception instead of the outcome `lost`, call `raise_if_lost()` on an answer.
+        """
+        return await _settle(
+            self._door,
+            "ack",
+            _ACK,
+            [*wire.held_arrays(leases), wire.results(results), keep],
+        )
+
+    async def nack(
+        self,
+        leases: Sequence[Held],
+        *,
+        error_kind: str | None = None,
+        message: str | None = None,
+        traceback: str | None = None,
+        delay: Duration | None = None,
+        final: bool = False,
+    ) -> list[Settled]:
+        """End leases with one failure; each job is queued again after `delay`, or dies.
+
+        Without a delay the queue's backoff decides. `final`: dead now, whatever attempts are left.
+        """
+        error = [wire.text(error_kind), wire.text(message), wire.text(traceback)]
+        return await _settle(
+            self._door,
+            "nack",
+            "select id, outcome, detail from holdfast.nack(ids => %s::uuid[], "
+            "tokens => %s::uuid[], error_kind => %s::text, message => %s::text, "
+            "traceback => %s::text, delay => %s::interval, final => %s)",
+            [*wire.held_arrays(leases), *error, wire.interval(delay), final],
+        )
+
+    async def release(
+        self, leases: Sequence[Held], *, delay: Duration | None = None
+    ) -> list[Settled]:
+        """Give leases back unused: the attempts do not count."""
+        return await _settle(
+            self._door,
+            "release",
+            "select id, outcome, detail from holdfast.release("
+            "ids => %s::uuid[], tokens => %s::uuid[], delay => %s::interval)",
+            [*wire.held_arrays(leases), wire.interval(delay)],
+        )
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """End leases in different ways at once, answered in their order.
+
+        A settlement is an Ack, Nack, Release or Cancel.
+        """
+        return await _settle(
+            self._door,
+            "settle",
+            _SETTLE,
+            [wire.settlements(settlements)],
+        )
+
+    @asynccontextmanager
+    async def transaction(
+        self, lease: Held, result: Any = None, *, keep: bool = False
+    ) -> AsyncIterator[AsyncConnection[Any]]:
+        """Give a connection for the work of a lease: what it writes and the ack commit together.
+
+        Raises LeaseLost, with everything rolled back, if the lease is not held any more. Whether
+        a commit whose reply was lost took place is looked up: this ends well if it did, and
+        raises Unavailable if it did not. Never commit or close the connection yourself.
+        """
+        try:
+            async with self._door.transaction("transaction", plain=True) as door:
+                yield door.connection
+                [settled] = await self.on(door.connection).ack([lease], [result], keep=keep)
+                settled.raise_if_lost()
+        except UnknownOutcome as error:
+            # A touch waits for whatever still commits, so that its answer is the truth.
+            [touched] = await self.touch([lease])
+            if touched.held:
+                raise Unavailable(
+                    "the transaction of the lease was not committed", why=error.reason
+                ) from error
+            [acked] = await self.ack([lease])
+            if acked.outcome != "already":
+                acked.raise_if_lost()
+
+    async def hand_over(self, lease: Held, *, timeout: Duration, holder: str = "outside") -> Ticket:
+        """Pass a lease to somebody outside, who has `timeout` to answer with the ticket.
+
+        They ack, nack or touch with it; without an answer the attempt fails. The caller's own token
+        proves nothing from then on. Raises LeaseLost if the lease is not held any more.
+        """
+        id, token = wire.id_and_token(lease)
+        new_token = uuid4()
+        sql = (
+            "select outcome, detail, lease_until from holdfast.hand_over(id => %s::uuid, "
+            "token => %s::uuid, new_token => %s::uuid, timeout => %s::interval, "
+            "holder => %s::text)"
+        )
+        parameters = [id, token, new_token, wire.interval(timeout), holder]
+        [row] = await self._door.run(Call("hand_over", sql, parameters))
+        settled = Settled(id, *row).raise_if_lost()
+        assert settled.lease_until is not None
+        return Ticket(id, new_token, settled.lease_until)
+
+    async def guard(self, lease: Held) -> bool:
+        """Whether the output of a job is still to be made; on a bound client, inside a transaction.
+
+        Whoever else does the job waits until that transaction ends, and then sees the output. Only
+        of an adopted table the output can be seen; of other jobs it is the lease alone that is
+        looked at. Raises LeaseLost if the lease is not held any more.
+        """
+        id, token = wire.id_and_token(lease)
+        sql = "select holdfast.guard(id => %s::uuid, token => %s::uuid)"
+        [(open,)] = await self._door.run(Call("guard", sql, [id, token]))
+        if open is None:
+            raise LeaseLost(id, f"job {id} is not held any more")
+        return bool(open)
+
+    async def read_only(self) -> bool:
+        """Whether the database takes no changes: a standby, or one that was set so."""
+        sql = "select current_setting('transaction_read_only') = 'on'"
+        [(answer,)] = await self._door.run(Call("read_only", sql, reads=True))
+        return bool(answer)
+
+    async def system(self) -> System:
+        """Return the versions and sizes of the database, the largest tables first."""
+        [about] = await self._door.run(Call("system", _SYSTEM, reads=True))
+        rows = await self._door.run(Call("relations", _RELATIONS, reads=True))
+        return System(*(*about, [Relation(*row) for row in rows]))
+
+    async def now(self) -> datetime:
+        """Return the time of the database, by which everything is decided."""
+        [(at,)] = await self._door.run(Call("now", "select holdfast.now()", reads=True))
+        assert isinstance(at, datetime)
+        return at
+
+    async def once(
+        self, key: str, work: Callable[[Self], Awaitable[str]], *, caller: str, digest: str
+    ) -> tuple[str | None, bool]:
+        """Do work in a transaction, unless the caller had it done under this key before.
+
+        `work` gets a client bound to the transaction, and returns the answer, which is kept for a
+        day. Returns the answer, this one or that of then, and whether it was kept. None: the key
+        was used with another `digest`, which says what was asked. A repeat that comes meanwhile
+        waits.
+        """
+        async with self._door.transaction("once") as door:
+            sql = (
+                "select known, same, answer from holdfast.once("
+                "caller => %s::text, key => %s::text, digest => %s::text)"
+            )
+            [(known, same, kept)] = await door.run(Call("once", sql, [caller, key, digest]))
+            if known:
+                return (kept if same else None), True
+            answer = await work(self.on(door.connection))
+            sql = (
+                "select holdfast.answered(caller => %s::text, key => %s::text, answer => %s::text)"
+            )
+            await door.run(Call("answered", sql, [caller, key, answer]))
+            return answer, False
+
+    @asynccontextmanager
+    async def attempt(self) -> AsyncIterator[None]:
+        """Keep a refusal inside from spoiling the transaction of a bound client: by a savepoint."""
+        if isinstance(self._door, AsyncBound):
+            async with self._door.connection.transaction():
+                yield
+        else:
+            yield
+
+    async def doctor(self) -> list[Checkup]:
+        """Return what the database says of its own health."""
+        sql = f"select {wire.columns(Checkup)} from holdfast.doctor()"
+        return [Checkup(*row) for row in await self._door.run(Call("doctor", sql))]
+
+    # Last of the public methods: behind it, `list` in this class is the method.
+
+
+def _claim_call(claim: Claim, durable: bool) -> Call:
+    held: LiteralString = (
+        f"select {_LEASE}, lease_for, length, error from holdfast.held(tokens => %s::uuid[])"
+    )
+    return Call(
+        "claim",
+        f"select {_LEASE}, lease_for, length, error from holdfast.claim("
+        "queue => %s::text, worker => %s::text, token => %s::uuid, max_jobs => %s::int, "
+        "lease => %s::interval, kinds => %s::text[], durable => %s)",
+        [
+            claim.queue,
+            claim.worker,
+            claim.token,
+            claim.limit,
+            wire.interval(claim.lease),
+            None if claim.kinds is None else list(claim.kinds),
+            durable,
+        ],
+        again=Call("held", held, [[claim.token]]),
+    )
+
+
+def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
+    assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, asked for {claim.limit}"
+    held = (claim.token, claim.queue, claim.worker)
+    return [Lease(*(*row[:-3], *held, *row[-3:])) for row in rows]
+
+
+async def _enqueue(
+    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    if len(jobs) > _MANY:
+        return await _enqueue_in_steps(door, jobs, ids, repeat)
+    items = wire.items(jobs, ids)
+    again = Call("enqueue", _ENQUEUE, [items, True])
+    first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
+    return [Enqueued(*row) for row in await door.run(first)]
+
+
+async def _enqueue_in_steps(
+    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    """Store jobs by several calls in one transaction; if it is cut, all of them once more."""
+    unknown: UnknownOutcome | None = None
+    for turn in range(1, 4):
+        answers: list[Enqueued] = []
+        try:
+            async with door.transaction("enqueue") as bound:
+                for start in range(0, len(jobs), _MANY):
+                    some = slice(start, start + _MANY)
+                    items = wire.items(jobs[some], ids[some])
+                    rows = await bound.run(Call("enqueue", _ENQUEUE, [items, repeat]))
+                    answers += [Enqueued(*row) for row in rows]
+            return answers
+        except UnknownOutcome as error:
+            unknown, repeat = error, True
+        except Unavailable as error:
+            if turn == 3 or isinstance(error, CannotConnect):
+                if unknown is None:
+                    raise
+                break
+        except psycopg.Error as error:
+            # Only the caller can repeat what was done on the caller's connection.
+            if turn == 3 or isinstance(door, AsyncBound) or not may_retry(error, turn):
+                raise
+    reason = unknown.reason if unknown else ""
+    fix = "Repeat it with the same ids and repeat=True."
+    raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
+
+
+async def _copy(door: AsyncPool | AsyncBound, jobs: Iterable[NewJob]) -> int:
+    jobs = iter(jobs)
+    queues: dict[str, wire.CopySettings] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    async with door.transaction("copy") as bound:
+        [(now,)] = await bound.run(Call("copy", "select holdfast.now()::text"))
+        while some := list(islice(jobs, 2000)):
+            unseen = {job.queue for job in some} - queues.keys()
+            queues.update(await _copy_settings(bound, unseen))
+            await bound.copy(_COPY, wire.copy_rows(some, queues, now))
+            counts.update((job.queue, job.kind) for job in some)
+        for queue in queues:
+            kinds = {kind: stored for (name, kind), stored in counts.items() if name == queue}
+            await bound.run(Call("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
+    return counts.total()
+
+
+async def _settle(
+    door: AsyncPool | AsyncBound, name: str, sql: LiteralString, parameters: Sequence[Any]
+) -> list[Settled]:
+    if parameters[0] in ("{}", "[]"):
+        return []
+    return [Settled(*row) for row in await door.run(Call(name, sql, parameters))]
+
+
+async def _copy_settings(door: AsyncBound, queues: Iterable[str]) -> dict[str, wire.CopySettings]:
+    unseen = dict.fromkeys(queues, wire.CopySettings())
+    if unseen:
+        sql = (
+            f"select queue, {wire.columns(wire.CopySettings)} from holdfast.queues "
+            "where queue = any(%s::text[])"
+        )
+        rows = await door.run(Call("queues", sql, [list(unseen)]))
+        unseen.update((name, wire.CopySettings(*settings)) for name, *settings in rows)
+    return unseen

@@ -1,0 +1,44 @@
+"""`client.dead`: dead jobs by how and when they failed."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import LiteralString
+from uuid import UUID
+
+from holdfast.client.aio.noun import AsyncNoun
+from holdfast.client.call import Call
+from holdfast.records import DeadGroup, Job
+
+
+class AsyncDead(AsyncNoun):
+    """Jobs that used up their attempts. `client.jobs` retries, edits or deletes them."""
+
+    async def groups(self) -> Sequence[DeadGroup]:
+        """Return dead jobs grouped by how they failed, the largest group first."""
+        source: LiteralString = "holdfast.dead_groups order by jobs desc, last_at desc"
+        return await self._all(DeadGroup, source, reads=True)
+
+    async def list(
+        self,
+        filter: str = "",
+        *,
+        limit: int = 100,
+        before: Job | tuple[datetime, UUID] | None = None,
+    ) -> Sequence[Job]:
+        """Return dead jobs that match a filter, those that failed last first.
+
+        `before` is the last job of the previous page, or when it ended and its id.
+        """
+        source: LiteralString = (
+            "holdfast.died(filter => %s, max_jobs => %s::int, "
+            "before => %s::timestamptz, before_id => %s::uuid)"
+        )
+        if isinstance(before, Job):
+            before = (before.ended_at or datetime.max, before.id)
+        place = before or (None, None)
+        return await self._all(Job, source, [filter, limit, *place], reads=True)
+
+    async def oldest(self) -> dict[str, timedelta]:
+        """Return how long ago the first dead job died, for each queue that has some."""
+        sql: LiteralString = "select queue, oldest from holdfast.dead_ages"
+        return dict(await self._door.run(Call("dead_oldest", sql, reads=True)))

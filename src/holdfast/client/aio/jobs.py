@@ -1,0 +1,163 @@
+"""`client.jobs`: find jobs, and change them from outside."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, LiteralString
+from uuid import UUID
+
+from holdfast.client import wire
+from holdfast.client.aio.noun import AsyncNoun
+from holdfast.client.call import Call
+from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
+
+
+class AsyncJobs(AsyncNoun):
+    """Jobs by id or by filter. Verbs answer with one Change for each id, in their order."""
+
+    async def get(self, id: UUID) -> Job | None:
+        """Return everything known of a job; None if there is none, or it was deleted when done."""
+        return await self._first(Job, "holdfast.get(id => %s)", [id], reads=True)
+
+    async def receipt(self, id: UUID) -> Receipt | None:
+        """Return what is still known of a job that was done and deleted within minutes."""
+        return await self._first(Receipt, "holdfast.receipt(id => %s)", [id], reads=True)
+
+    async def attempts(self, id: UUID) -> list[Attempt]:
+        """Return a job's failed attempts, oldest first."""
+        source: LiteralString = "holdfast.attempts(id => %s) order by ended_at, attempt"
+        return await self._all(Attempt, source, [id], reads=True)
+
+    async def explain(self, id: UUID) -> str:
+        """Return one sentence that says why a job is not running."""
+        return str(await self._value("holdfast.explain(id => %s)", [id], reads=True))
+
+    async def find(
+        self, filter: str = "", *, limit: int = 1000, before: UUID | None = None
+    ) -> Sequence[UUID]:
+        """Return the ids of jobs that match a filter, newest first.
+
+        `before` continues a search after the last id of the previous one.
+        """
+        function: LiteralString = (
+            "holdfast.find(filter => %s, max_jobs => %s::int, before => %s::uuid)"
+        )
+        found: Sequence[UUID] = await self._value(function, [filter, limit, before], reads=True)
+        return found
+
+    async def search(
+        self,
+        filter: str = "",
+        *,
+        limit: int = 50,
+        before: UUID | None = None,
+        patience: Duration = 0.05,
+    ) -> JobPage:
+        """Return a page of jobs that match a filter, newest first.
+
+        The search ends after `patience` even if the page is not full: `searched_to` of the answer
+        is then the id to pass as `before` to continue.
+        """
+        sql: LiteralString = (
+            f"select {wire.columns(Job)}, searched_to, searched "
+            "from (select (s.job).*, s.searched_to, s.searched "
+            "from holdfast.search(filter => %s, max_jobs => %s::int, before => %s::uuid, "
+            "patience => %s) s) j"
+        )
+        parameters = [filter, limit, before, wire.interval(patience)]
+        rows = await self._door.run(Call("search", sql, parameters, reads=True))
+        jobs = [Job(*row[:-2]) for row in rows if row[0] is not None]
+        return JobPage(jobs, *(rows[0][-2:] if rows else (None, 0)))
+
+    async def count(
+        self, filter: str = "", *, most: int = 10_000, patience: Duration = 0.05
+    ) -> Count:
+        """Count the jobs that match a filter, up to `most` and for about `patience`."""
+        source: LiteralString = "holdfast.count_jobs(filter => %s, most => %s::int, patience => %s)"
+        return await self._one(Count, source, [filter, most, wire.interval(patience)], reads=True)
+
+    async def cancel(
+        self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
+    ) -> Sequence[Change]:
+        """Cancel queued and leased jobs; a running handler is told."""
+        return await self._change("cancel", ids, reason, actor)
+
+    async def archive(
+        self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
+    ) -> Sequence[Change]:
+        """Put ended jobs away, where they are neither counted nor grouped."""
+        return await self._change("archive", ids, reason, actor)
+
+    async def purge(
+        self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
+    ) -> Sequence[Change]:
+        """Delete jobs for good; a leased job is refused."""
+        return await self._change("purge", ids, reason, actor)
+
+    async def retry(
+        self,
+        ids: Iterable[UUID],
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        delay: Duration | None = None,
+    ) -> Sequence[Change]:
+        """Queue dead, cancelled or done jobs again, with all their attempts."""
+        return await self._change("retry", ids, reason, actor, delay=wire.interval(delay))
+
+    async def edit(
+        self,
+        ids: Iterable[UUID],
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        **changes: Any,
+    ) -> Sequence[Change]:
+        """Change waiting jobs: payload, priority, run_at, max_attempts, lease, headers."""
+        encoded = wire.settings(changes, "changes")
+        return await self._change("edit", ids, reason, actor, changes=encoded)
+
+    async def move(
+        self,
+        ids: Iterable[UUID],
+        queue: str,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> Sequence[Change]:
+        """Move jobs to another queue; each answer has the `new_id` the job has there.
+
+        Not repeated after a lost reply: the ids are no longer what they were.
+        """
+        source: LiteralString = (
+            "holdfast.move(ids => %s::uuid[], queue => %s, reason => %s, actor => %s)"
+        )
+        parameters = [wire.array(ids), queue, reason, actor]
+        return await self._all(Change, source, parameters, repeatable=False)
+
+    # Last of the public methods: after it, `list` in this class is the method.
+    async def list(
+        self, filter: str = "", *, limit: int = 100, before: UUID | None = None
+    ) -> Sequence[Job]:
+        """Return jobs that match a filter, newest first; `before` continues after an id."""
+        source: LiteralString = (
+            "holdfast.list(filter => %s, max_jobs => %s::int, before => %s::uuid)"
+        )
+        return await self._all(Job, source, [filter, limit, before], reads=True)
+
+    async def _change(
+        self,
+        verb: LiteralString,
+        ids: Iterable[UUID],
+        reason: str | None,
+        actor: str | None,
+        **more: Any,
+    ) -> Sequence[Change]:
+        named = wire.array(ids)
+        if named == "{}":
+            return []
+        further: LiteralString = "".join(f", {name} => %s" for name in more)
+        sql: LiteralString = (
+            "select id, changed, state, detail "
+            f"from holdfast.{verb}(ids => %s::uuid[], reason => %s, actor => %s{further})"
+        )
+        parameters = [named, reason, actor, *more.values()]
+        return [Change(*row) for row in await self._door.run(Call(verb, sql, parameters))]

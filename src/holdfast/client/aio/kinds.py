@@ -1,0 +1,25 @@
+"""`client.kinds`: what workers declare of the kinds they run."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.client import wire
+from holdfast.client.aio.noun import AsyncNoun
+from holdfast.records import Kind
+
+
+class AsyncKinds(AsyncNoun):
+    """Kinds by name."""
+
+    async def declare(self, kinds: Iterable[Mapping[str, Any]]) -> int:
+        """Describe kinds: `{"kind": "invoice", "done_when": True}`, and more about each.
+
+        `done_when`: somebody can tell whether the work of such a job is done, and is to be asked
+        before one whose worker vanished is run again. Returns how many were new or changed.
+        """
+        document = wire.encoded([*kinds], "kinds").decode()
+        return int(await self._value("holdfast.declare_kinds(kinds => %s)", [document]))
+
+    async def list(self) -> list[Kind]:
+        """Return what workers declared of their kinds, by name."""
+        return await self._all(Kind, "holdfast.kinds order by kind", reads=True)

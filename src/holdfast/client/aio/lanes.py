@@ -1,0 +1,38 @@
+"""`client.lanes`: jobs of a lane run in order, one at a time or a few."""
+
+from typing import Any, LiteralString
+
+from holdfast.client import wire
+from holdfast.client.aio.noun import AsyncNoun
+from holdfast.records import Lane, LaneReleased
+
+
+class AsyncLanes(AsyncNoun):
+    """Lanes by queue and name."""
+
+    async def list(self, *, limit: int = 500) -> list[Lane]:
+        """Return lanes that are in use or set up, the longest waiting first."""
+        source: LiteralString = (
+            "holdfast.lanes order by oldest desc nulls last, queue, lane limit %s::int"
+        )
+        return await self._all(Lane, source, [limit], reads=True)
+
+    async def set(
+        self, queue: str, lane: str, *, actor: str | None = None, **settings: Any
+    ) -> None:
+        """Change settings of one lane: limit, on_failure, rate_limit, rate_period."""
+        function: LiteralString = (
+            "holdfast.lane_set(queue => %s, lane => %s, settings => %s, actor => %s)"
+        )
+        parameters = [queue, lane, wire.settings(settings, "settings"), actor]
+        await self._value(function, parameters)
+
+    async def release(self, queue: str, lane: str, *, actor: str | None = None) -> LaneReleased:
+        """Let a lane go on that is halted, or whose holder has not been seen for a minute."""
+        source: LiteralString = "holdfast.lane_release(queue => %s, lane => %s, actor => %s)"
+        return await self._one(LaneReleased, source, [queue, lane, actor])
+
+    async def explain(self, queue: str, lane: str) -> str:
+        """Return one sentence that says who holds a lane, and what is next in it."""
+        function: LiteralString = "holdfast.explain_lane(queue => %s, lane => %s)"
+        return str(await self._value(function, [queue, lane], reads=True))

@@ -1,0 +1,79 @@
+"""What the nouns of the client share: a SQL function or view in, records out."""
+
+from collections.abc import Sequence
+from typing import Any, LiteralString, TypeVar
+
+from holdfast.client import wire
+from holdfast.client.aio.pool import AsyncBound, AsyncPool
+from holdfast.client.call import Call
+from holdfast.records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+class AsyncNoun:
+    """One family of the protocol. `source` is what stands behind `from`: a function or a view.
+
+    `reads` says that a call changes nothing: it may be repeated and cancelled at any time. A call
+    that is not `repeatable` is never sent twice unless the first surely came to nothing.
+    """
+
+    def __init__(self, door: AsyncPool | AsyncBound) -> None:
+        self._door = door
+
+    async def _all(
+        self,
+        record: type[R],
+        source: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+        repeatable: bool = True,
+    ) -> list[R]:
+        sql = f"select {wire.columns(record)} from {source}"
+        call = Call(wire.name_of(source), sql, parameters, reads=reads, repeatable=repeatable)
+        return [record(*row) for row in await self._door.run(call)]
+
+    async def _one(
+        self,
+        record: type[R],
+        source: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+        repeatable: bool = True,
+    ) -> R:
+        """Return the only row; it is an error if there is none."""
+        [found] = await self._all(record, source, parameters, reads=reads, repeatable=repeatable)
+        return found
+
+    async def _first(
+        self,
+        record: type[R],
+        source: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+    ) -> R | None:
+        """Return the first row; None if there is none."""
+        found = await self._all(record, source, parameters, reads=reads)
+        return found[0] if found else None
+
+    async def _value(
+        self,
+        function: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+        repeatable: bool = True,
+    ) -> Any:
+        """Return what a function returns that gives one value."""
+        call = Call(
+            wire.name_of(function),
+            f"select {function}",
+            parameters,
+            reads=reads,
+            repeatable=repeatable,
+        )
+        [(value,)] = await self._door.run(call)
+        return value

@@ -1,0 +1,101 @@
+"""`client.queues`: queues, their settings and how full they are."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, LiteralString
+from uuid import UUID
+
+from holdfast.client import wire
+from holdfast.client.aio.noun import AsyncNoun
+from holdfast.records import Depth, Duration, Forecast, Job, Queue, Success
+
+
+class AsyncQueues(AsyncNoun):
+    """Queues by name. Nobody has to create one: the first job does."""
+
+    async def get(self, queue: str) -> Queue | None:
+        """Return one queue; None if it has never been used or set up."""
+        return await self._first(Queue, "holdfast.queues where queue = %s", [queue], reads=True)
+
+    async def set(self, queue: str, *, actor: str | None = None, **settings: Any) -> Queue:
+        """Change settings of a queue, as in `limit=10, keep_done=timedelta(days=7)`."""
+        source: LiteralString = "holdfast.queue_set(queue => %s, settings => %s, actor => %s)"
+        return await self._one(Queue, source, [queue, wire.settings(settings, "settings"), actor])
+
+    async def pause(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        until: datetime | None = None,
+        actor: str | None = None,
+    ) -> Queue:
+        """Hand out no more jobs of a queue, until it is resumed or `until` then.
+
+        Jobs that are running go on.
+        """
+        source: LiteralString = (
+            "holdfast.pause(queue => %s, reason => %s, until => %s::timestamptz, actor => %s)"
+        )
+        end = until and wire.moment(until, "until")
+        return await self._one(Queue, source, [queue, reason, end, actor])
+
+    async def resume(self, queue: str, *, actor: str | None = None) -> Queue:
+        """Hand out jobs of a paused queue again."""
+        return await self._one(Queue, "holdfast.resume(queue => %s, actor => %s)", [queue, actor])
+
+    async def explain(self, queue: str) -> str:
+        """Return one sentence that says how a queue does, and what holds it up."""
+        return str(await self._value("holdfast.explain_queue(queue => %s)", [queue], reads=True))
+
+    async def upcoming(self, queue: str = "default", *, limit: int = 100) -> Sequence[Job]:
+        """Return what waits in a queue, in the order in which it will run."""
+        source: LiteralString = "holdfast.upcoming(queue => %s, max_jobs => %s::int)"
+        return await self._all(Job, source, [queue, limit], reads=True)
+
+    async def sort_some(
+        self, queue: str, *, after: UUID | None = None, limit: int = 2000
+    ) -> UUID | None:
+        """Prepare a queue for `by_kind`, some of its jobs at a time, after those up to `after`.
+
+        Returns where to continue, or None at the end; `set` has little left to do then.
+        """
+        function: LiteralString = (
+            "holdfast.sort_some(queue => %s, after => %s::uuid, max_jobs => %s::int)"
+        )
+        last: UUID | None = await self._value(function, [queue, after, limit])
+        return last
+
+    async def depth(self) -> Sequence[Depth]:
+        """Return how many jobs there are by queue, kind and state, from kept counters."""
+        return await self._all(Depth, "holdfast.depth order by queue, kind, state", reads=True)
+
+    async def forecast(
+        self,
+        queue: str | None = None,
+        *,
+        target: Duration | None = None,
+        span: Duration = 300.0,
+    ) -> Sequence[Forecast]:
+        """Return for each queue, or one, when it will be empty at the pace of the last `span`.
+
+        With a `target`, how many slots would have to work to empty it within that time.
+        """
+        source: LiteralString = "holdfast.forecast(only_queue => %s, target => %s, span => %s)"
+        parameters = [queue, wire.interval(target), wire.interval(span)]
+        return await self._all(Forecast, source, parameters, reads=True)
+
+    async def success(
+        self, queue: str | None = None, *, span: Duration = 3600.0
+    ) -> Sequence[Success]:
+        """Return which share of attempts succeeded in the last `span`, by queue and kind.
+
+        A row without a kind is of the whole queue. There is no row where no attempt ended.
+        """
+        source: LiteralString = "holdfast.success(only_queue => %s, span => %s)"
+        return await self._all(Success, source, [queue, wire.interval(span)], reads=True)
+
+    # Last of the public methods: after it, `list` in this class is the method.
+    async def list(self) -> Sequence[Queue]:
+        """Return every queue with its settings and what waits in it, by name."""
+        return await self._all(Queue, "holdfast.queues order by queue", reads=True)

@@ -1,0 +1,33 @@
+"""`client.webhooks`: who is told of anomalies by HTTP."""
+
+from typing import Any, LiteralString
+
+from holdfast.client import wire
+from holdfast.client.aio.noun import AsyncNoun
+from holdfast.client.call import Call
+from holdfast.records import Webhook
+
+
+class AsyncWebhooks(AsyncNoun):
+    """Webhooks by name. Secrets are never returned, but to whoever delivers."""
+
+    async def set(self, name: str, *, actor: str | None = None, **settings: Any) -> Webhook:
+        """Make or change a webhook: url, secret, severity, codes, queues."""
+        source: LiteralString = "holdfast.webhook_set(name => %s, settings => %s, actor => %s)"
+        return await self._one(Webhook, source, [name, wire.settings(settings, "settings"), actor])
+
+    async def delete(self, name: str, *, actor: str | None = None) -> bool:
+        """Delete a webhook; False if there was none of that name."""
+        function: LiteralString = "holdfast.webhook_delete(name => %s, actor => %s)"
+        return bool(await self._value(function, [name, actor]))
+
+    async def target(self, name: str) -> tuple[str, str] | None:
+        """Return the address and the secret of a webhook, to deliver; None if it is gone."""
+        sql: LiteralString = "select url, secret from holdfast.webhook_target(name => %s)"
+        for url, secret in await self._door.run(Call("webhook_target", sql, [name], reads=True)):
+            return url, secret
+        return None
+
+    async def list(self) -> list[Webhook]:
+        """Return the webhooks, by name; without the secrets."""
+        return await self._all(Webhook, "holdfast.webhooks order by name", reads=True)

@@ -1,0 +1,1 @@
+"""Generated from aio/__init__.py by tools/generate_sync_client.py: edit that."""

@@ -1,0 +1,105 @@
+"""Generated from aio/activity.py by tools/generate_sync_client.py: edit that."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import LiteralString
+from uuid import UUID
+
+from holdfast.client import wire
+from holdfast.client.call import Call
+from holdfast.client.sync.noun import Noun
+from holdfast.records import Duration, Event, EventPage, LogState, Watched
+
+
+class Activity(Noun):
+    """The log of events, and samples of counters."""
+
+    def list(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        kind: str | None = None,
+        event: str | None = None,
+        actor: str | None = None,
+        worker: str | None = None,
+        job: UUID | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        patience: Duration = 0.1,
+    ) -> EventPage:
+        """Return what happened, newest first; with `after`, a place in the log, oldest first.
+
+        The search ends after `patience`: where `searched_to` of the answer is a place, pass it as
+        `before`, or `after`, to continue.
+        """
+        sql: LiteralString = (
+            f"select {wire.columns(Event)}, searched_to from (select (a.entry).*, a.searched_to "
+            "from holdfast.activity(queues => %s::text[], kind => %s, event => %s, "
+            "actor => %s, worker => %s, job => %s::uuid, since => %s::timestamptz, "
+            "until => %s::timestamptz, before => %s::bigint, after => %s::bigint, "
+            "max_events => %s::int, patience => %s) a) e"
+        )
+        names = None if queues is None else [*queues]
+        span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
+        place = [before, after, limit, wire.interval(patience)]
+        parameters = [names, kind, event, actor, worker, job, *span, *place]
+        rows = self._door.run(Call("activity", sql, parameters, reads=True))
+        events = [Event(*row[:-1]) for row in rows if row[0] is not None]
+        return EventPage(events, rows[0][-1] if rows else None)
+
+    def watch(
+        self, queues: Sequence[str] | None = None, *, lasts: Duration = 30.0
+    ) -> Sequence[Watched]:
+        """Have every event of these queues logged for so long; None is every queue.
+
+        Repeated before the time is up, nothing is left out in between.
+        """
+        source: LiteralString = "holdfast.watch(queues => %s::text[], lasts => %s)"
+        names = None if queues is None else [*queues]
+        return self._all(Watched, source, [names, wire.interval(lasts)])
+
+    def tail(
+        self, after: int, *, missing: Sequence[tuple[int, int]] | None = None, limit: int = 1000
+    ) -> Sequence[Event]:
+        """Return events after a place in the log, and at places that were `missing`, in order.
+
+        A place is missing while its transaction is open, and for ever if that was rolled back.
+        """
+        source: LiteralString = (
+            "holdfast.tail(after => %s::bigint, missing_from => %s::bigint[], "
+            "missing_to => %s::bigint[], max_events => %s::int)"
+        )
+        first, last = [one for one, _ in missing or ()], [one for _, one in missing or ()]
+        return self._all(Event, source, [after, first, last, limit], reads=True)
+
+    def log_state(self) -> LogState:
+        """Return where the log begins and ends, and which open transactions may write to it."""
+        return self._one(LogState, "holdfast.log_state()", reads=True)
+
+    def series(
+        self,
+        metric: str,
+        *,
+        queues: Sequence[str] | None = None,
+        kind: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: Duration = 60.0,
+    ) -> Sequence[tuple[datetime, float | None]]:
+        """Return a metric over time, one value per `step`; None where nothing was sampled.
+
+        Metrics are enqueued, done and failed, per second; queued, leased and dead; oldest, and
+        p50, p95 and p99 of pickup and run, as in `run_p95`, in seconds.
+        """
+        sql: LiteralString = (
+            "select at, value from holdfast.series(metric => %s, queues => %s::text[], "
+            "kind => %s, since => %s::timestamptz, until => %s::timestamptz, step => %s)"
+        )
+        names = None if queues is None else [*queues]
+        span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
+        parameters = [metric, names, kind, *span, wire.interval(step)]
+        rows = self._door.run(Call("series", sql, parameters, reads=True))
+        return [(at, value) for at, value in rows]

@@ -1,0 +1,161 @@
+"""Generated from aio/jobs.py by tools/generate_sync_client.py: edit that."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, LiteralString
+from uuid import UUID
+
+from holdfast.client import wire
+from holdfast.client.call import Call
+from holdfast.client.sync.noun import Noun
+from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
+
+
+class Jobs(Noun):
+    """Jobs by id or by filter. Verbs answer with one Change for each id, in their order."""
+
+    def get(self, id: UUID) -> Job | None:
+        """Return everything known of a job; None if there is none, or it was deleted when done."""
+        return self._first(Job, "holdfast.get(id => %s)", [id], reads=True)
+
+    def receipt(self, id: UUID) -> Receipt | None:
+        """Return what is still known of a job that was done and deleted within minutes."""
+        return self._first(Receipt, "holdfast.receipt(id => %s)", [id], reads=True)
+
+    def attempts(self, id: UUID) -> list[Attempt]:
+        """Return a job's failed attempts, oldest first."""
+        source: LiteralString = "holdfast.attempts(id => %s) order by ended_at, attempt"
+        return self._all(Attempt, source, [id], reads=True)
+
+    def explain(self, id: UUID) -> str:
+        """Return one sentence that says why a job is not running."""
+        return str(self._value("holdfast.explain(id => %s)", [id], reads=True))
+
+    def find(
+        self, filter: str = "", *, limit: int = 1000, before: UUID | None = None
+    ) -> Sequence[UUID]:
+        """Return the ids of jobs that match a filter, newest first.
+
+        `before` continues a search after the last id of the previous one.
+        """
+        function: LiteralString = (
+            "holdfast.find(filter => %s, max_jobs => %s::int, before => %s::uuid)"
+        )
+        found: Sequence[UUID] = self._value(function, [filter, limit, before], reads=True)
+        return found
+
+    def search(
+        self,
+        filter: str = "",
+        *,
+        limit: int = 50,
+        before: UUID | None = None,
+        patience: Duration = 0.05,
+    ) -> JobPage:
+        """Return a page of jobs that match a filter, newest first.
+
+        The search ends after `patience` even if the page is not full: `searched_to` of the answer
+        is then the id to pass as `before` to continue.
+        """
+        sql: LiteralString = (
+            f"select {wire.columns(Job)}, searched_to, searched "
+            "from (select (s.job).*, s.searched_to, s.searched "
+            "from holdfast.search(filter => %s, max_jobs => %s::int, before => %s::uuid, "
+            "patience => %s) s) j"
+        )
+        parameters = [filter, limit, before, wire.interval(patience)]
+        rows = self._door.run(Call("search", sql, parameters, reads=True))
+        jobs = [Job(*row[:-2]) for row in rows if row[0] is not None]
+        return JobPage(jobs, *(rows[0][-2:] if rows else (None, 0)))
+
+    def count(self, filter: str = "", *, most: int = 10_000, patience: Duration = 0.05) -> Count:
+        """Count the jobs that match a filter, up to `most` and for about `patience`."""
+        source: LiteralString = "holdfast.count_jobs(filter => %s, most => %s::int, patience => %s)"
+        return self._one(Count, source, [filter, most, wire.interval(patience)], reads=True)
+
+    def cancel(
+        self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
+    ) -> Sequence[Change]:
+        """Cancel queued and leased jobs; a running handler is told."""
+        return self._change("cancel", ids, reason, actor)
+
+    def archive(
+        self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
+    ) -> Sequence[Change]:
+        """Put ended jobs away, where they are neither counted nor grouped."""
+        return self._change("archive", ids, reason, actor)
+
+    def purge(
+        self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
+    ) -> Sequence[Change]:
+        """Delete jobs for good; a leased job is refused."""
+        return self._change("purge", ids, reason, actor)
+
+    def retry(
+        self,
+        ids: Iterable[UUID],
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        delay: Duration | None = None,
+    ) -> Sequence[Change]:
+        """Queue dead, cancelled or done jobs again, with all their attempts."""
+        return self._change("retry", ids, reason, actor, delay=wire.interval(delay))
+
+    def edit(
+        self,
+        ids: Iterable[UUID],
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        **changes: Any,
+    ) -> Sequence[Change]:
+        """Change waiting jobs: payload, priority, run_at, max_attempts, lease, headers."""
+        encoded = wire.settings(changes, "changes")
+        return self._change("edit", ids, reason, actor, changes=encoded)
+
+    def move(
+        self,
+        ids: Iterable[UUID],
+        queue: str,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> Sequence[Change]:
+        """Move jobs to another queue; each answer has the `new_id` the job has there.
+
+        Not repeated after a lost reply: the ids are no longer what they were.
+        """
+        source: LiteralString = (
+            "holdfast.move(ids => %s::uuid[], queue => %s, reason => %s, actor => %s)"
+        )
+        parameters = [wire.array(ids), queue, reason, actor]
+        return self._all(Change, source, parameters, repeatable=False)
+
+    # Last of the public methods: after it, `list` in this class is the method.
+    def list(
+        self, filter: str = "", *, limit: int = 100, before: UUID | None = None
+    ) -> Sequence[Job]:
+        """Return jobs that match a filter, newest first; `before` continues after an id."""
+        source: LiteralString = (
+            "holdfast.list(filter => %s, max_jobs => %s::int, before => %s::uuid)"
+        )
+        return self._all(Job, source, [filter, limit, before], reads=True)
+
+    def _change(
+        self,
+        verb: LiteralString,
+        ids: Iterable[UUID],
+        reason: str | None,
+        actor: str | None,
+        **more: Any,
+    ) -> Sequence[Change]:
+        named = wire.array(ids)
+        if named == "{}":
+            return []
+        further: LiteralString = "".join(f", {name} => %s" for name in more)
+        sql: LiteralString = (
+            "select id, changed, state, detail "
+            f"from holdfast.{verb}(ids => %s::uuid[], reason => %s, actor => %s{further})"
+        )
+        parameters = [named, reason, actor, *more.values()]
+        return [Change(*row) for row in self._door.run(Call(verb, sql, parameters))]

@@ -1,0 +1,79 @@
+"""Generated from aio/noun.py by tools/generate_sync_client.py: edit that."""
+
+from collections.abc import Sequence
+from typing import Any, LiteralString, TypeVar
+
+from holdfast.client import wire
+from holdfast.client.call import Call
+from holdfast.client.sync.pool import Bound, Pool
+from holdfast.records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+class Noun:
+    """One family of the protocol. `source` is what stands behind `from`: a function or a view.
+
+    `reads` says that a call changes nothing: it may be repeated and cancelled at any time. A call
+    that is not `repeatable` is never sent twice unless the first surely came to nothing.
+    """
+
+    def __init__(self, door: Pool | Bound) -> None:
+        self._door = door
+
+    def _all(
+        self,
+        record: type[R],
+        source: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+        repeatable: bool = True,
+    ) -> list[R]:
+        sql = f"select {wire.columns(record)} from {source}"
+        call = Call(wire.name_of(source), sql, parameters, reads=reads, repeatable=repeatable)
+        return [record(*row) for row in self._door.run(call)]
+
+    def _one(
+        self,
+        record: type[R],
+        source: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+        repeatable: bool = True,
+    ) -> R:
+        """Return the only row; it is an error if there is none."""
+        [found] = self._all(record, source, parameters, reads=reads, repeatable=repeatable)
+        return found
+
+    def _first(
+        self,
+        record: type[R],
+        source: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+    ) -> R | None:
+        """Return the first row; None if there is none."""
+        found = self._all(record, source, parameters, reads=reads)
+        return found[0] if found else None
+
+    def _value(
+        self,
+        function: LiteralString,
+        parameters: Sequence[Any] = (),
+        *,
+        reads: bool = False,
+        repeatable: bool = True,
+    ) -> Any:
+        """Return what a function returns that gives one value."""
+        call = Call(
+            wire.name_of(function),
+            f"select {function}",
+            parameters,
+            reads=reads,
+            repeatable=repeatable,
+        )
+        [(value,)] = self._door.run(call)
+        return value

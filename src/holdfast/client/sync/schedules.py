@@ -1,0 +1,104 @@
+"""Generated from aio/schedules.py by tools/generate_sync_client.py: edit that."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, LiteralString
+
+from holdfast.client import wire
+from holdfast.client.sync.noun import Noun
+from holdfast.records import Declared, DueSchedule, NewSchedule, Schedule, Slot
+
+
+class Schedules(Noun):
+    """Schedules by name. `due`, `fire` and `fail` are for whoever runs them, such as upkeep."""
+
+    def get(self, name: str) -> Schedule | None:
+        """Return one schedule; None if there is none of that name."""
+        return self._first(Schedule, "holdfast.schedules where name = %s", [name], reads=True)
+
+    def slots(self, name: str, *, limit: int = 100) -> Sequence[Slot]:
+        """Return what became of a schedule's last slots, newest first; a thousand are kept."""
+        source: LiteralString = (
+            "holdfast.schedule_slots where name = %s order by slot desc limit %s::int"
+        )
+        return self._all(Slot, source, [name, limit], reads=True)
+
+    def declare(
+        self, schedules: Iterable[NewSchedule], *, owner: str | None = None
+    ) -> Sequence[Declared]:
+        """Store schedules as code has them; one answer for each, in their order.
+
+        What a person edited stays as edited until the declaration itself changes. With an `owner`,
+        schedules it declared before and no longer declares are withdrawn: they stop firing.
+        """
+        source: LiteralString = "holdfast.schedule_declare(items => %s, owner => %s) order by ord"
+        return self._all(Declared, source, [wire.schedules(schedules), owner])
+
+    def set(self, name: str, *, actor: str | None = None, **settings: Any) -> Schedule:
+        """Make or change a schedule: kind, cron or every, tz, missed, overlap, queue, payload …
+
+        The settings are the fields of NewSchedule. A changed rule counts from now.
+        """
+        source: LiteralString = "holdfast.schedule_set(name => %s, settings => %s, actor => %s)"
+        return self._one(Schedule, source, [name, wire.schedule_settings(name, settings), actor])
+
+    def run(self, name: str, *, actor: str | None = None) -> Slot:
+        """Enqueue one job of a schedule now, whether or not it is paused.
+
+        Not repeated after a lost reply: it could run twice.
+        """
+        source: LiteralString = "holdfast.schedule_run(name => %s, actor => %s)"
+        return self._one(Slot, source, [name, actor], repeatable=False)
+
+    def pause(self, name: str, *, reason: str | None = None, actor: str | None = None) -> Schedule:
+        """Fire no more slots of a schedule until it is resumed."""
+        source: LiteralString = "holdfast.schedule_pause(name => %s, reason => %s, actor => %s)"
+        return self._one(Schedule, source, [name, reason, actor])
+
+    def resume(self, name: str, *, actor: str | None = None) -> Schedule:
+        """Fire again from the next slot on; slots of the pause are not made up for."""
+        source: LiteralString = "holdfast.schedule_resume(name => %s, actor => %s)"
+        return self._one(Schedule, source, [name, actor])
+
+    def delete(self, name: str, *, actor: str | None = None) -> bool:
+        """Delete a schedule; its jobs stay. False if there was none of that name."""
+        function: LiteralString = "holdfast.schedule_delete(name => %s, actor => %s)"
+        return bool(self._value(function, [name, actor]))
+
+    def due(self, limit: int = 100) -> Sequence[DueSchedule]:
+        """Return schedules with a slot that has come, by the clock of the database."""
+        source: LiteralString = "holdfast.schedule_due(max_schedules => %s::int)"
+        return self._all(DueSchedule, source, [limit], reads=True)
+
+    def fire(
+        self,
+        due: DueSchedule,
+        slots: Iterable[datetime],
+        next_at: datetime | None,
+        *,
+        problem: str | None = None,
+    ) -> Sequence[Slot]:
+        """Enqueue one job for each slot and move the schedule on to `next_at`; None: for good.
+
+        Nothing happens, and the answer is empty, if the schedule no longer stands where `due` saw
+        it: fired by somebody else, edited, paused. Safe to repeat.
+        """
+        source: LiteralString = (
+            "holdfast.schedule_fire(name => %s, expected_next => %s::timestamptz, "
+            "slots => %s::timestamptz[], next_at => %s::timestamptz, revision => %s::bigint, "
+            "problem => %s)"
+        )
+        parameters = [due.name, due.next_at, [*slots], next_at, due.revision, problem]
+        return self._all(Slot, source, parameters)
+
+    def fail(self, due: DueSchedule, problem: str) -> None:
+        """Record why the slots of a schedule cannot be computed; it stays due."""
+        function: LiteralString = (
+            "holdfast.schedule_fault(name => %s, revision => %s::bigint, problem => %s)"
+        )
+        self._value(function, [due.name, due.revision, problem])
+
+    # Last of the public methods: after it, `list` in this class is the method.
+    def list(self) -> Sequence[Schedule]:
+        """Return every schedule, by name."""
+        return self._all(Schedule, "holdfast.schedules order by name", reads=True)

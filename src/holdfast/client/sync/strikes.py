@@ -1,0 +1,54 @@
+"""Generated from aio/strikes.py by tools/generate_sync_client.py: edit that."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, LiteralString
+
+from holdfast.client import wire
+from holdfast.client.sync.noun import Noun
+from holdfast.records import Duration, Strike
+
+
+class Strikes(Noun):
+    """Strikes by number."""
+
+    def add(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        mode: str = "hold",
+        reason: str | None = None,
+        expires: Duration | None = None,
+        actor: str | None = None,
+    ) -> Strike:
+        """Let no job run that is of this queue and kind and whose payload contains this one.
+
+        No claim made after this has returned gets one of them. Jobs that are running go on.
+        """
+        source: LiteralString = (
+            "holdfast.strike_add(mode => %s, queue => %s, kind => %s, payload => %s, "
+            "reason => %s, expires => %s, actor => %s)"
+        )
+        wanted = None if payload is None else wire.encoded(payload, "payload").decode()
+        parameters = [mode, queue, kind, wanted, reason, wire.interval(expires), actor]
+        return self._one(Strike, source, parameters, repeatable=False)
+
+    def lift(
+        self, number: int, *, reason: str | None = None, actor: str | None = None
+    ) -> Strike | None:
+        """Let the jobs of a strike run again; None if there is none of that number."""
+        source: LiteralString = (
+            "holdfast.strike_lift(number => %s::bigint, reason => %s, actor => %s)"
+        )
+        return self._first(Strike, source, [number, reason, actor])
+
+    def list(self, *, all: bool = False) -> Sequence[Strike]:
+        """Return the strikes that are in force, newest first; `all`: also those that are over.
+
+        Strikes that are over are forgotten after 90 days.
+        """
+        source: LiteralString = (
+            "holdfast.strikes where in_force or %s::boolean order by number desc"
+        )
+        return self._all(Strike, source, [all], reads=True)

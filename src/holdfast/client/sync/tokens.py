@@ -1,0 +1,78 @@
+"""Generated from aio/tokens.py by tools/generate_sync_client.py: edit that."""
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+from holdfast.client import secret as secrets
+from holdfast.client import wire
+from holdfast.client.call import Call
+from holdfast.client.sync.noun import Noun
+from holdfast.records import ApiToken, Caller, Duration, NewToken, Scope
+
+
+class Tokens(Noun):
+    """Tokens by id. Only the hash of a secret is stored."""
+
+    def create(
+        self,
+        name: str,
+        scopes: Sequence[Scope],
+        *,
+        queues: Sequence[str] | None = None,
+        expires: Duration | None = None,
+        sort: str = "token",
+        parent: str | None = None,
+        actor: str | None = None,
+    ) -> NewToken:
+        """Make a secret by which a program may call the server; it is returned only here.
+
+        `sort` is token, session (of a browser) or link (it signs in once); `parent` is the id of
+        the token it was made with, and it ends with that one.
+        """
+        id, secret, hash = secrets.make()
+        source: LiteralString = (
+            "holdfast.token_create(id => %s, hash => %s, name => %s, scopes => %s::text[], "
+            "queues => %s::text[], expires => %s, sort => %s, parent => %s, actor => %s)"
+        )
+        limits = [None if queues is None else [*queues], wire.interval(expires)]
+        parameters = [id, hash, name, [*scopes], *limits, sort, parent, actor]
+        token = self._one(ApiToken, source, parameters, repeatable=False)
+        return NewToken(token, secret)
+
+    def check(self, secret: str) -> Caller | None:
+        """Return whom a secret stands for; None if it is wrong, revoked or expired."""
+        id = secrets.id_in(secret)
+        if id is None:
+            return None
+        sql: LiteralString = (
+            "select name, scopes, queues, sort, expires_at, hash from holdfast.token_find(id => %s)"
+        )
+        rows = self._door.run(Call("token_check", sql, [id]))
+        if not rows or not secrets.fits(secret, rows[0][-1]):
+            return None
+        return Caller(id, *rows[0][:-1])
+
+    def spend_link(self, secret: str) -> Caller | None:
+        """Use the secret of a sign-in link; None if it is wrong, used or expired."""
+        id = secrets.id_in(secret)
+        if id is None:
+            return None
+        sql: LiteralString = (
+            "select name, scopes, queues from holdfast.link_spend(id => %s, hash => %s)"
+        )
+        call = Call("link_spend", sql, [id, secrets.digest(secret)], repeatable=False)
+        for name, scopes, queues in self._door.run(call):
+            return Caller(id, name, scopes, queues, "link")
+        return None
+
+    def revoke(self, id: str, *, actor: str | None = None) -> bool:
+        """Revoke a token; False if there is none of that id."""
+        function: LiteralString = "holdfast.token_revoke(id => %s, actor => %s)"
+        return bool(self._value(function, [id, actor]))
+
+    def list(self) -> Sequence[ApiToken]:
+        """Return the tokens that were made for programs, newest first."""
+        source: LiteralString = (
+            "holdfast.api_tokens where sort = 'token' order by created_at desc, id"
+        )
+        return self._all(ApiToken, source, reads=True)

@@ -1,0 +1,42 @@
+"""Who may call the server."""
+
+from datetime import datetime
+from typing import Literal
+
+from holdfast.records.record import Record
+
+Scope = Literal["read", "produce", "consume", "operate", "admin"]
+
+
+class ApiToken(Record, frozen=True):
+    """Who may call the server by a secret, what they may do, and in which queues (None: all)."""
+
+    id: str
+    sort: Literal["token", "link", "session"]
+    name: str
+    scopes: list[Scope]
+    queues: list[str] | None
+    created_at: datetime
+    created_by: str | None
+    expires_at: datetime | None
+    used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+class NewToken(Record, frozen=True):
+    """A token just made. `secret` is told this once; only its hash is kept."""
+
+    token: ApiToken
+    secret: str
+
+
+class Caller(Record, frozen=True):
+    """Whom a secret stands for; `id` is that of the token."""
+
+    id: str
+    name: str
+    scopes: list[Scope]
+    queues: list[str] | None
+    sort: Literal["token", "link", "session"]
+    expires_at: datetime | None = None

@@ -1,0 +1,171 @@
+"""The right to run a job for a while, and how it ends."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self
+from uuid import UUID, uuid4
+
+from msgspec import field
+
+from holdfast.errors import LeaseLost, UnknownJob
+from holdfast.records.record import Duration, Record, decoded_object
+
+
+class Lease(Record, frozen=True):
+    """The right of one worker to run one job until `lease_until`, proven by `token`."""
+
+    id: UUID
+    kind: str
+    payload_json: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    lease_until: datetime
+    run_at: datetime
+    created_at: datetime
+    key: str | None
+    lane: str | None
+    tenant: str | None
+    subject: str | None
+    headers_json: str | None
+    token: UUID
+    queue: str
+    worker: str
+    # The job's own, if it has one; else the lease is as long as the claim's, or the queue's.
+    lease: timedelta | None = None
+    # How long it is, whoever said so, and by how much a touch renews it.
+    length: timedelta = timedelta(seconds=30)
+    # What the attempt before this one failed of; a retried job begins without.
+    error: str | None = None
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded anew at each access."""
+        return json.loads(self.payload_json)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers, decoded anew at each access."""
+        return decoded_object(self.headers_json)
+
+
+class Ticket(Record, frozen=True):
+    """What proves a lease that was handed over: with it, somebody outside acks or nacks the job."""
+
+    id: UUID
+    token: UUID
+    lease_until: datetime
+
+
+class Claim(Record, frozen=True):
+    """What a worker asks for: up to `limit` jobs of one queue, under a token made for this call."""
+
+    queue: str
+    worker: str
+    limit: int = 1
+    lease: Duration | None = None
+    kinds: Sequence[str] | None = None
+    token: UUID = field(default_factory=uuid4)
+
+
+class Doubtful(Record, frozen=True):
+    """A job whose worker vanished, and whose work may be done nevertheless."""
+
+    id: UUID
+    token: UUID
+    queue: str
+    kind: str
+    payload_json: str
+    headers_json: str | None
+    subject: str | None
+    key: str | None
+    attempt: int
+    worker: str
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded anew at each access."""
+        return json.loads(self.payload_json)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers, decoded anew at each access."""
+        return decoded_object(self.headers_json)
+
+
+# A lease, or only what proves it: (id, token).
+Held = Lease | Ticket | Doubtful | tuple[UUID, UUID]
+
+
+class Ack(Record, frozen=True):
+    """End a lease with success; `keep` puts the job into the history whatever its queue does."""
+
+    lease: Held
+    result: Any = None
+    keep: bool = False
+
+
+class Nack(Record, frozen=True):
+    """End a lease with failure: the job is tried again after `delay`, or dies; `final`: dies."""
+
+    lease: Held
+    error_kind: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    delay: Duration | None = None
+    final: bool = False
+    log: str | None = None
+
+
+class Release(Record, frozen=True):
+    """Give a lease back unused: the attempt does not count."""
+
+    lease: Held
+    delay: Duration | None = None
+
+
+class Cancel(Record, frozen=True):
+    """End a lease, and with it its job, as cancelled: there is nothing left to do."""
+
+    lease: Held
+    reason: str | None = None
+
+
+Settlement = Ack | Nack | Release | Cancel
+
+
+class Settled(Record, frozen=True):
+    """What became of one lease.
+
+    `already` is the answer to a repeat of one's own call. `lost` means that the job was given to
+    somebody else, or ended, before: whatever was done under this lease must count as not done.
+    """
+
+    id: UUID
+    outcome: Literal["done", "queued", "dead", "cancelled", "leased", "already", "lost", "unknown"]
+    detail: str | None = None
+    lease_until: datetime | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease was still the caller's."""
+        return self.outcome not in ("lost", "unknown")
+
+    def raise_if_lost(self) -> Self:
+        """Return itself if the lease was held; raise LeaseLost or UnknownJob if it was not."""
+        if self.outcome == "lost":
+            raise LeaseLost(self.id, self.detail or "")
+        if self.outcome == "unknown":
+            raise UnknownJob(self.id)
+        return self
+
+
+class Reaped(Record, frozen=True):
+    """A job taken back from a worker that let its lease expire."""
+
+    id: UUID
+    queue: str
+    kind: str
+    worker: str
+    outcome: Literal["queued", "dead"]
