@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from holdfast import App, Client, Finding, NewJob, alerts
+from holdfast import App, Client, Finding, NewJob
 from holdfast.errors import Misuse
-from holdfast.upkeep import Upkeep
+from holdfast.upkeep.loop import Upkeep
+from holdfast.watch import webhooks
 from tests.conftest import Clock, Connect
 from tests.server.serving import serving
 
@@ -110,7 +111,7 @@ def test_an_anomaly_is_delivered_signed_and_so_is_its_end(
         clock.advance(minutes=6)
         eventually(lambda: len(inbox.got) == 2)
         # Whoever was told knows before the database does.
-        eventually(lambda: client.queues.get(alerts.DELIVERIES).done == 2)
+        eventually(lambda: client.queues.get(webhooks.DELIVERIES).done == 2)
 
     assert inbox.events == ["anomaly.raised job_died", "anomaly.resolved job_died"]
     headers, body = inbox.got[0]
@@ -126,7 +127,7 @@ def test_an_anomaly_is_delivered_signed_and_so_is_its_end(
 def test_a_coded_secret_is_decoded() -> None:
     coded = "whsec_" + base64.b64encode(SECRET.encode()).decode()
 
-    assert alerts.signature(coded, "1", "2", b"{}") == alerts.signature(SECRET, "1", "2", b"{}")
+    assert webhooks.signature(coded, "1", "2", b"{}") == webhooks.signature(SECRET, "1", "2", b"{}")
 
 
 @pytest.mark.parametrize(("status", "told"), [(500, "HTTP 500"), (302, "HTTP 302")])
@@ -138,11 +139,11 @@ def test_what_does_not_arrive_is_tried_again_later(
     inbox.answers = [status]
 
     client.detectors.run(["job_died"])
-    assert alerts.deliver(client, "ada") == 0
-    [waiting] = client.jobs.list(f"queue:{alerts.DELIVERIES}")
+    assert webhooks.deliver(client, "ada") == 0
+    [waiting] = client.jobs.list(f"queue:{webhooks.DELIVERIES}")
     clock.advance(seconds=6)
     client.upkeep.run()
-    assert alerts.deliver(client, "ada") == 1
+    assert webhooks.deliver(client, "ada") == 1
 
     assert (waiting.attempt, waiting.error) == (1, f"DeliveryFailed: {told}")
     assert [headers["webhook-id"] for headers, _ in inbox.got] == [str(waiting.id)] * 2
@@ -159,8 +160,8 @@ def test_what_goes_on_failing_is_tried_ever_later(
     waits = []
     for _ in range(4):
         before = client.now()
-        assert alerts.deliver(client, "ada") == 0
-        [waiting] = client.jobs.list(f"queue:{alerts.DELIVERIES}")
+        assert webhooks.deliver(client, "ada") == 0
+        [waiting] = client.jobs.list(f"queue:{webhooks.DELIVERIES}")
         waits.append((waiting.run_at - before).total_seconds())
         clock.advance(seconds=waits[-1])
         client.upkeep.run()
@@ -176,9 +177,9 @@ def test_a_webhook_that_is_gone_or_nobody_answers(client: Client, inbox: Inbox) 
     assert client.webhooks.delete("gone") is True
     assert client.webhooks.delete("gone") is False
 
-    assert alerts.deliver(client, "ada") == 0
+    assert webhooks.deliver(client, "ada") == 0
 
-    jobs = client.jobs.list(f"queue:{alerts.DELIVERIES}")
+    jobs = client.jobs.list(f"queue:{webhooks.DELIVERIES}")
     errors = {job.payload["webhook"]: (job.state, job.error) for job in jobs}
     assert errors["gone"] == ("dead", "Gone: the webhook was deleted")
     assert errors["silent"][0] == "queued"
@@ -197,15 +198,15 @@ def test_a_courier_survives_whatever_waits_and_signs_only_what_is_ours(
     """
     with connect() as connection:
         for payload in odd:
-            connection.execute(insert, [alerts.KIND, payload, alerts.DELIVERIES])
-        connection.execute(insert, ["invoice", forged, alerts.DELIVERIES])
+            connection.execute(insert, [webhooks.KIND, payload, webhooks.DELIVERIES])
+        connection.execute(insert, ["invoice", forged, webhooks.DELIVERIES])
     kill(client)
     client.detectors.run(["job_died"])
 
-    assert alerts.deliver(client, "ada") == 1
+    assert webhooks.deliver(client, "ada") == 1
 
     assert inbox.events == ["anomaly.raised job_died"]
-    errors = {job.error for job in client.jobs.list(f"queue:{alerts.DELIVERIES}")}
+    errors = {job.error for job in client.jobs.list(f"queue:{webhooks.DELIVERIES}")}
     assert errors == {"NotADelivery: not made by holdfast"}
 
 
@@ -214,7 +215,7 @@ def test_nobody_but_holdfast_puts_jobs_among_its_own(client: Client) -> None:
     dead = client.enqueue("late", run_at=datetime(2100, 1, 1, tzinfo=UTC)).id
     ours = "holdfast.alerts"
     doors: list[Callable[[], Any]] = [
-        lambda: client.enqueue(alerts.KIND, queue=ours),
+        lambda: client.enqueue(webhooks.KIND, queue=ours),
         lambda: client.enqueue("send", queue="holdfast.", lane="a", key="b"),
         lambda: client.enqueue_many([NewJob(kind="a"), NewJob(kind="b", queue=ours)]),
         lambda: client.copy([NewJob(kind="send", queue=ours)]),
@@ -238,8 +239,8 @@ def test_deliveries_of_a_courier_that_stops_go_to_another(client: Client, inbox:
     kill(client, "two")
     client.detectors.run(["job_died"])
 
-    assert alerts.deliver(client, "ada", iter([False, False, True]).__next__) == 1
-    assert alerts.deliver(client, "bob") == 1
+    assert webhooks.deliver(client, "ada", iter([False, False, True]).__next__) == 1
+    assert webhooks.deliver(client, "bob") == 1
     assert len(inbox.got) == 2
 
 
@@ -247,12 +248,12 @@ def test_a_slow_webhook_does_not_hold_up_the_upkeep(
     client: Client, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = threading.Event()
-    monkeypatch.setattr(alerts, "_post", lambda *_: held.wait(100) and None)
+    monkeypatch.setattr(webhooks, "_post", lambda *_: held.wait(100) and None)
     client.webhooks.set("ops", url=inbox.url, secret=SECRET)
     kill(client)
     late = client.enqueue("late", delay=0.2)
     with running(Upkeep(client, holder="ada", every=0.05)):
-        eventually(lambda: client.jobs.list(f"queue:{alerts.DELIVERIES} state:leased"))
+        eventually(lambda: client.jobs.list(f"queue:{webhooks.DELIVERIES} state:leased"))
         eventually(lambda: "Ready" in client.jobs.explain(late.id))
         held.set()
 

@@ -3,7 +3,7 @@
 import random
 
 from holdfast import App
-from holdfast.upkeep import Upkeep
+from holdfast.upkeep.loop import Upkeep
 
 
 def test_nothing_draws_from_the_chance_of_the_program(database: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Client
-from holdfast.logs import JobFields, JsonFormatter, json_lines
+from holdfast.watch.logs import JobFields, JsonFormatter, json_lines
 from holdfast.worker import Worker
 
 BOUND = {"job", "kind", "queue", "attempt", "max_attempts", "worker"}

@@ -18,9 +18,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from holdfast import App, AsyncClient, Client, Release, current, tracing
-from holdfast.logs import json_lines
+from holdfast import App, AsyncClient, Client, Release, current
 from holdfast.records import NewJob
+from holdfast.watch import tracing
+from holdfast.watch.logs import json_lines
 from holdfast.worker import Worker
 
 Spans = Callable[[], list[ReadableSpan]]
@@ -254,11 +255,11 @@ with holdfast.Client({database!r}) as client:
     client.enqueue("greet")
     [lease] = client.claim(worker="w")
 assert lease.headers == {{}}, lease.headers
-assert holdfast.tracing.begin(lease) is None
+assert holdfast.watch.tracing.begin(lease) is None
 loaded = [name for name in sys.modules if name.startswith("opentelemetry")]
 assert not loaded, loaded
 import opentelemetry.trace          # the interface alone, without anywhere to send spans
-assert holdfast.tracing.begin(lease) is None
+assert holdfast.watch.tracing.begin(lease) is None
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
 

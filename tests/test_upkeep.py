@@ -22,7 +22,7 @@ from holdfast import Client, cron, embedded, schema
 from holdfast.client.sync.upkeep import Upkeep as UpkeepCalls
 from holdfast.errors import CannotConnect
 from holdfast.records import Doubtful, NewJob, NewSchedule, Tended
-from holdfast.upkeep import Upkeep
+from holdfast.upkeep.loop import Upkeep
 from tests import machine
 from tests.conftest import Clock, Connect
 

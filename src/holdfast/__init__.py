@@ -12,7 +12,7 @@ from holdfast.records import Enqueued, Finding, Job, Lease, NewJob, Settled
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.client import AsyncClient, Client
-    from holdfast.worker.processor import start_processor
+    from holdfast.worker.background import start_processor
 
 __version__ = "0.1.0"
 
@@ -52,5 +52,5 @@ _LATE = {
     "App": "holdfast.app",
     "AsyncClient": "holdfast.client",
     "Client": "holdfast.client",
-    "start_processor": "holdfast.worker.processor",
+    "start_processor": "holdfast.worker.background",
 }

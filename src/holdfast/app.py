@@ -19,15 +19,15 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from holdfast import cron, embedded, schema
-from holdfast.alerts import Looks, OwnDetector
-from holdfast.borrowed import async_client_on, client_on
 from holdfast.callsite import caller, place
 from holdfast.client import AsyncClient, Client
+from holdfast.client.foreign import async_client_on, client_on
 from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.outcome import seconds
 from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap
 from holdfast.task import Call, Declares, Task, TaskSettings
+from holdfast.watch.webhooks import Looks, OwnDetector
 
 __all__ = ["App", "Call", "Handle", "Task"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
     from holdfast.records import Ticket
-    from holdfast.tracing import AttemptSpan
+    from holdfast.watch.tracing import AttemptSpan
 
 log = logging.getLogger("holdfast.job")
 

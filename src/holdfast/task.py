@@ -27,8 +27,8 @@ from psycopg import Connection
 from psycopg.types.json import Jsonb
 
 from holdfast.arguments import Arguments, Result
-from holdfast.borrowed import async_client_on, client_on
 from holdfast.callsite import caller, place
+from holdfast.client.foreign import async_client_on, client_on
 from holdfast.errors import InvalidJob, InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.outcome import Policy, check_policy, seconds

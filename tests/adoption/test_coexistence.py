@@ -11,7 +11,7 @@ import pytest
 from holdfast import App, Client, LeaseLost, adopt, aonce, current, once
 from holdfast.errors import Misuse
 from holdfast.worker import Worker
-from holdfast.worker.processor import start_processor
+from holdfast.worker.background import start_processor
 from tests.adoption.shapes import REPORTS
 from tests.conftest import Clock
 

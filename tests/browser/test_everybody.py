@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from holdfast.client import Client
 from holdfast.records import Finding, NewSchedule
-from holdfast.server import dashboard
+from holdfast.server.api import dashboard
 from tests.browser import chromium
 from tests.browser.conftest import Open, Serve
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.client import Client
 from holdfast.records import NewSchedule
-from holdfast.upkeep import Upkeep
+from holdfast.upkeep.loop import Upkeep
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Clock, Connect
 

@@ -18,12 +18,12 @@ import pytest
 from holdfast import App, Client, HoldfastError, NewJob, adopt, embedded, schema
 from holdfast.cli import locate, main
 from holdfast.client.sync.queues import Queues
-from holdfast.events import Listener
 from holdfast.records import Ack, Nack
 from holdfast.server import Server, Settings
 from holdfast.server.settings import Oidc
+from holdfast.upkeep.listener import Listener
 from holdfast.worker import Worker, fleet
-from holdfast.worker.place import Place
+from holdfast.worker.process.source import Place
 from holdfast.worker.screen import Screen
 from tests.docs import pages
 from tests.server.serving import serving
@@ -297,7 +297,7 @@ def test_results_there_are_not(database: str) -> None:
 def test_an_event_loop_that_is_blocked(
     database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.keeper.BLOCKED", 0.2)
+    monkeypatch.setattr("holdfast.worker.leases.BLOCKED", 0.2)
     with App(database) as app:
         app.task(kind="rude")(_block).enqueue()
         Worker(app, until_idle=True, lease=3).run()
@@ -311,7 +311,7 @@ def test_a_listener_that_hears_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("holdfast.events.TEST_PATIENCE", 0.2)
+    monkeypatch.setattr("holdfast.upkeep.listener.TEST_PATIENCE", 0.2)
     stop = threading.Event()
     # Notifications do not cross databases, as they do not cross a pooler.
     with Client(database, listen_url=empty_database) as client:

@@ -11,7 +11,7 @@ from examples.pricing.__main__ import HANGS, SCENARIOS, story
 from examples.pricing.app import app, price
 from examples.pricing.axiom import CONFUSED, Axiom
 from holdfast.server import Server, Settings
-from holdfast.upkeep import Upkeep
+from holdfast.upkeep.loop import Upkeep
 from tests.conftest import Clock
 from tests.examples.conftest import Use, shows
 from tests.server.serving import Serving, serving

@@ -18,7 +18,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from holdfast.server.routes import ROUTES, Entry
+from holdfast.server.http.route import Entry
+from holdfast.server.routes import ROUTES
 
 CORPUS = Path(__file__).with_name("corpus")
 VALUES: list[Any] = json.loads((CORPUS / "values.json").read_text("utf-8"))

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
-from holdfast.server.contract import document_of
+from holdfast.server.api.contract import document_of
 
 # They do not end.
 STREAMS = ("streamEvents", "streamMessages")

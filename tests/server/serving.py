@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from holdfast.server import Server
-from holdfast.server.listen import beside
+from holdfast.server.serve import beside
 
 
 class Serving:

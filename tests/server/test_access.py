@@ -16,8 +16,10 @@ from starlette.requests import Request
 
 from holdfast import Client
 from holdfast.errors import Misuse
-from holdfast.server import Server, Settings, User, access, neighbours
-from holdfast.server.routes import PAGES, ROUTES, Entry
+from holdfast.server import Server, Settings, User
+from holdfast.server.doors import access, local_user
+from holdfast.server.http.route import Entry
+from holdfast.server.routes import PAGES, ROUTES
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving, serving
 
@@ -477,12 +479,12 @@ def test_hosts_can_be_named(serve: Serve) -> None:
 def test_only_whoever_runs_it_on_this_machine_is_let_in_where_nobody_signs_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(neighbours, "KNOWN", True)
+    monkeypatch.setattr(local_user, "KNOWN", True)
 
     def user_from(
         address: str | None, owner: int | None = os.geteuid(), **settings: Any
     ) -> User | None:
-        monkeypatch.setattr(neighbours, "owner", lambda caller, server: owner)
+        monkeypatch.setattr(local_user, "owner", lambda caller, server: owner)
         client = None if address is None else (address, 1)
         scope = {"type": "http", "headers": [(b"host", b"localhost")], "client": client}
         gate = access.Gate(Settings(**settings), None)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Client
 from holdfast.records import Nack
-from holdfast.server import consumers
+from holdfast.server.live import consumers
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import Client
-from holdfast.server import consumers
+from holdfast.server.live import consumers
 from tests import machine
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve

@@ -20,8 +20,10 @@ from schemathesis.specs.openapi.checks import (
 
 from holdfast import Client
 from holdfast.server import Server, Settings
-from holdfast.server.contract import document_of
-from holdfast.server.routes import OURS, THEIRS, Entry
+from holdfast.server.api.contract import document_of
+from holdfast.server.http.route import Entry
+from holdfast.server.relay.routes import RELAY
+from holdfast.server.routes import V1
 from tests.server.conftest import Api
 from tests.server.negative import STREAMS, refuse
 from tests.server.serving import Serving, serving
@@ -33,7 +35,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-SPECIFIED = [*OURS, *THEIRS]
+SPECIFIED = [*V1, *RELAY]
 
 schema = schemathesis.openapi.from_dict(document_of())
 

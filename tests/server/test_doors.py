@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from holdfast import Client, NewJob
-from holdfast.server import feed, neighbours, waits
+from holdfast.server.doors import local_user
+from holdfast.server.live import feed, waits
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
@@ -145,12 +146,12 @@ def test_the_system_tells_whose_a_connection_is_and_a_closed_one_is_nobodys(host
         accepted, caller = listening.accept()
         with accepted:
             here = accepted.getsockname()
-            ends = neighbours._end(caller), neighbours._end(here)
-            open_ = neighbours.owner(caller, here), neighbours._listed(*ends)
-            other = neighbours.owner((host, 1), here)
+            ends = local_user._end(caller), local_user._end(here)
+            open_ = local_user.owner(caller, here), local_user._listed(*ends)
+            other = local_user.owner((host, 1), here)
             # The system would say that it is root's.
             calling.close()
-            closed = neighbours.owner(caller, here), neighbours._listed(*ends)
+            closed = local_user.owner(caller, here), local_user._listed(*ends)
 
     assert open_ == (os.geteuid(), os.geteuid())
     assert (other, closed) == (None, (None, None))
@@ -159,11 +160,11 @@ def test_the_system_tells_whose_a_connection_is_and_a_closed_one_is_nobodys(host
 def test_whoever_typed_sudo_is_whoever_runs_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     def trusted(user: int, release: str = "6.1", **variables: str) -> set[int]:
         monkeypatch.setattr(os, "geteuid", lambda: user)
-        monkeypatch.setattr(neighbours, "_read", lambda path: release)
+        monkeypatch.setattr(local_user, "_read", lambda path: release)
         monkeypatch.delenv("SUDO_UID", raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return set(neighbours.trusted.__wrapped__())
+        return set(local_user.trusted.__wrapped__())
 
     assert trusted(1000, SUDO_UID="7") == {1000}
     assert trusted(0) == {0}

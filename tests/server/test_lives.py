@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from holdfast import Client, NewJob
-from holdfast.server import lives
+from holdfast.server.live import job_log
 from tests.conftest import Clock, Connect
 from tests.server.conftest import Serve
 from tests.server.serving import Serving
@@ -162,7 +162,7 @@ def test_when_nobody_watches_nothing_is_noted(
     with listening(servers[0]) as watcher:
         job = client.enqueue("a", queue="mail")
         assert heard(watcher, 1) == [("enqueue", str(job.id))]
-    clock.advance(seconds=lives.LASTS + 1)
+    clock.advance(seconds=job_log.LASTS + 1)
     client.enqueue("a", queue="mail")
 
     events = client.activity.list(queues=["mail"], event="enqueued").events
@@ -215,7 +215,7 @@ def test_whoever_comes_back_to_another_server_is_told_what_happened_meanwhile(
 def test_a_slow_reader_reads_on_in_the_log(
     servers: tuple[Serving, Serving], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lives, "PAGE", 100)
+    monkeypatch.setattr(job_log, "PAGE", 100)
     with listening(servers[0]) as watcher:
         [live] = servers[0].server._live.values()
         live.feed.lives._ring = type(live.feed.lives._ring)(maxlen=20)
@@ -259,8 +259,8 @@ def test_a_gap_is_announced_and_can_be_caught_up_from_the_log(
 def test_a_server_that_is_far_behind_goes_to_the_end_and_says_where_to_catch_up(
     servers: tuple[Serving, Serving], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lives, "PAGE", 20)
-    monkeypatch.setattr(lives, "BEHIND", 100)
+    monkeypatch.setattr(job_log, "PAGE", 20)
+    monkeypatch.setattr(job_log, "BEHIND", 100)
     with listening(servers[0]) as watcher, servers[0].client() as api:
         ids = [str(one.id) for one in client.enqueue_many([NewJob(kind="b")] * 300)]
         told = life(watcher, lambda told: told and told[-1]["type"] == "gap")
@@ -282,7 +282,7 @@ def test_who_comes_back_after_nobody_watched_is_told_that_something_is_missing(
     with listening(servers[0]) as watcher:
         client.enqueue("a", queue="mail")
         [last] = life(watcher, lambda told: len(told) == 1)
-    clock.advance(seconds=lives.LASTS + 1)
+    clock.advance(seconds=job_log.LASTS + 1)
     client.enqueue("unheard", queue="mail")
     with listening(servers[1], Last_Event_ID=last["at"]) as watcher:
         [gap] = life(watcher, lambda told: len(told) == 1)

@@ -18,9 +18,9 @@ from holdfast.cli import main
 from holdfast.cli.serve import grant
 from holdfast.errors import Misuse
 from holdfast.server import Server, Settings
-from holdfast.server.access import COOKIE
-from holdfast.server.oidc import COOKIE as FLOW
-from holdfast.server.oidc import Flow, granted, inside
+from holdfast.server.doors.access import COOKIE
+from holdfast.server.doors.oidc import COOKIE as FLOW
+from holdfast.server.doors.oidc import Flow, granted, inside
 from holdfast.server.settings import Oidc
 from tests.server.conftest import Serve
 from tests.server.provider import CLIENT, SECRET, Provider, key_of, provider

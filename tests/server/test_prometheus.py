@@ -4,10 +4,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from holdfast import Client
-from holdfast.metrics import MOST_KINDS, MOST_QUEUES
 from holdfast.records import NewJob
-from holdfast.server.access import User
-from holdfast.server.prometheus import Totals
+from holdfast.server.api.prometheus import Totals
+from holdfast.server.doors.access import User
+from holdfast.watch.labels import MOST_KINDS, MOST_QUEUES
 from tests import promtext
 from tests.conftest import Clock
 from tests.promtext import values

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from holdfast import Client, NewJob
-from holdfast.server import relay_look, relay_operate
+from holdfast.server.relay import look as relay_look
+from holdfast.server.relay import operate as relay_operate
 from tests.conftest import Clock, Connect
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving

@@ -16,7 +16,8 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Client, Finding
-from holdfast.server import Server, Settings, feed
+from holdfast.server import Server, Settings
+from holdfast.server.live import feed
 from tests import machine
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
@@ -353,7 +354,7 @@ def test_500_sockets_that_never_read_cost_little_and_harm_nobody(
 def test_a_socket_that_does_not_read_is_dropped_in_the_end(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.stream.STALLED", 0.5)
+    monkeypatch.setattr("holdfast.server.live.stream.STALLED", 0.5)
     server = serve()
     asked = _silent(server)
     [live] = server.server._live.values()
@@ -370,8 +371,8 @@ def test_a_socket_that_does_not_read_is_dropped_in_the_end(
 def test_a_stream_ends_when_its_token_does(
     serve: Serve, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.stream.ALLOWED_EVERY", 0.1)
-    monkeypatch.setattr("holdfast.server.access.BELIEVED", 0.0)
+    monkeypatch.setattr("holdfast.server.live.stream.ALLOWED_EVERY", 0.1)
+    monkeypatch.setattr("holdfast.server.doors.access.BELIEVED", 0.0)
     kept, revoked = (client.tokens.create(name, ["read"]) for name in ("kept", "revoked"))
     server = serve(ways=["token"])
     with (

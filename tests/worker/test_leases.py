@@ -475,7 +475,7 @@ def test_a_part_that_fails_ends_the_worker_with_its_error(
     def broken(self: Any, now: float) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("holdfast.worker.keeper.Keeper._renew", broken)
+    monkeypatch.setattr("holdfast.worker.leases.Keeper._renew", broken)
 
     with pytest.raises(ZeroDivisionError, match="planted"):
         Worker(app).run()

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import App, Cancel, Release, current
 from holdfast.errors import HoldfastError, Misuse
-from holdfast.metrics import MOST_KINDS
+from holdfast.watch.labels import MOST_KINDS
+from holdfast.watch.meter import Address
 from holdfast.worker import Worker
-from holdfast.worker.meter import Address
 from tests import promtext
 from tests.conftest import Connect
 from tests.promtext import values

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from holdfast import App
-from holdfast.upkeep import Upkeep
+from holdfast.upkeep.loop import Upkeep
 from holdfast.worker import Worker
 from tests.conftest import Clock, Connect
 

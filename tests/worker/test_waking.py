@@ -17,7 +17,7 @@ from holdfast import App
 from holdfast.client.sync.workers import Workers
 from holdfast.records import Claim
 from holdfast.worker import Worker
-from holdfast.worker.life import Counts, Life, Line
+from holdfast.worker.loop import Counts, Life, Line
 from tests.worker.conftest import Running
 
 Start = Callable[..., Running]
@@ -38,8 +38,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
 @pytest.fixture(autouse=True)
 def polls_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.POLL_HEARING", HOUR)
-    monkeypatch.setattr("holdfast.worker.life.FIRST_LOOK", HOUR)
-    monkeypatch.setattr("holdfast.worker.life.PATIENCE", 2 * HOUR)
+    monkeypatch.setattr("holdfast.worker.loop.FIRST_LOOK", HOUR)
+    monkeypatch.setattr("holdfast.worker.loop.PATIENCE", 2 * HOUR)
 
 
 def settled(running: Running) -> None:
@@ -122,8 +122,8 @@ def test_a_worker_that_no_longer_hears_looks_soon_by_itself(
     wait_for(lambda: running.worker.hears)
     settled(running)
     # It cannot listen again; what it asked for is of no use any more.
-    monkeypatch.setattr("holdfast.worker.life.FIRST_LOOK", 0.01)
-    monkeypatch.setattr("holdfast.events.CHANNEL", "elsewhere")
+    monkeypatch.setattr("holdfast.worker.loop.FIRST_LOOK", 0.01)
+    monkeypatch.setattr("holdfast.upkeep.listener.CHANNEL", "elsewhere")
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(CUT)
     wait_for(lambda: not running.worker.hears)
@@ -264,8 +264,8 @@ def test_what_was_asked_with_another_listener_is_asked_again(app: App) -> None:
 def test_a_worker_that_looks_rarely_is_never_forgotten_among_those_who_wait(
     app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.life.PATIENCE", 3.0)
-    monkeypatch.setattr("holdfast.worker.life.SAYS_AGAIN", 2.0)
+    monkeypatch.setattr("holdfast.worker.loop.PATIENCE", 3.0)
+    monkeypatch.setattr("holdfast.worker.loop.SAYS_AGAIN", 2.0)
 
     @app.task
     def work() -> None: ...

@@ -45,12 +45,12 @@ def dev(session: Session, app: str | None, port: int | None) -> None:
 @contextmanager
 def _dashboard(session: Session, url: str, port: int | None) -> Iterator[None]:
     try:
-        from holdfast.server import Server, listen
+        from holdfast.server import Server, serve
     except ImportError:
         session.say("no dashboard: pip install 'holdfast[server]'")
         yield
         return
-    with listen.beside(Server(url), port=_free(PORT) if port is None else port) as address:
+    with serve.beside(Server(url), port=_free(PORT) if port is None else port) as address:
         session.say(f"dashboard  {address}")
         yield
 

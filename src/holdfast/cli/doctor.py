@@ -27,8 +27,8 @@ def doctor(session: Session) -> None:
     has; 3: no database; 4: not migrated.
     """
     from holdfast import conninfo
-    from holdfast.checkup import examine
     from holdfast.client import Client
+    from holdfast.watch.doctor import examine
 
     with session.database() as database:
         source = SOURCES[database.origin]

@@ -92,7 +92,7 @@ def _module_of(path: Path) -> str:
 
 def _imported(name: str) -> ModuleType:
     from holdfast.outcome import error_kind, error_message, told_traceback
-    from holdfast.worker.place import importing
+    from holdfast.worker.process.source import importing
 
     _look_in(Path.cwd())
     try:

@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
 
-from holdfast.worker.spawned import Signals, Spawned, belong, how_it_ended, unblock_stops
+from holdfast.worker.process.spawned import Signals, Spawned, belong, how_it_ended, unblock_stops
 
 # Without watchfiles all files are looked at so often.
 EVERY = 0.5

@@ -228,7 +228,7 @@ def _oidc(ways: Sequence[str], options: Mapping[str, Any]) -> "Oidc | None":
     from holdfast.server.settings import Oidc
 
     try:
-        from holdfast.server.oidc import is_safe
+        from holdfast.server.doors.oidc import is_safe
     except ImportError as error:
         raise Misuse(
             f"--auth oidc needs {error.name}", fix='pip install "holdfast[oidc]"'
@@ -270,8 +270,8 @@ def grant(value: str) -> "tuple[str, Grant]":
 
     Groups may be such as cn=ops,dc=example: the last equals sign counts. Everybody may look.
     """
-    from holdfast.server.access import ROLES as KNOWN
-    from holdfast.server.access import User
+    from holdfast.server.doors.access import ROLES as KNOWN
+    from holdfast.server.doors.access import User
     from holdfast.server.settings import Grant
 
     group, _, rest = value.rpartition("=")
@@ -312,17 +312,17 @@ def _announce(
 
 
 def _logging(session: Session, format: str) -> AbstractContextManager[None]:
-    from holdfast.logs import json_lines
+    from holdfast.watch.logs import json_lines
 
     quiet = logging.WARNING if session.quiet else logging.INFO
     return json_lines(quiet) if format == "json" else nullcontext()
 
 
 def _run(server: "Server", host: str, port: int) -> None:
-    from holdfast.server import listen
+    from holdfast.server import serve
 
     with suppress(KeyboardInterrupt):
-        listen.run(server, host=host, port=port)
+        serve.run(server, host=host, port=port)
 
 
 def _is_loopback(host: str) -> bool:

@@ -51,7 +51,7 @@ def create(
     if bool(scopes) == bool(role):
         raise click.UsageError("give either --scope or --role")
     if role:
-        from holdfast.server.access import ROLES as SCOPES_OF
+        from holdfast.server.doors.access import ROLES as SCOPES_OF
 
         scopes = sorted(SCOPES_OF[role])
     with session.client() as client:

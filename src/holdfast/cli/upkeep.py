@@ -28,7 +28,7 @@ def upkeep(session: Session, once: bool, every: timedelta) -> None:
     Workers do it as they go; without one, run this until Ctrl-C. Of several at once, one works
     and the others wait to follow it.
     """
-    from holdfast.upkeep import Upkeep
+    from holdfast.upkeep.loop import Upkeep
 
     with session.client() as client:
         holder = f"upkeep {socket.gethostname()} {os.getpid()}"

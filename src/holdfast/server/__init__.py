@@ -4,8 +4,8 @@
 inside another application at any path.
 """
 
-from holdfast.server.access import Auth, User
 from holdfast.server.asgi import Server
+from holdfast.server.doors.access import Auth, User
 from holdfast.server.settings import Settings
 
 __all__ = ["Auth", "Server", "Settings", "User"]

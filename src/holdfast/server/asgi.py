@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
@@ -19,25 +19,26 @@ from holdfast import conninfo
 from holdfast.app import App
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
-from holdfast.server import answers, problems
-from holdfast.server.access import Auth, Gate, User, not_signed_in, shows_token
-from holdfast.server.call import (
+from holdfast.server.doors.access import Auth, Gate, User, not_signed_in, shows_token
+from holdfast.server.http import problems, render
+from holdfast.server.http.problems import SOON, Problem
+from holdfast.server.http.redaction import Redaction
+from holdfast.server.http.request import (
     JSON,
     MANY,
     NDJSON,
     UNKNOWN_BODY,
     Answer,
     Bodies,
-    Call,
+    Request,
     converted,
     decoded,
     media_type,
     read_body,
 )
-from holdfast.server.live import Live
-from holdfast.server.problems import SOON, Problem
-from holdfast.server.redaction import Redaction
-from holdfast.server.routes import ROUTES, Entry
+from holdfast.server.http.route import Entry
+from holdfast.server.routes import ROUTES
+from holdfast.server.running import Live
 from holdfast.server.settings import Settings
 
 log = logging.getLogger("holdfast.server")
@@ -82,11 +83,11 @@ class Server:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
-        request = _Request(scope, receive)
-        request_id = _request_id(request)
+        http = _Request(scope, receive)
+        request_id = _request_id(http)
         self._busy += 1
         try:
-            response = await self._respond(request)
+            response = await self._respond(http)
         except Exception as error:
             root = scope.get("root_path", "")
             response = problems.answer(error, root=root, request_id=request_id)
@@ -96,13 +97,13 @@ class Server:
                     "request failed", extra={"path": scope["path"], "request_id": request_id}
                 )
         try:
-            await response(scope, receive, _Reply(send, request_id, self._shared_with(request)))
+            await response(scope, receive, _Reply(send, request_id, self._shared_with(http)))
         finally:
             self._busy -= 1
 
-    def _shared_with(self, request: Request) -> str:
+    def _shared_with(self, http: HttpRequest) -> str:
         """Return the origin whose pages may read the answer, if the request is of one of them."""
-        origin = request.headers.get("origin")
+        origin = http.headers.get("origin")
         if not origin or origin == "null":
             return ""
         if str(origin).lower() in map(str.lower, self.settings.cors):
@@ -119,20 +120,20 @@ class Server:
         for live in self._live.values():
             live.hang_up()
 
-    async def _respond(self, request: Request) -> Response:
+    async def _respond(self, http: HttpRequest) -> Response:
         settings = self.settings
         if self._busy > settings.requests + settings.waits + settings.streams:
             raise Problem(503, "HF429", "the server has too much to do", headers=SOON)
-        _check_host(request, self._gate.hosts())
-        shared = self._shared_with(request)
-        if shared and request.method == "OPTIONS":
+        _check_host(http, self._gate.hosts())
+        shared = self._shared_with(http)
+        if shared and http.method == "OPTIONS":
             return Response(status_code=204, headers=_PREFLIGHT)
-        entry, request.scope["path_params"] = self._find(request)
+        entry, http.scope["path_params"] = self._find(http)
         if entry.changes:
             # Where any page may ask, what it asks for is allowed by the token it shows, no less.
-            if not shared or (shared == "*" and not shows_token(request)):
-                _check_origin(request, settings)
-            if request.method == "GET" and self._gate.is_ambient(request):
+            if not shared or (shared == "*" and not shows_token(http)):
+                _check_origin(http, settings)
+            if http.method == "GET" and self._gate.is_ambient(http):
                 raise Problem(
                     403,
                     "HF403",
@@ -140,36 +141,36 @@ class Server:
                     fix="Send a token, or  -H 'X-Requested-With: curl'",
                 )
         live = self._running()
-        user = await self._user(request, entry, live)
-        call = Call(request, live, user or _NOBODY, live.client)
+        user = await self._user(http, entry, live)
+        request = Request(http, live, user or _NOBODY, live.client)
         if entry.changes and entry.scope is not None and await live.read_only():
             raise Problem(403, "HF401", "this server is read-only", scope=entry.scope)
-        call.asked = _query(request, entry)
-        body = await self._body(request, entry, call.user)
+        request.query = _query(http, entry)
+        body = await self._body(http, entry, request.user)
         if entry.body is not None:
-            call.said = body if entry.body is MANY else decoded(body, entry.body)
+            request.body = body if entry.body is MANY else decoded(body, entry.body)
         if entry.changes:
             try:
-                response = await _handled(entry, call, body)
+                response = await _handled(entry, request, body)
             finally:
-                live.wrote(call.user.caller)
+                live.wrote(request.user.caller)
         else:
-            live.look_as(call.user.caller)
-            response = await _handled(entry, call, body)
+            live.look_as(request.user.caller)
+            response = await _handled(entry, request, body)
         if entry.changes and log.isEnabledFor(logging.INFO):
-            told = f"{entry.method} {request.url.path}"
-            facts = {"actor": call.user.name, "request": told, "status": response.status_code}
+            told = f"{entry.method} {http.url.path}"
+            facts = {"actor": request.user.name, "request": told, "status": response.status_code}
             log.info("changed", extra=facts)
         return response
 
-    async def _user(self, request: Request, entry: Entry, live: Live) -> User | None:
+    async def _user(self, http: HttpRequest, entry: Entry, live: Live) -> User | None:
         if entry.scope is None and entry.path != "/v1/me":
             return None
-        user = await self._gate.user(request, live.client)
+        user = await self._gate.user(http, live.client)
         if entry.scope is None:
             return user
         if user is None:
-            raise not_signed_in(self._gate.stranger(request))
+            raise not_signed_in(self._gate.stranger(http))
         if not user.may(entry.scope):
             raise Problem(
                 403,
@@ -180,38 +181,38 @@ class Server:
             )
         return user
 
-    def _find(self, request: Request) -> tuple[Entry, dict[str, Any]]:
+    def _find(self, http: HttpRequest) -> tuple[Entry, dict[str, Any]]:
         allowed: set[str] = set()
-        method = "GET" if request.method == "HEAD" else request.method
+        method = "GET" if http.method == "HEAD" else http.method
         for route, entries in self.routes:
-            match, child = route.matches(request.scope)
+            match, child = route.matches(http.scope)
             if match is Match.NONE:
                 continue
             entry = entries.get(method)
-            if entry and entry.programs and _is_browser(request):
+            if entry and entry.programs and _is_browser(http):
                 continue
             # A HEAD must not lease, as a GET of the other dialect does.
-            if entry and not (request.method == "HEAD" and entry.changes):
+            if entry and not (http.method == "HEAD" and entry.changes):
                 return entry, child["path_params"]
             allowed |= entries.keys()
-        path = request.url.path
+        path = http.url.path
         if allowed:
             raise Problem(
                 405,
                 "HF404",
-                f"{request.method} is not for {path}",
+                f"{http.method} is not for {path}",
                 headers={"Allow": ", ".join(sorted(allowed))},
             )
         raise Problem(404, "HF404", f"there is nothing at {path}")
 
-    async def _body(self, request: Request, entry: Entry, user: User) -> bytes:
+    async def _body(self, http: HttpRequest, entry: Entry, user: User) -> bytes:
         if entry.method in ("GET", "DELETE"):
             return b""
         # Whoever is unknown has little to say.
         limit = self.settings.body_limit if entry.scope else UNKNOWN_BODY
         with self._bodies.of(user.caller) as taken:
-            body = await read_body(request, min(limit, self.settings.body_limit), taken)
-        sort = media_type(request)
+            body = await read_body(http, min(limit, self.settings.body_limit), taken)
+        sort = media_type(http)
         if body and sort != JSON and not (entry.body is MANY and sort == NDJSON):
             raise Problem(
                 415,
@@ -248,50 +249,52 @@ def _routes(table: Iterable[Entry]) -> Iterable[tuple[Route, dict[str, Entry]]]:
         yield Route(path, _nothing), entries
 
 
-def _is_browser(request: Request) -> bool:
-    return str(request.headers.get("accept", "")).startswith("text/html")
+def _is_browser(http: HttpRequest) -> bool:
+    return str(http.headers.get("accept", "")).startswith("text/html")
 
 
-async def _nothing(request: Request) -> Response:
+async def _nothing(http: HttpRequest) -> Response:
     raise AssertionError("routes are only matched")
 
 
-def _query(request: Request, entry: Entry) -> Any:
+def _query(http: HttpRequest, entry: Entry) -> Any:
     if entry.query is None:
         return None
     values: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
+    for name, value in http.query_params.multi_items():
         if name in values:
             raise Problem(422, "HF406", f"query: {name} is there twice")
         values[name] = value
     return converted(values, entry.query, where="query")
 
 
-async def _handled(entry: Entry, call: Call, body: bytes) -> Response:
-    key = call.request.headers.get("idempotency-key")
+async def _handled(entry: Entry, request: Request, body: bytes) -> Response:
+    key = request.http.headers.get("idempotency-key")
     if key and entry.once:
-        return await _once(entry, call, body, key)
-    answer = await entry.handler(call)
+        return await _once(entry, request, body, key)
+    answer = await entry.handler(request)
     if isinstance(answer, Response):
         return answer
     if not entry.changes and entry.scope is not None:
-        return _tagged(call.request, answer)
+        return _tagged(request.http, answer)
     return _response(answer)
 
 
-async def _once(entry: Entry, call: Call, body: bytes, key: str) -> Response:
+async def _once(entry: Entry, request: Request, body: bytes, key: str) -> Response:
     """Do what is asked in one transaction with the note that it was done."""
-    asked = f"{entry.method} {call.request.url.path}?{call.request.url.query}\n".encode() + body
+    asked = f"{entry.method} {request.http.url.path}?{request.http.url.query}\n".encode() + body
     digest = blake2b(asked, digest_size=16).hexdigest()
 
     async def work(bound: AsyncClient) -> str:
-        call.client = bound
-        answer = await entry.handler(call)
+        request.client = bound
+        answer = await entry.handler(request)
         assert isinstance(answer, Answer)
         kept = [answer.status, dict(answer.headers), answer.document]
-        return answers.encode(kept).decode()
+        return render.encode(kept).decode()
 
-    kept, again = await call.live.client.once(key, work, caller=call.user.caller, digest=digest)
+    kept, again = await request.live.client.once(
+        key, work, caller=request.user.caller, digest=digest
+    )
     if kept is None:
         raise Problem(
             422,
@@ -307,26 +310,26 @@ async def _once(entry: Entry, call: Call, body: bytes, key: str) -> Response:
 
 def _response(answer: Answer) -> Response:
     return Response(
-        answers.encode(answer.document),
+        render.encode(answer.document),
         answer.status,
         headers=dict(answer.headers),
         media_type=JSON,
     )
 
 
-def _tagged(request: Request, answer: Answer) -> Response:
+def _tagged(http: HttpRequest, answer: Answer) -> Response:
     response = _response(answer)
     tag = f'"{blake2b(bytes(response.body), digest_size=12).hexdigest()}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if tag in request.headers.get("if-none-match", ""):
+    if tag in http.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     response.headers.update(headers)
     return response
 
 
-def _check_host(request: Request, hosts: Iterable[str]) -> None:
+def _check_host(http: HttpRequest, hosts: Iterable[str]) -> None:
     """Refuse names that are not this server's: a foreign page may have pointed its own at it."""
-    given = request.headers.get("host", "")
+    given = http.headers.get("host", "")
     if "*" not in hosts and _host_of(f"//{given}") not in map(str.lower, hosts):
         raise Problem(
             421,
@@ -336,13 +339,13 @@ def _check_host(request: Request, hosts: Iterable[str]) -> None:
         )
 
 
-def _check_origin(request: Request, settings: Settings) -> None:
+def _check_origin(http: HttpRequest, settings: Settings) -> None:
     """Refuse changes that a page of another site makes a browser ask for."""
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
+    site = http.headers.get("sec-fetch-site")
+    origin = http.headers.get("origin")
     foreign = site not in (None, "same-origin", "none")
     if site is None and origin is not None:
-        own = origin.partition("://")[2] == request.headers.get("host")
+        own = origin.partition("://")[2] == http.headers.get("host")
         foreign = not own and _host_of(origin) not in map(str.lower, settings.hosts)
     if foreign:
         raise Problem(403, "HF403", f"a page of another site asks for this: {origin or site}")
@@ -355,13 +358,13 @@ def _host_of(address: str) -> str:
         return ""
 
 
-def _request_id(request: Request) -> str:
-    given = request.headers.get("x-request-id", "")
+def _request_id(http: HttpRequest) -> str:
+    given = http.headers.get("x-request-id", "")
     usable = given.isascii() and given.isprintable() and 0 < len(given) <= 200
     return given if usable else secrets.token_hex(8)
 
 
-class _Request(Request):
+class _Request(HttpRequest):
     """A request whose headers are looked up, not looked for: they are asked for a dozen times."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:

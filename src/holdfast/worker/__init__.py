@@ -28,19 +28,19 @@ from holdfast.app import App, Task
 from holdfast.client import Client
 from holdfast.current import Stop
 from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
-from holdfast.events import Listener
 from holdfast.jitter import uniform
 from holdfast.outcome import seconds
 from holdfast.records import Duration
-from holdfast.upkeep import DoneWhen, Upkeep
+from holdfast.upkeep.listener import Listener
+from holdfast.upkeep.loop import DoneWhen, Upkeep
+from holdfast.watch.meter import Address, Meter
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
-from holdfast.worker.keeper import Keeper, LoopWatch
-from holdfast.worker.life import USUAL_LEASE, Counts, Life, Line, Runner
+from holdfast.worker.leases import Keeper, LoopWatch
 from holdfast.worker.logs import captured
-from holdfast.worker.meter import Address, Meter
-from holdfast.worker.place import place_of
-from holdfast.worker.processes import ProcessRunner
+from holdfast.worker.loop import USUAL_LEASE, Counts, Life, Line, Runner
+from holdfast.worker.process.runner import ProcessRunner
+from holdfast.worker.process.source import place_of
 from holdfast.worker.threads import ThreadRunner
 
 __all__ = ["Worker"]

@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from holdfast.worker.spawned import SPAWN
+from holdfast.worker.process.spawned import SPAWN
 
 
 class Allowance:

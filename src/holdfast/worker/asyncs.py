@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from holdfast import tracing
 from holdfast.current import CurrentJob, Stop, running
 from holdfast.records import Settlement
-from holdfast.worker.life import decided, stopped
+from holdfast.watch import tracing
+from holdfast.worker.loop import decided, stopped
 
 Finish = Callable[[CurrentJob, Settlement | None], None]
 

@@ -22,12 +22,12 @@ from holdfast.app import App
 from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, Unavailable, WorkerDied
 from holdfast.jitter import uniform
 from holdfast.outcome import seconds
-from holdfast.worker import GRACE, Worker, place
+from holdfast.watch.meter import Address
+from holdfast.worker import GRACE, Worker
 from holdfast.worker.allowance import Allowance
-from holdfast.worker.meter import Address
-from holdfast.worker.place import Place
-from holdfast.worker.screen import Screen
-from holdfast.worker.spawned import (
+from holdfast.worker.process import source
+from holdfast.worker.process.source import Place
+from holdfast.worker.process.spawned import (
     SPAWN,
     STOPS,
     Signals,
@@ -36,6 +36,7 @@ from holdfast.worker.spawned import (
     how_it_ended,
     unblock_stops,
 )
+from holdfast.worker.screen import Screen
 
 log = logging.getLogger("holdfast.worker")
 
@@ -52,7 +53,7 @@ def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options
 
     `processes` is how many ordinary workers there are. The options are those of Worker.
     """
-    place.refuse_while_importing()
+    source.refuse_while_importing()
     with (screen or Screen.default()).shown():
         # A worker for cron comes again by itself; any other waits for its database.
         _look_at_database(app, patient=not options.get("until_idle"))
@@ -60,7 +61,7 @@ def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options
         if len(roles) == 1:
             Worker(app, **roles[0].options).run()
         else:
-            Fleet(place.place_of(app), roles, screen=screen).run()
+            Fleet(source.place_of(app), roles, screen=screen).run()
 
 
 @dataclass(frozen=True, slots=True)

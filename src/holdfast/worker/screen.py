@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Literal
 
-from holdfast import logs
+from holdfast.watch import logs
 
 Style = Literal["lines", "log", "json", "records", "none"]
 

@@ -6,10 +6,10 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any
 
-from holdfast import tracing
 from holdfast.current import CurrentJob, running
 from holdfast.records import Settlement
-from holdfast.worker.life import decided, stopped
+from holdfast.watch import tracing
+from holdfast.worker.loop import decided, stopped
 
 Finish = Callable[[CurrentJob, Settlement | None], None]
 

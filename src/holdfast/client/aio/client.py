@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import AsyncConnection
 
-from holdfast import conninfo, tracing
+from holdfast import conninfo
 from holdfast.client import wire
 from holdfast.client.aio.activity import AsyncActivity
 from holdfast.client.aio.anomalies import AsyncAnomalies, AsyncDetectors
@@ -51,6 +51,7 @@ from holdfast.records import (
     System,
     Ticket,
 )
+from holdfast.watch import tracing
 
 _LEASE: LiteralString = (
     "id, kind, payload, priority, attempt, max_attempts, lease_until, run_at, created_at, "

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import Connection
 
-from holdfast import conninfo, tracing
+from holdfast import conninfo
 from holdfast.client import wire
 from holdfast.client.call import Call, Row, may_retry
 from holdfast.client.sync.activity import Activity
@@ -48,6 +48,7 @@ from holdfast.records import (
     System,
     Ticket,
 )
+from holdfast.watch import tracing
 
 _LEASE: LiteralString = (
     "id, kind, payload, priority, attempt, max_attempts, lease_until, run_at, created_at, "

@@ -1,0 +1,288 @@
+"""Leasing jobs and ending leases: what a worker in any language does."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast import jsonb
+from holdfast.errors import HoldfastError, InvalidJob, UnknownJob, UnknownQueue
+from holdfast.records import Ack, Cancel, Nack, Release, Settled, Settlement
+from holdfast.server.doors.access import COOKIE
+from holdfast.server.http import inputs, render
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.request import Answer, Request, decoded
+
+# What a token that is no UUID is taken for: it proves nothing.
+_NO_TOKEN = UUID(int=0)
+_CLAIMS = UUID("4f1c6f0e-6f0b-4d4e-9c59-0f8f5e0f7c11")
+
+
+async def claim(request: Request) -> Answer:
+    """Lease jobs, at once or as soon as there is one within `wait` seconds.
+
+    What was leased for a client that has gone is given back.
+    """
+    wanted: inputs.NewClaim = request.body
+    request.user.check_queues(wanted.queues)
+    for queue in wanted.queues:
+        if queue.startswith("holdfast."):
+            raise Problem(403, "HF211", f"queue {queue!r} belongs to Holdfast")
+    await _check_worker(request, wanted.worker)
+    if wanted.worker in request.live.consumers.stopped:
+        request.live.consumers.claimed(request, wanted, [])
+        return Answer({"leases": [], "stop": True})
+    token = _claim_token(request)
+    leases = await request.client.held([token]) if token else []
+    if not leases:
+        leases = await request.live.waits.claim(
+            request.http, request.client, wanted, token, caller=request.user.shares_as
+        )
+        request.live.consumers.claimed(request, wanted, leases)
+    told: dict[str, Any] = {"leases": [render.lease(lease) for lease in leases]}
+    if not leases:
+        told |= await _why_nothing(request, wanted.queues)
+    request.live.note_change()
+    return Answer(told)
+
+
+async def ack(request: Request) -> Answer:
+    """End a lease with success."""
+    said: inputs.Acked = request.body
+    done = Ack(await _mine(request, said.token), _result(said.result), said.keep)
+    results = None if done.result is None else [done.result]
+    [settled] = await request.client.ack([done.lease], results, keep=said.keep)
+    return await _ended(request, done, settled)
+
+
+async def nack(request: Request) -> Answer:
+    """End a lease with failure: the job waits for its next attempt, or is dead."""
+    said: inputs.Nacked = request.body
+    error = _failure(said.error)
+    failed = Nack(
+        await _mine(request, said.token),
+        error.kind,
+        error.message,
+        error.traceback,
+        said.retry_in,
+        said.final,
+    )
+    [settled] = await request.client.settle([failed])
+    return await _ended(request, failed, settled)
+
+
+async def release(request: Request) -> Answer:
+    """Give a lease back unused."""
+    said: inputs.Released = request.body
+    unused = Release(await _mine(request, said.token), said.delay)
+    [settled] = await request.client.settle([unused])
+    return await _ended(request, unused, settled)
+
+
+async def touch(request: Request) -> Answer:
+    """Hold on to a lease."""
+    said: inputs.Touched = request.body
+    held = await _mine(request, said.token)
+    progress = None
+    if said.progress is not None:
+        told = msgspec.structs.asdict(said.progress)
+        progress = [{name: value for name, value in told.items() if value is not None}]
+    [touched] = await request.client.touch([held], said.lease, progress=progress)
+    request.live.consumers.touched(held[1])
+    await _raise_if_lost(request, touched)
+    until = render.moment(touched.lease_until)
+    answer = {"id": touched.id, "lease_until": until, "extended": touched.detail is None}
+    return Answer(answer if touched.detail is None else answer | {"detail": touched.detail})
+
+
+async def settle(request: Request) -> Answer:
+    """End many leases, each in its own way; what is wrong with one does not keep the others."""
+    said: inputs.Settlements = request.body
+    results: list[dict[str, Any]] = [{} for _ in said.items]
+    wanted: list[tuple[int, Settlement]] = []
+    for nth, item in enumerate(said.items):
+        try:
+            wanted.append((nth, _settlement(bytes(item))))
+        except HoldfastError as error:
+            results[nth] = _failed(error)
+    foreign = await _foreign(request, [_id(one) for _, one in wanted])
+    for nth, one in wanted:
+        if _id(one) in foreign:
+            gone = {"ok": False, "status": 404, "code": UnknownJob.code, "detail": None}
+            results[nth] = {"id": _id(one)} | gone
+    wanted = [(nth, one) for nth, one in wanted if _id(one) not in foreign]
+    settled = await request.client.settle([one for _, one in wanted])
+    for (nth, one), answer in zip(wanted, settled, strict=True):
+        results[nth] = _outcome(answer, tell=request.user.queues is None)
+        request.live.consumers.settled(one, answer)
+    request.live.note_change()
+    return Answer({"results": results})
+
+
+async def _check_worker(request: Request, worker: str) -> None:
+    """Refuse the name of a worker of queues that are not the caller's: its row is theirs."""
+    if request.user.queues is None:
+        return
+    for one in await request.live.workers():
+        if one.worker == worker and not all(map(request.user.sees, one.queues)):
+            raise Problem(
+                403,
+                "HF401",
+                f"a worker of other queues is named {worker!r}",
+                fix="Choose another name, such as one with a random end.",
+            )
+
+
+async def _mine(request: Request, token: str) -> tuple[UUID, UUID]:
+    """Return the lease in the path; a token of other queues has nothing to do with it."""
+    held = _held(request, token)
+    if await _foreign(request, [held[0]]):
+        raise UnknownJob(held[0])
+    return held
+
+
+async def _foreign(request: Request, ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of the jobs that are in queues that are not the caller's."""
+    if request.user.queues is None:
+        return set()
+    found: set[UUID] = set()
+    for start in range(0, len(ids), 100):
+        filter = "id:" + ",".join(map(str, ids[start : start + 100]))
+        jobs = await request.client.jobs.list(filter, limit=100)
+        found |= {job.id for job in jobs if not request.user.sees(job.queue)}
+    return found
+
+
+def _id(one: Settlement) -> UUID:
+    return one.lease[0] if isinstance(one.lease, tuple) else one.lease.id
+
+
+def _claim_token(request: Request) -> UUID | None:
+    """Make the token of a claim that may come twice: the second finds what the first was given.
+
+    The caller's own secret is part of it, so that nobody else can make it of a key that is guessed.
+    """
+    headers = request.http.headers
+    key = headers.get("idempotency-key")
+    if not key:
+        return None
+    secrets = [headers.get("authorization", ""), headers.get("x-api-key", "")]
+    secrets.append(request.http.cookies.get(COOKIE, ""))
+    return uuid5(_CLAIMS, "\n".join([request.user.caller, key, *secrets]))
+
+
+async def _why_nothing(request: Request, queues: Sequence[str]) -> dict[str, Any]:
+    """Say of an empty claim that its queue is paused; refuse a queue that nobody ever used."""
+    known = {queue.queue: queue for queue in await request.live.queues()}
+    missing = [queue for queue in queues if queue not in known and queue != "default"]
+    if missing:
+        # Not from what is remembered: it may have been made a moment ago.
+        for queue in missing:
+            if await request.reads.queues.get(queue) is None:
+                raise UnknownQueue(queue)
+    paused = [queue for queue in queues if queue in known and known[queue].paused_at]
+    return {"paused": True} if len(paused) == len(queues) else {}
+
+
+def _held(request: Request, token: str) -> tuple[UUID, UUID]:
+    text = request.part("id")
+    try:
+        id = UUID(text)
+    except ValueError:
+        raise UnknownJob(text) from None
+    return id, _token(token)
+
+
+def _token(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        return _NO_TOKEN
+
+
+def _failure(error: inputs.Failure | str | None) -> inputs.Failure:
+    if isinstance(error, str):
+        return inputs.Failure(message=error)
+    return error or inputs.Failure()
+
+
+async def _ended(request: Request, settlement: Settlement, settled: Settled) -> Answer:
+    request.live.consumers.settled(settlement, settled)
+    await _raise_if_lost(request, settled)
+    request.live.note_change()
+    if settled.outcome in ("done", "already") and isinstance(settlement, Ack):
+        told: dict[str, Any] = {"id": settled.id, "state": "done"}
+    else:
+        job = await request.client.jobs.get(settled.id)
+        told = {"id": settled.id, "state": job.state if job else settled.outcome}
+        if job is not None and job.state == "queued":
+            told |= {"attempt": job.attempt, "run_at": render.moment(job.run_at)}
+        if job is not None and job.fingerprint:
+            told["group"] = job.fingerprint
+    if settled.outcome == "already":
+        told["already"] = True
+    return Answer(told)
+
+
+async def _raise_if_lost(request: Request, settled: Settled) -> None:
+    if settled.outcome != "lost":
+        settled.raise_if_lost()
+        return
+    job = await request.client.jobs.get(settled.id)
+    if job is not None and not request.user.sees(job.queue):
+        raise UnknownJob(settled.id)
+    facts: dict[str, Any] = {"state": job.state, "attempt": job.attempt} if job else {}
+    raise Problem(
+        409,
+        "HF300",
+        f"lease lost: {settled.detail or settled.id}",
+        fix="Whatever was done under this lease must count as not done: stop, and claim again.",
+        job=settled.id,
+        **facts,
+    )
+
+
+def _settlement(item: bytes) -> Settlement:
+    said: inputs.SettleItem = decoded(item, inputs.SettleItem, where="item")
+    try:
+        held = UUID(said.id), _token(said.token)
+    except ValueError:
+        raise UnknownJob(said.id) from None
+    if said.verb == "ack":
+        return Ack(held, _result(said.result), said.keep)
+    if said.verb == "release":
+        return Release(held, said.delay)
+    if said.verb == "cancel":
+        return Cancel(held, said.reason)
+    error = _failure(said.error)
+    delay = said.delay if said.retry_in is None else said.retry_in
+    return Nack(held, error.kind, error.message, error.traceback, delay, said.final)
+
+
+def _result(value: msgspec.Raw | UnsetType) -> Any:
+    if value is UNSET:
+        return None
+    try:
+        jsonb.encode(value)
+    except jsonb.Unfit as unfit:
+        raise InvalidJob(f"result {unfit}", code="HF204", fix=unfit.fix) from None
+    return value
+
+
+def _outcome(settled: Settled, *, tell: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": settled.id}
+    if settled.outcome == "already":
+        return told | {"ok": True, "already": True}
+    if settled.held:
+        return told | {"ok": True, "state": settled.outcome}
+    code, status = ("HF300", 409) if settled.outcome == "lost" else ("HF310", 404)
+    # Who holds a job is not for somebody of other queues.
+    detail = settled.detail if tell else None
+    return told | {"ok": False, "status": status, "code": code, "detail": detail}
+
+
+def _failed(error: HoldfastError) -> dict[str, Any]:
+    status = getattr(error, "status", 404 if isinstance(error, UnknownJob) else 422)
+    return {"ok": False, "status": status, "code": error.code, "detail": error.what}

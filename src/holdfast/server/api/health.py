@@ -1,0 +1,71 @@
+"""What the server says of itself: that it lives, whether it can work, who is calling."""
+
+from holdfast import __version__
+from holdfast.server.http import render
+from holdfast.server.http.problems import TITLES, Problem
+from holdfast.server.http.request import Answer, Request
+
+
+async def healthz(request: Request) -> Answer:
+    """Say that the process lives; no database is asked."""
+    return Answer({"status": "ok", "version": __version__})
+
+
+async def readyz(request: Request) -> Answer:
+    """Say whether the database can be reached and has the schema; 503 says why not."""
+    await request.live.ready()
+    return Answer({"status": "ok"})
+
+
+async def me(request: Request) -> Answer:
+    """Say who is calling and what they may do."""
+    live, user = request.live, request.user
+    return Answer(
+        {
+            "user": user.name or None,
+            "via": user.via,
+            "scopes": sorted(user.scopes),
+            "queues": user.queues,
+            "read_only": await live.read_only(),
+            "name": live.settings.name,
+            "color": live.settings.color,
+            "version": __version__,
+            "mode": live.feed.mode,
+            "oidc": live.settings.oidc.name if live.settings.oidc else None,
+        }
+    )
+
+
+async def system(request: Request) -> Answer:
+    """Tell the versions and sizes of the database, and how this server was set."""
+    request.user.check_everywhere()
+    settings, found = request.live.settings, await request.live.system()
+    relations = [render.record(one) for one in found.relations]
+    return Answer(
+        {
+            "version": __version__,
+            "database": render.record(found) | {"relations": relations},
+            "settings": {
+                "ways": list(settings.ways),
+                "read_only": settings.read_only,
+                "standby": settings.read_url is not None,
+                "upkeep": settings.upkeep,
+                "redact": list(settings.redact),
+                "hosts": list(settings.hosts),
+                "pool_size": settings.pool_size,
+                "read_pool_size": settings.read_pool_size,
+                "body_limit": settings.body_limit,
+                "waits": settings.waits,
+                "streams": settings.streams,
+                "session": settings.session,
+            },
+        }
+    )
+
+
+async def error_page(request: Request) -> Answer:
+    """Tell what an error code means."""
+    code = request.part("code")
+    if code not in TITLES:
+        raise Problem(404, "HF404", f"there is no error {code}")
+    return Answer({"code": code, "title": TITLES[code]})

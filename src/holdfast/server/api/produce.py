@@ -1,0 +1,163 @@
+"""Storing jobs."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.client import AsyncClient
+from holdfast.errors import HoldfastError, InvalidJob, Misuse
+from holdfast.records import Enqueued
+from holdfast.records import NewJob as ModelJob
+from holdfast.server.http import inputs, render
+from holdfast.server.http.problems import Problem
+from holdfast.server.http.request import NDJSON, Answer, Request, decoded, media_type
+from holdfast.watch.tracing import TRACEPARENT
+
+# Jobs in one request.
+MOST = 10_000
+
+
+async def enqueue(request: Request) -> Answer:
+    """Store one job: 201 for a new one, 200 if a live one has its key."""
+    wanted: inputs.NewJob = request.body
+    request.user.check_queues([wanted.queue])
+    [stored] = await request.client.enqueue_many([_job(wanted, _trace(request))])
+    request.live.note_change()
+    return Answer(_told(stored, wanted), 201 if stored.created else 200)
+
+
+async def bulk(request: Request) -> Answer:
+    """Store many jobs, a JSON array or one per line; those that cannot be are told by index.
+
+    What can be stored is stored: repeat the rest, or send an `Idempotency-Key` to repeat all.
+    """
+    return await store(request, _items(request), _read)
+
+
+async def store(
+    request: Request, items: Iterable[bytes], read: Callable[[bytes], inputs.NewJob]
+) -> Answer:
+    """Store the jobs that `read` makes of items."""
+    wanted: list[tuple[int, ModelJob]] = []
+    errors: list[dict[str, Any]] = []
+    trace = _trace(request)
+    for index, item in enumerate(items):
+        try:
+            said = read(item)
+            request.user.check_queues([said.queue])
+            wanted.append((index, _job(said, trace)))
+        except HoldfastError as error:
+            errors.append(_refused(index, error))
+    stored, refused = await _store(request.client, wanted)
+    errors = sorted(errors + refused, key=lambda error: error["index"])
+    request.live.note_change()
+    results = [
+        {"index": index, "id": one.id, "created": one.created}
+        | ({"duplicate_of": one.duplicate_of} if one.duplicate_of else {})
+        for index, one in stored
+    ]
+    created = sum(one.created for _, one in stored)
+    return Answer(
+        {
+            "created": created,
+            "skipped": len(stored) - created,
+            "jobs": results,
+            "errors": errors,
+        }
+    )
+
+
+def _read(item: bytes) -> inputs.NewJob:
+    job: inputs.NewJob = decoded(item, inputs.NewJob, where="job")
+    return job
+
+
+def _items(request: Request) -> list[bytes]:
+    body: bytes = request.body
+    if media_type(request.http) == NDJSON:
+        lines = [line for line in body.split(b"\n") if line.strip()]
+    else:
+        lines = [bytes(item) for item in decoded(body or b"[]", list[msgspec.Raw])]
+    if len(lines) > MOST:
+        raise Problem(413, "HF413", f"{len(lines)} jobs in one request, {MOST} are allowed")
+    return lines
+
+
+async def _store(
+    client: AsyncClient, jobs: list[tuple[int, ModelJob]]
+) -> tuple[list[tuple[int, Enqueued]], list[dict[str, Any]]]:
+    """Store jobs; where one is refused, the halves of what came with it are tried by themselves."""
+    if not jobs:
+        return [], []
+    try:
+        async with client.attempt():
+            stored = await client.enqueue_many(job for _, job in jobs)
+    except Misuse as error:
+        if len(jobs) == 1:
+            return [], [_refused(jobs[0][0], error)]
+        half = len(jobs) // 2
+        first, first_errors = await _store(client, jobs[:half])
+        second, second_errors = await _store(client, jobs[half:])
+        return first + second, first_errors + second_errors
+    return [(index, one) for (index, _), one in zip(jobs, stored, strict=True)], []
+
+
+def _refused(index: int, error: HoldfastError) -> dict[str, Any]:
+    told = {"index": index, "code": error.code, "detail": error.what}
+    return told | ({"fix": error.fix} if error.fix else {})
+
+
+def _trace(request: Request) -> Mapping[str, str]:
+    """Return the trace that a request belongs to: its jobs do, unless they name another."""
+    headers = request.http.headers
+    if not TRACEPARENT.fullmatch(headers.get("traceparent", "")):
+        return {}
+    found = {name: headers.get(name, "") for name in ("traceparent", "tracestate")}
+    return {name: text for name, text in found.items() if 0 < len(text) <= 512}
+
+
+def _job(wanted: inputs.NewJob, trace: Mapping[str, str]) -> ModelJob:
+    headers = wanted.headers
+    if trace and "traceparent" not in (headers or {}):
+        headers = {**(headers or {}), **trace}
+    return ModelJob(
+        kind=wanted.kind,
+        payload=None if wanted.payload is UNSET else wanted.payload,
+        queue=wanted.queue,
+        priority=wanted.priority,
+        run_at=wanted.run_at,
+        delay=wanted.delay,
+        max_attempts=wanted.max_attempts,
+        lease=wanted.lease,
+        key=wanted.key,
+        on_conflict=wanted.on_conflict,
+        lane=wanted.lane,
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        headers=headers,
+        id=None if wanted.id is None else _id(wanted.id),
+    )
+
+
+def _id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidJob(f"id {text!r} is not a UUID", code="HF205") from None
+
+
+def _told(stored: Enqueued, wanted: inputs.NewJob) -> dict[str, object]:
+    told: dict[str, object] = {"id": stored.id, "state": "queued", "created": stored.created}
+    if stored.created and wanted.run_at is not None:
+        told["run_at"] = render.moment(wanted.run_at)
+    if stored.duplicate_of is not None:
+        told["duplicate_of"] = stored.duplicate_of
+    if stored.behind is not None:
+        told["behind"] = stored.behind
+    if stored.holder is not None:
+        told["holder"] = stored.holder
+        told["held_since"] = render.moment(stored.held_since)
+    return told

@@ -1,0 +1,400 @@
+"""Who calls, and what that allows: users, their scopes, roles and queues, and the ways in."""
+
+import base64
+import binascii
+import hmac
+import inspect
+import ipaddress
+import re
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from time import monotonic
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from holdfast.errors import Misuse
+from holdfast.records import Caller, Scope
+from holdfast.server.doors import local_user
+from holdfast.server.http.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.client import AsyncClient
+    from holdfast.server.settings import Settings
+
+__all__ = ["COOKIE", "ROLES", "Auth", "Gate", "User"]
+
+ROLES: Mapping[str, frozenset[Scope]] = {
+    "viewer": frozenset({"read"}),
+    "operator": frozenset({"read", "produce", "operate"}),
+    "admin": frozenset({"read", "produce", "consume", "operate", "admin"}),
+}
+COOKIE = "holdfast_session"
+# What is known of the connection that a request came by.
+CONNECTION = "holdfast.connection"
+# As it can stand in a filter, by which the user's jobs are found.
+_QUEUE = re.compile(r'[^\s,"*]{1,120}')
+
+# How long an answer about a secret is believed: a revoked one gets in so much longer.
+BELIEVED = 2.0
+REMEMBERED = 10_000
+# Wrong secrets that one address may show in a minute.
+WRONG = 10
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whoever calls: a name for the record, what they may do, and in which queues (None: all)."""
+
+    name: str
+    scopes: frozenset[Scope]
+    queues: tuple[str, ...] | None = None
+    via: str = ""
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        for queue in self.queues or ():
+            if not _QUEUE.fullmatch(queue):
+                raise Misuse(
+                    f"queue {queue!r} cannot be one of a user",
+                    fix="Names without spaces, commas, quotes and stars can; None means all.",
+                )
+        if self.queues is not None and not self.queues:
+            raise Misuse(f"{self.name} has no queue", fix="None means all.")
+
+    @classmethod
+    def of(cls, name: str, role: str, *, queues: Sequence[str] | None = None) -> "User":
+        """Make a user by role: viewer, operator or admin."""
+        if role not in ROLES:
+            raise Misuse(f"role {role!r} is unknown", fix=f"Roles are: {', '.join(ROLES)}.")
+        return cls(name, ROLES[role], None if queues is None else tuple(queues))
+
+    def may(self, scope: str) -> bool:
+        """Whether a scope is among the user's; admin includes all."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def sees(self, queue: str) -> bool:
+        """Whether the user has to do with a queue."""
+        return self.queues is None or queue in self.queues
+
+    def check_queues(self, queues: Iterable[str]) -> None:
+        """Refuse queues that are not the user's."""
+        for queue in queues:
+            if not self.sees(queue):
+                raise Problem(
+                    403,
+                    "HF401",
+                    f"{self.name} has nothing to do with queue {queue[:120]!r}",
+                    fix=f"Its queues are: {', '.join(self.queues or ())}.",
+                )
+
+    def check_everywhere(self) -> None:
+        """Refuse a user of some queues what concerns all."""
+        if self.queues is not None:
+            raise Problem(
+                403,
+                "HF401",
+                f"this concerns all queues, {self.name} has only {', '.join(self.queues)}",
+                fix="Use a token without a list of queues.",
+            )
+
+    @property
+    def caller(self) -> str:
+        """Who this is and nobody else: names of tokens need not differ, their ids do."""
+        return f"{self.via} {self.token or self.name}"
+
+    @property
+    def shares_as(self) -> str:
+        """Whose share of waits and streams is used; empty for whoever is at this machine."""
+        return "" if self.via == "open" else self.caller
+
+    @property
+    def filter(self) -> str:
+        """The term of the filter language that leaves the user's jobs."""
+        return "" if self.queues is None else f"queue:{','.join(self.queues)}"
+
+
+Auth = Callable[[Request], User | Awaitable[User | None] | None]
+"""Finds out who calls, for a server inside another application; None if nobody is signed in."""
+
+
+def shows_token(request: Request) -> bool:
+    """Whether a request has a secret that no browser adds by itself."""
+    bearer = str(request.headers.get("authorization", "")).lower().startswith("bearer ")
+    return bearer or bool(request.headers.get("x-api-key"))
+
+
+class Gate:
+    """The ways into a server, tried in turn.
+
+    A secret that is shown and wrong is refused, whatever other way there would have been.
+    """
+
+    def __init__(self, settings: "Settings", auth: Auth | None) -> None:
+        self._settings = settings
+        self._auth = auth
+        self._open = "open" in settings.ways and auth is None
+        self._proxies = [ipaddress.ip_network(one) for one in settings.proxies]
+        self._known: OrderedDict[bytes, tuple[float, User | None]] = OrderedDict()
+        self._wrong = Attempts(WRONG)
+
+    def hosts(self) -> Sequence[str]:
+        """Return the names the server answers to; where nobody signs in, only this machine's."""
+        if self._settings.hosts:
+            return self._settings.hosts
+        return LOOPBACK if self._open and not self._settings.insecure else ("*",)
+
+    async def user(self, request: Request, client: "AsyncClient") -> User | None:
+        """Return who calls; None if nobody says."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return await self._bearer(request, client, given.strip())
+        if key := request.headers.get("x-api-key"):
+            return await self._bearer(request, client, key)
+        if scheme.lower() == "basic":
+            return self._basic(request, given)
+        if secret := request.cookies.get(COOKIE):
+            user = await self._secret(client, secret, "session")
+            if user is not None:
+                return user
+        if user := self._proxied(request):
+            return user
+        if self._auth is not None:
+            found = self._auth(request)
+            user = await found if inspect.isawaitable(found) else found
+            return user and (user if user.via else replace(user, via="application"))
+        if self._open and (self._settings.insecure or self._is_local(request)):
+            return _LOCAL
+        return None
+
+    def _is_local(self, request: Request) -> bool:
+        """Whether it comes from whoever runs this server, and not through a proxy.
+
+        A proxy shows by what it adds, by the name it was asked for, by an old version of HTTP,
+        which is what nginx speaks to servers unless it is told otherwise, or by its user.
+        """
+        added = any(name.startswith(_FORWARDED) for name in request.headers)
+        old = request.scope.get("http_version") == "1.0"
+        here = is_loopback(peer(request)) and is_local_host(request) and not added and not old
+        return here and is_own(request)
+
+    def stranger(self, request: Request) -> str:
+        """Return why a caller is not signed in."""
+        if self._open and is_loopback(peer(request)) and not is_own(request):
+            return "this comes from another user's process on this machine, or through a proxy"
+        return "you are not signed in"
+
+    def is_ambient(self, request: Request) -> bool:
+        """Whether a page of another site could have made a browser send just this, unseen.
+
+        A browser sends cookies and comes from an address by itself; it adds no secret in a header
+        of its own, and to this machine or over TLS it says for whom it asks.
+        """
+        if any(request.headers.get(name) for name in _DELIBERATE):
+            return False
+        tells = is_local_host(request) or self.is_encrypted(request)
+        return not tells and "sec-fetch-site" not in request.headers
+
+    async def check_secret(
+        self, request: Request, client: "AsyncClient", secret: str
+    ) -> User | None:
+        """Return whom a token stands for, for signing in; wrong ones are counted."""
+        user = await self._secret(client, secret, "token")
+        if user is None:
+            # Only wrong ones are refused: others at the same address must not keep a user out.
+            self._wrong.check(self.address(request))
+            self._wrong.note(self.address(request))
+        return user
+
+    def note_wrong(self, request: Request) -> None:
+        """Count a wrong secret against its address."""
+        self._wrong.note(self.address(request))
+
+    def check_address(self, request: Request) -> None:
+        """Refuse an address that has shown too many wrong secrets."""
+        self._wrong.check(self.address(request))
+
+    def address(self, request: Request) -> str:
+        """Return the client's address, as the proxies that are trusted tell it."""
+        address = peer(request)
+        forwarded = request.headers.get("x-forwarded-for", "")
+        for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
+            if not self._trusts(address):
+                break
+            address = hop
+        return address
+
+    def is_encrypted(self, request: Request) -> bool:
+        """Whether the client speaks TLS, to this server or to a proxy.
+
+        Anybody may say so: whoever does in vain only makes their own cookie useless to them.
+        """
+        headers = request.headers
+        told = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+        forwarded = headers.get("forwarded", "").partition(",")[0].lower().replace('"', "")
+        tls = told == "https" or "proto=https" in forwarded or request.url.scheme == "https"
+        return tls or headers.get("x-forwarded-ssl", "").lower() == "on"
+
+    def forget(self) -> None:
+        """Ask anew about every secret."""
+        self._known.clear()
+
+    async def _bearer(self, request: Request, client: "AsyncClient", secret: str) -> User:
+        user = await self._secret(client, secret, "token")
+        if user is None:
+            self._wrong.check(self.address(request))
+            self._wrong.note(self.address(request))
+            raise not_signed_in("the token is wrong, has expired or was revoked")
+        return user
+
+    async def _secret(self, client: "AsyncClient", secret: str, sort: str) -> User | None:
+        known = sha256(f"{sort} {secret}".encode()).digest()
+        until, user = self._known.get(known, (0.0, None))
+        if until < monotonic():
+            user = _user(await client.tokens.check(secret), sort)
+            self._known[known] = monotonic() + BELIEVED, user
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return user
+
+    def _basic(self, request: Request, given: str) -> User:
+        self._wrong.check(self.address(request))
+        try:
+            name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            name, password = "", ""
+        known, role = self._settings.basic.get(name, ("", ""))
+        # Compared even for an unknown name, so that both take the same time.
+        fits = hmac.compare_digest(_hashed(password), _hashed(known))
+        if not (fits and role and "basic" in self._settings.ways):
+            self._wrong.note(self.address(request))
+            raise not_signed_in("the name or the password is wrong")
+        return User(name, ROLES[role], via="basic")
+
+    def _proxied(self, request: Request) -> User | None:
+        if "proxy" not in self._settings.ways or not self._trusts(peer(request)):
+            return None
+        name = request.headers.get(self._settings.proxy_header, "")
+        roles = self._settings.proxy_roles
+        role = roles.get(name) or roles.get("*")
+        return User(name, ROLES[role], via="proxy") if name and role else None
+
+    def _trusts(self, address: str) -> bool:
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._proxies)
+
+
+class Attempts:
+    """What an address did too often in a minute."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def note(self, address: str) -> None:
+        """Count one."""
+        times = self._times.setdefault(address, deque(maxlen=self._most))
+        times.append(monotonic())
+        self._times.move_to_end(address)
+        while len(self._times) > REMEMBERED:
+            self._times.popitem(last=False)
+
+    def check(self, address: str) -> None:
+        """Refuse the address if there were too many."""
+        times = self._times.get(address) or deque()
+        if len(times) == self._most and (left := times[0] + 60 - monotonic()) > 0:
+            raise Problem(
+                429,
+                "HF429",
+                "too many wrong secrets from this address",
+                headers={"Retry-After": str(int(left) + 1)},
+            )
+
+
+def not_signed_in(what: str) -> Problem:
+    """Make the refusal of somebody unknown."""
+    return Problem(
+        401,
+        "HF402",
+        what,
+        headers={"WWW-Authenticate": 'Bearer realm="holdfast"'},
+        fix="Send  Authorization: Bearer hf_…     Make one:  holdfast token create",
+    )
+
+
+# What proxies add; the beginnings of names.
+_FORWARDED = (
+    "forwarded",
+    "via",
+    "x-forwarded",
+    "x-real-ip",
+    "x-original-",
+    "x-client-ip",
+    "x-envoy-",
+    "cf-connecting-ip",
+    "true-client-ip",
+)
+# What a page of another site cannot make a browser send.
+_DELIBERATE = ("authorization", "x-api-key", "x-requested-with", "idempotency-key")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@lru_cache(1000)
+def is_loopback(address: str) -> bool:
+    """Whether an address is of this machine."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local_host(request: Request) -> bool:
+    """Whether the name that was asked for is one of this machine."""
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return False
+    return host in LOOPBACK or is_loopback(host)
+
+
+def is_own(request: Request) -> bool:
+    """Whether a connection on this machine is of the user who runs this server."""
+    if not local_user.KNOWN:
+        return True
+    # The listener remembers what is known of a connection; other servers do not.
+    known: dict[str, bool] = request.scope.get(CONNECTION, {})
+    if "own" not in known:
+        found = local_user.owner(request.scope.get("client"), request.scope.get("server"))
+        known["own"] = found in local_user.trusted()
+    return known["own"]
+
+
+def peer(request: Request) -> str:
+    """Return the address at the other end of the connection."""
+    return request.client.host if request.client else ""
+
+
+_LOCAL = User("local", ROLES["admin"], via="open")
+
+
+def _user(caller: Caller | None, sort: str) -> User | None:
+    if caller is None or caller.sort != sort:
+        return None
+    return of_caller(caller)
+
+
+def of_caller(caller: Caller) -> User:
+    """Return the user that a secret stands for."""
+    queues = None if caller.queues is None else tuple(caller.queues)
+    return User(caller.name, frozenset(caller.scopes), queues, via=caller.sort, token=caller.id)
+
+
+def _hashed(text: str) -> bytes:
+    return sha256(text.encode()).digest()

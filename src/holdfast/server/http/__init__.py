@@ -1,0 +1,1 @@
+"""What every request passes: what it may say, how answers and refusals look."""

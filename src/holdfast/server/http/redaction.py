@@ -1,0 +1,196 @@
+"""What nobody who looks gets to see: values at chosen paths of payloads, results and headers."""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Misuse
+from holdfast.records import Attempt, Job, Schedule
+from holdfast.server.http import render
+from holdfast.server.http.problems import Problem
+
+MASK = "•••"
+# A shorter value is found in texts that have nothing to do with it.
+SHORTEST = 4
+_ROOTS = ("payload", "result", "headers")
+# Numbers stay as they were, digit for digit.
+_decode = msgspec.json.Decoder(float_hook=Decimal).decode
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class Redaction:
+    """Rules such as `payload.password`, or `send_sms:payload.to` for one kind alone."""
+
+    def __init__(self, rules: Sequence[str]) -> None:
+        self._rules = [_rule(text) for text in rules]
+
+    def record(self, job: Job) -> dict[str, Any]:
+        """Return a job as JSON can say it, without what is redacted."""
+        told = render.record(job)
+        for root, path in self._paths(job.kind):
+            if told[root] is not None:
+                told[root] = _masked(told[root], path)
+        return told
+
+    def schedule(self, one: Schedule) -> dict[str, Any]:
+        """Return a schedule as JSON can say it, without what is redacted in its jobs."""
+        told = render.record(one)
+        # Of every kind: what was hidden under one must not show when the schedule gets another.
+        for root, path in self._paths(None):
+            if root == "payload":
+                told["payload"] = _masked(told["payload"], path)
+            else:
+                told["options"] = _masked(told["options"], [root, *path])
+            if told["declared"] is not None:
+                told["declared"] = _masked(told["declared"], [root, *path])
+                told["declared"] = _masked(told["declared"], ["options", root, *path])
+        return told
+
+    def attempt(self, job: Job, one: Attempt) -> dict[str, Any]:
+        """Return an attempt at a job; what is redacted of the job is masked in its texts too."""
+        told = render.record(one)
+        hidden = self._hidden(job)
+        for name in ("message", "traceback", "log"):
+            for value in hidden if told[name] else ():
+                told[name] = told[name].replace(value, MASK)
+        return told
+
+    def payload(self, kind: str | None, raw: msgspec.Raw | None) -> msgspec.Raw | None:
+        """Return a payload, or a part of one, without what is redacted; of any kind if unknown."""
+        for only, root, path in self._rules:
+            if raw is not None and root == "payload" and (kind is None or only in ("", kind)):
+                raw = _masked(raw, path)
+        return raw
+
+    def detail(self, kind: str | None, raw: msgspec.Raw | None) -> msgspec.Raw | None:
+        """Return what an event says in detail, without what is redacted in it."""
+        for only, root, path in self._rules:
+            if raw is not None and (kind is None or only in ("", kind)):
+                for place in ([], ["was"], ["options"], ["settings"], ["settings", "options"]):
+                    raw = _masked(raw, [*place, root, *path])
+        return raw
+
+    def _hidden(self, job: Job) -> list[str]:
+        """Return the redacted values of a job that are long enough to be told from other text."""
+        found: list[str] = []
+        roots = {
+            "payload": job.payload_json,
+            "result": job.result_json,
+            "headers": job.headers_json,
+        }
+        for root, path in self._paths(job.kind):
+            text = roots[root]
+            if text is not None:
+                with suppress(ValueError, RecursionError):
+                    found += _texts(_at(_decode(text), path))
+        return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+
+    def check_filter(self, filter: str) -> None:
+        """Refuse a filter that would find out a redacted value by asking for it."""
+        for found in re.finditer(r"payload\.([^:\s\"]+):", filter):
+            asked = _names(found[1].split("."))
+            for _, root, path in self._rules:
+                hidden = _names(path)
+                shared = min(len(asked), len(hidden))
+                if root == "payload" and asked[:shared] == hidden[:shared]:
+                    raise Problem(
+                        403, "HF401", f"payload.{found[1]} is redacted and cannot be searched"
+                    )
+
+    def check_payload(self, payload: Mapping[str, Any] | None) -> None:
+        """Refuse a condition that would find out a redacted value by trying it."""
+        for _, root, path in self._rules:
+            if payload is not None and root == "payload" and (not path or path[0] in payload):
+                told = ".".join([root, *path])
+                raise Problem(403, "HF401", f"{told} is redacted and cannot be asked for")
+
+    def restored(
+        self, kind: str | None, changes: Mapping[str, Any], stored: Mapping[str, str | None]
+    ) -> dict[str, Any]:
+        """Return those of the changes that hold a mask, with what is behind it as it was.
+
+        None is any kind.
+        """
+        found: dict[str, Any] = {}
+        for root, path in self._paths(kind):
+            old, new = stored.get(root), found.get(root, changes.get(root))
+            if old is not None and new is not None:
+                value = _restore(_decode(_encode(new)), _decode(old), path)
+                found[root] = msgspec.Raw(_encode(value)) if root == "payload" else value
+        return found
+
+    def _paths(self, kind: str | None) -> list[tuple[str, list[str]]]:
+        """Return what is hidden of a kind; None: of any."""
+        return [
+            (root, path) for only, root, path in self._rules if kind is None or only in ("", kind)
+        ]
+
+
+def _rule(text: str) -> tuple[str, str, list[str]]:
+    kind, _, path = text.rpartition(":")
+    root, *rest = path.split(".")
+    if root not in _ROOTS or not all(rest):
+        raise Misuse(
+            f"{text!r} is no path to redact",
+            fix="Write it as payload.password, or send_sms:payload.to for one kind.",
+        )
+    return kind, root, rest
+
+
+def _masked(raw: msgspec.Raw, path: Sequence[str]) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(_encode(_mask(_decode(raw), path)))
+    except (ValueError, RecursionError):
+        # What cannot be read cannot be searched for what is hidden: all of it is.
+        return msgspec.Raw(_encode(MASK))
+
+
+def _mask(value: Any, path: Sequence[str]) -> Any:
+    if not path:
+        return MASK
+    if isinstance(value, dict) and path[0] in value:
+        return {**value, path[0]: _mask(value[path[0]], path[1:])}
+    if isinstance(value, list):
+        return [_mask(part, path[1:] if path[0] == "*" else path) for part in value]
+    return value
+
+
+def _at(value: Any, path: Sequence[str]) -> list[Any]:
+    if not path:
+        return [value]
+    if isinstance(value, dict):
+        return _at(value[path[0]], path[1:]) if path[0] in value else []
+    if isinstance(value, list):
+        rest = path[1:] if path[0] == "*" else path
+        return [found for part in value for found in _at(part, rest)]
+    return []
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for part in value.values() for text in _texts(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in _texts(part)]
+    return [] if value is None or isinstance(value, bool) else [str(value)]
+
+
+def _restore(value: Any, old: Any, path: Sequence[str]) -> Any:
+    if value == MASK and not path:
+        return old
+    if isinstance(value, dict) and isinstance(old, dict) and path and path[0] in value:
+        name = path[0]
+        return {**value, name: _restore(value[name], old.get(name), path[1:])}
+    if isinstance(value, list) and isinstance(old, list) and path:
+        rest = path[1:] if path[0] == "*" else path
+        pairs = zip(value, [*old, *[None] * len(value)], strict=False)
+        return [_restore(new, was, rest) for new, was in pairs]
+    return value
+
+
+def _names(path: Sequence[str]) -> list[str]:
+    """Leave out places in lists, counted from either end: a rule holds for all of them."""
+    return [name for name in path if name != "*" and not re.fullmatch(r"[+-]?\d+", name)]

@@ -1,0 +1,140 @@
+"""Workers that speak HTTP, as rows among the others.
+
+They are seen when they claim and counted as they settle; written down every few seconds, not with
+each request.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from holdfast.client import AsyncClient
+from holdfast.errors import HoldfastError
+from holdfast.records import Ack, Lease, Nack, Settled, Settlement
+from holdfast.server.http.inputs import NewClaim
+from holdfast.watch.measures import Measures
+
+if TYPE_CHECKING:
+    from holdfast.server.http.request import Request
+
+EVERY = 5.0
+# Claims whose times are told.
+RECENT = 10
+# Leases whose worker is remembered, to know who acked.
+REMEMBERED = 20_000
+# Workers that are written down; more than these are somebody making up names.
+MOST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """One claim: who made it, when, and of which queue and kind each of its jobs is."""
+
+    worker: str
+    at: float
+    jobs: dict[UUID, tuple[str, str]]
+
+
+class Consumers:
+    """What this server knows of its consumers and has not yet written down."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._counts: dict[str, dict[str, float]] = {}
+        self._claims: dict[str, list[datetime]] = {}
+        self._holders: OrderedDict[UUID, _Claimed] = OrderedDict()
+        self._measures: dict[str, Measures] = {}
+        self.stopped: set[str] = set()
+
+    def claimed(self, request: "Request", wanted: NewClaim, leases: Sequence[Lease]) -> None:
+        """Note who asked and what they got."""
+        if len(self._facts) >= MOST and wanted.worker not in self._facts:
+            return
+        address = request.http.client
+        self._facts[wanted.worker] = self._facts.get(wanted.worker, {}) | {
+            "host": address.host if address else None,
+            "version": request.http.headers.get("user-agent", "")[:200] or None,
+            "queues": wanted.queues,
+            "kinds": wanted.kinds or [],
+        }
+        if leases:
+            now = datetime.now(UTC)
+            known = self._facts[wanted.worker]
+            known["claimed_at"] = now
+            self._claims.setdefault(wanted.worker, []).insert(0, now)
+            del self._claims[wanted.worker][RECENT:]
+            self._count(wanted.worker, "claimed", len(leases))
+            # Those of one queue have one token.
+            for token, some in groupby(leases, key=lambda lease: lease.token):
+                jobs = {lease.id: (lease.queue, lease.kind) for lease in some}
+                self._holders[token] = _Claimed(wanted.worker, monotonic(), jobs)
+            self._note_waits(wanted, leases)
+            while len(self._holders) > REMEMBERED:
+                self._holders.popitem(last=False)
+
+    def settled(self, settlement: Settlement, settled: Settled) -> None:
+        """Note how a lease ended."""
+        assert isinstance(settlement.lease, tuple)
+        claimed = self._holders.get(settlement.lease[1])
+        if claimed is None or settled.outcome == "already":
+            return
+        worker = claimed.worker
+        if not settled.held:
+            self._count(worker, "lost")
+            return
+        if isinstance(settlement, Ack):
+            self._count(worker, "acked")
+            self._facts.setdefault(worker, {})["acked_at"] = datetime.now(UTC)
+        elif isinstance(settlement, Nack):
+            self._count(worker, "failed")
+        about = claimed.jobs.pop(settlement.lease[0], None)
+        if not claimed.jobs:
+            del self._holders[settlement.lease[1]]
+        if about:
+            ran = monotonic() - claimed.at
+            self._measures.setdefault(worker, Measures()).ran(*about, ran)
+            self._count(worker, "busy_time", ran)
+
+    def touched(self, token: UUID) -> None:
+        """Note that whoever holds a lease is there."""
+        if claimed := self._holders.get(token):
+            self._facts.setdefault(claimed.worker, {})
+
+    async def run(self) -> None:
+        """Write it down now and then, for ever."""
+        while True:
+            await asyncio.sleep(EVERY)
+            with contextlib.suppress(HoldfastError):
+                await self.write()
+
+    async def write(self) -> None:
+        """Write down what is not yet."""
+        facts, self._facts = self._facts, {}
+        counts, self._counts = self._counts, {}
+        claims, self._claims = self._claims, {}
+        measures, self._measures = self._measures, {}
+        for worker in facts.keys() | counts.keys():
+            known = {name: value for name, value in facts.get(worker, {}).items() if value}
+            if worker in claims:
+                known["claims"] = claims[worker]
+            measured = measures[worker].take() if worker in measures else None
+            stop = await self._client.workers.tell(worker, known, counts.get(worker, {}), measured)
+            (self.stopped.add if stop else self.stopped.discard)(worker)
+
+    def _note_waits(self, wanted: NewClaim, leases: Sequence[Lease]) -> None:
+        measures = self._measures.setdefault(wanted.worker, Measures())
+        for lease in leases:
+            claimed = lease.lease_until - lease.length
+            measures.waited(lease.queue, lease.kind, lease.run_at, claimed)
+
+    def _count(self, worker: str, what: str, number: float = 1) -> None:
+        counts = self._counts.setdefault(worker, {})
+        counts[what] = counts.get(what, 0) + number

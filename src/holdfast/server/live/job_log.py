@@ -1,0 +1,385 @@
+"""The lives of jobs, as the activity log tells them: each server follows it for those who watch.
+
+While somebody watches, the server says so in the database again and again (`watch`), and verbs
+note every event of those queues, whoever calls them. While nobody does, nothing is written.
+
+The log is followed by place. Places are drawn before their transactions commit, so one that is
+missing between others is asked for again until nobody is left who could have drawn it. What is told
+once stays in a ring; whoever falls behind that reads on in the log itself. What neither has is told
+as a gap, with the place behind which it lies: nothing is left out in silence.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import HoldfastError
+from holdfast.records import Event, Watched
+from holdfast.server.http import render
+from holdfast.server.live.bells import rung
+from holdfast.server.relay.words import messages_of
+
+if TYPE_CHECKING:
+    from holdfast.server.running import Live
+
+# How long everything is noted after a server last said that somebody watches, and when it says so.
+LASTS = 30.0
+AGAIN = 10.0
+QUICK = 0.25
+# Events of one look at the log, and as many as are kept for those who read more slowly.
+PAGE = 1000
+REMEMBERED = 5000
+# Events that somebody who comes back is told at most: the rest they ask for themselves.
+CATCH_UP = 20_000
+# A server that is further behind the end of the log goes to the end, and says so.
+BEHIND = 50_000
+# Places that are missing at once; beyond, the oldest are given up, and that is told.
+MISSING = 1000
+# Bytes that are sent at once, whole events: the server cuts what is larger than 16 kB.
+PIECE = 8 * 1024
+# How long those who come back wait for transactions that were open when the server began to follow.
+SETTLED = 10.0
+
+PLAIN = "message"
+ACTIVITY = "activity"
+
+Framed = Callable[[str, Any, int, int], bytes]
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """Somebody who follows: which queues (None: all), in which dialect, and how far they are."""
+
+    name: str
+    queues: tuple[str, ...] | None
+    nth: int = 0
+    place: int = 0
+    # What is not behind this place they were told from the log.
+    told_to: int = 0
+
+    def wants(self, queue: str | None) -> bool:
+        """Whether events of a queue are for this one."""
+        return self.queues is None or (queue is not None and queue in self.queues)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An event or a gap at its place in the ring; `place`: nothing up to there is missing."""
+
+    seq: int
+    place: int
+    mark: int
+    event: Event | None
+    gap: dict[str, Any] | None = None
+    frames: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Hole:
+    first: int
+    last: int
+    # Who was writing when it was first asked for again; None before.
+    waits: frozenset[str] | None = None
+
+
+class Lives:
+    """The end of the activity log, and everybody who follows it."""
+
+    def __init__(
+        self,
+        live: "Live",
+        *,
+        framed: Framed,
+        mark: Callable[[], int],
+        tell: Callable[[], None],
+    ) -> None:
+        self._live = live
+        self._framed = framed
+        self._mark = mark
+        self._tell = tell
+        self._seats: set[Seat] = set()
+        self._ring: deque[_Entry] = deque(maxlen=REMEMBERED)
+        self._nth = 0
+        self._high: int | None = None
+        self._holes: list[_Hole] = []
+        self._opening: frozenset[str] = frozenset()
+        self._since: dict[str, int] = {}
+        self._said_at = 0.0
+        self._said_to = 0
+        self._watched = False
+        self._someone = asyncio.Event()
+        self._hint = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    def hint(self) -> None:
+        """Say that something changed: look soon."""
+        self._hint.set()
+
+    async def join(self, seat: Seat) -> None:
+        """Begin to follow for somebody: what begins from now on is noted, and told to them."""
+        self._seats.add(seat)
+        try:
+            async with self._lock:
+                await self._say()
+                if self._high is None:
+                    await self._begin()
+                seat.nth, seat.place = self._nth, self._low()
+                seat.told_to = seat.place
+        except BaseException:
+            self.leave(seat)
+            raise
+        self._someone.set()
+
+    def leave(self, seat: Seat) -> None:
+        """Follow no longer for somebody; for nobody, not at all."""
+        self._seats.discard(seat)
+        if not self._seats:
+            self._someone.clear()
+            self._high, self._holes, self._since = None, [], {}
+            self._ring.clear()
+
+    def about(self, seat: Seat) -> dict[str, Any]:
+        """Return what a greeting tells: the place, and whether everything behind it is noted."""
+        return {"place": str(seat.place), ACTIVITY: "all" if self._watched else "noted"}
+
+    async def run(self) -> None:
+        """Follow the log while somebody watches, for ever."""
+        while True:
+            await self._someone.wait()
+            self._hint.clear()
+            with contextlib.suppress(HoldfastError):
+                async with self._lock:
+                    await self._turn()
+            await rung(self._hint, QUICK)
+            await asyncio.sleep(QUICK / 5)  # what comes together is told together
+
+    def due(self, seat: Seat) -> bytes:
+        """Return what somebody has not been told, as much as is sent at once; empty if nothing."""
+        start = seat.nth - (self._nth - len(self._ring))
+        frames: list[bytes] = []
+        size = 0
+        for entry in islice(self._ring, max(start, 0), None):
+            seat.nth += 1
+            if entry.event is not None and entry.seq <= seat.told_to:
+                continue
+            seat.place = max(seat.place, entry.place)
+            if entry.event is None or seat.wants(entry.event.queue):
+                frames.append(self._frame(seat.name, entry))
+                size += len(frames[-1])
+                if size >= PIECE:
+                    break
+        return b"".join(frames)
+
+    def is_behind(self, seat: Seat) -> bool:
+        """Whether the ring has moved past somebody: they read on in the log."""
+        return seat.nth < self._nth - len(self._ring)
+
+    async def catch_up(self, seat: Seat, after: int) -> AsyncIterator[bytes]:
+        """Yield what the log has behind a place, up to where the ring goes on."""
+        until = monotonic() + SETTLED
+        while self._opening and monotonic() < until:
+            await asyncio.sleep(QUICK)
+        client = self._live.client
+        state = await client.activity.log_state()
+        # Up to here nothing is missing that may still come: a plain look finds all there is.
+        target = min(self._low(), state.last)
+        later = [nth for nth, one in enumerate(self._ring) if one.event and one.seq > target]
+        seat.nth = self._nth - (len(self._ring) - later[0] if later else 0)
+        seat.place = seat.told_to = target
+        if later and later[0] == 0 and len(self._ring) == REMEMBERED:
+            last = self._ring[0].seq
+            yield self._gap(seat, target, last, f"more than {REMEMBERED} events at once")
+        if after > state.last:
+            yield self._gap(seat, target, target, "the log has not come that far: another database")
+            return
+        if self._opening:
+            reason = "a transaction that is open for long may have noted more"
+            yield self._gap(seat, after, target, reason)
+        elif state.first is None or after + 1 < state.first:
+            last = target if state.first is None else state.first - 1
+            if last > after:
+                yield self._gap(seat, after, last, "the log is not kept for so long")
+        noted = max((self._since.get(name, 0) for name in seat.queues or ("",)), default=0)
+        if after < noted and not await self._is_noted(seat):
+            reason = "nobody watched: queues whose activity is not `all` were not noted"
+            yield self._gap(seat, after, noted, reason)
+        told = 0
+        while after < target:
+            if told >= CATCH_UP:
+                yield self._gap(seat, after, target, f"more than {CATCH_UP} events")
+                return
+            names = None if seat.queues is None else list(seat.queues)
+            page = await client.activity.list(queues=names, after=after, limit=500, patience=1.0)
+            frames = []
+            for event in page.events:
+                if event.seq > target:
+                    break
+                if not event.jobs:
+                    continue
+                entry = _Entry(event.seq, event.seq, self._mark(), event)
+                frames.append(self._frame(seat.name, entry))
+            told += len(frames)
+            for piece in _pieces(frames):
+                yield piece
+            if page.events and page.searched_to is None:
+                after = page.events[-1].seq if len(page.events) == 500 else target
+            else:
+                after = target if page.searched_to is None else page.searched_to
+
+    async def _is_noted(self, seat: Seat) -> bool:
+        found = await self._live.queues()
+        return all(one.activity == "all" for one in found if seat.wants(one.queue))
+
+    async def _say(self) -> None:
+        """Say that somebody watches; announce a gap if that was said too late."""
+        self._watched = not await self._live.read_only()
+        if not self._watched:
+            return
+        said_at = monotonic()
+        found: list[Watched] = []
+        if any(seat.queues is None for seat in self._seats):
+            found += await self._live.client.activity.watch(None, lasts=LASTS)
+        if names := sorted({name for seat in self._seats for name in seat.queues or ()}):
+            found += await self._live.client.activity.watch(names, lasts=LASTS)
+        self._said_at = said_at
+        late = 0
+        for one in found:
+            known = self._since.get(one.queue or "")
+            if known is not None and known != one.place:
+                late = max(late, one.place)
+            self._since[one.queue or ""] = one.place
+        if late and self._high is not None:
+            reason = "this server was away: queues whose activity is not `all` were not noted"
+            self._announce(self._said_to, late, reason)
+        self._said_to = self._low()
+
+    async def _begin(self) -> None:
+        state = await self._live.client.activity.log_state()
+        self._high, self._holes = state.last, []
+        self._opening = frozenset(state.writers)
+        self._said_to = state.last
+
+    async def _turn(self) -> None:
+        if monotonic() - self._said_at > AGAIN:
+            await self._say()
+        full = False
+        while self._high is not None:
+            writers: frozenset[str] = frozenset()
+            if self._holes or self._opening or full:
+                state = await self._live.client.activity.log_state()
+                if self._high is None:
+                    return
+                writers = frozenset(state.writers)
+                if full and state.last - self._high > BEHIND:
+                    low, self._high, self._holes = self._low(), state.last, []
+                    self._opening = writers
+                    self._announce(low, state.last, f"more than {BEHIND} events at once")
+                    continue
+            holes = [(hole.first, hole.last) for hole in self._holes]
+            page = await self._live.client.activity.tail(self._high, missing=holes, limit=PAGE)
+            if self._high is None:
+                return
+            full = len(page) == PAGE
+            self._take(page, writers, full=full)
+            if not full:
+                return
+
+    def _take(self, page: Sequence[Event], writers: frozenset[str], *, full: bool) -> None:
+        assert self._high is not None
+        before, was_whole = self._low(), not self._holes
+        found = {event.seq for event in page if event.seq <= self._high}
+        holes = [part for hole in self._holes for part in _without(hole, found)]
+        if not full:  # a page that was cut short does not say what is missing behind it
+            self._opening &= writers
+            for hole in holes:
+                hole.waits = writers if hole.waits is None else hole.waits & writers
+            holes = [hole for hole in holes if hole.waits]
+        for event in page:
+            if event.seq > self._high:
+                if event.seq > self._high + 1:
+                    holes.append(_Hole(self._high + 1, event.seq - 1))
+                self._high = event.seq
+        lost = holes[:-MISSING]
+        self._holes = holes[-MISSING:]
+        low = self._low()
+        for nth, event in enumerate(page, 1):
+            # Among those that come late, none is the last but the last.
+            place = min(event.seq, low) if was_whole else before
+            self._add(_Entry(event.seq, low if nth == len(page) else place, self._mark(), event))
+        if lost:
+            self._announce(lost[0].first - 1, lost[-1].last, "transactions that are open for long")
+        elif page:
+            self._tell()
+
+    def _low(self) -> int:
+        """Return the place up to which nothing is missing."""
+        if self._holes:
+            return self._holes[0].first - 1
+        return self._high or 0
+
+    def _add(self, entry: _Entry) -> None:
+        if entry.event is None or entry.event.jobs:
+            self._ring.append(entry)
+            self._nth += 1
+
+    def _announce(self, after: int, until: int, reason: str) -> None:
+        about = {"after": str(after), "until": str(until), "reason": reason}
+        self._add(_Entry(0, self._low(), self._mark(), None, about))
+        self._tell()
+
+    def _gap(self, seat: Seat, after: int, until: int, reason: str) -> bytes:
+        about = {"after": str(after), "until": str(until), "reason": reason}
+        return self._frame(seat.name, _Entry(0, after, self._mark(), None, about))
+
+    def _frame(self, name: str, entry: _Entry) -> bytes:
+        if name not in entry.frames:
+            entry.frames[name] = self._made(name, entry)
+        return entry.frames[name]
+
+    def _made(self, name: str, entry: _Entry) -> bytes:
+        if entry.event is None:
+            assert entry.gap is not None
+            path = "/queue/activity" if name == PLAIN else "/v1/activity"
+            about = entry.gap | {"catch_up": f"{path}?after={entry.gap['after']}"}
+            plain = {"type": "gap", "payload": about}
+            told, title = (plain, PLAIN) if name == PLAIN else (about, "gap")
+            return self._framed(title, told, entry.mark, entry.place)
+        if name == PLAIN:
+            messages = messages_of(entry.event)
+            return b"".join(self._framed(PLAIN, one, entry.mark, entry.place) for one in messages)
+        record = render.event(entry.event, self._live.redaction)
+        return self._framed(ACTIVITY, record, entry.mark, entry.place)
+
+
+def _pieces(frames: Sequence[bytes]) -> Iterator[bytes]:
+    """Join events to pieces that are sent at once."""
+    some: list[bytes] = []
+    size = 0
+    for frame in frames:
+        some.append(frame)
+        size += len(frame)
+        if size >= PIECE:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)
+
+
+def _without(hole: _Hole, found: set[int]) -> list[_Hole]:
+    """Return what is left of a hole; who it waits for stays."""
+    if not found:
+        return [hole]
+    parts: list[_Hole] = []
+    first = hole.first
+    for place in sorted(one for one in found if hole.first <= one <= hole.last):
+        if place > first:
+            parts.append(_Hole(first, place - 1, hole.waits))
+        first = place + 1
+    if first <= hole.last:
+        parts.append(_Hole(first, hole.last, hole.waits))
+    return parts

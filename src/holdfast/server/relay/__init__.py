@@ -1,0 +1,1 @@
+"""The routes and words of Relay, for the same jobs."""

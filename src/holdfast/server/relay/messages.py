@@ -1,0 +1,460 @@
+"""The other dialect: the routes and words of Relay, as names for the same handlers.
+
+A message is a job, its type is the kind, its lock token the token. Each alias says how to put a
+request into our words and an answer into theirs; nothing here changes a job by itself. Here are the
+words and what producers and consumers do; `relay_look` and `relay_operate` have the rest.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import wraps
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+from starlette.responses import Response
+
+from holdfast.errors import HoldfastError
+from holdfast.server.api import consume, produce
+from holdfast.server.http import inputs, render
+from holdfast.server.http.inputs import Body, LeaseSeconds, Name, Priority, QueueName
+from holdfast.server.http.problems import Problem, problem_of
+from holdfast.server.http.request import Answer, Handler, Request, decoded
+from holdfast.server.relay.words import STATUSES, UNTYPED, type_of
+
+# Of a queue that nobody set up.
+ACK_TIMEOUT = 30.0
+# What a queue has that this dialect makes: what is acknowledged can be listed and its life
+# followed, and a type is found behind any number of others. An operator may set it otherwise.
+SETTINGS: Mapping[str, Any] = {"keep_done": 7 * 86_400, "activity": "all", "by_kind": True}
+# Queues that are remembered, and messages that a queue may hold to be sorted by type at once.
+REMEMBERED = 10_000
+SORTABLE = 10_000
+# Where messages are, as their addresses say it.
+STATES = {
+    "main": "queued",
+    "processing": "leased",
+    "dead": "dead",
+    "acknowledged": "done",
+    "archived": "archived",
+}
+State = Literal["main", "processing", "dead", "acknowledged", "archived"]
+ERRORS = {
+    "HF300": "LOCK_LOST",
+    "HF310": "NOT_FOUND",
+    "HF311": "NOT_FOUND",
+    "HF317": "NOT_FOUND",
+    "HF410": "NOT_FOUND",
+    "HF409": "INVALID_STATE",
+    "HF222": "UPDATE_FAILED",
+}
+Ids = Annotated[list[str], Meta(min_length=1, max_length=1000)]
+
+
+class Message(Body):
+    """A message to enqueue."""
+
+    payload: msgspec.Raw
+    type: Name | None = None
+    priority: Priority = 0
+    queue: QueueName = "default"
+    max_attempts: inputs.Attempts | None = None
+    attempts: inputs.Attempts | None = field(default=None, name="maxAttempts")
+    ack_timeout_seconds: LeaseSeconds | None = None
+    ack_timeout: LeaseSeconds | None = field(default=None, name="ackTimeout")
+
+
+class Batch(Body):
+    """Messages to enqueue together."""
+
+    messages: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=10_000)]
+
+
+class _Placed(msgspec.Struct):
+    queue: QueueName = "default"
+
+
+class Imported(msgspec.Struct, kw_only=True):
+    """A message as it was exported; what cannot be set is passed over."""
+
+    payload: msgspec.Raw
+    type: Name | None = None
+    priority: Priority = 0
+    queue: QueueName = "default"
+    max_attempts: inputs.Attempts | None = None
+    ack_timeout_seconds: LeaseSeconds | None = None
+
+
+class Dequeue(Body):
+    """What a consumer asks for."""
+
+    timeout: Annotated[float, Meta(ge=0, le=60)] = 0
+    type: Name | None = None
+    queue: QueueName = "default"
+    consumer: Name | None = field(default=None, name="consumerId")
+    consumer_id: Name = "anonymous"
+    ack_timeout: LeaseSeconds | None = field(default=None, name="ackTimeout")
+    ack_timeout_seconds: LeaseSeconds | None = None
+
+
+class DequeueMany(Dequeue):
+    """What a consumer of several at once asks for."""
+
+    count: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class Acknowledged(Body):
+    """A message that was processed."""
+
+    lock_token: str
+    result: msgspec.Raw | UnsetType = UNSET
+
+
+class AcknowledgedById(Body):
+    """A message that was processed, named in the body."""
+
+    id: str
+    lock_token: str
+    result: msgspec.Raw | UnsetType = UNSET
+
+
+class NotAcknowledged(Body):
+    """A message that could not be processed."""
+
+    lock_token: str
+    error: str | None = None
+    reason: str | None = field(default=None, name="errorReason")
+    retry_in: inputs.Seconds | None = None
+
+
+class NotAcknowledgedById(NotAcknowledged, kw_only=True):
+    """A message that could not be processed, named in the body."""
+
+    id: str
+
+
+class Settlements(Body):
+    """Messages that were processed, or could not be, each with its token."""
+
+    messages: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=1000)]
+
+
+class TouchedMessage(Body):
+    """A lock to be held for longer."""
+
+    lock_token: str
+    extend_seconds: LeaseSeconds | None = None
+
+
+async def enqueue(request: Request) -> Answer:
+    """Enqueue a message."""
+    said: Message = request.body
+    await _make_queues(request, [said.queue])
+    request.body = _job(said)
+    answer = await produce.enqueue(request)
+    told = {
+        "id": answer.document["id"],
+        "type": said.type,
+        "queue": said.queue,
+        "priority": said.priority,
+        "status": "queued",
+    }
+    return Answer(told, 201)
+
+
+async def batch(request: Request) -> Answer:
+    """Enqueue messages; all of them are looked at, and those that cannot be stored are told."""
+    return await _store(request, _read)
+
+
+async def restore(request: Request) -> Answer:
+    """Enqueue messages that were exported, anew and with ids of their own."""
+    return await _store(request, _read_exported)
+
+
+async def dequeue(request: Request) -> Answer:
+    """Lock one message, at once or within `timeout` seconds; 404 when there is none."""
+    asked: Dequeue = request.query
+    messages = await _dequeue(request, asked, 1)
+    if not messages:
+        raise Problem(404, "HF317", f"no message in queue {asked.queue!r}")
+    return Answer(messages[0])
+
+
+async def dequeue_many(request: Request) -> Answer:
+    """Lock up to `count` messages; an empty list when there is none."""
+    asked: DequeueMany = request.query
+    messages = await _dequeue(request, asked, asked.count)
+    return Answer({"messages": messages, "count": len(messages)})
+
+
+async def ack(request: Request) -> Answer:
+    """Acknowledge a message."""
+    said: Acknowledged | AcknowledgedById = request.body
+    if isinstance(said, AcknowledgedById):
+        request.http.path_params["id"] = said.id
+    request.body = inputs.Acked(token=said.lock_token, result=said.result)
+    return _settled(await consume.ack(request))
+
+
+async def nack(request: Request) -> Answer:
+    """Give a message back as failed; it is queued again, or dead."""
+    said: NotAcknowledged = request.body
+    error = said.reason if said.error is None else said.error
+    request.body = inputs.Nacked(token=said.lock_token, error=error, retry_in=said.retry_in)
+    return _settled(await consume.nack(request))
+
+
+async def ack_many(request: Request) -> Answer:
+    """Acknowledge messages; what is wrong with one does not keep the others."""
+    results = await _settle(request, AcknowledgedById)
+    done = sum(one["success"] for one in results)
+    return Answer({"succeeded": done, "failed": len(results) - done, "results": results})
+
+
+async def nack_many(request: Request) -> Answer:
+    """Give messages back as failed; what is wrong with one does not keep the others."""
+    results = await _settle(request, NotAcknowledgedById)
+    done = sum(one["success"] for one in results)
+    return Answer(
+        {
+            "succeeded": done,
+            "failed": len(results) - done,
+            "requeued": sum(one.get("status") == "queued" for one in results),
+            "movedToDlq": sum(one.get("status") == "dead" for one in results),
+            "results": results,
+        }
+    )
+
+
+async def touch(request: Request) -> Answer:
+    """Hold a lock for longer; one that lasts longer anyway is left as it is, which is told."""
+    said: TouchedMessage = request.body
+    request.body = inputs.Touched(token=said.lock_token, lease=said.extend_seconds)
+    told = (await consume.touch(request)).document
+    until: datetime = told["lease_until"]
+    by: float | None = said.extend_seconds if told["extended"] else 0
+    if by is None:
+        by = round((until - await request.reads.now()).total_seconds(), 3)
+    return Answer(told | {"locked_until": until, "new_timeout_at": until, "extended_by": by})
+
+
+def worded(handler: Handler) -> Handler:
+    """Make a handler whose refusals say their code as Relay does, and ours beside it."""
+
+    @wraps(handler)
+    async def answered(request: Request) -> Answer | Response:
+        try:
+            return await handler(request)
+        except HoldfastError as error:
+            problem = problem_of(error)
+            if word := ERRORS.get(problem.code):
+                problem.facts |= {"code": word, "error": word, "holdfast_code": problem.code}
+            raise problem from error
+
+    return answered
+
+
+def message_of(job: Mapping[str, Any], timeout: Callable[[str], float]) -> dict[str, Any]:
+    """Return a job of a list in the words of a message; `timeout` tells that of its queue.
+
+    The token is for whoever holds the message: no list has it.
+    """
+    lease = job["lease"]
+    told = {
+        "id": job["id"],
+        "type": type_of(job["kind"]),
+        "payload": job["payload"],
+        "queue": job["queue"],
+        "priority": job["priority"],
+        "status": STATUSES[job["state"]],
+        "attempt_count": job["attempt"],
+        "max_attempts": job["max_attempts"],
+        "ack_timeout_seconds": whole(timeout(job["queue"]) if lease is None else lease),
+        "locked_until": job["lease_until"],
+        "consumer_id": job["worker"],
+        "created_at": job["created_at"],
+        "dequeued_at": None,
+        "acknowledged_at": job["ended_at"] if job["state"] == "done" else None,
+        "last_error": job["error"],
+    }
+    shortened = ("payload_preview", "payload_size")
+    return told | {name: job[name] for name in shortened if name in job}
+
+
+def whole(seconds: float) -> float:
+    """Return seconds without a fraction if they have none, as the source has them."""
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+async def _store(request: Request, read: Callable[[bytes], inputs.NewJob]) -> Answer:
+    said: Batch = request.body
+    queues = {_queue_of(bytes(item)) for item in said.messages}
+    await _make_queues(request, [name for name in sorted(queues) if request.user.sees(name)])
+    return _stored(await produce.store(request, map(bytes, said.messages), read))
+
+
+def _queue_of(item: bytes) -> str:
+    """Return the queue of a message, and the usual one for what cannot be stored at all."""
+    try:
+        return msgspec.json.decode(item, type=_Placed).queue
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Placed().queue
+
+
+async def _make_queues(request: Request, names: Sequence[str]) -> None:
+    """Make queues that nobody has used or set up, as this dialect has them."""
+    request.user.check_queues(names)
+    known = request.live.known_queues
+    for name in names:
+        if name in known or name.startswith("holdfast."):
+            continue
+        if await request.live.client.queues.get(name) is None:
+            await request.live.client.queues.set(name, actor=request.actor, **SETTINGS)
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known.add(name)
+
+
+async def _sort_by_type(request: Request, name: str) -> None:
+    """Let a queue that others made be dequeued by type at any depth: at once, or soon."""
+    found = next((one for one in await request.live.queues() if one.queue == name), None)
+    if found is None or found.by_kind:
+        return
+    if found.queued + found.leased > SORTABLE:
+        request.live.sort_by_kind(name, request.actor)
+        return
+    # Who may not set it up dequeues as before, and passes over other types one by one.
+    with suppress(HoldfastError):
+        await request.live.client.queues.set(name, actor=request.actor, by_kind=True)
+
+
+async def timeouts(request: Request) -> Callable[[str], float]:
+    """Return what tells how long messages of a queue are locked that say nothing themselves.
+
+    A queue with the usual lease said nothing either: then it is as the server was told.
+    """
+    usual = request.live.settings.ack_timeout
+    known = {one.queue: one.lease.total_seconds() for one in await request.live.queues()}
+
+    def timeout(queue: str) -> float:
+        lease = known.get(queue, ACK_TIMEOUT)
+        return lease if usual is None or lease != ACK_TIMEOUT else usual
+
+    return timeout
+
+
+async def _ack_timeout(request: Request, queue: str) -> float | None:
+    if request.live.settings.ack_timeout is None:
+        return None
+    return (await timeouts(request))(queue)
+
+
+async def _dequeue(request: Request, asked: Dequeue, count: int) -> list[dict[str, Any]]:
+    lease = asked.ack_timeout or asked.ack_timeout_seconds
+    if asked.type is not None and request.user.sees(asked.queue):
+        await _sort_by_type(request, asked.queue)
+    request.body = inputs.NewClaim(
+        worker=asked.consumer or asked.consumer_id,
+        queues=[asked.queue],
+        kinds=None if asked.type is None else [asked.type],
+        limit=count,
+        lease=lease or await _ack_timeout(request, asked.queue),
+        wait=asked.timeout,
+    )
+    return [_message(lease) for lease in (await consume.claim(request)).document["leases"]]
+
+
+async def _settle(
+    request: Request, wanted: type[AcknowledgedById] | type[NotAcknowledgedById]
+) -> list[dict[str, Any]]:
+    said: Settlements = request.body
+    results: list[dict[str, Any]] = [{} for _ in said.messages]
+    wanted_at: list[int] = []
+    items = []
+    for nth, item in enumerate(said.messages):
+        try:
+            items.append(_settlement(decoded(bytes(item), wanted, where="message")))
+            wanted_at.append(nth)
+        except Problem as problem:
+            told = {"id": None, "success": False, "code": problem.code, "error": problem.what}
+            results[nth] = told
+    request.body = inputs.Settlements(items=items)
+    settled = (await consume.settle(request)).document["results"]
+    for nth, one in zip(wanted_at, settled, strict=True):
+        results[nth] = _result(one)
+    return results
+
+
+def _settlement(said: AcknowledgedById | NotAcknowledgedById) -> msgspec.Raw:
+    told: dict[str, Any] = {"id": said.id, "token": said.lock_token}
+    if isinstance(said, AcknowledgedById):
+        told |= {"verb": "ack"} | ({} if said.result is UNSET else {"result": said.result})
+    else:
+        error = said.reason if said.error is None else said.error
+        told |= {"verb": "nack", "error": error, "retry_in": said.retry_in}
+    return msgspec.Raw(render.encode(told))
+
+
+def _result(one: Mapping[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": one.get("id"), "success": one["ok"]}
+    if one["ok"]:
+        return told | {"status": STATUSES.get(one.get("state", ""))}
+    code = ERRORS.get(one["code"], one["code"])
+    return told | {"code": code, "error": one["detail"] or code}
+
+
+def _read(item: bytes) -> inputs.NewJob:
+    return _job(decoded(item, Message, where="message"))
+
+
+def _read_exported(item: bytes) -> inputs.NewJob:
+    said: Imported = decoded(item, Imported, where="message")
+    return _job(Message(**msgspec.structs.asdict(said)))
+
+
+def _job(said: Message) -> inputs.NewJob:
+    return inputs.NewJob(
+        kind=said.type or UNTYPED,
+        payload=said.payload,
+        queue=said.queue,
+        priority=said.priority,
+        max_attempts=said.attempts or said.max_attempts,
+        lease=said.ack_timeout or said.ack_timeout_seconds,
+    )
+
+
+def _stored(answer: Answer) -> Answer:
+    told = dict(answer.document)
+    told["messages"] = [{"id": job["id"], "status": "queued"} for job in told.pop("jobs")]
+    return Answer(told, 201)
+
+
+def _message(lease: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": lease["id"],
+        "type": type_of(lease["kind"]),
+        "payload": lease["payload"],
+        "queue": lease["queue"],
+        "priority": lease["priority"],
+        "status": "processing",
+        "attempt_count": lease["attempt"],
+        "max_attempts": lease["max_attempts"],
+        "lock_token": lease["token"],
+        "locked_until": lease["lease_until"],
+        "consumer_id": lease["worker"],
+        "created_at": lease["created_at"],
+        "dequeued_at": lease["lease_until"] - timedelta(seconds=lease["length"]),
+        "acknowledged_at": None,
+        "ack_timeout_seconds": whole(lease["length"]),
+        "last_error": lease.get("error"),
+    }
+
+
+def _settled(answer: Answer) -> Answer:
+    told = dict(answer.document)
+    told["status"] = STATUSES.get(told.pop("state"), "queued")
+    if "attempt" in told:
+        told["attempt_count"] = told.pop("attempt")
+    return Answer(told, answer.status)

@@ -1,0 +1,130 @@
+"""The doctor: whether a database is fit to hold the queue, and what to type if it is not."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from holdfast import conninfo, schema
+from holdfast.client import Client
+from holdfast.errors import HoldfastError, SchemaError
+from holdfast.records import Checkup
+from holdfast.upkeep.listener import CHANNEL
+
+__all__ = ["examine"]
+
+# A database further away than this makes every claim slow.
+FAR = 0.05
+# Clocks further apart than this confuse people and schedules made by clients.
+SKEW = 1.0
+# How long a notification to oneself may take.
+PATIENCE = 3.0
+
+
+def examine(client: Client, *, source: str = "") -> Iterator[Checkup]:
+    """Look at one thing after the other; what cannot be looked at further ends it.
+
+    Raises only if the database cannot be reached.
+    """
+    status = schema.status(client.url, source=source)
+    started = time.monotonic()
+    with psycopg.connect(**conninfo.parameters(client.url, application_name="doctor")) as direct:
+        yield from _connection(direct, time.monotonic() - started)
+        yield _pooling(direct)
+    if status.problem is not None:
+        yield _schema(status.problem)
+        return
+    yield Checkup("schema", "ok", f"version {status.found}", _SCHEMA, None)
+    yield _clock(client)
+    yield _listening(client)
+    yield from client.doctor()
+
+
+def _connection(direct: psycopg.Connection[Any], connecting: float) -> Iterator[Checkup]:
+    started = time.monotonic()
+    for _ in range(5):
+        direct.execute("select 1")
+    trip = (time.monotonic() - started) / 5
+    version = direct.info.server_version
+    yield Checkup(
+        "connection",
+        "ok" if trip < FAR else "warn",
+        f"PostgreSQL {version // 10000}.{version % 10000}, connected in {1000 * connecting:.0f} ms,"
+        f" a round trip takes {1000 * trip:.1f} ms",
+        "Each claim and ack waits for a round trip.",
+        None if trip < FAR else "Run workers closer to the database, or claim more at a time.",
+    )
+    if version < 140000:
+        yield Checkup(
+            "version", "fail", f"PostgreSQL {version // 10000}", "14 to 18 are supported.", None
+        )
+
+
+def _pooling(direct: psycopg.Connection[Any]) -> Checkup:
+    """Tell a pooler by the process that answers: it is not the one that was connected to."""
+    [pid] = direct.execute("select pg_backend_pid()").fetchone() or (None,)
+    if pid == direct.info.backend_pid:
+        return Checkup("pooling", "ok", "a direct connection", _POOLING, None)
+    return Checkup(
+        "pooling",
+        "warn",
+        "a pooler is in between",
+        _POOLING,
+        "export HOLDFAST_LISTEN_URL=postgresql://…   # a direct address, for notifications",
+    )
+
+
+def _schema(problem: SchemaError) -> Checkup:
+    return Checkup("schema", "fail", problem.what, _SCHEMA, "holdfast migrate")
+
+
+def _clock(client: Client) -> Checkup:
+    before = datetime.now(UTC)
+    there = client.now()
+    after = datetime.now(UTC)
+    skew = max((before - there).total_seconds(), (there - after).total_seconds(), 0.0)
+    return Checkup(
+        "clock",
+        "ok" if skew <= SKEW else "warn",
+        f"this machine and the database differ by {skew:.1f} s",
+        "Leases count on the clock of the database; times in logs and run_at made here do not.",
+        None if skew <= SKEW else "timedatectl status",
+    )
+
+
+def _listening(client: Client) -> Checkup:
+    try:
+        heard = _hears(client)
+        problem = "notifications do not arrive"
+    except (psycopg.Error, HoldfastError) as error:
+        heard, problem = False, str(error).strip().partition("\n")[0]
+    return Checkup(
+        "listen",
+        "ok" if heard else "warn",
+        "notifications arrive" if heard else problem,
+        "Without them workers poll, and jobs start up to a second later.",
+        None if heard else "export HOLDFAST_LISTEN_URL=postgresql://…   # a direct address",
+    )
+
+
+def _hears(client: Client) -> bool:
+    me = f"doctor {uuid4()}"
+    parameters = conninfo.parameters(client.listen_url, application_name="doctor")
+    with psycopg.connect(**parameters) as listening:
+        listening.autocommit = True
+        listening.execute(sql.SQL("listen {}").format(sql.Identifier(CHANNEL)))
+        client.workers.ping(me)
+        end = time.monotonic() + PATIENCE
+        while (left := end - time.monotonic()) > 0:
+            for notification in listening.notifies(timeout=left, stop_after=1):
+                if notification.payload.endswith("\n" + me):
+                    return True
+    return False
+
+
+_SCHEMA = "Programs and database must speak of the same functions."
+_POOLING = "A pooler in transaction mode accepts LISTEN and delivers nothing."

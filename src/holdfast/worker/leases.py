@@ -1,0 +1,154 @@
+"""Keeps the leases of a worker: a thread of its own, so that no handler can make it late."""
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import psycopg
+
+from holdfast.client import Client
+from holdfast.current import CurrentJob, Stop
+from holdfast.errors import Misuse, Unavailable, UnknownOutcome
+from holdfast.worker.loop import Life, believe
+
+log = logging.getLogger("holdfast.worker")
+
+TICK = 0.5
+# What handlers note in quick succession is sent together.
+GATHER = 0.2
+# How long after its deadline a handler may go on while nobody can say whose the job is.
+OUTAGE = 60.0
+# A loop that does not answer for so long is blocked, not busy.
+BLOCKED = 1.0
+
+
+class Keeper:
+    """Renews leases at a third of their length and watches what the clock says of them."""
+
+    def __init__(self, life: Life, client: Client, watch: "LoopWatch | None" = None) -> None:
+        self._life = life
+        self._client = client
+        self._watch = watch
+        self._noted = threading.Event()
+
+    def renew_soon(self) -> None:
+        """Send what a handler noted, and the renewal with it."""
+        self._noted.set()
+
+    def run(self, stop: threading.Event, beat: Callable[[], None]) -> None:
+        """Renew until told to stop, and `beat` every now and then."""
+        while not stop.is_set():
+            if self._noted.wait(self._tick()):
+                # One renewal for all that is said within a moment.
+                stop.wait(GATHER)
+                self._noted.clear()
+            self._renew(monotonic())
+            beat()
+
+    def watch(self, stop: threading.Event) -> None:
+        """Enforce what the clock says until told to stop; waits for nothing but the clock."""
+        while not stop.wait(self._tick()):
+            self._enforce(monotonic())
+            if self._watch:
+                self._watch.look()
+
+    def _tick(self) -> float:
+        shortest = min((job.lease_seconds for job in list(self._life.held.values())), default=60.0)
+        return min(TICK, shortest / 6)
+
+    def _renew(self, now: float) -> None:
+        held = [job for job in list(self._life.held.values()) if not (job.ticket or job.settled)]
+        due = [job for job in held if job.renew_at <= now or job.noted]
+        if not due:
+            return
+        notes = [job.noted for job in due]
+        try:
+            answers = self._client.touch(
+                [job.lease for job in due], progress=notes if any(notes) else None
+            )
+        except (Unavailable, UnknownOutcome, psycopg.Error):
+            return  # the next tick tries again; past its deadline a lease is given up
+        except Misuse as error:
+            log.error("progress cannot be stored", extra={"reason": str(error)})
+            for job in due:
+                job.noted = None
+            return
+        for job, note, answer in zip(due, notes, answers, strict=True):
+            if job.noted is note:
+                job.noted = None
+            if answer.held:
+                believe(job, now)
+            elif not (job.ticket or job.settled or job.finished):
+                self._life.lost(job, answer.detail or "")
+
+    def _enforce(self, now: float) -> None:
+        """Stop what the clock forbids.
+
+        Past its deadline a job refuses guarded effects by itself. Its handler goes on for a while:
+        leases are credited with an outage, so that the job may well be its own when it is over.
+        """
+        for job in list(self._life.held.values()):
+            if job.finished or job.ticket or job.settled:
+                continue
+            if now >= job.deadline + OUTAGE:
+                facts = {"job": str(job.id), "kind": job.kind}
+                log.warning("lease could not be renewed", extra=facts)
+                self._life.stop(job, Stop.FENCED)
+            elif job.run_until is not None and now >= job.run_until:
+                self._life.stop(job, Stop.DEADLINE)
+
+
+class LoopWatch:
+    """Notices that a handler blocks the event loop, and says which one and where."""
+
+    def __init__(self, life: Life, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        self.lag = 0.0
+        self._life = life
+        self._loop = loop
+        self._thread = thread
+        self._asked: float | None = None
+        self._told = False
+
+    def look(self) -> None:
+        """Ask the loop for an answer, or see that it has not given the last one yet."""
+        now = monotonic()
+        if self._asked is None:
+            self._asked = now
+            self._loop.call_soon_threadsafe(self._answer)
+        elif now - self._asked > BLOCKED:
+            self.lag = now - self._asked
+            if not self._told:
+                self._told = True
+                self._tell()
+
+    def _answer(self) -> None:
+        if self._asked is not None:
+            self.lag = monotonic() - self._asked
+            if self._told:
+                log.warning("event loop free again", extra={"seconds": round(self.lag, 1)})
+        self._asked, self._told = None, False
+
+    def _tell(self) -> None:
+        facts: dict[str, Any] = {"seconds": round(self.lag, 1)}
+        if frame := sys._current_frames().get(self._thread):
+            facts["at"] = _place(frame)
+        if (task := asyncio.current_task(self._loop)) and (job := self._job_of(task)):
+            facts |= {"kind": job.kind, "job": str(job.id)}
+        log.warning(
+            "HF301 the event loop is blocked by %s (%s): use `def`, not `async def`, or await",
+            facts.get("kind", "a callback"),
+            facts.get("at", "unknown place"),
+            extra=facts,
+        )
+
+    def _job_of(self, task: "asyncio.Task[Any]") -> CurrentJob | None:
+        return next((job for job in self._life.running() if job.runner is task), None)
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"

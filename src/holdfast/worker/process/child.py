@@ -1,0 +1,304 @@
+"""What runs in a child of the worker: the handlers of `process=True` tasks, one after the other.
+
+The worker keeps the lease and speaks to the database for it. The child decodes, runs and decides.
+Through the pipe it says `ready` or `broken`, then for each job `noted`, `ending` and `ended` as
+often as they happen, and `done`.
+"""
+
+import asyncio
+import faulthandler
+import inspect
+import resource
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
+from math import inf
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.app import App
+from holdfast.current import CurrentJob, JobTransaction, running
+from holdfast.records import Duration, Lease, Nack, Settlement, Ticket
+from holdfast.watch import tracing
+from holdfast.worker.logs import captured
+from holdfast.worker.loop import decided
+from holdfast.worker.process.source import Place
+from holdfast.worker.process.spawned import belong, ignore_stops
+from holdfast.worker.screen import Screen
+
+# What a handler notes more often than this is sent together, the last word wins.
+QUIET = 0.1
+
+
+def run(parent: int, place: Place, pipe: Any, deadline: Any, screen: Screen | None) -> None:
+    """Run what comes through the pipe until it says that there is nothing more."""
+    belong(parent)
+    ignore_stops()
+    with screen.shown() if screen else nullcontext():
+        _work(place, pipe, deadline)
+
+
+def _work(place: Place, pipe: Any, deadline: Any) -> None:
+    # The last words of a process that crashes.
+    with suppress(AttributeError, OSError, ValueError):
+        faulthandler.enable()
+    line = Line(pipe)
+    try:
+        app = place.app()
+        loop = Loop(app)
+    except BaseException:
+        line.say("broken", traceback.format_exc())
+        sys.exit(1)
+    line.say("ready")
+    # A worker that has ended says nothing more.
+    with suppress(EOFError, OSError):
+        while order := pipe.recv():
+            lease, lease_seconds = order
+            job = ChildJob(app, lease, lease_seconds, line, deadline)
+            with captured():
+                settlement, spent = _run(job, loop)
+            _flush()
+            line.end(job, settlement, spent)
+            if spent:
+                break
+    loop.close()
+    app.close()
+
+
+class Line:
+    """The pipe to the worker, shared by all threads of a handler."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self._job: ChildJob | None = None
+        self._speak_at = 0.0
+        self._timer: threading.Timer | None = None
+
+    def say(self, *message: Any) -> None:
+        """Tell the worker something about itself."""
+        with self._lock:
+            self._pipe.send(message)
+
+    def begin(self, job: "ChildJob") -> None:
+        """Speak for this job from now on."""
+        with self._lock:
+            self._job = job
+
+    def end(self, job: "ChildJob", settlement: Settlement | None, spent: bool) -> None:
+        """Say how the job ended; whoever still speaks for it is not heard any more."""
+        with self._lock:
+            self._job = None
+            job.finished = True
+            self._pipe.send(("done", settlement, spent))
+
+    @contextmanager
+    def ending(self, job: "ChildJob") -> Iterator[None]:
+        """Let the worker know, before it happens, that the lease is ended by this process."""
+        with self._lock:
+            known = self._job is job
+            # Without a worker the database alone decides who holds the lease.
+            with suppress(EOFError, OSError):
+                if known:
+                    self._pipe.send(("ending",))
+                    self._pipe.recv()
+        try:
+            yield
+        finally:
+            with self._lock, suppress(OSError):
+                if known and self._job is job:
+                    self._pipe.send(("ended", job.settled, job.ticket))
+
+    def renew_soon(self) -> None:
+        """Pass on what the handler noted: at once, or a moment after the last time."""
+        with self._lock:
+            wait = self._speak_at - monotonic()
+            if wait <= 0:
+                self._pass_on()
+            elif self._timer is None:
+                self._timer = threading.Timer(wait, self._speak)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _speak(self) -> None:
+        with self._lock, suppress(OSError):
+            self._timer = None
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if job := self._job:
+            note, job.noted = job.noted, None
+            soon, job.renew_at = job.renew_at == 0.0, inf
+            self._speak_at = monotonic() + QUIET
+            self._pipe.send(("noted", note, soon))
+
+
+class ChildJob(CurrentJob):
+    """A job whose lease is kept by another process, which writes here until when it is surely held.
+
+    The monotonic clock is one for both.
+    """
+
+    __slots__ = ("_deadline", "_line", "_shared")
+
+    def __init__(
+        self, app: App, lease: Lease, lease_seconds: float, line: Line, shared: Any
+    ) -> None:
+        self._line = line
+        self._shared = shared
+        super().__init__(lease, app.tasks[lease.kind], line)
+        self._deadline: float | None = None
+        self.lease_seconds = lease_seconds
+        self.renew_at = inf
+        line.begin(self)
+
+    @property
+    def deadline(self) -> float:
+        """Until when the lease is surely held: the worker's word, or the hand-over's."""
+        shared: float = self._shared.value
+        return shared if self._deadline is None else self._deadline
+
+    @deadline.setter
+    def deadline(self, value: float) -> None:
+        self._deadline = value
+
+    def held(self) -> bool:
+        """Whether the lease is surely still this worker's."""
+        # The next job of this process has its own deadline in the same place.
+        return not self.finished and super().held()
+
+    def transaction(self, result: Any = None) -> JobTransaction:
+        """Give a connection whose transaction ends with the ack, as in the worker itself."""
+        return ChildTransaction(self, result)
+
+    def hand_over(self, timeout: Duration) -> Ticket:
+        """Pass the lease to somebody outside, as in the worker itself."""
+        with self._line.ending(self):
+            return super().hand_over(timeout)
+
+    async def ahand_over(self, timeout: Duration) -> Ticket:
+        """Do what `hand_over` does, in an async handler."""
+        with self._line.ending(self):
+            return await super().ahand_over(timeout)
+
+
+class ChildTransaction(JobTransaction):
+    """A transaction whose commit the worker knows of before it happens."""
+
+    _job: ChildJob
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        with self._job._line.ending(self._job):
+            return super().__exit__(kind, error, traceback)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        with self._job._line.ending(self._job):
+            return await super().__aexit__(kind, error, traceback)
+
+
+class Loop:
+    """The event loop of a child, in a thread of its own: what the lifespan opens lives on it.
+
+    The main thread is left to handlers that are no coroutines.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._opened: Future[Any] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._hold()), name="holdfast-loop", daemon=True
+        )
+        self._thread.start()
+        self._resources = self._opened.result()
+
+    def call(self, job: CurrentJob) -> Any:
+        """Run the handler of a job and return what it returned."""
+        running.set(job)
+        job.resources = self._resources
+        job.span = tracing.begin(job.lease)
+        args, kwargs = job.task.arguments.decode(job.lease.payload_json)
+        returned = job.task.fn(*args, **kwargs)
+        if not inspect.iscoroutine(returned):
+            return returned
+        try:
+            return asyncio.run_coroutine_threadsafe(returned, self._loop).result()
+        except CancelledError:
+            raise RuntimeError("the handler cancelled itself") from None
+
+    def close(self) -> None:
+        """Close what the lifespan opened."""
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    async def _hold(self) -> None:
+        try:
+            self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+            async with self._app.resources() as resources:
+                self._opened.set_result(resources)
+                await self._over.wait()
+            await self._app.aclose()
+        except BaseException as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)
+
+
+def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
+    """Return how to end the job, and whether this process is not fit for another one."""
+    spent, raised = False, None
+    try:
+        with _limited(job.task.memory):
+            returned = copy_context().run(loop.call, job)
+    except BaseException as error:
+        spent = isinstance(error, MemoryError)
+        settlement, raised = decided(job, raised=error), error
+    else:
+        settlement = decided(job, returned)
+    if job.span:
+        job.span.end(job, settlement, raised)
+    if job.log is not None and isinstance(settlement, Nack):
+        settlement = replace(settlement, log=job.log.text())
+    if settlement and isinstance(settlement.lease, Lease):
+        # The worker has the lease with its payload.
+        settlement = replace(settlement, lease=(job.id, job.lease.token))
+    return settlement, spent
+
+
+@contextmanager
+def _limited(memory: int | None) -> Iterator[None]:
+    if memory is None:
+        yield
+        return
+    # Not RLIMIT_AS: that counts what threads only reserve, 64 MB each.
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        memory = min(memory, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _flush() -> None:
+    # What a handler printed is to be read now, also if this process is killed later.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
