@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Cancel, Lease, Release, Retry, model, outcome
+from holdfast import Cancel, Lease, Release, Retry, outcome, records
 from holdfast.errors import InvalidPayload, InvalidResult, LeaseLost
 from holdfast.outcome import NEVER, Exponential, Fixed, Policy, RetryBudget, decide
 
@@ -31,7 +31,7 @@ class HardBounced(Bounced):
 def lease(attempt: int = 1, max_attempts: int = 3) -> Lease:
     return Lease(
         **{
-            **dict.fromkeys(Lease.__dataclass_fields__),
+            **dict.fromkeys(Lease.__struct_fields__),
             "id": UUID(int=1),
             "kind": "send",
             "payload_json": "{}",
@@ -51,28 +51,28 @@ def raised_by(fail: Callable[[], Any]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-def nack(error: BaseException, *, attempt: int = 1, retry: Policy = None) -> model.Nack:
+def nack(error: BaseException, *, attempt: int = 1, retry: Policy = None) -> records.Nack:
     settlement = decide(lease(attempt), raised=error, retry=retry, rng=random.Random(0))
-    assert isinstance(settlement, model.Nack)
+    assert isinstance(settlement, records.Nack)
     return settlement
 
 
 @pytest.mark.parametrize(
     ("arguments", "settlement"),
     [
-        ({}, model.Ack(lease())),
-        ({"returned": 42}, model.Ack(lease())),
-        ({"returned": 42, "keep_result": True}, model.Ack(lease(), 42, keep=True)),
-        ({"returned": None, "keep_result": True}, model.Ack(lease(), None, keep=True)),
-        ({"raised": Release()}, model.Release(lease())),
-        ({"raised": Release(in_=60)}, model.Release(lease(), 60)),
-        ({"raised": Release(TENTH)}, model.Release(lease(), TENTH)),
-        ({"raised": Cancel("user left")}, model.Cancel(lease(), "user left")),
-        ({"raised": Cancel()}, model.Cancel(lease(), "the handler cancelled its job")),
+        ({}, records.Ack(lease())),
+        ({"returned": 42}, records.Ack(lease())),
+        ({"returned": 42, "keep_result": True}, records.Ack(lease(), 42, keep=True)),
+        ({"returned": None, "keep_result": True}, records.Ack(lease(), None, keep=True)),
+        ({"raised": Release()}, records.Release(lease())),
+        ({"raised": Release(in_=60)}, records.Release(lease(), 60)),
+        ({"raised": Release(TENTH)}, records.Release(lease(), TENTH)),
+        ({"raised": Cancel("user left")}, records.Cancel(lease(), "user left")),
+        ({"raised": Cancel()}, records.Cancel(lease(), "the handler cancelled its job")),
     ],
 )
 def test_what_a_handler_gives_says_how_its_lease_ends(
-    arguments: dict[str, Any], settlement: model.Settlement
+    arguments: dict[str, Any], settlement: records.Settlement
 ) -> None:
     assert decide(lease(), **arguments) == settlement
 
@@ -107,7 +107,7 @@ def test_a_coroutine_that_nobody_awaited_is_not_done() -> None:
 
     settlement = decide(lease(), returned=work())
 
-    assert isinstance(settlement, model.Nack)
+    assert isinstance(settlement, records.Nack)
     assert settlement.final
     assert "declare it with async def" in (settlement.message or "")
 
@@ -339,7 +339,7 @@ def test_what_is_run_as_a_program_names_its_errors_as_if_it_were_imported_by_no_
         decide(lease(), raised=Release(1)),
     ],
 )
-def test_a_settlement_survives_the_way_from_another_process(settlement: model.Settlement) -> None:
+def test_a_settlement_survives_the_way_from_another_process(settlement: records.Settlement) -> None:
     assert pickle.loads(pickle.dumps(settlement)) == settlement
 
 
@@ -355,47 +355,47 @@ def test_what_a_handler_raises_survives_the_way_from_another_process(error: Exce
 
 def test_retries_are_a_share_of_first_attempts_once_the_reserve_is_spent() -> None:
     budget = RetryBudget(0.2, reserve=10, cap=60)
-    failed = [budget.charge(model.Nack(lease(1), delay=1)) for _ in range(1000)]
+    failed = [budget.charge(records.Nack(lease(1), delay=1)) for _ in range(1000)]
 
-    at_once = [one for one in failed if one == model.Nack(lease(1), delay=1)]
+    at_once = [one for one in failed if one == records.Nack(lease(1), delay=1)]
 
     assert 205 <= len(at_once) <= 215
 
 
 def test_out_of_budget_a_retry_waits_for_the_cap_and_never_dies() -> None:
     budget = RetryBudget(0.0, reserve=1, cap=60)
-    budget.charge(model.Nack(lease()))
+    budget.charge(records.Nack(lease()))
 
-    assert budget.charge(model.Nack(lease())) == model.Nack(lease(), delay=60)
-    assert budget.charge(model.Nack(lease(), delay=TENTH)) == model.Nack(lease(), delay=60)
-    assert budget.charge(model.Nack(lease(), delay=90)) == model.Nack(lease(), delay=90)
+    assert budget.charge(records.Nack(lease())) == records.Nack(lease(), delay=60)
+    assert budget.charge(records.Nack(lease(), delay=TENTH)) == records.Nack(lease(), delay=60)
+    assert budget.charge(records.Nack(lease(), delay=90)) == records.Nack(lease(), delay=90)
 
 
 def test_success_earns_retries_up_to_the_reserve() -> None:
     budget = RetryBudget(0.5, reserve=2, cap=60)
     for _ in range(2):
-        budget.charge(model.Nack(lease(2)))
-    assert budget.charge(model.Nack(lease(2))) == model.Nack(lease(2), delay=60)
+        budget.charge(records.Nack(lease(2)))
+    assert budget.charge(records.Nack(lease(2))) == records.Nack(lease(2), delay=60)
 
     for _ in range(100):
-        budget.charge(model.Ack(lease(1)))
+        budget.charge(records.Ack(lease(1)))
 
-    free = [budget.charge(model.Nack(lease(2))) == model.Nack(lease(2)) for _ in range(3)]
+    free = [budget.charge(records.Nack(lease(2))) == records.Nack(lease(2)) for _ in range(3)]
     assert free == [True, True, False]
 
 
 @pytest.mark.parametrize(
     "settlement",
     [
-        model.Ack(lease(2)),
-        model.Release(lease(2)),
-        model.Cancel(lease(2)),
-        model.Nack(lease(3)),
-        model.Nack(lease(2), final=True),
-        model.Nack((UUID(int=1), UUID(int=2))),
+        records.Ack(lease(2)),
+        records.Release(lease(2)),
+        records.Cancel(lease(2)),
+        records.Nack(lease(3)),
+        records.Nack(lease(2), final=True),
+        records.Nack((UUID(int=1), UUID(int=2))),
     ],
 )
-def test_what_is_no_retry_costs_nothing(settlement: model.Settlement) -> None:
+def test_what_is_no_retry_costs_nothing(settlement: records.Settlement) -> None:
     budget = RetryBudget(0.2, reserve=1)
 
     assert budget.charge(settlement) == settlement
@@ -404,4 +404,4 @@ def test_what_is_no_retry_costs_nothing(settlement: model.Settlement) -> None:
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
 def test_a_handler_that_interrupts_itself_has_failed(error: BaseException) -> None:
-    assert isinstance(outcome.decide(lease(), raised=error), model.Nack)
+    assert isinstance(outcome.decide(lease(), raised=error), records.Nack)

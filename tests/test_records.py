@@ -1,10 +1,8 @@
 """Records and ids: Python and SQL agree on what an id says."""
 
 import time
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import uuid4
-
-from msgspec import structs
 
 from holdfast import records
 
@@ -58,8 +56,8 @@ def test_ids_made_in_the_same_moment_differ() -> None:
 
 
 def test_the_options_of_enqueue_are_the_fields_of_a_new_job() -> None:
-    fields = {field.name: field.type for field in structs.fields(records.NewJob)}
+    fields = get_type_hints(records.NewJob)
 
-    options = records.JobOptions.__annotations__
+    options = get_type_hints(records.JobOptions)
 
     assert {name: fields[name] for name in fields if name not in ("kind", "payload")} == options

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import get_close_matches
 from functools import partial, update_wrapper
 from typing import (
@@ -14,13 +13,11 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
     overload,
 )
-from uuid import UUID
 
 import msgspec
 from psycopg import Connection
@@ -32,7 +29,8 @@ from holdfast.client.foreign import async_client_on, client_on
 from holdfast.errors import InvalidJob, InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.outcome import Policy, check_policy, seconds
-from holdfast.records import Duration, NewJob, NewSchedule, OnConflict
+from holdfast.records import Duration, JobOptions, NewJob, NewSchedule
+from holdfast.records.options import TaskDefaults
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -43,7 +41,6 @@ C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Runs = Literal["async", "thread", "process"]
-Chosen = str | Callable[..., str | None] | None
 
 
 class DoneWhen(Protocol):
@@ -52,47 +49,22 @@ class DoneWhen(Protocol):
     def __call__(self, conn: Connection[Any], job: Any, /) -> bool: ...
 
 
-class TaskSettings(TypedDict, total=False):
-    """What `@app.task` takes: the defaults of its jobs, and how they are run.
-
-    `lane`, `key`, `tenant` and `subject` may be functions of the arguments.
-    """
+class TaskSettings(TaskDefaults, total=False):
+    """What `@app.task` takes: the defaults of its jobs, and how they are run."""
 
     kind: str
-    queue: str
-    priority: int
-    max_attempts: int | None
-    lease: Duration | None
     timeout: Duration | None
     retry: Policy
     retry_budget: float | None
-    lane: Chosen
-    key: Chosen
-    on_conflict: OnConflict
-    tenant: Chosen
-    subject: Chosen
     keep_result: bool
     process: bool
     memory: int | None
 
 
-class Options(TypedDict, total=False):
+class Options(JobOptions, total=False):
     """What `task.options` takes: the fields of a NewJob, and the connection to enqueue on."""
 
     conn: Any
-    queue: str
-    priority: int
-    run_at: datetime | None
-    delay: Duration | None
-    max_attempts: int | None
-    lease: Duration | None
-    key: str | None
-    on_conflict: OnConflict
-    lane: str | None
-    tenant: str | None
-    subject: str | None
-    headers: Mapping[str, Any] | None
-    id: UUID | None
 
 
 class Enqueuer(Generic[P, R]):

@@ -71,7 +71,7 @@ def test_codes_of_the_table_cover_the_catalogue() -> None:
 
 def test_nobody_listens() -> None:
     with Client("postgresql://nobody@127.0.0.1:1/nothing") as client:
-        assert _code(client.queues) == "HF100"
+        assert _code(client.queues.list) == "HF100"
 
 
 def test_no_postgresql_to_start(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_no_postgresql_to_start(tmp_path: Path) -> None:
 
 def test_all_connections_are_in_use(database: str) -> None:
     with Client(database, pool_size=1, timeout=0.5) as client:
-        jobs = (NewJob(kind="a") for _ in iter(client.queues, None))
+        jobs = (NewJob(kind="a") for _ in iter(client.queues.list, None))
 
         assert _code(lambda: client.copy(jobs)) == "HF102"
 

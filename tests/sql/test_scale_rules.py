@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import model
+from holdfast import records
 from tests.protocol import Leased, Open, Protocol
 
 NAMES = [
@@ -109,7 +109,7 @@ def test_python_and_sql_agree_where_a_queue_lives(db: Protocol) -> None:
         "select name, holdfast.queue_part(name) from unnest(%s::text[]) name", [NAMES]
     ).fetchall()
 
-    assert dict(rows) == {name: model.queue_part(name) for name in NAMES}
+    assert dict(rows) == {name: records.queue_part(name) for name in NAMES}
     assert len({part for _, part in rows}) > 50
 
 
@@ -130,22 +130,22 @@ def test_python_and_sql_agree_about_any_name_and_id(
         {"name": name, "id": id, "part": part},
     ).fetchone()
 
-    home = model.queue_part(name)
-    assert row == (home, model.part_of(id), model.stamp(id, part), home)
-    assert model.part_of(model.new_id(name)) == home
-    assert model.part_of(model.stamp(id, part)) == part
+    home = records.queue_part(name)
+    assert row == (home, records.part_of(id), records.stamp(id, part), home)
+    assert records.part_of(records.new_id(name)) == home
+    assert records.part_of(records.stamp(id, part)) == part
 
 
 @pytest.mark.parametrize("name", ["default", "mail", "ü 👩‍👧"])
 def test_an_id_carries_the_part_of_its_queue(db: Protocol, name: str) -> None:
     made, given_id, foreign = db.enqueue(
         {"kind": "k", "queue": name},
-        {"kind": "k", "queue": name, "id": str(model.new_id(name))},
+        {"kind": "k", "queue": name, "id": str(records.new_id(name))},
         {"kind": "k", "queue": name, "id": str(uuid4())},
     )
 
     ids = [made.id, given_id.id, foreign.id]
-    assert {model.part_of(id) for id in ids} == {model.queue_part(name)}
+    assert {records.part_of(id) for id in ids} == {records.queue_part(name)}
     assert {id.version for id in ids} == {8}
     assert {id.variant for id in ids} == {"specified in RFC 4122"}
     assert {job.id for job in db.claim(name, max_jobs=3)} == set(ids)
@@ -153,7 +153,7 @@ def test_an_id_carries_the_part_of_its_queue(db: Protocol, name: str) -> None:
 
 def test_a_job_moves_between_queues_of_one_part(db: Protocol) -> None:
     first, second = [
-        name for name in (f"queue {n}" for n in range(1000)) if model.queue_part(name) == 7
+        name for name in (f"queue {n}" for n in range(1000)) if records.queue_part(name) == 7
     ][:2]
     waiting = db.put(queue=first, payload=1)
     db.put(queue=first, payload=2, max_attempts=1, priority=1)

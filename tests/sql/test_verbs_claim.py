@@ -7,7 +7,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from holdfast import model
+from holdfast import records
 from tests.protocol import Later, Open, Protocol
 
 
@@ -139,8 +139,8 @@ def test_switching_by_kind_off_loses_no_job(db: Protocol) -> None:
 @pytest.mark.proves("S0.27")
 def test_a_queue_hands_out_its_own_jobs_only(db: Protocol) -> None:
     # Also if they lie side by side: a part is shared by the queues that happen to be in it.
-    part = model.queue_part("mine")
-    near = next(f"queue {n}" for n in range(1000) if model.queue_part(f"queue {n}") == part)
+    part = records.queue_part("mine")
+    near = next(f"queue {n}" for n in range(1000) if records.queue_part(f"queue {n}") == part)
     mine = db.put(queue="mine")
     for theirs in (near, "theirs"):
         db.put(queue=theirs, priority=9)

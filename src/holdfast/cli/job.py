@@ -9,11 +9,12 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.event import event_line
+from holdfast.cli.fields import options_of
 from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
-from holdfast.records import Attempt, Change, Event, Job
+from holdfast.records import LABELS, Attempt, Change, Event, Job, NewJob
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -41,27 +42,12 @@ def job() -> None:
 )
 @click.argument("kind")
 @click.argument("payload", required=False, metavar="[JSON|-]")
-@click.option("-q", "--queue", default="default", metavar="Q", help='its queue  ["default"]')
-@click.option("-p", "--priority", type=int, default=0, metavar="0-9", help="9 goes first  [0]")
-@click.option("--delay", type=duration, metavar="10m", help="not before this has passed")
-@click.option(
-    "--at", "run_at", type=moment, metavar="TIME", help="not before, as in 2030-01-31T06:00:00Z"
+@options_of(
+    NewJob,
+    leave_out=("kind", "payload", "headers"),
+    spelt={"queue": ("-q", "--queue"), "priority": ("-p", "--priority"), "run_at": ("--at",)},
 )
-@click.option("--key", help="one live job of its kind may have it")
-@click.option(
-    "--on-conflict",
-    type=click.Choice(["skip", "replace", "after"]),
-    default="skip",
-    metavar="WHAT",
-    help="if the key is taken: skip, replace or after  [skip]",
-)
-@click.option("--lane", help="jobs of a lane run in order, one at a time")
-@click.option("--tenant", help="whom a fair queue serves in turn")
-@click.option("--subject", help="what it is about, to be found by")
 @click.option("--header", "header", multiple=True, metavar="NAME=VALUE", help="may be repeated")
-@click.option("--max-attempts", type=int, metavar="N", help="then it is dead  [the queue's]")
-@click.option("--lease", type=duration, metavar="30s", help="how long a worker may be silent")
-@click.option("--id", type=click.UUID, help="an id of your own making")
 @pass_session
 def enqueue(
     session: Session, /, kind: str, payload: str | None, header: tuple[str, ...], **options: Any
@@ -338,10 +324,7 @@ def _described(job: Job, attempts: Sequence[Attempt], events: Sequence[Event], w
             "ended": job.ended_at and output.moment(job.ended_at),
             "worker": job.worker,
             "lease until": job.lease_until and output.moment(job.lease_until),
-            "key": job.key,
-            "lane": job.lane,
-            "tenant": job.tenant,
-            "subject": job.subject,
+            **{name: getattr(job, name) for name in LABELS},
             "error": job.error,
             "group": job.fingerprint,
             "reason": job.reason,

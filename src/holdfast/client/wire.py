@@ -5,11 +5,20 @@ is refused here, before anything is sent.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, LiteralString
+from inspect import signature
+from typing import (
+    Annotated,
+    Any,
+    LiteralString,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from uuid import UUID
 
 import msgspec
@@ -28,6 +37,7 @@ from holdfast.records import (
     Nack,
     NewJob,
     NewSchedule,
+    QueueSettings,
     Record,
     Settlement,
     new_id,
@@ -36,6 +46,8 @@ from holdfast.records import (
     stamp,
 )
 
+R = TypeVar("R", bound=Record)
+
 
 @cache
 def name_of(source: LiteralString) -> str:
@@ -43,11 +55,26 @@ def name_of(source: LiteralString) -> str:
     return source.removeprefix("holdfast.").partition("(")[0].partition(" ")[0]
 
 
+def columns(
+    record: type, *, without: Sequence[str] = (), names: Mapping[str, str] | None = None
+) -> LiteralString:
+    """Return the select list that fills a record's fields in their order, `without` the last ones.
+
+    `names` says what a field is called in SQL, where it is called otherwise.
+    """
+    called = names or {}
+    found = (called.get(f.name, f.name).removesuffix("_json") for f in fields(record))
+    return ", ".join(f'"{name}"' for name in found if name not in without)
+
+
 @cache
-def columns(record: type) -> LiteralString:
-    """Return the select list that fills a record's fields in their order."""
-    names = (f'"{field.name.removesuffix("_json")}"' for field in fields(record))
-    return ", ".join(names)
+def maker(record: type[R]) -> Callable[[Sequence[Any]], R]:
+    """Return what makes a record of a row that has its `columns`."""
+    by_name = any(one.kind is one.KEYWORD_ONLY for one in signature(record).parameters.values())
+    if not by_name:
+        return lambda row: record(*row)
+    names = [field.name for field in fields(record)]
+    return lambda row: record(**dict(zip(names, row, strict=True)))
 
 
 def new_job(kind: str, payload: Any, options: Mapping[str, Any]) -> NewJob:
@@ -172,22 +199,20 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
                 f"copy of {job.kind!r}: a job with `{field}` cannot be copied",
                 fix="Enqueue it with enqueue_many().",
             )
-    _check_name("kind", job.kind, 200)
-    _check_name("queue", job.queue, 120)
+    for field in ("kind", "queue", "priority"):
+        _check(field, getattr(job, field))
     if job.queue.startswith("holdfast."):
         raise InvalidJob(
             f"queue {job.queue!r} belongs to Holdfast",
             code="HF211",
             fix='Names that begin with "holdfast." are reserved; choose another.',
         )
-    _check_name("tenant", job.tenant or "-", 200)
-    if not 0 < len(job.subject or "-") <= 500:
-        raise InvalidJob(f"subject {job.subject!r} is longer than 500 characters", code="HF202")
-    if job.priority not in range(10):
-        raise InvalidJob(f"priority {job.priority!r} is not a number from 0 to 9", code="HF203")
     attempts = queue.max_attempts if job.max_attempts is None else job.max_attempts
-    if attempts not in range(1, 32768):
-        raise InvalidJob(f"max_attempts {attempts!r} is not a number from 1", code="HF204")
+    _check("max_attempts", attempts)
+    texts = [getattr(job, field) for field in _COPIED_TEXTS]
+    for field, value in zip(_COPIED_TEXTS, texts, strict=True):
+        if value is not None:
+            _check(field, value)
     payload = b"{}" if job.payload is None else encoded(job.payload, f"payload of {job.kind!r}")
     headers = None if job.headers is None else encoded(job.headers, "headers").decode()
     size = len(payload) + len(headers or "")
@@ -207,20 +232,34 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
         )
     # The random end of an id spreads a fanned-out queue evenly over its parts.
     part = (queue_part(job.queue) + id.int % queue.fanout) % PARTS
-    tenant = "" if job.tenant is None and queue.fair else job.tenant
-    texts = (job.queue, job.kind, payload.decode(), headers, tenant, job.subject)
-    name, kind, body, head, owner, subject = map(_copy_text, texts)
+    if job.tenant is None and queue.fair:
+        texts[_COPIED_TEXTS.index("tenant")] = ""
+    given = (job.queue, job.kind, payload.decode(), headers, *texts)
+    rest = "\t".join(map(_copy_text, given))
     return (
-        f"{part}\t{stamp(id, part)}\t{name}\t{kind}\t{job.priority}\t{now}\t{now}\t{attempts}"
-        f"\t{body}\t{head}\t{owner}\t{subject}\t{'t' if queue.by_kind else 'f'}\n"
+        f"{part}\t{stamp(id, part)}\t{job.priority}\t{now}\t{now}\t{attempts}"
+        f"\t{'t' if queue.by_kind else 'f'}\t{rest}\n"
     )
+
+
+# What is copied as it is: every text of a job that no function has to decide on.
+_COPIED_TEXTS = [
+    name
+    for name, kind in get_type_hints(NewJob).items()
+    if kind == str | None and name not in ("key", "lane")
+]
+# The columns of a row, in order.
+COPIED: LiteralString = (
+    "part, id, priority, run_at, created_at, max_attempts, by_kind, queue, kind, payload, headers, "
+    + ", ".join(_COPIED_TEXTS)
+)
 
 
 class CopySettings(Record, frozen=True):
     """What COPY must know of a queue, since no function decides for it."""
 
-    max_attempts: int = 3
-    payload_limit: int = 262144
+    max_attempts: int = QueueSettings().max_attempts
+    payload_limit: int = QueueSettings().payload_limit
     fair: bool = False
     by_kind: bool = False
     fanout: int = 1
@@ -228,23 +267,23 @@ class CopySettings(Record, frozen=True):
 
 def _item(job: NewJob, id: UUID) -> dict[str, Any]:
     item: dict[str, Any] = {"id": id, "kind": job.kind, "queue": job.queue}
-    if job.payload is not None:
-        item["payload"] = msgspec.Raw(encoded(job.payload, f"payload of {job.kind!r}"))
-    if job.headers is not None:
-        item["headers"] = msgspec.Raw(encoded(job.headers, f"headers of {job.kind!r}"))
-    if job.run_at is not None:
-        item["run_at"] = moment(job.run_at, "run_at")
-    if job.priority:
-        item["priority"] = job.priority
-    if job.on_conflict != "skip":
-        item["on_conflict"] = job.on_conflict
-    for field in ("max_attempts", "key", "lane", "tenant", "subject"):
-        if (value := getattr(job, field)) is not None:
-            item[field] = value
-    for field in ("delay", "lease"):
-        if (duration := interval(getattr(job, field))) is not None:
-            item[field] = duration.total_seconds()
+    for name, default in _GIVEN:
+        value = getattr(job, name)
+        if value is None or (default is not None and value == default):
+            continue
+        if name in ("payload", "headers"):
+            item[name] = msgspec.Raw(encoded(value, f"{name} of {job.kind!r}"))
+        elif isinstance(value, datetime):
+            item[name] = moment(value, name)
+        elif isinstance(value, timedelta):
+            item[name] = value.total_seconds()
+        else:
+            item[name] = value
     return item
+
+
+# What an item has only if it is not the default, which SQL knows.
+_GIVEN = [(f.name, f.default) for f in fields(NewJob) if f.name not in ("id", "kind", "queue")]
 
 
 def _schedule(new: NewSchedule) -> dict[str, Any]:
@@ -329,11 +368,39 @@ def text(value: str | None) -> str | None:
     return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
-def _check_name(field: str, value: Any, longest: int) -> None:
-    if not isinstance(value, str) or not 0 < len(value) <= longest or _CONTROL.search(value):
+def _check(field: str, value: Any) -> None:
+    """Refuse a value of a job's field that its declaration does not allow."""
+    limits = _LIMITS[field]
+    if limits.le is not None and value not in range(int(limits.ge or 0), int(limits.le) + 1):
         raise InvalidJob(
-            f"{field} {value!r} is not a name of 1 to {longest} printable characters", code="HF202"
+            f"{field} {value!r} is not a whole number from {limits.ge} to {limits.le}",
+            code="HF203" if field == "priority" else "HF204",
         )
+    if limits.max_length is not None and (
+        not isinstance(value, str)
+        or not 0 < len(value) <= limits.max_length
+        or (limits.pattern and _CONTROL.search(value))
+    ):
+        sort = "printable characters" if limits.pattern else "characters"
+        raise InvalidJob(
+            f"{field} {value!r} is not a text of 1 to {limits.max_length} {sort}", code="HF202"
+        )
+
+
+def _limits_of(kind: Any) -> msgspec.Meta | None:
+    """Return the limits of a type, or of the part of a union that has some."""
+    if get_origin(kind) is Annotated:
+        inner, *notes = get_args(kind)
+        found = (note for note in notes if note.le is not None or note.max_length is not None)
+        return next(found, None) or _limits_of(inner)
+    return next(filter(None, map(_limits_of, get_args(kind))), None)
+
+
+_LIMITS = {
+    name: limits
+    for name, kind in get_type_hints(NewJob, include_extras=True).items()
+    if (limits := _limits_of(kind)) is not None
+}
 
 
 def _copy_text(value: str | None) -> str:

@@ -12,15 +12,16 @@ from holdfast.records.anomaly import (
     Webhook,
 )
 from holdfast.records.database import Checkup, Relation, System
+from holdfast.records.fields import Duration
 from holdfast.records.ids import PARTS, UNSEEN, new_id, part_of, queue_part, stamp
 from holdfast.records.job import (
+    LABELS,
     Attempt,
     Change,
     Count,
     DeadGroup,
     Enqueued,
     Job,
-    JobOptions,
     JobPage,
     NewJob,
     OnConflict,
@@ -42,8 +43,18 @@ from holdfast.records.lease import (
     Ticket,
 )
 from holdfast.records.operation import Operation, Preview
-from holdfast.records.queue import Depth, Forecast, Lane, LaneReleased, Queue, Strike, Success
-from holdfast.records.record import Duration, Record, decoded_object
+from holdfast.records.options import JobOptions, QueueOptions
+from holdfast.records.queue import (
+    Depth,
+    Forecast,
+    Lane,
+    LaneReleased,
+    Queue,
+    QueueSettings,
+    Strike,
+    Success,
+)
+from holdfast.records.record import Record, decoded_object
 from holdfast.records.schedule import (
     Declared,
     DueSchedule,
@@ -56,6 +67,7 @@ from holdfast.records.schedule import (
 from holdfast.records.worker import Kind, Tended, WorkerRow
 
 __all__ = [
+    "LABELS",
     "PARTS",
     "UNSEEN",
     "Ack",
@@ -101,6 +113,8 @@ __all__ = [
     "Overlap",
     "Preview",
     "Queue",
+    "QueueOptions",
+    "QueueSettings",
     "Reaped",
     "Receipt",
     "Record",

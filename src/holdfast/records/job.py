@@ -3,10 +3,21 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, get_type_hints
 from uuid import UUID
 
-from holdfast.records.record import Duration, Record, decoded_object
+from holdfast.records.fields import (
+    Attempts,
+    Label,
+    Moment,
+    Name,
+    Priority,
+    QueueName,
+    Span,
+    Wait,
+    says,
+)
+from holdfast.records.record import Record, decoded_object
 
 State = Literal["queued", "leased", "done", "dead", "cancelled", "archived"]
 
@@ -14,46 +25,32 @@ OnConflict = Literal["skip", "replace", "after"]
 
 
 class NewJob(Record, frozen=True, kw_only=True):
-    """A job to enqueue. What is None is decided by the queue's settings.
+    """A job to enqueue. What is None is decided by the queue's settings."""
 
-    `payload` is anything JSON can say; None stands for an empty object. `key` makes it the only
-    live job of its queue and kind with that key; `on_conflict` says what a second one does: `skip`
-    it, `replace` the waiting one, or run `after` the running one. Jobs of a `lane` run in order.
-    """
-
-    kind: str
-    payload: Any = None
-    queue: str = "default"
-    priority: int = 0
-    run_at: datetime | None = None
-    delay: Duration | None = None
-    max_attempts: int | None = None
-    lease: Duration | None = None
-    key: str | None = None
-    on_conflict: OnConflict = "skip"
-    lane: str | None = None
-    tenant: str | None = None
-    subject: str | None = None
-    headers: Mapping[str, Any] | None = None
-    id: UUID | None = None
-
-
-class JobOptions(TypedDict, total=False):
-    """The fields of NewJob behind kind and payload, as keywords of `enqueue`."""
-
-    queue: str
-    priority: int
-    run_at: datetime | None
-    delay: Duration | None
-    max_attempts: int | None
-    lease: Duration | None
-    key: str | None
-    on_conflict: OnConflict
-    lane: str | None
-    tenant: str | None
-    subject: str | None
-    headers: Mapping[str, Any] | None
-    id: UUID | None
+    kind: Annotated[Name, says("which handler runs it")]
+    payload: Annotated[Any, says("any JSON; none is an empty object")] = None
+    queue: Annotated[QueueName, says("where it waits")] = "default"
+    priority: Annotated[Priority, says("9 goes first")] = 0
+    run_at: Annotated[Moment | None, says("not before this time")] = None
+    delay: Annotated[Wait | None, says("not before this long from now")] = None
+    max_attempts: Annotated[
+        Attempts | None, says("dead after this many failed attempts; else as the queue says")
+    ] = None
+    lease: Annotated[
+        Span | None, says("how long a claim holds it; else as the claim or the queue says")
+    ] = None
+    key: Annotated[Label | None, says("one live job of its queue and kind may have it")] = None
+    on_conflict: Annotated[
+        OnConflict,
+        says("if the key is taken: skip it, replace the waiting job, or run after the running one"),
+    ] = "skip"
+    lane: Annotated[Name | None, says("jobs of a lane run one at a time, in order")] = None
+    tenant: Annotated[Name | None, says("a fair queue serves its tenants in turn")] = None
+    subject: Annotated[Label | None, says("what it is about, to find it by")] = None
+    headers: Annotated[
+        Mapping[str, Any] | None, says("a JSON object beside the payload, as for trace ids")
+    ] = None
+    id: Annotated[UUID | None, says("made by you, to be able to repeat the call")] = None
 
 
 class Enqueued(Record, frozen=True):
@@ -85,37 +82,22 @@ class Change(Record, frozen=True):
     new_id: UUID | None = None
 
 
-class Job(Record, frozen=True):
-    """Everything the database knows of one job, live or ended.
-
-    `attempt` is that of its present life; `total_attempts` counts those of the lives before too.
-    """
+class Given(Record, frozen=True):
+    """What every record of a stored job has: what it was given when it was enqueued."""
 
     id: UUID
-    queue: str
     kind: str
-    state: State
+    payload_json: str
     priority: int
     attempt: int
     max_attempts: int
     run_at: datetime
     created_at: datetime
-    lease_until: datetime | None
-    worker: str | None
     key: str | None
     lane: str | None
     tenant: str | None
     subject: str | None
     headers_json: str | None
-    payload_json: str
-    error: str | None
-    fingerprint: str | None
-    reason: str | None
-    result_json: str | None
-    ended_at: datetime | None
-    lease: timedelta | None
-    progress_json: str | None = None
-    total_attempts: int = 0
 
     @property
     def payload(self) -> Any:
@@ -126,6 +108,34 @@ class Job(Record, frozen=True):
     def headers(self) -> dict[str, Any]:
         """The headers, decoded anew at each access."""
         return decoded_object(self.headers_json)
+
+
+# What whoever enqueued a job may call it by: the fields that are plain texts.
+LABELS = tuple(
+    name
+    for name, kind in get_type_hints(Given).items()
+    if kind == str | None and not name.endswith("_json")
+)
+
+
+class Job(Given, frozen=True):
+    """Everything the database knows of one job, live or ended.
+
+    `attempt` is that of its present life; `total_attempts` counts those of the lives before too.
+    """
+
+    queue: str
+    state: State
+    lease_until: datetime | None
+    worker: str | None
+    error: str | None
+    fingerprint: str | None
+    reason: str | None
+    result_json: str | None
+    ended_at: datetime | None
+    lease: timedelta | None
+    progress_json: str | None = None
+    total_attempts: int = 0
 
     @property
     def result(self) -> Any:

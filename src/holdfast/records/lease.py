@@ -9,45 +9,25 @@ from uuid import UUID, uuid4
 from msgspec import field
 
 from holdfast.errors import LeaseLost, UnknownJob
-from holdfast.records.record import Duration, Record, decoded_object
+from holdfast.records.fields import Duration
+from holdfast.records.job import Given
+from holdfast.records.record import Record, decoded_object
 
 
-class Lease(Record, frozen=True):
-    """The right of one worker to run one job until `lease_until`, proven by `token`."""
+class Lease(Given, frozen=True):
+    """The right of one worker to run one job until `lease_until`, proven by `token`.
 
-    id: UUID
-    kind: str
-    payload_json: str
-    priority: int
-    attempt: int
-    max_attempts: int
+    `lease` is the job's own length, if it has one. `length` is how long this lease is, and by how
+    much a touch renews it. `error` is what the attempt before failed of.
+    """
+
     lease_until: datetime
-    run_at: datetime
-    created_at: datetime
-    key: str | None
-    lane: str | None
-    tenant: str | None
-    subject: str | None
-    headers_json: str | None
+    lease: timedelta | None
+    length: timedelta
+    error: str | None
     token: UUID
     queue: str
     worker: str
-    # The job's own, if it has one; else the lease is as long as the claim's, or the queue's.
-    lease: timedelta | None = None
-    # How long it is, whoever said so, and by how much a touch renews it.
-    length: timedelta = timedelta(seconds=30)
-    # What the attempt before this one failed of; a retried job begins without.
-    error: str | None = None
-
-    @property
-    def payload(self) -> Any:
-        """The payload, decoded anew at each access."""
-        return json.loads(self.payload_json)
-
-    @property
-    def headers(self) -> dict[str, Any]:
-        """The headers, decoded anew at each access."""
-        return decoded_object(self.headers_json)
 
 
 class Ticket(Record, frozen=True):

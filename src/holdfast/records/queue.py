@@ -2,11 +2,33 @@
 
 import json
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
+from msgspec import Meta
+
+from holdfast.records.fields import Attempts, says
 from holdfast.records.job import State
 from holdfast.records.record import Record
+
+LaneOnFailure = Literal["skip", "retry", "halt"]
+
+ActivityLevel = Literal["off", "failures", "all"]
+
+# Up to a year, and up to a hundred, of 360 days as PostgreSQL compares intervals.
+Pause = Annotated[timedelta, Meta(ge=0, le=31_104_000)]
+
+Length = Annotated[timedelta, Meta(gt=0, le=31_104_000)]
+
+Age = Annotated[timedelta, Meta(ge=0, le=3_110_400_000)]
+
+Days = Annotated[timedelta, Meta(ge=86_400, le=2_592_000)]
+
+Bytes = Annotated[int, Meta(ge=1)]
+
+Most = Annotated[int, Meta(ge=1)]
+
+Parts = Annotated[int, Meta(ge=1, le=64)]
 
 
 class Strike(Record, frozen=True):
@@ -35,25 +57,58 @@ class Strike(Record, frozen=True):
         return None if self.payload_json is None else json.loads(self.payload_json)
 
 
-class Queue(Record, frozen=True):
+class QueueSettings(Record, frozen=True, kw_only=True):
+    """What can be set on a queue. A queue that nobody has set up has these defaults."""
+
+    max_attempts: Annotated[
+        Attempts, says("a job is dead after this many failed attempts, unless it says otherwise")
+    ] = 3
+    lease: Annotated[
+        Length, says("how long a claim holds a job, unless the claim or the job says otherwise")
+    ] = timedelta(seconds=30)
+    keep_done: Annotated[
+        Age, says("how long a finished job is kept with its result; 0 deletes it at once")
+    ] = timedelta(0)
+    payload_limit: Annotated[
+        Bytes, says("the largest payload with its headers, and the largest result")
+    ] = 262_144
+    backoff: Annotated[
+        Pause, says("the longest wait before the second attempt; it doubles with each further one")
+    ] = timedelta(seconds=1)
+    backoff_cap: Annotated[Pause, says("where the doubling ends")] = timedelta(hours=1)
+    limit: Annotated[
+        Most | None, says("how many of its jobs may be leased at once, by all workers together")
+    ] = None
+    rate_limit: Annotated[
+        Most | None, says("how many may start within `rate_period`; set both, or neither")
+    ] = None
+    rate_period: Annotated[Length | None, says("the time that `rate_limit` counts in")] = None
+    fair: Annotated[bool, says("tenants take turns, one job each, inside each priority")] = False
+    by_kind: Annotated[
+        bool, says("keep a ready order for each kind, so that claims of one kind stay fast")
+    ] = False
+    lane_limit: Annotated[Most, says("how many jobs of one lane may run at once")] = 1
+    lane_on_failure: Annotated[
+        LaneOnFailure, says("what a failed attempt does to its lane: skip, retry or halt")
+    ] = "skip"
+    fanout: Annotated[Parts, says("over how many parts the queue is spread; it can only grow")] = 1
+    activity: Annotated[
+        ActivityLevel, says("what the activity log has of its jobs: off, failures or all")
+    ] = "failures"
+    keep_activity: Annotated[Days, says("how long the activity log is kept at least")] = timedelta(
+        days=7
+    )
+    archive_dead: Annotated[Age | None, says("archive dead jobs after this long")] = None
+    archive_done: Annotated[
+        Age | None, says("archive done jobs after this long; needs `keep_done`")
+    ] = None
+
+
+class Queue(QueueSettings, frozen=True, kw_only=True):
     """A queue: its settings, whether it is paused, and how much waits in it."""
 
     queue: str
     part: int
-    max_attempts: int
-    lease: timedelta
-    keep_done: timedelta
-    payload_limit: int
-    limit: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    fair: bool
-    by_kind: bool
-    lane_limit: int
-    lane_on_failure: Literal["skip", "retry", "halt"]
-    backoff: timedelta
-    backoff_cap: timedelta
-    fanout: int
     paused_at: datetime | None
     paused_by: str | None
     paused_reason: str | None
@@ -65,13 +120,9 @@ class Queue(Record, frozen=True):
     cancelled: int
     archived: int
     oldest: timedelta | None
-    reconciled: int = 0
-    activity: Literal["off", "failures", "all"] = "failures"
-    keep_activity: timedelta = timedelta(days=7)
-    enqueued: int = 0
-    failed: int = 0
-    archive_dead: timedelta | None = None
-    archive_done: timedelta | None = None
+    reconciled: int
+    enqueued: int
+    failed: int
 
 
 class Success(Record, frozen=True):
@@ -102,7 +153,7 @@ class Lane(Record, frozen=True):
     queue: str
     lane: str
     limit: int
-    on_failure: Literal["skip", "retry", "halt"]
+    on_failure: LaneOnFailure
     rate_limit: int | None
     rate_period: timedelta | None
     halted_by: UUID | None

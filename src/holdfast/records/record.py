@@ -6,12 +6,9 @@ types.
 """
 
 import json
-from datetime import timedelta
 from typing import Any
 
 import msgspec
-
-Duration = timedelta | float  # a plain number is seconds
 
 
 class Record(msgspec.Struct, frozen=True):

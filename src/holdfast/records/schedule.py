@@ -3,36 +3,45 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from holdfast.records.record import Duration, Record, decoded_object
+from msgspec import Meta
+
+from holdfast.records.fields import Moment, Name, QueueName, Span, says
+from holdfast.records.record import Record, decoded_object
 
 Missed = Literal["skip", "once", "all"]
 
 Overlap = Literal["queue", "skip", "cancel"]
 
+CronText = Annotated[str, Meta(max_length=200)]
+
+ZoneName = Annotated[str, Meta(max_length=100)]
+
 
 class NewSchedule(Record, frozen=True, kw_only=True):
-    """A schedule as code declares it: a kind, and a cron expression or an interval.
+    """A schedule as code declares it: a kind, and a cron expression or an interval."""
 
-    Slots that passed while nobody was there are `missed`: skip them, make up for the newest once,
-    or for all. `overlap` says what a slot does whose predecessor still waits or runs: queue its job
-    all the same, skip the slot, or cancel the predecessor. `options` are further fields of NewJob:
-    priority, max_attempts, lease, key, on_conflict, lane, tenant, subject, headers.
-    """
-
-    name: str
-    kind: str
-    cron: str | None = None
-    every: Duration | None = None
-    anchor: datetime | None = None
-    tz: str = "UTC"
-    missed: Missed = "once"
-    overlap: Overlap = "queue"
-    queue: str = "default"
-    payload: Any = None
-    options: Mapping[str, Any] | None = None
+    name: Annotated[Name, says("by which it is found, paused and run")]
+    kind: Annotated[Name, says("of its jobs")]
+    cron: Annotated[CronText | None, says("when, as in `0 6 * * mon-fri`")] = None
+    every: Annotated[Span | None, says("how often, in place of cron")] = None
+    anchor: Annotated[Moment | None, says("a time that `every` counts from")] = None
+    tz: Annotated[ZoneName, says("the time zone of cron")] = "UTC"
+    missed: Annotated[
+        Missed,
+        says("slots that passed while nothing ran: skip them, run the newest once, or run all"),
+    ] = "once"
+    overlap: Annotated[
+        Overlap,
+        says("if the job before still waits or runs: queue, skip, or cancel that one"),
+    ] = "queue"
+    queue: Annotated[QueueName, says("of its jobs")] = "default"
+    payload: Annotated[Any, says("of its jobs")] = None
+    options: Annotated[
+        Mapping[str, Any] | None, says("other fields of its jobs, such as priority and lane")
+    ] = None
 
 
 class Declared(Record, frozen=True):

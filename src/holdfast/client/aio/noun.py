@@ -32,7 +32,8 @@ class AsyncNoun:
     ) -> list[R]:
         sql = f"select {wire.columns(record)} from {source}"
         call = Call(wire.name_of(source), sql, parameters, reads=reads, repeatable=repeatable)
-        return [record(*row) for row in await self._door.run(call)]
+        made = wire.maker(record)
+        return [made(row) for row in await self._door.run(call)]
 
     async def _one(
         self,

@@ -50,10 +50,9 @@ from holdfast.records import (
 )
 from holdfast.watch import tracing
 
-_LEASE: LiteralString = (
-    "id, kind, payload, priority, attempt, max_attempts, lease_until, run_at, created_at, "
-    "key, lane, tenant, subject, headers"
-)
+# What the client knows of a lease that it claims itself: the last fields of the record.
+_CLAIMED = ("token", "queue", "worker")
+_LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
 _ACK: LiteralString = (
     "select id, outcome, detail from holdfast.ack("
     "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s)"
@@ -67,10 +66,7 @@ _ENQUEUE: LiteralString = (
 )
 # What one call surely stores before its deadline.
 _MANY = 5000
-_COPY: LiteralString = (
-    "copy holdfast.job (part, id, queue, kind, priority, run_at, created_at, max_attempts, "
-    "payload, headers, tenant, subject, by_kind) from stdin"
-)
+_COPY: LiteralString = f"copy holdfast.job ({wire.COPIED}) from stdin"
 _COPIED: LiteralString = (
     "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"
 )
@@ -311,10 +307,7 @@ class Client:
 
     def held(self, tokens: Sequence[UUID]) -> list[Lease]:
         """Return the leases that are still held by the tokens of earlier claims."""
-        sql = (
-            f"select {_LEASE}, token, queue, worker, lease_for, length, error "
-            "from holdfast.held(tokens => %s::uuid[])"
-        )
+        sql = f"select {_LEASE}, token, queue, worker from holdfast.held(tokens => %s::uuid[])"
         rows = self._door.run(Call("held", sql, [wire.array(tokens)], reads=True))
         return [Lease(*row) for row in rows]
 
@@ -519,12 +512,10 @@ class Client:
 
 
 def _claim_call(claim: Claim, durable: bool) -> Call:
-    held: LiteralString = (
-        f"select {_LEASE}, lease_for, length, error from holdfast.held(tokens => %s::uuid[])"
-    )
+    held = f"select {_LEASE} from holdfast.held(tokens => %s::uuid[])"
     return Call(
         "claim",
-        f"select {_LEASE}, lease_for, length, error from holdfast.claim("
+        f"select {_LEASE} from holdfast.claim("
         "queue => %s::text, worker => %s::text, token => %s::uuid, max_jobs => %s::int, "
         "lease => %s::interval, kinds => %s::text[], durable => %s)",
         [
@@ -543,7 +534,7 @@ def _claim_call(claim: Claim, durable: bool) -> Call:
 def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
     assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, asked for {claim.limit}"
     held = (claim.token, claim.queue, claim.worker)
-    return [Lease(*(*row[:-3], *held, *row[-3:])) for row in rows]
+    return [Lease(*(*row, *held)) for row in rows]
 
 
 def _enqueue(

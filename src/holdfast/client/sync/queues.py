@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, LiteralString
+from typing import LiteralString, Unpack
 from uuid import UUID
 
 from holdfast.client import wire
 from holdfast.client.sync.noun import Noun
-from holdfast.records import Depth, Duration, Forecast, Job, Queue, Success
+from holdfast.records import Depth, Duration, Forecast, Job, Queue, QueueOptions, Success
 
 
 class Queues(Noun):
@@ -17,7 +17,9 @@ class Queues(Noun):
         """Return one queue; None if it has never been used or set up."""
         return self._first(Queue, "holdfast.queues where queue = %s", [queue], reads=True)
 
-    def set(self, queue: str, *, actor: str | None = None, **settings: Any) -> Queue:
+    def set(
+        self, queue: str, *, actor: str | None = None, **settings: Unpack[QueueOptions]
+    ) -> Queue:
         """Change settings of a queue, as in `limit=10, keep_done=timedelta(days=7)`."""
         source: LiteralString = "holdfast.queue_set(queue => %s, settings => %s, actor => %s)"
         return self._one(Queue, source, [queue, wire.settings(settings, "settings"), actor])

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import UNSET
-from msgspec.structs import asdict
 
 from holdfast.errors import (
     UnknownJob,
@@ -19,6 +18,7 @@ from holdfast.errors import (
 from holdfast.records import Change, Operation, Schedule
 from holdfast.server.api import look
 from holdfast.server.http import inputs, render
+from holdfast.server.http.derive import given
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Answer, Request
 from holdfast.server.live.feed import operation
@@ -59,15 +59,11 @@ async def purge(request: Request) -> Answer:
 
 async def edit(request: Request) -> Answer:
     """Change a job that waits or is dead; another queue makes another id of it."""
-    said: inputs.Edited = request.body
+    said = request.body
     if said.queue is not UNSET:
         request.user.check_queues([said.queue])
     id = await _mine(request)
-    changes = {
-        name: value
-        for name in ("payload", "priority", "run_at", "max_attempts", "lease", "headers")
-        if (value := getattr(said, name)) is not UNSET
-    }
+    changes = {name: value for name, value in given(said).items() if name in inputs.EDITABLE}
     if not changes and said.queue is UNSET:
         raise Problem(422, "HF222", "nothing to change", fix=_EDITABLE)
     if request.live.settings.redact and (found := await request.client.jobs.get(id)):
@@ -119,7 +115,7 @@ async def change_many(
     if verb == "move":
         changes = await request.client.jobs.move(mine, queue, **about)
     else:
-        changes = await getattr(request.client, verb)(mine, **about)
+        changes = await getattr(request.client.jobs, verb)(mine, **about)
     request.live.note_change()
     return told | {change.id: change for change in changes}
 
@@ -174,11 +170,11 @@ async def drain(request: Request) -> Answer:
 
 async def put_schedule(request: Request) -> Answer:
     """Make a schedule, or make another one of it."""
-    said: inputs.NewSchedule = request.body
+    said = request.body
     name = request.part("name")
     request.user.check_queues([said.queue])
     before = await _schedule(request, name)
-    settings = {key: value for key, value in asdict(said).items() if value is not UNSET}
+    settings = given(said)
     if before is None:
         settings = {key: value for key, value in settings.items() if value is not None}
     else:
@@ -189,14 +185,10 @@ async def put_schedule(request: Request) -> Answer:
 
 async def change_schedule(request: Request) -> Answer:
     """Change a schedule, pause it or resume it."""
-    said: inputs.ChangedSchedule = request.body
+    said = request.body
     name = request.part("name")
     found = await _known_schedule(request, name)
-    settings = {
-        key: value
-        for key, value in asdict(said).items()
-        if value is not UNSET and key not in ("paused", "reason")
-    }
+    settings = {key: value for key, value in given(said).items() if key not in ("paused", "reason")}
     if "queue" in settings:
         request.user.check_queues([settings["queue"]])
     settings |= _restored(request, found, settings)

@@ -5,13 +5,12 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError, InvalidJob, Misuse
-from holdfast.records import Enqueued
-from holdfast.records import NewJob as ModelJob
+from holdfast.records import Enqueued, NewJob
 from holdfast.server.http import inputs, render
+from holdfast.server.http.derive import given
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import NDJSON, Answer, Request, decoded, media_type
 from holdfast.watch.tracing import TRACEPARENT
@@ -22,7 +21,7 @@ MOST = 10_000
 
 async def enqueue(request: Request) -> Answer:
     """Store one job: 201 for a new one, 200 if a live one has its key."""
-    wanted: inputs.NewJob = request.body
+    wanted: Any = request.body
     request.user.check_queues([wanted.queue])
     [stored] = await request.client.enqueue_many([_job(wanted, _trace(request))])
     request.live.note_change()
@@ -37,11 +36,9 @@ async def bulk(request: Request) -> Answer:
     return await store(request, _items(request), _read)
 
 
-async def store(
-    request: Request, items: Iterable[bytes], read: Callable[[bytes], inputs.NewJob]
-) -> Answer:
+async def store(request: Request, items: Iterable[bytes], read: Callable[[bytes], Any]) -> Answer:
     """Store the jobs that `read` makes of items."""
-    wanted: list[tuple[int, ModelJob]] = []
+    wanted: list[tuple[int, NewJob]] = []
     errors: list[dict[str, Any]] = []
     trace = _trace(request)
     for index, item in enumerate(items):
@@ -70,9 +67,8 @@ async def store(
     )
 
 
-def _read(item: bytes) -> inputs.NewJob:
-    job: inputs.NewJob = decoded(item, inputs.NewJob, where="job")
-    return job
+def _read(item: bytes) -> Any:
+    return decoded(item, inputs.NewJob, where="job")
 
 
 def _items(request: Request) -> list[bytes]:
@@ -87,7 +83,7 @@ def _items(request: Request) -> list[bytes]:
 
 
 async def _store(
-    client: AsyncClient, jobs: list[tuple[int, ModelJob]]
+    client: AsyncClient, jobs: list[tuple[int, NewJob]]
 ) -> tuple[list[tuple[int, Enqueued]], list[dict[str, Any]]]:
     """Store jobs; where one is refused, the halves of what came with it are tried by themselves."""
     if not jobs:
@@ -119,27 +115,12 @@ def _trace(request: Request) -> Mapping[str, str]:
     return {name: text for name, text in found.items() if 0 < len(text) <= 512}
 
 
-def _job(wanted: inputs.NewJob, trace: Mapping[str, str]) -> ModelJob:
+def _job(wanted: Any, trace: Mapping[str, str]) -> NewJob:
     headers = wanted.headers
     if trace and "traceparent" not in (headers or {}):
         headers = {**(headers or {}), **trace}
-    return ModelJob(
-        kind=wanted.kind,
-        payload=None if wanted.payload is UNSET else wanted.payload,
-        queue=wanted.queue,
-        priority=wanted.priority,
-        run_at=wanted.run_at,
-        delay=wanted.delay,
-        max_attempts=wanted.max_attempts,
-        lease=wanted.lease,
-        key=wanted.key,
-        on_conflict=wanted.on_conflict,
-        lane=wanted.lane,
-        tenant=wanted.tenant,
-        subject=wanted.subject,
-        headers=headers,
-        id=None if wanted.id is None else _id(wanted.id),
-    )
+    id = None if wanted.id is None else _id(wanted.id)
+    return NewJob(**{**given(wanted), "headers": headers, "id": id})
 
 
 def _id(text: str) -> UUID:
@@ -149,7 +130,7 @@ def _id(text: str) -> UUID:
         raise InvalidJob(f"id {text!r} is not a UUID", code="HF205") from None
 
 
-def _told(stored: Enqueued, wanted: inputs.NewJob) -> dict[str, object]:
+def _told(stored: Enqueued, wanted: Any) -> dict[str, object]:
     told: dict[str, object] = {"id": stored.id, "state": "queued", "created": stored.created}
     if stored.created and wanted.run_at is not None:
         told["run_at"] = render.moment(wanted.run_at)

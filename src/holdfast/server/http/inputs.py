@@ -1,48 +1,20 @@
 """What requests may say, field by field; anything else is refused by name."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from holdfast.records import UNSEEN, Missed, OnConflict, Overlap, Scope
+from holdfast import records
+from holdfast.records import Scope
+from holdfast.records.fields import Moment, Name, QueueName, Text
+from holdfast.server.http.derive import Body, body, changes
 
-# To the very end: $ would also do before a line break.
-_PRINTABLE = rf"^[^{UNSEEN}]*\Z"
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=_PRINTABLE)]
-QueueName = Annotated[str, Meta(min_length=1, max_length=120, pattern=_PRINTABLE)]
-Priority = Annotated[int, Meta(ge=0, le=9)]
-Attempts = Annotated[int, Meta(ge=1, le=32767)]
-Seconds = Annotated[float, Meta(ge=0, le=3155760000)]
-LeaseSeconds = Annotated[float, Meta(gt=0, le=31536000)]
-Moment = Annotated[datetime, Meta(tz=True)]
-Text = Annotated[str, Meta(max_length=2000)]
+Seconds = Annotated[float, Meta(ge=0, le=3_153_600_000)]
+LeaseSeconds = Annotated[float, Meta(gt=0, le=31_536_000)]
 Verb = Literal["retry", "cancel", "archive", "purge", "move"]
 
-
-class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A JSON object whose fields are all known."""
-
-
-class NewJob(Body):
-    """A job to enqueue."""
-
-    kind: Name
-    payload: msgspec.Raw | UnsetType = UNSET
-    queue: QueueName = "default"
-    priority: Priority = 0
-    run_at: Moment | None = None
-    delay: Seconds | None = None
-    max_attempts: Attempts | None = None
-    lease: LeaseSeconds | None = None
-    key: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    on_conflict: OnConflict = "skip"
-    lane: Name | None = None
-    tenant: Name | None = None
-    subject: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    headers: dict[str, Any] | None = None
-    id: str | None = None
+NewJob = body(records.NewJob, "A job to enqueue.")
 
 
 class NewClaim(Body):
@@ -154,23 +126,19 @@ class OneJob(Body):
     include: str = ""
 
 
-class Edited(Body):
-    """Changes of a waiting or dead job."""
-
-    payload: msgspec.Raw | UnsetType = UNSET
-    priority: Priority | UnsetType = UNSET
-    run_at: Moment | UnsetType = UNSET
-    max_attempts: Attempts | UnsetType = UNSET
-    lease: LeaseSeconds | UnsetType | None = UNSET
-    headers: dict[str, Any] | UnsetType | None = UNSET
-    queue: QueueName | UnsetType = UNSET
-    reason: Text | None = None
-
-
 class Reason(Body):
     """Why something is done, for the record."""
 
     reason: Text | None = None
+
+
+EDITABLE = ("payload", "priority", "run_at", "max_attempts", "lease", "headers")
+Edited = changes(
+    records.NewJob,
+    "Changes of a waiting or dead job; another queue gives it another id.",
+    only=(*EDITABLE, "queue"),
+    more=Reason,
+)
 
 
 class Retried(Body):
@@ -207,36 +175,20 @@ class Told(Body):
     queue: Annotated[str, Meta(max_length=120)] = ""
 
 
-class NewSchedule(Body):
-    """A schedule, whole."""
+class Pausing(Reason):
+    """Whether a schedule is paused."""
 
-    kind: Name
-    cron: Annotated[str, Meta(max_length=200)] | None = None
-    every: LeaseSeconds | None = None
-    anchor: Moment | None = None
-    tz: Annotated[str, Meta(max_length=100)] = "UTC"
-    missed: Missed = "once"
-    overlap: Overlap = "queue"
-    queue: QueueName = "default"
-    payload: msgspec.Raw | UnsetType = UNSET
-    options: dict[str, Any] | UnsetType = UNSET
-
-
-class ChangedSchedule(Body):
-    """What to change of a schedule, and whether it is paused."""
-
-    kind: Name | UnsetType = UNSET
-    cron: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
-    every: LeaseSeconds | UnsetType = UNSET
-    anchor: Moment | UnsetType = UNSET
-    tz: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
-    missed: Missed | UnsetType = UNSET
-    overlap: Overlap | UnsetType = UNSET
-    queue: QueueName | UnsetType = UNSET
-    payload: msgspec.Raw | UnsetType = UNSET
-    options: dict[str, Any] | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
-    reason: Text | None = None
+
+
+NewSchedule = body(records.NewSchedule, "A schedule, whole.", leave_out=("name",))
+ChangedSchedule = changes(
+    records.NewSchedule,
+    "What to change of a schedule, and whether it is paused.",
+    leave_out=("name",),
+    never_null=("cron", "every", "anchor", "options"),
+    more=Pausing,
+)
 
 
 class LaneOf(Body):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import fields
 
-from holdfast.records import Event, Lease
+from holdfast.records import LABELS, Event, Lease
 
 if TYPE_CHECKING:
     from holdfast.server.http.redaction import Redaction
@@ -41,7 +41,7 @@ def lease(held: Lease) -> dict[str, Any]:
     }
     if held.error is not None:
         told["error"] = held.error
-    for name in ("key", "lane", "tenant", "subject"):
+    for name in LABELS:
         if (value := getattr(held, name)) is not None:
             told[name] = value
     if held.headers_json is not None:

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from holdfast.records.fields import Moment, Name, QueueName
 from holdfast.server.api import look, produce
 from holdfast.server.api.operate import quoted
 from holdfast.server.http import inputs
-from holdfast.server.http.inputs import Body, Moment, Name, QueueName
+from holdfast.server.http.derive import Body
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Answer, Request
 from holdfast.server.relay.messages import STATES, message_of, timeouts, whole

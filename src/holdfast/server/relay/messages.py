@@ -16,9 +16,11 @@ from msgspec import UNSET, Meta, UnsetType, field
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError
+from holdfast.records.fields import Attempts, Name, Priority, QueueName
 from holdfast.server.api import consume, produce
 from holdfast.server.http import inputs, render
-from holdfast.server.http.inputs import Body, LeaseSeconds, Name, Priority, QueueName
+from holdfast.server.http.derive import Body
+from holdfast.server.http.inputs import LeaseSeconds
 from holdfast.server.http.problems import Problem, problem_of
 from holdfast.server.http.request import Answer, Handler, Request, decoded
 from holdfast.server.relay.words import STATUSES, UNTYPED, type_of
@@ -59,8 +61,8 @@ class Message(Body):
     type: Name | None = None
     priority: Priority = 0
     queue: QueueName = "default"
-    max_attempts: inputs.Attempts | None = None
-    attempts: inputs.Attempts | None = field(default=None, name="maxAttempts")
+    max_attempts: Attempts | None = None
+    attempts: Attempts | None = field(default=None, name="maxAttempts")
     ack_timeout_seconds: LeaseSeconds | None = None
     ack_timeout: LeaseSeconds | None = field(default=None, name="ackTimeout")
 
@@ -82,7 +84,7 @@ class Imported(msgspec.Struct, kw_only=True):
     type: Name | None = None
     priority: Priority = 0
     queue: QueueName = "default"
-    max_attempts: inputs.Attempts | None = None
+    max_attempts: Attempts | None = None
     ack_timeout_seconds: LeaseSeconds | None = None
 
 

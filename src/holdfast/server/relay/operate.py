@@ -10,9 +10,11 @@ from msgspec import UNSET, UnsetType, field
 
 from holdfast.errors import UnknownQueue
 from holdfast.records import Change
+from holdfast.records.fields import Attempts, Priority, QueueName, Text
 from holdfast.server.api import operate
 from holdfast.server.http import inputs
-from holdfast.server.http.inputs import Body, LeaseSeconds, Priority, QueueName, Text
+from holdfast.server.http.derive import Body
+from holdfast.server.http.inputs import LeaseSeconds
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Answer, Request
 from holdfast.server.live.feed import operation
@@ -36,7 +38,7 @@ class EditedMessage(Body):
     payload: msgspec.Raw | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     queue: QueueName | UnsetType = UNSET
-    max_attempts: inputs.Attempts | UnsetType = UNSET
+    max_attempts: Attempts | UnsetType = UNSET
     ack_timeout_seconds: LeaseSeconds | UnsetType | None = UNSET
 
 
@@ -68,7 +70,7 @@ class NewQueue(Body):
     name: QueueName
     type: Literal["standard", "unlogged", "partitioned"] = "standard"
     ack_timeout_seconds: LeaseSeconds | None = None
-    max_attempts: inputs.Attempts | None = None
+    max_attempts: Attempts | None = None
 
 
 class ChangedQueue(Body):
@@ -76,7 +78,7 @@ class ChangedQueue(Body):
 
     type: Literal["standard", "unlogged", "partitioned"] | None = None
     ack_timeout_seconds: LeaseSeconds | None = None
-    max_attempts: inputs.Attempts | None = None
+    max_attempts: Attempts | None = None
 
 
 async def edit(request: Request) -> Answer:
