@@ -568,3 +568,24 @@ def test_the_worker_of_a_cancelled_job_is_told_to_look(db: Protocol, other: Open
     heard = [n.payload for n in listener.notifies(timeout=100, stop_after=2)]
     assert sorted(heard) == ["\nada", "\neve"]
     assert list(listener.notifies(timeout=0.2)) == []
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "edit", "move", "archive", "purge"])
+def test_ids_that_nobody_gave_are_looked_up_once_and_not_once_for_each_part_they_seem_to_name(
+    db: Protocol, verb: str
+) -> None:
+    more = {"edit": ", changes => '{\"priority\": 1}'", "move": ", queue => 'other'"}.get(verb, "")
+
+    def took(parts: int) -> float:
+        ids = [
+            UUID(f"{uuid4().hex[:12]}8{100 + n % parts:03x}8{uuid4().hex[17:]}")
+            for n in range(1500)
+        ]
+        row = db.connection.execute(
+            f"explain (analyze, format json) select from holdfast.{verb}(ids => %s{more})", [ids]
+        ).fetchone()
+        assert row
+        return float(row[0][0]["Execution Time"])
+
+    of_one_part, of_each = (min(took(parts) for _ in range(3)) for parts in (1, 1500))
+    assert of_each < 5 * of_one_part

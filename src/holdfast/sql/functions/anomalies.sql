@@ -20,7 +20,8 @@ begin
   if not pg_try_advisory_xact_lock(4915, 7) then
     return;
   end if;
-  select c into detector from unnest(codes) c where not exists (select from holdfast.detector_catalogue d where d.code = c) limit 1;
+  select c into detector from unnest(codes) c
+  where not exists (select from holdfast.detector_catalogue d where d.code = c) limit 1;
   if found then
     perform holdfast.unknown_detector(detector.c);
   end if;
@@ -40,21 +41,25 @@ begin
     begin
       v_found := '{}';
       if holdfast.watched_anywhere(detector.code) then
-        execute format('select coalesce(array_agg(f), ''{}'') from (select f from holdfast.%I($1) f limit 100) x', 'detect_' || detector.code)
+        execute format('select coalesce(array_agg(f), ''{}'') from (select f from holdfast.%I($1) f limit 100) x',
+          'detect_' || detector.code)
         into v_found using v_now;
       end if;
       return query
         select c.id, detector.code, c.change, c.severity, c.queue, c.subject, c.title, c.muted
         from holdfast.note_findings(detector.code, v_found, v_now) c;
-      insert into holdfast.detector_run as r (code, run_at, took) values (detector.code, v_now, clock_timestamp() - v_start)
+      insert into holdfast.detector_run as r (code, run_at, took)
+        values (detector.code, v_now, clock_timestamp() - v_start)
       on conflict (code) do update set run_at = excluded.run_at, took = excluded.took, problem = null;
     exception when others then
       if sqlstate like any ('{25%,57%,53%}') then
         raise;
       end if;
-      insert into holdfast.detector_run as r (code, run_at, problem) values (detector.code, v_now, format('%s: %s', sqlstate, sqlerrm))
+      insert into holdfast.detector_run as r (code, run_at, problem)
+        values (detector.code, v_now, format('%s: %s', sqlstate, sqlerrm))
       on conflict (code) do update set run_at = excluded.run_at, took = null, problem = excluded.problem;
-      return query select null::text, detector.code, 'failed', 'warning', null::text, '', format('%s: %s', sqlstate, sqlerrm), false;
+      return query select null::text, detector.code, 'failed', 'warning', null::text, '',
+        format('%s: %s', sqlstate, sqlerrm), false;
     end;
   end loop;
   perform holdfast.tidy_anomalies(v_now);
@@ -96,10 +101,12 @@ declare
 begin
   perform holdfast.named('code', report.code, 60);
   if exists (select from holdfast.detector_catalogue d where d.code = report.code) then
-    perform holdfast.refuse('HF219', format('detector %L is built in', report.code), null, 'Give your own another name.');
+    perform holdfast.refuse('HF219', format('detector %L is built in', report.code), null,
+      'Give your own another name.');
   end if;
   if findings is null or jsonb_typeof(findings) <> 'array' or jsonb_array_length(findings) > 100 then
-    perform holdfast.refuse('HF219', 'findings must be a JSON array of at most 100 objects', null, 'For example [{"title": "Refunds pile up"}].');
+    perform holdfast.refuse('HF219', 'findings must be a JSON array of at most 100 objects', null,
+      'For example [{"title": "Refunds pile up"}].');
   end if;
   select i.item, i.ord into v_bad
   from jsonb_array_elements(findings) with ordinality i(item, ord)
@@ -109,12 +116,16 @@ begin
      or pg_column_size(i.item) > 20000 or not holdfast.is_time(coalesce(i.item ->> 'since', 'now'))
   limit 1;
   if found then
-    perform holdfast.refuse('HF219', format('finding %s is not one: %s', v_bad.ord, holdfast.told(v_bad.item, 200)), null,
+    perform holdfast.refuse('HF219', format('finding %s is not one: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
+      null,
       'Fields are: ' || array_to_string(v_known, ', ') || '. title is a text, severity is info, warning or critical.');
   end if;
-  perform holdfast.check_value(format('finding %s', i.ord), i.item, 40000) from jsonb_array_elements(findings) with ordinality i(item, ord);
-  select coalesce(array_agg(row(i.item ->> 'queue', coalesce(i.item ->> 'subject', ''), coalesce(i.item ->> 'severity', 'warning'),
-    coalesce((i.item ->> 'since')::timestamptz, v_now), i.item ->> 'title', i.item ->> 'detail', i.item ->> 'suggestion',
+  perform holdfast.check_value(format('finding %s', i.ord), i.item, 40000)
+  from jsonb_array_elements(findings) with ordinality i(item, ord);
+  select coalesce(array_agg(row(i.item ->> 'queue', coalesce(i.item ->> 'subject', ''),
+         coalesce(i.item ->> 'severity', 'warning'),
+    coalesce((i.item ->> 'since')::timestamptz, v_now), i.item ->> 'title', i.item ->> 'detail',
+      i.item ->> 'suggestion',
     coalesce(nullif(i.item -> 'evidence', 'null'), '{}'))::holdfast.finding), '{}')
   into v_found
   from jsonb_array_elements(findings) i(item);
@@ -139,7 +150,8 @@ begin
   for told in
     with found as materialized (
       select distinct on (coalesce(f.queue, ''), coalesce(f.subject, ''))
-             f.queue, left(coalesce(f.subject, ''), 300) as subject, f.severity, least(coalesce(f.since, at), at) as since,
+             f.queue, left(coalesce(f.subject, ''), 300) as subject, f.severity,
+               least(coalesce(f.since, at), at) as since,
              left(f.title, 300) as title, left(f.detail, 2000) as detail, left(f.suggestion, 2000) as suggestion,
              coalesce(f.evidence, '{}') as evidence
       from unnest(findings) f
@@ -147,22 +159,27 @@ begin
     ), known as materialized (
       select distinct on (f.queue, f.subject) a.handle, a.severity as was, a.resolved_at, f.*
       from found f
-      join holdfast.anomaly a on a.code = note_findings.code and coalesce(a.queue, '') = coalesce(f.queue, '') and a.subject = f.subject
+      join holdfast.anomaly a on a.code = note_findings.code and coalesce(a.queue, '') = coalesce(f.queue, '')
+        and a.subject = f.subject
         and (a.resolved_at is null or a.resolved_at > at - interval '10 minutes')
       order by f.queue, f.subject, a.resolved_at desc nulls first
     ), seen as (
       update holdfast.anomaly a
       set severity = k.severity, title = k.title, detail = k.detail, suggestion = k.suggestion, evidence = k.evidence,
-          since = least(a.since, k.since), seen_at = at, resolved_at = null, times = a.times + (a.resolved_at is not null)::integer,
+          since = least(a.since, k.since), seen_at = at, resolved_at = null,
+            times = a.times + (a.resolved_at is not null)::integer,
           acked_at = case when holdfast.gravity(k.severity) <= holdfast.gravity(k.was) then a.acked_at end,
           acked_by = case when holdfast.gravity(k.severity) <= holdfast.gravity(k.was) then a.acked_by end
       from known k
       where a.handle = k.handle
       returning a.handle, a.queue, a.subject, a.severity, a.title, k.was
     ), raised as (
-      insert into holdfast.anomaly (handle, code, queue, subject, severity, title, detail, suggestion, evidence, since, raised_at, seen_at)
-      select left(md5(note_findings.code || E'\n' || coalesce(f.queue, '') || E'\n' || f.subject || E'\n' || at::text), 8),
-             note_findings.code, f.queue, f.subject, f.severity, f.title, f.detail, f.suggestion, f.evidence, f.since, at, at
+      insert into holdfast.anomaly (handle, code, queue, subject, severity, title, detail, suggestion, evidence, since,
+        raised_at, seen_at)
+      select left(md5(note_findings.code || E'\n' || coalesce(f.queue, '') || E'\n' || f.subject || E'\n' || at::text),
+             8),
+             note_findings.code, f.queue, f.subject, f.severity, f.title, f.detail, f.suggestion, f.evidence, f.since,
+               at, at
       from found f
       where not exists (select from known k where k.queue is not distinct from f.queue and k.subject = f.subject)
       returning handle, queue, subject, severity, title
@@ -216,10 +233,13 @@ declare
   v_ids  uuid[];
 begin
   with stored as (
-    insert into holdfast.job (part, id, queue, kind, run_at, created_at, max_attempts, lease_for, subject, tenant, by_kind, payload)
-    select v_part, holdfast.id_in(v_part), 'holdfast.alerts', 'holdfast.webhook', deliver.at, deliver.at, 12, '60 seconds', a.id,
+    insert into holdfast.job (part, id, queue, kind, run_at, created_at, max_attempts, lease_for, subject, tenant,
+      by_kind, payload)
+    select v_part, holdfast.id_in(v_part), 'holdfast.alerts', 'holdfast.webhook', deliver.at, deliver.at, 12,
+           '60 seconds', a.id,
            case when q.fair then '' end, coalesce(q.by_kind, false),
-           jsonb_build_object('webhook', w.name, 'event', 'anomaly.' || change, 'at', deliver.at, 'anomaly', to_jsonb(a))
+           jsonb_build_object('webhook', w.name, 'event', 'anomaly.' || change, 'at', deliver.at, 'anomaly',
+             to_jsonb(a))
     from holdfast.anomalies a
     join holdfast.webhook w on holdfast.gravity(a.severity) >= holdfast.gravity(w.severity)
       and (w.codes is null or a.code = any(w.codes)) and (w.queues is null or a.queue = any(w.queues))
@@ -264,7 +284,8 @@ $$;
 -- anomaly_mute: tell nobody of what a detector finds, in all queues or one, of everything or one subject. until
 -- null: until unmuted. It is still found and listed as muted.
 create or replace function holdfast.anomaly_mute(
-  code text, until timestamptz default null, queue text default null, subject text default null, reason text default null,
+  code text, until timestamptz default null, queue text default null, subject text default null,
+    reason text default null,
   actor text default null)
 returns void
 language plpgsql security definer
@@ -274,13 +295,15 @@ as $$
 begin
   perform holdfast.named('code', code, 60);
   if until <= holdfast.now() then
-    perform holdfast.refuse('HF204', format('until %s is in the past', until), null, 'Leave it out to mute until unmuted.');
+    perform holdfast.refuse('HF204', format('until %s is in the past', until), null,
+      'Leave it out to mute until unmuted.');
   end if;
   if not exists (select from holdfast.detectors d where d.code = anomaly_mute.code) then
     perform holdfast.unknown_detector(code);
   end if;
   insert into holdfast.mute as m (code, queue, subject, until, muted_at, muted_by, reason)
-  values (anomaly_mute.code, coalesce(anomaly_mute.queue, ''), coalesce(anomaly_mute.subject, ''), anomaly_mute.until, holdfast.now(),
+  values (anomaly_mute.code, coalesce(anomaly_mute.queue, ''), coalesce(anomaly_mute.subject, ''), anomaly_mute.until,
+    holdfast.now(),
     anomaly_mute.actor, anomaly_mute.reason)
   on conflict (code, queue, subject) do update
   set until = excluded.until, muted_at = excluded.muted_at, muted_by = excluded.muted_by, reason = excluded.reason;
@@ -288,14 +311,16 @@ end
 $$;
 
 -- anomaly_unmute: tell again. Answers whether it was muted.
-create or replace function holdfast.anomaly_unmute(code text, queue text default null, subject text default null, actor text default null)
+create or replace function holdfast.anomaly_unmute(
+  code text, queue text default null, subject text default null, actor text default null)
 returns boolean
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   with gone as (
     delete from holdfast.mute m
-    where m.code = anomaly_unmute.code and m.queue = coalesce(anomaly_unmute.queue, '') and m.subject = coalesce(anomaly_unmute.subject, '')
+    where m.code = anomaly_unmute.code and m.queue = coalesce(anomaly_unmute.queue, '')
+      and m.subject = coalesce(anomaly_unmute.subject, '')
     returning 1
   )
   select exists (select from gone)
@@ -303,7 +328,8 @@ $$;
 
 -- detector_set: how closely a detector looks, at all queues or at one. settings: enabled, and its thresholds by
 -- name; null goes back to what is usual.
-create or replace function holdfast.detector_set(code text, settings jsonb, queue text default null, actor text default null)
+create or replace function holdfast.detector_set(
+  code text, settings jsonb, queue text default null, actor text default null)
 returns setof holdfast.detectors
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -326,11 +352,13 @@ begin
   select s.key, s.value into v_bad
   from jsonb_each(settings) s
   where s.value <> 'null' and case when s.key = 'enabled' then jsonb_typeof(s.value) <> 'boolean'
-    else not v_usual ? s.key or jsonb_typeof(s.value) <> 'number' or not (s.value #>> '{}')::numeric between 0 and 1000000000 end
+    else not v_usual ? s.key or jsonb_typeof(s.value) <> 'number'
+      or not (s.value #>> '{}')::numeric between 0 and 1000000000 end
      or s.value = 'null' and s.key <> 'enabled' and not v_usual ? s.key
   limit 1;
   if found then
-    perform holdfast.refuse('HF221', format('setting %L of detector %s cannot be %s', v_bad.key, code, v_bad.value), null,
+    perform holdfast.refuse('HF221', format('setting %L of detector %s cannot be %s', v_bad.key, code, v_bad.value),
+      null,
       format('Settings are: %s. enabled is true or false, the others are numbers from 0 to a billion.',
         concat_ws(', ', 'enabled', (select string_agg(k, ', ' order by k) from jsonb_object_keys(v_usual) k))));
   end if;
@@ -369,7 +397,8 @@ declare
 begin
   perform holdfast.named('name', name, 60);
   if settings is null or jsonb_typeof(settings) <> 'object' then
-    perform holdfast.refuse('HF221', 'settings must be a JSON object', null, 'For example {"url": "https://example.org/hook", "secret": "…"}.');
+    perform holdfast.refuse('HF221', 'settings must be a JSON object', null,
+      'For example {"url": "https://example.org/hook", "secret": "…"}.');
   end if;
   select k into v_bad from jsonb_object_keys(settings) k where not k = any(v_known) limit 1;
   if v_bad is not null then
@@ -377,21 +406,26 @@ begin
       'Settings are: ' || array_to_string(v_known, ', ') || '.');
   end if;
   if settings ? 'secret' and not coalesce(length(settings ->> 'secret') between 16 and 200, false) then
-    perform holdfast.refuse('HF221', 'secret of a webhook has 16 to 200 characters', null, 'For example the output of: openssl rand -hex 32');
+    perform holdfast.refuse('HF221', 'secret of a webhook has 16 to 200 characters', null,
+      'For example the output of: openssl rand -hex 32');
   end if;
   begin
     insert into holdfast.webhook as w (name, url, secret, severity, codes, queues, created_at, created_by)
     select webhook_set.name, coalesce(settings ->> 'url', o.url), coalesce(settings ->> 'secret', o.secret),
            coalesce(settings ->> 'severity', o.severity, 'warning'),
            case when settings ? 'codes' then holdfast.texts(settings -> 'codes') else o.codes end,
-           case when settings ? 'queues' then holdfast.texts(settings -> 'queues') else o.queues end, holdfast.now(), actor
+           case when settings ? 'queues' then holdfast.texts(settings -> 'queues') else o.queues end, holdfast.now(),
+             actor
     from (select 1) one
     left join holdfast.webhook o on o.name = webhook_set.name
     on conflict (name) do update
-    set url = excluded.url, secret = excluded.secret, severity = excluded.severity, codes = excluded.codes, queues = excluded.queues;
+    set url = excluded.url, secret = excluded.secret, severity = excluded.severity, codes = excluded.codes,
+      queues = excluded.queues;
   exception when check_violation or not_null_violation or data_exception then
-    perform holdfast.refuse('HF221', format('settings %s do not fit a webhook', left((settings - 'secret')::text, 200)), sqlerrm,
-      'url begins with http:// or https://, a new webhook needs url and secret, severity is info, warning or critical, codes and queues are arrays of names.');
+    perform holdfast.refuse('HF221', format('settings %s do not fit a webhook', left((settings - 'secret')::text, 200)),
+      sqlerrm,
+      'url begins with http:// or https://, a new webhook needs url and secret, severity is info, warning or '
+        'critical, codes and queues are arrays of names.');
   end;
   return query select v.* from holdfast.webhooks v where v.name = webhook_set.name;
 end
@@ -461,6 +495,8 @@ begin
   where r.at < tidy_anomalies.at - interval '1 hour' and exists (
     select from holdfast.reading n
     where n.queue = r.queue and n.at > r.at
-      and (n.at < tidy_anomalies.at - interval '1 day' or n.at < date_bin('10 minutes', r.at, '2000-01-01') + interval '10 minutes' and n.at < tidy_anomalies.at - interval '1 hour'));
+      and (n.at < tidy_anomalies.at - interval '1 day'
+        or n.at < date_bin('10 minutes', r.at, '2000-01-01') + interval '10 minutes'
+        and n.at < tidy_anomalies.at - interval '1 hour'));
 end
 $$;

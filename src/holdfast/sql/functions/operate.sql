@@ -44,12 +44,14 @@ begin
   for v_part in select distinct holdfast.part_of(i) from unnest(v_locked) i order by 1 loop
     select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null) into v_some, v_told
     from holdfast.end_cancelled(v_part, v_locked, array_fill(null::uuid, array[cardinality(v_locked)]),
-      array_fill(coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor), array[cardinality(v_locked)]), 'cancelled', v_now, cancelled.actor) c;
+      array_fill(coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor), array[cardinality(v_locked)]),
+        'cancelled', v_now, cancelled.actor) c;
     v_done := v_done || v_some;
     v_all := v_all || v_told;
   end loop;
   select v_done || array_agg(a.id), v_all || array_agg(a.worker) filter (where a.token is not null) into v_done, v_all
-  from holdfast.settle_adopted(stored, null, 'cancel', v_now, reason => coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor)) a;
+  from holdfast.settle_adopted(stored, null, 'cancel', v_now,
+    reason => coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor)) a;
   insert into holdfast.bell (worker) select distinct x.worker from unnest(v_all) x(worker);
   return v_done;
 end
@@ -81,7 +83,8 @@ language sql
 as $$
   select holdfast.revive(stored, reason, actor, delay) || array(
     select a.id
-    from holdfast.settle_adopted(stored, null, 'retry', holdfast.now(), delays => array_fill(delay, array[cardinality(stored)]),
+    from holdfast.settle_adopted(stored, null, 'retry', holdfast.now(),
+      delays => array_fill(delay, array[cardinality(stored)]),
       reason => coalesce(retried.reason, 'retried by ' || retried.actor)) a)
 $$;
 
@@ -96,7 +99,8 @@ as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.clock();
-  v_parts  constant smallint[] := array(select distinct holdfast.part_of(i) from unnest(ids) i);
+  v_found  uuid[];
+  v_parts  smallint[];
   v_done   uuid[] := '{}';
   v_places bigint[];
   v_name   text;
@@ -105,24 +109,27 @@ begin
   -- Written in the order of keys, as by an enqueue, but placed in the order in which they ended. Places are drawn
   -- under the table's lock: floors rely on it. From here on no queue's fanout changes.
   lock table holdfast.job in row exclusive mode;
-  perform holdfast.lock_ended(ids);
+  v_found := holdfast.lock_ended(ids);
+  v_parts := array(select distinct holdfast.part_of(i) from unnest(v_found) i);
   for v_name in
     select q.queue
-    from (select distinct e.queue from holdfast.ended e where e.part = any(v_parts) and e.id = any(ids)) q
+    from (select distinct e.queue from holdfast.ended e where e.part = any(v_parts) and e.id = any(v_found)) q
     order by holdfast.queue_part(q.queue), q.queue collate "C"
   loop
     v_places := array(
-      select nextval('holdfast.pos') from holdfast.ended e where e.part = any(v_parts) and e.id = any(ids) and e.queue = v_name);
+      select nextval('holdfast.pos') from holdfast.ended e
+      where e.part = any(v_parts) and e.id = any(v_found) and e.queue = v_name);
     with ended as materialized (
-      select e.*, row_number() over (order by e.ended_at, e.id) as nth, e.tableoid as in_table, e.ctid as in_row, h.part as home, holdfast.free_id(e.id, h.part) as new_id,
-             q.fair, q.by_kind, l.halted_by = e.id as halts,
+      select e.*, row_number() over (order by e.ended_at, e.id) as nth, h.part as home,
+             holdfast.free_id(e.id, h.part) as new_id, q.fair, q.by_kind, l.halted_by = e.id as halts,
              case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
       from (
         select distinct on (x.id) x.*
         from (
-          select y.*, y.tableoid, y.ctid
+          select y.part, y.id, y.state, y.queue, y.kind, y.key, y.lane, y.fingerprint, y.run_at, y.ended_at,
+                 y.tableoid as in_table, y.ctid as in_row
           from holdfast.ended y
-          where y.part = any(v_parts) and y.id = any(ids) and (not as_before or y.state = 'cancelled')
+          where y.part = any(v_parts) and y.id = any(v_found) and (not as_before or y.state = 'cancelled')
           for update skip locked   -- they are locked, except what came meanwhile
         ) x
         order by x.id, x.state = 'dead' desc, x.ended_at desc
@@ -132,31 +139,28 @@ begin
       left join holdfast.lane l on l.part = h.part and l.queue = e.queue and l.name = e.lane
       where e.queue = v_name
     ), queued as (
-      insert into holdfast.job (
-        part, id, queue, kind, priority, attempt, max_attempts, run_at, created_at, key, lane, tenant, subject, lease_for,
-        error, reason, headers, payload, by_kind, attempts_before, lane_seq, pos)
-      select e.home, e.new_id, e.queue, e.kind, e.priority, case when as_before then e.attempt else 0 end, e.max_attempts, e.due, e.created_at, e.key, e.lane,
-             coalesce(e.tenant, case when e.fair then '' end), e.subject, e.lease_for,
-             case when as_before then e.error end, coalesce(revive.reason, 'retried by ' || revive.actor), e.headers, e.payload,
-             coalesce(e.by_kind, false),
-             case when as_before then e.attempts_before else nullif(coalesce(e.attempts_before, 0) + e.attempt, 0) end,
-             case
-               when e.lane is null or e.due > v_now then null
-               -- the job that halted its lane goes first in it again
-               when e.halts then coalesce((
-                 select j.lane_seq - 1 from holdfast.job j
-                 where j.part = e.home and j.queue = e.queue and j.lane = e.lane and j.lane_seq is not null
-                 order by j.lane_seq limit 1), v_places[e.nth])
-               else v_places[e.nth]
-             end,
-             case when e.due <= v_now then v_places[e.nth] end
+      insert into holdfast.job
+      select j.*
       from ended e
+      cross join lateral (
+        select case when e.due <= v_now then v_places[e.nth] end as place,
+               -- the job that halted its lane goes first in it again
+               case when e.lane is not null and e.due <= v_now then coalesce((
+                 select j.lane_seq - 1 from holdfast.job j
+                 where e.halts and j.part = e.home and j.queue = e.queue and j.lane = e.lane and j.lane_seq is not null
+                 order by j.lane_seq limit 1), v_places[e.nth]) end as lane_place
+      ) p
+      join holdfast.ended was
+        on was.part = any(array[e.part]) and was.id = e.id and was.tableoid = e.in_table and was.ctid = e.in_row
+      cross join lateral holdfast.job_of(was, e.home, e.new_id, e.queue, e.fair, e.by_kind, not as_before, e.due,
+        p.place, p.lane_place, coalesce(revive.reason, 'retried by ' || revive.actor)) j
       where e.home is not null
       order by e.kind collate "C", e.key collate "C", e.nth
       on conflict do nothing
       returning id
     ), back as materialized (
-      select e.* from queued q join ended e on e.new_id = q.id
+      -- asked so that it is looked up in a hash, whatever the planner believes
+      select e.* from ended e where (e.new_id in (select q.id from queued q)) is true
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
       select x.part, x.queue, x.kind, sum(x.queued), sum(x.dead), sum(x.cancelled), sum(x.archived)
@@ -179,14 +183,15 @@ begin
       using back b
       where e.part = any(array[b.part]) and e.id = b.id and e.tableoid = b.in_table and e.ctid = b.in_row
     ), told as (
-      select holdfast.note_jobs(case when as_before then 'undone' else 'retried' end, b.home, array_agg(b.new_id), array_agg(b.queue),
-        array_agg(b.kind), 'queued', revive.actor, revive.reason, v_now,
+      select holdfast.note_jobs(case when as_before then 'undone' else 'retried' end, b.home, array_agg(b.new_id),
+        array_agg(b.queue), array_agg(b.kind), 'queued', revive.actor, revive.reason, v_now,
         array_agg(case when b.new_id <> b.id then jsonb_build_object('was', b.id) end)) as noted
       from back b
       group by b.home
     )
     select array_agg(b.id) as ids, array_agg(distinct b.queue) as queues, (select count(t.noted) from told t) as told,
-           array_agg(b.id) filter (where b.new_id <> b.id) as old_ids, array_agg(b.new_id) filter (where b.new_id <> b.id) as new_ids,
+           array_agg(b.id) filter (where b.new_id <> b.id) as old_ids,
+           array_agg(b.new_id) filter (where b.new_id <> b.id) as new_ids,
            array_agg(b.queue) filter (where b.new_id <> b.id) as old_queues
     into back
     from back b;
@@ -218,6 +223,7 @@ declare
   v_done   uuid[] := '{}';
   v_run_at timestamptz;
   v_part   smallint;
+  v_ids    uuid[];
   waiting  record;
 begin
   if changes is null or jsonb_typeof(changes) <> 'object' or changes = '{}' then
@@ -235,15 +241,16 @@ begin
   v_run_at := (changes ->> 'run_at')::timestamptz;
 
   v_locked := holdfast.lock_jobs(v_stored);
-  perform holdfast.lock_ended(v_stored);
-  for v_part in select distinct holdfast.part_of(i) from unnest(v_stored) i order by 1 loop
+  for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || holdfast.lock_ended(v_stored)) p loop
     with edited as (
       update holdfast.job j
       set payload      = coalesce(changes -> 'payload', j.payload),
           headers      = case when changes ? 'headers' then nullif(changes -> 'headers', 'null') else j.headers end,
           priority     = coalesce(nullif(changes -> 'priority', 'null')::smallint, j.priority),
-          max_attempts = greatest(coalesce(nullif(changes -> 'max_attempts', 'null')::smallint, j.max_attempts), j.attempt + 1),
-          lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else j.lease_for end,
+          max_attempts = greatest(coalesce(nullif(changes -> 'max_attempts', 'null')::smallint, j.max_attempts),
+            j.attempt + 1),
+          lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision)
+            else j.lease_for end,
           reason       = coalesce(edit.reason, 'edited by ' || edit.actor, j.reason),
           run_at       = d.run_at,
           -- Put off, it leaves its lane's order and comes back at the end; due, it needs a place there.
@@ -256,13 +263,14 @@ begin
           blocked = j.blocked and j.strike is null and (j.follow or d.run_at <= v_now),
           pos = case
             when d.run_at > v_now or j.blocked and j.strike is null then null
-            when j.pos is not null and j.priority = coalesce(nullif(changes -> 'priority', 'null')::smallint, j.priority) then j.pos
+            when j.pos is not null and j.priority = coalesce(nullif(changes -> 'priority', 'null')::smallint,
+              j.priority) then j.pos
             else nextval('holdfast.pos')
           end
       from (
         select x.id, coalesce(v_run_at, x.run_at) as run_at, holdfast.kept_of(to_jsonb(x), changes) as was
         from holdfast.job x
-        where x.part = v_part and x.id = any(v_locked)
+        where x.part = v_part and x.id = any(v_ids) and x.id = any(v_locked)
       ) d
       where j.part = v_part and j.id = d.id and j.token is null
       returning j.id, j.queue, j.kind, j.lane, d.was
@@ -278,7 +286,8 @@ begin
       perform holdfast.unblock(v_part, waiting.lane_queues, waiting.lanes, v_now);
     end if;
     if waiting.ids is not null then
-      perform holdfast.note_jobs('edited', v_part, waiting.ids, waiting.told, waiting.kinds, 'queued', actor, reason, v_now, waiting.was);
+      perform holdfast.note_jobs('edited', v_part, waiting.ids, waiting.told, waiting.kinds, 'queued', actor, reason,
+        v_now, waiting.was);
       perform holdfast.wake(waiting.queues, cardinality(waiting.ids));
     end if;
     with edited as (
@@ -287,14 +296,15 @@ begin
           headers      = case when changes ? 'headers' then nullif(changes -> 'headers', 'null') else d.headers end,
           priority     = coalesce(nullif(changes -> 'priority', 'null')::smallint, d.priority),
           max_attempts = coalesce(nullif(changes -> 'max_attempts', 'null')::smallint, d.max_attempts),
-          lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision) else d.lease_for end,
+          lease_for    = case when changes ? 'lease' then make_interval(secs => (changes ->> 'lease')::double precision)
+            else d.lease_for end,
           reason       = coalesce(edit.reason, 'edited by ' || edit.actor, d.reason)
       from (
         select distinct on (x.id) x.id, x.in_row, holdfast.kept_of(to_jsonb(x), changes) as was
         from (
           select y.*, y.ctid as in_row
           from holdfast.dead y
-          where y.part = v_part and y.id = any(v_stored)
+          where y.part = v_part and y.id = any(v_ids)
           for update skip locked
         ) x
         order by x.id, x.ended_at desc
@@ -302,11 +312,13 @@ begin
       where d.part = v_part and d.id = o.id and d.ctid = o.in_row
       returning d.id, d.queue, d.kind, o.was
     )
-    select array_agg(e.id) as ids, array_agg(e.queue) as told, array_agg(e.kind) as kinds, array_agg(e.was) as was into waiting
+    select array_agg(e.id) as ids, array_agg(e.queue) as told, array_agg(e.kind) as kinds, array_agg(e.was) as was
+    into waiting
     from edited e;
     v_done := v_done || waiting.ids;
     if waiting.ids is not null then
-      perform holdfast.note_jobs('edited', v_part, waiting.ids, waiting.told, waiting.kinds, 'dead', actor, reason, v_now, waiting.was);
+      perform holdfast.note_jobs('edited', v_part, waiting.ids, waiting.told, waiting.kinds, 'dead', actor, reason,
+        v_now, waiting.was);
     end if;
   end loop;
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'edited') a;
@@ -357,7 +369,7 @@ declare
   these    record;
 begin
   v_locked := holdfast.lock_jobs(stored);   -- and the table: from here on the target's fanout does not change
-  perform holdfast.lock_ended(stored);
+  stored := v_locked || holdfast.lock_ended(stored);
   select q.* into v_target from holdfast.queue q where q.name = moved.queue;
   if v_target.adopted is not null then
     perform holdfast.refuse_adopted(queue);
@@ -366,7 +378,8 @@ begin
   v_places := array(select nextval('holdfast.pos') from unnest(stored));
   for these in
     select o.id, o.nth
-    from (select d.id, row_number() over (order by d.id) as nth from (select distinct u.id from unnest(stored) u(id)) d) o
+    from (select d.id, row_number() over (order by d.id) as nth
+      from (select distinct u.id from unnest(stored) u(id)) d) o
     left join lateral (
       select x.kind, x.key from holdfast.job x where x.part = holdfast.part_of(o.id) and x.id = o.id limit 1) j on true
     order by j.kind collate "C", j.key collate "C", o.id
@@ -380,7 +393,8 @@ begin
       continue when v_to is null;   -- it has a key and a lane, and the queue is fanned out
       v_new := holdfast.free_id(these.id, v_to);
       begin
-        perform holdfast.put_into(job, v_target, moved.queue, v_to, v_new, v_places[these.nth], coalesce(moved.reason, 'moved by ' || moved.actor), v_now);
+        perform holdfast.put_into(job, v_target, moved.queue, v_to, v_new, v_places[these.nth],
+          coalesce(moved.reason, 'moved by ' || moved.actor), v_now);
         v_moved := true;
         v_kind := job.kind;
         v_from := job.queue;
@@ -414,7 +428,8 @@ begin
         insert into holdfast.tally (part, queue, kind, dead)
         values (v_part, dead.queue, dead.kind, -1), (v_to, moved.queue, dead.kind, 1);
         insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
-        values (v_part, dead.fingerprint, dead.kind, dead.queue, -1), (v_to, dead.fingerprint, dead.kind, moved.queue, 1);
+        values (v_part, dead.fingerprint, dead.kind, dead.queue, -1),
+          (v_to, dead.fingerprint, dead.kind, moved.queue, 1);
         perform holdfast.resume_lanes(array[these.id], v_now);
         v_moved := true;
         v_kind := dead.kind;
@@ -437,7 +452,8 @@ $$;
 -- put_into: take a waiting job out of its queue and put it into another. Whoever is about to take its key there is not
 -- waited for: the job's own key is held by then, out of order.
 create or replace function holdfast.put_into(
-  job holdfast.job, target holdfast.queue, queue text, part smallint, id uuid, place bigint, reason text, at timestamptz)
+  job holdfast.job, target holdfast.queue, queue text, part smallint, id uuid, place bigint, reason text,
+  at timestamptz)
 returns void
 language plpgsql
 set lock_timeout = '10ms'
@@ -446,16 +462,13 @@ as $$
 begin
   -- deleted first: in a queue of the same part the id stays as it is
   delete from holdfast.job j where j.part = job.part and j.id = job.id;
-  insert into holdfast.job (
-    part, id, queue, kind, priority, run_at, created_at, attempt, max_attempts, key, lane, tenant, subject,
-    lease_for, error, reason, headers, payload, by_kind, attempts_before, lane_seq, pos)
-  values (
-    put_into.part, put_into.id, put_into.queue, job.kind, job.priority, job.run_at, job.created_at, job.attempt,
-    job.max_attempts, job.key, job.lane, coalesce(job.tenant, case when target.fair then '' end), job.subject,
-    job.lease_for, job.error, coalesce(put_into.reason, job.reason), job.headers, job.payload,
-    coalesce(target.by_kind, false), job.attempts_before,
-    case when job.lane is not null and job.run_at <= put_into.at then place end,
-    case when job.run_at <= put_into.at then place end);
+  insert into holdfast.job
+  select j.*
+  from holdfast.ended_of(job, null, null, null) e
+  cross join lateral holdfast.job_of(e, put_into.part, put_into.id, put_into.queue, target.fair, target.by_kind, false,
+    job.run_at, case when job.run_at <= put_into.at then put_into.place end,
+    case when job.lane is not null and job.run_at <= put_into.at then put_into.place end,
+    coalesce(put_into.reason, job.reason)) j;
 end
 $$;
 
@@ -484,37 +497,35 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_done   uuid[] := '{}';
-  v_part   smallint;
-  these    record;
+  v_done uuid[] := '{}';
+  v_part smallint;
+  v_ids  uuid[];
+  these  record;
 begin
-  perform holdfast.lock_ended(stored);
-  for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
+  for v_part, v_ids in select p.part, p.ids from holdfast.by_part(holdfast.lock_ended(stored)) p loop
     -- deleted and inserted, not updated: whoever waits for the row must find it gone, not moved
     with removed as (
       delete from holdfast.ended e
       using (
         select x.tableoid as in_table, x.ctid as in_row, x.part, x.id
         from holdfast.ended x
-        where x.part = v_part and x.id = any(stored) and x.state <> 'archived'
+        where x.part = v_part and x.id = any(v_ids) and x.state <> 'archived'
           and (only_state is null or x.state = only_state) and (ended_before is null or x.ended_at <= ended_before)
         for update skip locked   -- they are locked, except what came meanwhile
       ) l
       where e.part = any(array[l.part]) and e.id = l.id and e.tableoid = l.in_table and e.ctid = l.in_row
-      returning e.*
+      returning e as was, e.queue, e.kind, e.state, e.fingerprint, e.reason
     ), put_away as (
-      insert into holdfast.archive (
-        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result, attempts_before)
-      select r.part, r.id, 'archived', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
-             r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
-             coalesce(archived.reason, 'archived by ' || archived.actor, r.reason), r.headers, r.payload, r.result,
-             r.attempts_before
+      insert into holdfast.archive
+      select e.*
       from removed r
+      cross join lateral jsonb_populate_record(r.was, jsonb_build_object('state', 'archived',
+        'reason', coalesce(archived.reason, 'archived by ' || archived.actor, r.reason))) e
       returning id, queue, kind
     ), counted as (
       insert into holdfast.tally (part, queue, kind, dead, cancelled, archived)
-      select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'dead'), -count(*) filter (where r.state = 'cancelled'), count(*)
+      select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'dead'),
+             -count(*) filter (where r.state = 'cancelled'), count(*)
       from removed r
       group by r.queue, r.kind
     ), grouped as (
@@ -526,7 +537,8 @@ begin
     )
     select array_agg(p.id) as ids, array_agg(p.queue) as queues, array_agg(p.kind) as kinds into these from put_away p;
     continue when these.ids is null;
-    perform holdfast.note_jobs('archived', v_part, these.ids, these.queues, these.kinds, 'archived', actor, reason, holdfast.now());
+    perform holdfast.note_jobs('archived', v_part, these.ids, these.queues, these.kinds, 'archived', actor, reason,
+      holdfast.now());
     v_done := v_done || these.ids;
     perform holdfast.resume_lanes(these.ids, holdfast.now());
   end loop;
@@ -561,21 +573,21 @@ declare
   v_done   uuid[] := '{}';
   v_locked uuid[];
   v_part   smallint;
+  v_ids    uuid[];
   gone     record;
 begin
   v_locked := holdfast.lock_jobs(stored);
-  perform holdfast.lock_ended(stored);
-  for v_part in select distinct holdfast.part_of(i) from unnest(stored) i order by 1 loop
+  for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || holdfast.lock_ended(stored)) p loop
     with waiting as (
       delete from holdfast.job j
-      where j.part = v_part and j.id = any(v_locked) and j.token is null
+      where j.part = v_part and j.id = any(v_ids) and j.id = any(v_locked) and j.token is null
       returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state
     ), ended as (
       delete from holdfast.ended e
       using (
         select x.tableoid as in_table, x.ctid as in_row, x.part, x.id
         from holdfast.ended x
-        where x.part = v_part and x.id = any(stored)
+        where x.part = v_part and x.id = any(v_ids)
         for update skip locked
       ) l
       where e.part = any(array[l.part]) and e.id = l.id and e.tableoid = l.in_table and e.ctid = l.in_row
@@ -590,17 +602,15 @@ begin
       group by e.fingerprint, e.kind, e.queue
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
-      select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'queued'), -count(*) filter (where r.state = 'dead'),
-             -count(*) filter (where r.state = 'cancelled'), -count(*) filter (where r.state = 'archived')
+      select v_part, r.queue, r.kind, -count(*) filter (where r.state = 'queued'),
+             -count(*) filter (where r.state = 'dead'), -count(*) filter (where r.state = 'cancelled'),
+             -count(*) filter (where r.state = 'archived')
       from removed r
       group by r.queue, r.kind
     )
     select array_agg(r.id) as ids, array_agg(r.queue) as queues, array_agg(r.kind) as kinds,
-           array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
-           array_agg(r.lane) filter (where r.lane is not null) as lanes,
-           array_agg(r.queue) filter (where r.key is not null) as key_queues,
-           array_agg(r.kind) filter (where r.key is not null) as key_kinds,
-           array_agg(r.key) filter (where r.key is not null) as keys
+           jsonb_agg(holdfast.place_of(v_part, r.queue, r.kind, r.key, r.lane))
+             filter (where r.key is not null or r.lane is not null) as places
     into gone
     from removed r;
     continue when gone.ids is null;
@@ -608,11 +618,8 @@ begin
     perform holdfast.note_jobs('purged', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
     perform holdfast.resume_lanes(gone.ids, v_now);
-    if gone.keys is not null then
-      perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
-    end if;
-    if gone.lanes is not null then
-      perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
+    if gone.places is not null then
+      perform holdfast.let_next_in(gone.places, v_now);
     end if;
   end loop;
   return v_done;
@@ -638,25 +645,21 @@ begin
       where holdfast.part_of(x.id) = end_cancelled.part
     ) u
     where j.part = any(array[u.part]) and j.id = u.id and (u.token is null or j.token = u.token)
-    returning j.*, u.reason as why
+    returning j as job, j.part, j.id, j.token, j.worker, j.queue, j.kind, j.key, j.lane, u.reason as why
   ), kept as (
-    insert into holdfast.history (
-      part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-      key, lane, tenant, subject, lease_for, error, reason, headers, payload, attempts_before)
-    select r.part, r.id, 'cancelled', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
-           end_cancelled.at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.why, r.headers, r.payload,
-           r.attempts_before
-    from removed r
+    insert into holdfast.history
+    select e.* from removed r cross join lateral holdfast.ended_of(r.job, 'cancelled', end_cancelled.at, r.why) e
   ), leaving as (
     insert into holdfast.leaving as leaving (part, id, token, queue, lane, lane_seq, worker, until)
-    select r.part, r.id, r.token, r.queue, r.lane, r.lane_seq, r.worker, r.lease_until
+    select r.part, r.id, r.token, r.queue, r.lane, (r.job).lane_seq, r.worker, (r.job).lease_until
     from removed r
-    where r.held and how = 'cancelled'
+    where (r.job).held and how = 'cancelled'
     -- a job that was cancelled, retried, and claimed with the same token once more
     on conflict (part, id, token) do update set until = greatest(leaving.until, excluded.until)
   ), counted as (
     insert into holdfast.tally (part, queue, kind, queued, leased, cancelled)
-    select r.part, r.queue, r.kind, -count(*) filter (where r.token is null), -count(*) filter (where r.token is not null), count(*)
+    select r.part, r.queue, r.kind, -count(*) filter (where r.token is null),
+           -count(*) filter (where r.token is not null), count(*)
     from removed r
     group by r.part, r.queue, r.kind
   )
@@ -664,11 +667,8 @@ begin
          array_agg(r.queue) as queues, array_agg(r.kind) as kinds, min(r.why) as why,
          array_agg(r.id) filter (where r.token is not null) as leased_ids,
          array_agg(r.token) filter (where r.token is not null) as leased_tokens,
-         array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
-         array_agg(r.lane) filter (where r.lane is not null) as lanes,
-         array_agg(r.queue) filter (where r.key is not null) as key_queues,
-         array_agg(r.kind) filter (where r.key is not null) as key_kinds,
-         array_agg(r.key) filter (where r.key is not null) as keys
+         jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
+           filter (where r.key is not null or r.lane is not null) as places
   into gone
   from removed r;
   if gone.ids is null then
@@ -679,11 +679,8 @@ begin
   if gone.leased_ids is not null then
     perform holdfast.mark_taken(gone.leased_ids, gone.leased_tokens, how);
   end if;
-  if gone.keys is not null then
-    perform holdfast.unfollow(part, gone.key_queues, gone.key_kinds, gone.keys, at);
-  end if;
-  if gone.lanes is not null then
-    perform holdfast.unblock(part, gone.lane_queues, gone.lanes, at);
+  if gone.places is not null then
+    perform holdfast.let_next_in(gone.places, at);
   end if;
   return query select u.id, u.token, u.worker from unnest(gone.ids, gone.tokens, gone.workers) u(id, token, worker);
 end
@@ -694,15 +691,16 @@ create or replace function holdfast.kept_of(job jsonb, changes jsonb)
 returns jsonb
 language sql immutable
 as $$
-  select jsonb_build_object('was', coalesce(jsonb_object_agg(k.name, f.value) filter (where pg_column_size(f.value) < 8192), '{}'))
+  select jsonb_build_object('was', coalesce(
+           jsonb_object_agg(k.name, f.value) filter (where pg_column_size(f.value) < 8192), '{}'))
   from jsonb_object_keys(changes) k(name)
   cross join lateral (select job -> case k.name when 'lease' then 'lease_for' else k.name end as value) f
 $$;
 
 -- lock_jobs: lock live jobs, everywhere in the order of their ids, so that calls that share jobs wait for
--- each other and do not deadlock. The table first, as whoever writes them needs it: who held a job and had yet to ask for
--- it could meet a queue that is being fanned out. Answers which: a job that came meanwhile is not among them, and is
--- not to be changed by who changes jobs whatever their token.
+-- each other and do not deadlock. The table first, as whoever writes them needs it: who held a job and had yet to ask
+-- for it could meet a queue that is being fanned out. Answers which: a job that came meanwhile is not among them, and
+-- is not to be changed by who changes jobs whatever their token.
 create or replace function holdfast.lock_jobs(ids uuid[])
 returns uuid[]
 language plpgsql
@@ -717,22 +715,33 @@ begin
 end
 $$;
 
--- lock_ended: the same for jobs that ended, after live ones. One that was waited for may be in another table by then:
--- who changes them takes what nobody else has.
+-- lock_ended: the same for jobs that ended, after live ones; which of these ids have. One that was waited for may be in
+-- another table by then: who changes them takes what nobody else has.
 create or replace function holdfast.lock_ended(ids uuid[])
-returns void
+returns uuid[]
 language plpgsql
 as $$
-begin
-  perform from (
-    select distinct e.part, e.id
+declare
+  v_found constant uuid[] := array(
+    select distinct e.id
     from unnest(ids) u(id)
-    cross join lateral (select x.part, x.id from holdfast.ended x where x.part = holdfast.part_of(u.id) and x.id = u.id) e
-    order by e.id
-  ) u
+    cross join lateral (
+      select x.id from holdfast.ended x where x.part = holdfast.part_of(u.id) and x.id = u.id limit 1) e
+    order by e.id);
+begin
+  perform from unnest(v_found) u(id)
   cross join lateral (
-    select from holdfast.ended x where x.part = u.part and x.id = u.id for update) x;
+    select from holdfast.ended x where x.part = holdfast.part_of(u.id) and x.id = u.id for update) x;
+  return v_found;
 end
+$$;
+
+-- by_part: ids, part by part: who changes jobs asks for one part at a time, and only for those that are there.
+create or replace function holdfast.by_part(ids uuid[])
+returns table (part smallint, ids uuid[])
+language sql immutable
+as $$
+  select holdfast.part_of(i), array_agg(distinct i) from unnest(by_part.ids) i group by 1 order by 1
 $$;
 
 -- resume_lanes: dead jobs that halted their lanes were dealt with; the lanes go on. A lane may be in another part
@@ -779,12 +788,15 @@ begin
     return id;   -- of an adopted table, where ids do not change
   end if;
   for hop in 1 .. 64 loop
-    if exists (select from holdfast.job j where j.part = holdfast.part_of(v_id) and j.id = v_id and (locate.queue is null or hop > 1 or j.queue = locate.queue))
-       or exists (select from holdfast.ended e where e.part = holdfast.part_of(v_id) and e.id = v_id and (locate.queue is null or hop > 1 or e.queue = locate.queue)) then
+    if exists (select from holdfast.job j where j.part = holdfast.part_of(v_id) and j.id = v_id
+      and (locate.queue is null or hop > 1 or j.queue = locate.queue))
+       or exists (select from holdfast.ended e where e.part = holdfast.part_of(v_id) and e.id = v_id
+         and (locate.queue is null or hop > 1 or e.queue = locate.queue)) then
       return v_id;
     end if;
     select a.stored into v_next from holdfast.alias a
-    where a.part = holdfast.part_of(v_id) and a.id = v_id and (locate.queue is null or hop > 1 or a.queue = locate.queue);
+    where a.part = holdfast.part_of(v_id) and a.id = v_id
+      and (locate.queue is null or hop > 1 or a.queue = locate.queue);
     exit when not found;
     v_id := v_next;
   end loop;
@@ -800,7 +812,8 @@ begin
       union all
       (select e.id, e.queue from holdfast.ended e where e.part = s.part and e.id = s.id limit 1)
     ) f
-    where case when locate.queue is null then holdfast.queue_part(f.queue) = holdfast.part_of(locate.id) else f.queue = locate.queue end
+    where case when locate.queue is null then holdfast.queue_part(f.queue) = holdfast.part_of(locate.id)
+      else f.queue = locate.queue end
     limit 1);
 end
 $$;
@@ -846,7 +859,8 @@ begin
     select o.part, o.id,
            exists (select from holdfast.job j where j.part = holdfast.part_of(o.stored) and j.id = o.stored)
            or exists (select from holdfast.ended e where e.part = holdfast.part_of(o.stored) and e.id = o.stored)
-           or exists (select from holdfast.alias n where n.part = holdfast.part_of(o.stored) and n.id = o.stored) as there
+           or exists (select from holdfast.alias n where n.part = holdfast.part_of(o.stored)
+             and n.id = o.stored) as there
     from old o
   ), kept as (
     update holdfast.alias a set at = holdfast.now()
@@ -870,8 +884,10 @@ language sql volatile
 as $$
   select case
     when part is null or holdfast.part_of(id) = part then id
-    when exists (select from holdfast.job j where j.part = free_id.part and j.id = holdfast.stamp(free_id.id, free_id.part))
-      or exists (select from holdfast.ended e where e.part = free_id.part and e.id = holdfast.stamp(free_id.id, free_id.part))
+    when exists (select from holdfast.job j where j.part = free_id.part
+      and j.id = holdfast.stamp(free_id.id, free_id.part))
+      or exists (select from holdfast.ended e where e.part = free_id.part
+        and e.id = holdfast.stamp(free_id.id, free_id.part))
       then holdfast.id_in(part)
     else holdfast.stamp(id, part)
   end
@@ -893,24 +909,31 @@ returns table (id uuid, changed boolean, state text, detail text)
 language sql stable
 as $$
   select
-    u.id, coalesce(u.stored = any(done), false), j.state,
+    u.id, d.id is not null, j.state,
     case
-      when u.stored = any(done) then null
-      when holdfast.part_of(u.stored) >= 64 and holdfast.why_not_written(u.stored) is not null then holdfast.why_not_written(u.stored)
+      when d.id is not null then null
+      when holdfast.part_of(u.stored) >= 64 and holdfast.why_not_written(u.stored) is not null
+        then holdfast.why_not_written(u.stored)
       when j.state is null then format('there is no job %s', u.id)
       when holdfast.part_of(u.stored) >= 64 and verbed not in ('retried', 'cancelled') then
         format('job %s is a row of an adopted table and cannot be %s', u.id, verbed)
-      when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') and j.key is not null and j.lane is not null
+      when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') and j.key is not null
+        and j.lane is not null
         and exists (select from holdfast.queue q where q.name = j.queue and q.fanout > 1) then
         format('queue %L is fanned out: a job there has a key or a lane, not both', j.queue)
-      when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') then format('a live job has the same key %L', j.key)
+      when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived')
+        then format('a live job has the same key %L', j.key)
       when verbed = 'moved' and j.state in ('queued', 'dead') and j.key is not null and j.lane is not null then
-        'it is there already, a live job there has the same key, or that queue is fanned out and its jobs have a key or a lane, not both'
-      when verbed = 'moved' and j.state in ('queued', 'dead') then 'it is there already, or a live job there has the same key'
-      when verbed = 'purged' and j.state = 'leased' then format('job %s is leased by %s and cannot be purged; cancel it first', u.id, j.worker)
+        'it is there already, a live job there has the same key, or that queue is fanned out and its jobs have a key '
+          'or a lane, not both'
+      when verbed = 'moved' and j.state in ('queued', 'dead')
+        then 'it is there already, or a live job there has the same key'
+      when verbed = 'purged' and j.state = 'leased'
+        then format('job %s is leased by %s and cannot be purged; cancel it first', u.id, j.worker)
       else format('job %s is %s and cannot be %s', u.id, j.state, verbed)
     end
   from unnest(ids, stored) with ordinality u(id, stored, nth)
+  left join (select distinct x.id from unnest(done) x(id)) d on d.id = u.stored
   left join lateral holdfast.get(u.stored) j on true
   order by u.nth
 $$;

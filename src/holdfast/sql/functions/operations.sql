@@ -3,7 +3,8 @@
 -- progress in one transaction. Nobody needs to be there all the while, and nothing is done twice.
 
 -- operation_preview: count the jobs that a verb (retry, cancel, archive, purge, move) would be done to, for some
--- seconds at most, and note that. arguments: delay in seconds for retry, queue for move. most: only so many, the newest.
+-- seconds at most, and note that. arguments: delay in seconds for retry, queue for move. most: only so many, the
+-- newest.
 create or replace function holdfast.operation_preview(
   verb text, filter text, arguments jsonb default '{}', most bigint default null, reason text default null,
   actor text default null)
@@ -52,7 +53,8 @@ begin
   select c.jobs, c.capped and c.jobs < coalesce(most, c.jobs + 1) into v_total, v_capped
   from holdfast.count_jobs(v_there, least(most, c_cap)::integer, '2 seconds') c;
   v_sample := array(
-    select (s.job).id from holdfast.search(v_there, least(5, most)::integer, null, '1 second') s where (s.job).id is not null);
+    select (s.job).id from holdfast.search(v_there, least(5, most)::integer, null, '1 second') s
+    where (s.job).id is not null);
   return query
     insert into holdfast.operation as o (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
     values (operation_preview.verb, v_filter, operation_preview.arguments, operation_preview.most, holdfast.now(),
@@ -63,7 +65,8 @@ $$;
 
 -- operation_start: start what was previewed within the last ten minutes, at most rate jobs per second. A
 -- repeat starts nothing again. No row if there is no such preview.
-create or replace function holdfast.operation_start(token uuid, rate double precision default null, actor text default null)
+create or replace function holdfast.operation_start(
+  token uuid, rate double precision default null, actor text default null)
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -84,7 +87,8 @@ begin
         started_at = holdfast.now(), next_at = holdfast.now()
     where x.id = o.id;
     perform holdfast.note('operation_started', coalesce(operation_start.actor, o.actor), o.reason,
-      detail => jsonb_build_object('operation', o.id, 'verb', o.verb, 'filter', o.filter, 'arguments', o.arguments, 'total', o.total, 'most', o.most));
+      detail => jsonb_build_object('operation', o.id, 'verb', o.verb, 'filter', o.filter, 'arguments', o.arguments,
+        'total', o.total, 'most', o.most));
   end if;
   return query select v.* from holdfast.operations v where v.id = o.id;
 end
@@ -96,7 +100,8 @@ language plpgsql
 as $$
 begin
   if rate <= 0 or rate > 1000000 then
-    perform holdfast.refuse('HF225', format('rate %s is not a number of jobs per second', rate), null, 'Leave it out for as fast as others allow.');
+    perform holdfast.refuse('HF225', format('rate %s is not a number of jobs per second', rate), null,
+      'Leave it out for as fast as others allow.');
   end if;
 end
 $$;
@@ -167,7 +172,8 @@ begin
     update holdfast.operation x
     set state = 'failed', ended_at = v_now, problem = format('%s: %s', sqlstate, sqlerrm)
     where x.id = o.id;
-    perform holdfast.note('operation_failed', o.actor, sqlerrm, detail => jsonb_build_object('operation', o.id, 'verb', o.verb));
+    perform holdfast.note('operation_failed', o.actor, sqlerrm,
+      detail => jsonb_build_object('operation', o.id, 'verb', o.verb));
     return query select v.* from holdfast.operations v where v.id = o.id;
     return;
   end;
@@ -176,12 +182,14 @@ begin
   set seen = x.seen + v_seen, changed = x.changed + v_changed, at_part = o.at_part, at_id = o.at_id,
       total = greatest(x.total, x.seen + v_seen),
       -- without a rate it takes a quarter of the time, so that whoever works meanwhile hardly feels it
-      next_at = case when x.rate is null then v_now + 4 * (clock_timestamp() - v_began) else greatest(x.next_at, v_now - interval '1 second') + make_interval(secs => v_seen / x.rate) end,
+      next_at = case when x.rate is null then v_now + 4 * (clock_timestamp() - v_began)
+        else greatest(x.next_at, v_now - interval '1 second') + make_interval(secs => v_seen / x.rate) end,
       state = case when v_ended then 'done' else x.state end,
       ended_at = case when v_ended then v_now end
   where x.id = o.id;
   if v_ended then
-    perform holdfast.note('operation_ended', o.actor, o.reason, detail => jsonb_build_object('operation', o.id, 'verb', o.verb,
+    perform holdfast.note('operation_ended', o.actor, o.reason,
+      detail => jsonb_build_object('operation', o.id, 'verb', o.verb,
       'filter', o.filter, 'changed', o.changed + v_changed, 'seen', o.seen + v_seen));
   end if;
   return query select v.* from holdfast.operations v where v.id = o.id;
@@ -198,7 +206,8 @@ as $$
 #variable_conflict use_variable
 declare
   v_filter constant text := holdfast.operation_filter(o.verb, o.filter);
-  v_sql    constant text := format('select count(*), min(x.id::text)::uuid, array_agg(x.id order by x.id desc) filter (where x.hit) from ('
+  v_sql    constant text := format('select count(*), min(x.id::text)::uuid, array_agg(x.id order by x.id desc)'
+    || ' filter (where x.hit) from ('
     || '(select j.id, (%1$s) and coalesce(j.ended_at, j.created_at) <= $3 as hit from (%2$s) j'
     || ' where j.part = $1 and ($2 is null or j.id < $2) order by j.id desc limit $4)'
     || ' union all select j.id, (%1$s) and coalesce(j.ended_at, j.created_at) <= $3'
@@ -299,7 +308,8 @@ begin
   end if;
   case o.verb
     when 'retry' then
-      v_done := holdfast.retried(ids, v_reason, o.actor, make_interval(secs => (o.arguments ->> 'delay')::double precision));
+      v_done := holdfast.retried(ids, v_reason, o.actor,
+        make_interval(secs => (o.arguments ->> 'delay')::double precision));
     when 'cancel' then
       v_done := holdfast.cancelled(ids, v_reason, o.actor);
     when 'archive' then
@@ -312,7 +322,8 @@ begin
   end case;
   with kept as (
     insert into holdfast.operation_chunk as c (operation, ids, was, ended)
-    select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was), case when v_ended is not null then array_agg(w.ended) end
+    select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was),
+           case when v_ended is not null then array_agg(w.ended) end
     from unnest(v_done, v_moved) d(id, moved)
     join unnest(ids, v_was, v_ended) w(id, was, ended) on w.id = d.id
     where w.was is not null   -- a row of an adopted table: its status is the application's

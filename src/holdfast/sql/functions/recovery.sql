@@ -25,7 +25,8 @@ begin
       'Make it for this call, for example new_token => gen_random_uuid().');
   end if;
   if timeout is null then
-    perform holdfast.refuse('HF204', 'timeout is missing', null, 'Say how long to wait for an answer, for example ''10 minutes''.');
+    perform holdfast.refuse('HF204', 'timeout is missing', null,
+      'Say how long to wait for an answer, for example ''10 minutes''.');
   end if;
   perform holdfast.check_length('timeout', timeout, '1 year');
   perform holdfast.named('holder', holder);
@@ -50,7 +51,8 @@ begin
     where l.token = hand_over.token and l.part = v_part;
     perform holdfast.mark_taken(array[id], array[token], 'handed over');
     insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-    select v_now, holdfast.event_slot(v_now), v_part, hand_over.id, 'handed_over', 'leased', v_job.queue, v_job.kind, v_job.attempt,
+    select v_now, holdfast.event_slot(v_now), v_part, hand_over.id, 'handed_over', 'leased', v_job.queue, v_job.kind,
+           v_job.attempt,
            hand_over.holder
     where holdfast.is_told(v_job.queue);
     return query select 'leased', v_job.lease_until, null::text;
@@ -92,7 +94,8 @@ declare
   v_changed integer;
 begin
   if kinds is null or jsonb_typeof(kinds) <> 'array' then
-    perform holdfast.refuse('HF201', 'kinds must be a JSON array of objects', null, 'For example [{"kind": "invoice", "done_when": true}].');
+    perform holdfast.refuse('HF201', 'kinds must be a JSON array of objects', null,
+      'For example [{"kind": "invoice", "done_when": true}].');
   end if;
   select i.item, i.ord into v_bad
   from jsonb_array_elements(kinds) with ordinality i(item, ord)
@@ -101,15 +104,18 @@ begin
      or pg_column_size(i.item) > 10000
   limit 1;
   if found then
-    perform holdfast.refuse('HF201', format('item %s declares no kind: %s', v_bad.ord, holdfast.told(v_bad.item, 200)), null,
+    perform holdfast.refuse('HF201', format('item %s declares no kind: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
+      null,
       'For example {"kind": "invoice", "done_when": true}.');
   end if;
   perform holdfast.named('kind', i.item ->> 'kind') from jsonb_array_elements(kinds) i(item);
-  perform holdfast.check_value(format('declaration of kind %L', i.item ->> 'kind'), i.item, 20000) from jsonb_array_elements(kinds) i(item);
+  perform holdfast.check_value(format('declaration of kind %L', i.item ->> 'kind'), i.item, 20000)
+  from jsonb_array_elements(kinds) i(item);
 
   insert into holdfast.kind as k (name, done_when, about, declared_at)
   select distinct on (i.item ->> 'kind')
-         i.item ->> 'kind', coalesce((i.item -> 'done_when')::boolean, false), i.item - '{kind,done_when}'::text[], holdfast.now()
+         i.item ->> 'kind', coalesce((i.item -> 'done_when')::boolean, false), i.item - '{kind,done_when}'::text[],
+           holdfast.now()
   from jsonb_array_elements(kinds) with ordinality i(item, ord)
   order by i.item ->> 'kind', i.ord desc
   on conflict (name) do update
@@ -140,7 +146,8 @@ declare
   v_back  timestamptz;
 begin
   if not coalesce(max_jobs between 1 and 10000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed', coalesce(max_jobs::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed',
+      coalesce(max_jobs::text, 'null')));
   end if;
   if cardinality(v_kinds) = 0 then
     return;
@@ -204,7 +211,8 @@ begin
   into held
   from (
     select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.done,
-           case when (select max(l.claimed_at) from holdfast.lease l where l.token = x.token and l.part = holdfast.part_of(x.id)) >= v_back
+           case when (select max(l.claimed_at) from holdfast.lease l where l.token = x.token
+             and l.part = holdfast.part_of(x.id)) >= v_back
                 then v_now else v_cut end as cut
     from unnest(ids, tokens, done) x(id, token, done)
     order by x.id, x.token, x.done desc
@@ -220,7 +228,8 @@ begin
   end if;
   for v_part in select distinct holdfast.part_of(i) from unnest(held.ids) i order by 1 loop
     select array_agg(h.id) filter (where h.done) as done_ids, array_agg(h.token) filter (where h.done) as done_tokens,
-           array_agg(h.id) filter (where not h.done) as open_ids, array_agg(h.token) filter (where not h.done) as open_tokens
+           array_agg(h.id) filter (where not h.done) as open_ids,
+           array_agg(h.token) filter (where not h.done) as open_tokens
     into gone
     from unnest(held.ids, held.tokens, held.done) h(id, token, done)
     where holdfast.part_of(h.id) = v_part;
@@ -312,28 +321,23 @@ begin
     group by e.part, e.queue, e.kind
   ), told as (
     insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker, actor)
-    select end_done.at, holdfast.event_slot(end_done.at), e.part, e.id, 'reconciled', 'done', e.queue, e.kind, e.attempt, e.worker, 'upkeep'
+    select end_done.at, holdfast.event_slot(end_done.at), e.part, e.id, 'reconciled', 'done', e.queue, e.kind,
+           e.attempt, e.worker, 'upkeep'
     from ended e
     left join holdfast.queue q on q.name = e.queue
     where coalesce(q.activity, 'failures') <> 'off'
   )
   select array_agg(e.id) as ids, array_agg(e.token) as tokens,
-         array_agg(e.queue) filter (where e.lane is not null) as lane_queues,
-         array_agg(e.lane) filter (where e.lane is not null) as lanes,
-         array_agg(e.queue) filter (where e.key is not null) as key_queues,
-         array_agg(e.kind) filter (where e.key is not null) as key_kinds,
-         array_agg(e.key) filter (where e.key is not null) as keys
+         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
+           filter (where e.key is not null or e.lane is not null) as places
   into gone
   from ended e;
   if gone.ids is null then
     return;
   end if;
   perform holdfast.mark_taken(gone.ids, gone.tokens, 'reconciled');
-  if gone.keys is not null then
-    perform holdfast.unfollow(part, gone.key_queues, gone.key_kinds, gone.keys, at);
-  end if;
-  if gone.lanes is not null then
-    perform holdfast.unblock(part, gone.lane_queues, gone.lanes, at);
+  if gone.places is not null then
+    perform holdfast.let_next_in(gone.places, at);
   end if;
 end
 $$;

@@ -10,7 +10,8 @@ returns table (id uuid, outcome text, lease_until timestamptz, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -41,7 +42,8 @@ begin
               'note', left(u.said ->> 'note', 500), 'attempt', j.attempt, 'at', v_now))
           end
       from (
-        select holdfast.part_of(x.id) as part, x.id, x.token, x.nth, nullif(touch.progress -> (x.nth - 1)::integer, 'null') as said
+        select holdfast.part_of(x.id) as part, x.id, x.token, x.nth,
+               nullif(touch.progress -> (x.nth - 1)::integer, 'null') as said
         from unnest(ids, tokens) with ordinality x(id, token, nth)
         order by x.id
       ) u
@@ -53,9 +55,9 @@ begin
           where l.token = j.token
           limit 1), j.lease_for, '30 seconds') as longer
     )
-    select array_agg(t.id order by t.nth) as ids, array_agg(t.longer order by t.nth) as longer, array_agg(t.token order by t.nth) as tokens,
-           array_agg(t.lease_until order by t.nth) as untils,
-           array_agg(row(null, v_now, 'touched', t.id, t.queue, t.kind, 'leased', t.attempt, 1, t.worker, null, null, null)::holdfast.events)
+    select array_agg(t.id order by t.nth) as ids, array_agg(t.longer order by t.nth) as longer,
+           array_agg(t.token order by t.nth) as tokens, array_agg(t.lease_until order by t.nth) as untils,
+           array_agg(holdfast.happened('touched', v_now, t.id, t.queue, t.kind, 'leased', t.attempt, t.worker))
              filter (where t.queue = any(v_told) or '' = any(v_told)) as told
     into kept
     from touched t;
@@ -66,7 +68,8 @@ begin
     perform holdfast.note_events(kept.told);
   end if;
   if cardinality(kept.ids) is distinct from cardinality(ids) then
-    select kept.ids || array_agg(a.id) as ids, kept.tokens || array_agg(a.token) as tokens, kept.untils || array_agg(a.lease_until) as untils,
+    select kept.ids || array_agg(a.id) as ids, kept.tokens || array_agg(a.token) as tokens,
+           kept.untils || array_agg(a.lease_until) as untils,
            kept.longer || array_agg(coalesce(a.lease_until <= v_now + touch.lease, true)) as longer
     into kept
     from holdfast.touch_adopted(ids, tokens, lease, v_now) a;
@@ -79,20 +82,23 @@ begin
   end if;
   return query
     select s.id, s.outcome, k.lease_until, case when not k.longer then v_kept else s.detail end
-    from holdfast.settled('touch', ids, tokens, kept.ids, kept.tokens, array_fill('leased'::text, array[coalesce(cardinality(kept.ids), 0)])) s
-    left join unnest(kept.ids, kept.untils, kept.longer) k(id, lease_until, longer) on k.id = s.id and s.outcome = 'leased'
+    from holdfast.settled('touch', ids, tokens, kept.ids, kept.tokens, '{leased}') s
+    left join unnest(kept.ids, kept.untils, kept.longer) k(id, lease_until, longer)
+      on k.id = s.id and s.outcome = 'leased'
     order by s.nth;
 end
 $$;
 
 -- ack: end leases with success. The job is deleted, or kept in the history if its queue keeps done
 -- jobs or the caller says keep. results is a JSON array, one value per id.
-create or replace function holdfast.ack(ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
+create or replace function holdfast.ack(
+  ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -110,8 +116,8 @@ begin
   end if;
   if exists (select from holdfast.queue q where q.keep_done > '0' or q.activity = 'all')
      or exists (select from holdfast.watched w where w.until > v_now) then
-    select bool_or(q.keep_done > '0'),
-           array_agg(q.name) filter (where q.activity = 'all') || array(select w.queue from holdfast.watched w where w.until > v_now)
+    select bool_or(q.keep_done > '0'), array_agg(q.name) filter (where q.activity = 'all')
+             || array(select w.queue from holdfast.watched w where w.until > v_now)
     into v_keeps, v_told
     from holdfast.queue q
     where q.keep_done > '0' or q.activity = 'all';
@@ -138,39 +144,25 @@ begin
     group by e.part, e.queue, e.kind
   )
   select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
-         jsonb_agg(jsonb_build_array(e.part, e.queue, e.kind, e.key)) filter (where e.key is not null) as keys,
-         jsonb_agg(jsonb_build_array(e.part, e.queue, e.lane)) filter (where e.lane is not null) as lanes,
-         array_agg(row(null, v_now, 'acked', e.id, e.queue, e.kind, 'done', e.attempt, 1, e.worker, null, null, null)::holdfast.events)
+         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
+           filter (where e.key is not null or e.lane is not null) as places,
+         array_agg(holdfast.happened('acked', v_now, e.id, e.queue, e.kind, 'done', e.attempt, e.worker))
            filter (where e.queue = any(v_told) or '' = any(v_told)) as told
   into gone
   from ended e;
   if gone.told is not null then
     perform holdfast.note_events(gone.told);
   end if;
-  if gone.keys is not null then
-    perform holdfast.unfollow((k -> 0)::smallint, array_agg(k ->> 1), array_agg(k ->> 2), array_agg(k ->> 3), v_now)
-    from jsonb_array_elements(gone.keys) k
-    group by k -> 0;
-  end if;
-  if gone.lanes is not null then
-    perform holdfast.unblock((l -> 0)::smallint, array_agg(l ->> 1), array_agg(l ->> 2), v_now)
-    from jsonb_array_elements(gone.lanes) l
-    group by l -> 0;
-  end if;
-
-  if gone.jobs < cardinality(ids) then
-    perform holdfast.let_go(ids, tokens, v_now);
-    select gone.jobs + count(*) as jobs, gone.ids || array_agg(a.id) as ids, gone.tokens || array_agg(a.token) as tokens
-    into gone
-    from holdfast.settle_adopted(ids, tokens, 'ack', v_now) a;
+  if gone.places is not null then
+    perform holdfast.let_next_in(gone.places, v_now);
   end if;
   if gone.jobs = cardinality(ids) then
     return query select i, 'done', null::text from unnest(ids) i;
-  else
-    return query
-      select s.id, s.outcome, s.detail
-      from holdfast.settled('ack', ids, tokens, gone.ids, gone.tokens, array_fill('done'::text, array[coalesce(cardinality(gone.ids), 0)])) s;
+    return;
   end if;
+  return query
+    select s.id, s.outcome, s.detail
+    from holdfast.settle_rest('ack', ids, tokens, gone.ids, gone.tokens, '{done}', v_now) s;
 end
 $$;
 
@@ -192,24 +184,26 @@ end
 $$;
 
 -- keep_done: copy jobs that are about to end well into the history: all, or those whose queues ask for it.
-create or replace function holdfast.keep_done(ids uuid[], tokens uuid[], results jsonb, everything boolean, at timestamptz)
+create or replace function holdfast.keep_done(
+  ids uuid[], tokens uuid[], results jsonb, everything boolean, at timestamptz)
 returns void
-language sql
+language plpgsql
 as $$
-  insert into holdfast.history (
-    part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-    key, lane, tenant, subject, lease_for, error, reason, headers, payload, result, attempts_before)
-  select j.part, j.id, 'done', j.queue, j.kind, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
-         keep_done.at, j.worker, j.key, j.lane, j.tenant, j.subject, j.lease_for, j.error, j.reason, j.headers, j.payload,
-         nullif(results -> (u.nth - 1)::integer, 'null'), j.attempts_before
+#variable_conflict use_column
+begin
+  insert into holdfast.history
+  select e.*
   from (
     select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.nth
     from unnest(ids, tokens) with ordinality x(id, token, nth)
     order by x.id, x.token, x.nth
   ) u
   join holdfast.job j on j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
+  cross join lateral holdfast.ended_of(j, 'done', keep_done.at, j.reason,
+    result => nullif(results -> (u.nth - 1)::integer, 'null')) e
   where everything or exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
-  for update of j
+  for update of j;
+end
 $$;
 
 -- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last.
@@ -280,10 +274,13 @@ begin
   limit 1;
   if found then
     if jsonb_typeof(v_bad.item) = 'object' and v_bad.item ->> 'token' is null then
-      perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null, 'The token of the claim proves the lease.');
+      perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null,
+        'The token of the claim proves the lease.');
     end if;
-    perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, holdfast.told(v_bad.item, 200)), null,
-      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason.');
+    perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
+      null,
+      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes '
+        'error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason.');
   end if;
 
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
@@ -330,7 +327,8 @@ begin
       where keeps.ids is not null
       union all
       select 'nack', n.nth, n.id, n.outcome, n.detail
-      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays, nacks.finals, nacks.logs, false)
+      from holdfast.nack_each(nacks.ids, nacks.tokens, nacks.kinds, nacks.messages, nacks.tracebacks, nacks.delays,
+        nacks.finals, nacks.logs, false)
         with ordinality n(id, outcome, detail, nth)
       where nacks.ids is not null
       union all
@@ -344,7 +342,8 @@ begin
     ), asked as (
       select v.ord, v.verb, row_number() over (partition by v.verb order by v.ord) as nth
       from (
-        select i.ord, case when i.item ->> 'verb' = 'ack' and i.item -> 'keep' = 'true' then 'keep' else i.item ->> 'verb' end as verb
+        select i.ord, case when i.item ->> 'verb' = 'ack' and i.item -> 'keep' = 'true' then 'keep'
+               else i.item ->> 'verb' end as verb
         from jsonb_array_elements(items) with ordinality i(item, ord)
       ) v
     )
@@ -355,6 +354,13 @@ begin
 end
 $$;
 
+-- happened: one event of one job, for note_events.
+create or replace function holdfast.happened(
+  event text, at timestamptz, id uuid, queue text, kind text, state text, attempt integer, worker text)
+returns holdfast.events
+language sql immutable
+as $$ select row(null, at, event, id, queue, kind, state, attempt, 1, worker, null, null, null)::holdfast.events $$;
+
 -- check_length: refuse a duration that is negative, or longer than anybody can mean.
 create or replace function holdfast.check_length(field text, value interval, longest interval)
 returns void
@@ -363,7 +369,8 @@ as $$
 begin
   if value < '0' or value > longest or field in ('lease', 'timeout') and value = '0' then
     perform holdfast.refuse('HF204', format('%s %s is out of range', field, value), null,
-      format('It is %s 0 and at most %s.', case when field in ('lease', 'timeout') then 'above' else 'at least' end, longest));
+      format('It is %s 0 and at most %s.', case when field in ('lease', 'timeout') then 'above' else 'at least' end,
+        longest));
   end if;
 end
 $$;
@@ -394,7 +401,8 @@ begin
     perform holdfast.refuse('HF208', format('progress %s is %s', v_bad.ord, holdfast.told(v_bad.said, 200)), null,
       'It is null, or an object such as {"done": 3, "total": 20, "note": "page 3"}.');
   end if;
-  perform holdfast.check_value('progress', p.said - 'note', 2000) from jsonb_array_elements(progress) p(said) where jsonb_typeof(p.said) = 'object';
+  perform holdfast.check_value('progress', p.said - 'note', 2000) from jsonb_array_elements(progress) p(said)
+  where jsonb_typeof(p.said) = 'object';
 end
 $$;
 
@@ -418,7 +426,8 @@ as $$
   where l.token = any(held.tokens)
   order by j.priority desc, j.pos)
   union all
-  select h.*, (select l.length from holdfast.lease l where l.token = h.token limit 1), null::text from holdfast.held_adopted(held.tokens) h
+  select h.*, (select l.length from holdfast.lease l where l.token = h.token limit 1), null::text
+  from holdfast.held_adopted(held.tokens) h
 $$;
 
 -- paired: tokens, one per id. One token may serve all ids: a claim gives one to all its jobs.
@@ -431,7 +440,8 @@ begin
     perform holdfast.refuse('HF208', 'ids must not be null');
   end if;
   if tokens is null or cardinality(tokens) = 0 and cardinality(ids) > 0 or array_position(tokens, null) is not null then
-    perform holdfast.refuse('HF207', 'a token is missing', null, 'The token given to claim proves the lease: pass it with every id.');
+    perform holdfast.refuse('HF207', 'a token is missing', null,
+      'The token given to claim proves the lease: pass it with every id.');
   end if;
   if cardinality(tokens) = cardinality(ids) then
     return tokens;
@@ -444,8 +454,9 @@ end
 $$;
 
 create or replace function holdfast.nack_each(
-  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[], finals boolean[], logs text[],
-  alike boolean)
+  ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[], delays interval[],
+    finals boolean[],
+  logs text[], alike boolean)
 returns table (id uuid, outcome text, detail text)
 language plpgsql
 as $$
@@ -465,7 +476,8 @@ begin
   end if;
   v_now := holdfast.clock();   -- behind what may wait: delays are counted from now
   foreach v_part in array v_parts loop
-    these := holdfast.fail(v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now, logs, alike);
+    these := holdfast.fail(
+      v_part, ids, tokens, error_kinds, messages, tracebacks, delays, finals, 'failed', v_now, logs, alike);
     v_ids := v_ids || these.failed_ids;
     v_toks := v_toks || these.failed_tokens;
     v_outs := v_outs || these.outcomes;
@@ -474,20 +486,17 @@ begin
     return query select u.id, u.outcome, null::text from unnest(v_ids, v_outs) u(id, outcome);
     return;
   end if;
-  if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
-    perform holdfast.let_go(ids, tokens, v_now);
-    if alike then   -- said once for all; a row of an adopted table is told by itself
-      error_kinds := array_fill(error_kinds[1], array[cardinality(ids)]);
-      messages := array_fill(messages[1], array[cardinality(ids)]);
-      tracebacks := array_fill(tracebacks[1], array[cardinality(ids)]);
-      delays := array_fill(delays[1], array[cardinality(ids)]);
-      finals := array_fill(finals[1], array[cardinality(ids)]);
-    end if;
-    select v_ids || array_agg(a.id), v_toks || array_agg(a.token), v_outs || array_agg(a.outcome) into v_ids, v_toks, v_outs
-    from holdfast.settle_adopted(ids, tokens, 'nack', v_now, error_kinds, messages, tracebacks, delays, finals) a;
+  if alike then   -- said once for all; a row of an adopted table is told by itself
+    error_kinds := array_fill(error_kinds[1], array[cardinality(ids)]);
+    messages := array_fill(messages[1], array[cardinality(ids)]);
+    tracebacks := array_fill(tracebacks[1], array[cardinality(ids)]);
+    delays := array_fill(delays[1], array[cardinality(ids)]);
+    finals := array_fill(finals[1], array[cardinality(ids)]);
   end if;
   return query
-    select s.id, s.outcome, s.detail from holdfast.settled('nack', ids, tokens, v_ids, v_toks, v_outs) s;
+    select s.id, s.outcome, s.detail
+    from holdfast.settle_rest('nack', ids, tokens, v_ids, v_toks, v_outs, v_now,
+      error_kinds, messages, tracebacks, delays, finals) s;
 end
 $$;
 
@@ -500,7 +509,6 @@ as $$
 #variable_conflict use_column
 declare
   v_now  timestamptz;
-  v_late interval;
   v_told constant text[] := holdfast.told_queues();
   freed  record;
 begin
@@ -511,7 +519,8 @@ begin
     update holdfast.job j
     set token = null, lease_until = null, worker = null, held = null, progress = null, attempt = j.attempt - 1,
         run_at = v_now + coalesce(u.delay, '0'),
-        pos = case when coalesce(u.delay, '0') = '0' then greatest(j.pos, holdfast.front(j.part, j.queue, j.priority)) end
+        pos = case when coalesce(u.delay, '0') = '0'
+          then greatest(j.pos, holdfast.front(j.part, j.queue, j.priority)) end
     from (
       select distinct on (x.id, x.token) holdfast.part_of(x.id) as part, x.id, x.token, x.delay, x.nth
       from unnest(ids, tokens, delays) with ordinality x(id, token, delay, nth)
@@ -525,9 +534,10 @@ begin
     from released r
     group by r.part, r.queue, r.kind
   )
-  select array_agg(r.id order by r.nth) as ids, array_agg(r.token order by r.nth) as tokens, array_agg(distinct r.queue) as queues,
-         array_agg(row(null, v_now, 'released', r.id, r.queue, r.kind, 'queued', r.attempt + 1, 1,
-           (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1), null, null, null)::holdfast.events)
+  select array_agg(r.id order by r.nth) as ids, array_agg(r.token order by r.nth) as tokens,
+         array_agg(distinct r.queue) as queues,
+         array_agg(holdfast.happened('released', v_now, r.id, r.queue, r.kind, 'queued', r.attempt + 1,
+             (select l.worker from holdfast.lease l where l.token = r.token and l.part = r.part limit 1)))
            filter (where r.queue = any(v_told) or '' = any(v_told)) as told
   into freed
   from released r;
@@ -535,13 +545,7 @@ begin
     perform holdfast.note_events(freed.told);
   end if;
   if freed.ids is not null then
-    -- Delays are counted from when the jobs were had, not from when they were asked for.
-    v_late := holdfast.clock() - v_now;
-    if v_late >= '1 second' then
-      update holdfast.job j set run_at = j.run_at + v_late
-      from (select holdfast.part_of(x.id) as part, x.id from unnest(freed.ids) x(id)) u
-      where j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.pos is null;
-    end if;
+    perform holdfast.delay_from_now(freed.ids, v_now);
     perform holdfast.mark_taken(freed.ids, freed.tokens, 'released');
     perform holdfast.wake(freed.queues, cardinality(freed.ids));
   end if;
@@ -549,15 +553,10 @@ begin
     return query select i, 'queued', null::text from unnest(ids) i;
     return;
   end if;
-  if cardinality(freed.ids) is distinct from cardinality(ids) then
-    perform holdfast.let_go(ids, tokens, v_now);
-    select freed.ids || array_agg(a.id) as ids, freed.tokens || array_agg(a.token) as tokens
-    into freed
-    from holdfast.settle_adopted(ids, tokens, 'release', v_now, delays => release_each.delays) a;
-  end if;
   return query
     select s.id, s.outcome, s.detail
-    from holdfast.settled('release', ids, tokens, freed.ids, freed.tokens, array_fill('queued'::text, array[coalesce(cardinality(freed.ids), 0)])) s;
+    from holdfast.settle_rest('release', ids, tokens, freed.ids, freed.tokens, '{queued}', v_now,
+      delays => release_each.delays) s;
 end
 $$;
 
@@ -586,14 +585,9 @@ begin
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
   end loop;
-  if coalesce(cardinality(v_ids), 0) < cardinality(ids) then
-    perform holdfast.let_go(ids, tokens, v_now);
-    select v_ids || array_agg(a.id), v_toks || array_agg(a.token) into v_ids, v_toks
-    from holdfast.settle_adopted(ids, tokens, 'cancel', v_now, reason => reasons[1]) a;
-  end if;
   return query
     select s.id, s.outcome, s.detail
-    from holdfast.settled('cancel', ids, tokens, v_ids, v_toks, array_fill('cancelled'::text, array[coalesce(cardinality(v_ids), 0)])) s;
+    from holdfast.settle_rest('cancel', ids, tokens, v_ids, v_toks, '{cancelled}', v_now, reason => reasons[1]) s;
 end
 $$;
 
@@ -610,13 +604,14 @@ as $$
     limit 1), 0)
 $$;
 
--- fail: what a failed or expired attempt does to its jobs: another attempt later, or death. A job whose token differs is
--- not touched. Answers are parallel, in the order of the ids given; queues, kinds and workers only of what expired.
+-- fail: what a failed or expired attempt does to its jobs: another attempt later, or death. A job whose token differs
+-- is not touched. Answers are parallel, in the order of the ids given; queues, kinds and workers only of what expired.
 -- alike: all fail in one way, the first that is given. Locks the jobs in the order of their ids, unless the caller has.
 create or replace function holdfast.fail(
   part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
   delays interval[], finals boolean[], how text, at timestamptz, logs text[], alike boolean,
-  out failed_ids uuid[], out failed_tokens uuid[], out queues text[], out kinds text[], out workers text[], out outcomes text[])
+  out failed_ids uuid[], out failed_tokens uuid[], out queues text[], out kinds text[], out workers text[],
+  out outcomes text[])
 language plpgsql
 set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
@@ -624,28 +619,12 @@ as $$
 #variable_conflict use_column
 declare
   v_slot constant smallint := holdfast.event_slot(at);
-  v_late interval;
   same   record;    -- what all of them share …
   each   record;    -- … or one of each per job
   ended  record;
 begin
   -- Looked up here and not beside the jobs: what is said of thousands is mostly said once.
-  select null::text as error_kind, null::text as message, null::text as traceback, null::text as log, null::text as error,
-         null::text as fingerprint, null::jsonb as detail, null::interval as delay, null::boolean as final
-  into same;
-  if alike then
-    select left(error_kinds[1], 200) as error_kind, left(messages[1], 10000) as message, left(tracebacks[1], 100000) as traceback,
-           left(logs[1], 20000) as log, left(concat_ws(': ', error_kinds[1], messages[1]), 2000) as error, f.fingerprint,
-           jsonb_build_object('group', f.fingerprint) as detail, delays[1] as delay, finals[1] as final
-    into same
-    from (select holdfast.fingerprint(error_kinds[1], messages[1]) as fingerprint) f;
-    error_kinds := null;
-    messages := null;
-    tracebacks := null;
-    delays := null;
-    finals := null;
-    logs := null;
-  end if;
+  same := holdfast.said_once(error_kinds[1], messages[1], tracebacks[1], logs[1], delays[1], finals[1], alike);
   each := holdfast.holders_of(part, tokens);
 
   with failed as (
@@ -656,8 +635,9 @@ begin
         worker      = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.worker end,
         held        = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.held end,
         error       = coalesce(u.error, same.error),
-        run_at      = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.run_at else fail.at + coalesce(u.delay, make_interval(
-                        secs => u.chance * least(u.backoff * power(2, least(j.attempt, 40) - 1), u.backoff_cap))) end,
+        run_at      = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.run_at
+          else fail.at + coalesce(u.delay, make_interval(
+            secs => u.chance * least(u.backoff * power(2, least(j.attempt, 40) - 1), u.backoff_cap))) end,
         pos         = case
           when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.pos
           when coalesce(extract(epoch from u.delay), u.backoff) <= 0 then nextval('holdfast.pos')
@@ -667,39 +647,42 @@ begin
           when j.lane is null then null
           when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.lane_seq
           when coalesce((
-            select l.on_failure from holdfast.lane l
-            where l.part = j.part and l.queue = j.queue and l.name = j.lane), u.lane_on_failure, each.lane_on_failure) <> 'skip' then j.lane_seq
+            select l.on_failure from holdfast.lane l where l.part = j.part and l.queue = j.queue and l.name = j.lane),
+            u.lane_on_failure, each.lane_on_failure) <> 'skip' then j.lane_seq
           when coalesce(extract(epoch from u.delay), u.backoff) <= 0 then nextval('holdfast.pos')
         end
     from (
-      select holdfast.part_of(x.id) as part, x.id, x.token, x.nth, coalesce(x.delay, same.delay) as delay, coalesce(x.final, same.final, false) as final,
-             random() as chance, coalesce(x.backoff, each.backoff) as backoff, coalesce(x.backoff_cap, each.backoff_cap) as backoff_cap,
+      select holdfast.part_of(x.id) as part, x.*, random() as chance,
+             coalesce(x.own_delay, same.delay) as delay, coalesce(x.own_final, same.final, false) as final,
+             coalesce(x.own_backoff, each.backoff) as backoff, coalesce(x.own_cap, each.backoff_cap) as backoff_cap,
              -- what all share is not carried along
-             case when not alike then left(concat_ws(': ', x.error_kind, x.message), 2000) end as error, x.fingerprint,
-             x.error_kind, x.message, x.traceback, x.log, x.worker, x.started_at, x.lane_on_failure, x.told, x.host, x.version
+             case when not alike then left(concat_ws(': ', x.error_kind, x.message), 2000) end as error
       from unnest(ids, tokens, error_kinds, messages, tracebacks, delays, finals, logs,
-                  case when not alike then holdfast.fingerprints(error_kinds, messages) end,
-                  each.workers, each.starts, each.backoffs, each.caps, each.lanes_on_failure, each.tolds, each.hosts, each.versions)
-        with ordinality x(id, token, error_kind, message, traceback, delay, final, log, fingerprint,
-                          worker, started_at, backoff, backoff_cap, lane_on_failure, told, host, version, nth)
+                  case when not alike then holdfast.fingerprints(error_kinds, messages) end, each.workers, each.starts,
+                  each.backoffs, each.caps, each.lanes_on_failure, each.tolds, each.hosts, each.versions)
+        with ordinality x(id, token, error_kind, message, traceback, own_delay, own_final, log, fingerprint, worker,
+                          started_at, own_backoff, own_cap, lane_on_failure, told, host, version, nth)
       where holdfast.part_of(x.id) = fail.part
       order by x.id
     ) u
     where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-    returning u.id, u.token, u.nth, u.error, u.fingerprint, u.error_kind, u.message, u.traceback, u.log, u.worker, u.started_at, u.told,
-      u.host, u.version, j.queue, j.kind, j.attempt, j.lane, j.key, j.token is not null as dies, j.pos is not null as ready
+    returning u.id, u.token, u.nth, u.error, u.fingerprint, u.error_kind, u.message, u.traceback, u.log, u.worker,
+      u.started_at, u.told, u.host, u.version, j.queue, j.kind, j.attempt, j.lane, j.key, j.token is not null as dies,
+      j.pos is not null as ready
   ), noted as (
     insert into holdfast.attempt (
       part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint,
       log, host, version)
-    select fail.part, f.id, f.attempt, f.token, fail.how, coalesce(f.worker, each.worker), coalesce(f.started_at, each.started_at), fail.at,
+    select fail.part, f.id, f.attempt, f.token, fail.how, coalesce(f.worker, each.worker),
+           coalesce(f.started_at, each.started_at), fail.at,
            coalesce(same.error_kind, left(f.error_kind, 200)), coalesce(same.message, left(f.message, 10000)),
            coalesce(same.traceback, left(f.traceback, 100000)), coalesce(same.fingerprint, f.fingerprint),
            coalesce(same.log, left(f.log, 20000)), coalesce(f.host, each.host), coalesce(f.version, each.version)
     from failed f
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, dead, queued, failed)
-    select fail.part, f.queue, f.kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies), count(*)
+    select fail.part, f.queue, f.kind, -count(*), count(*) filter (where f.dies), count(*) filter (where not f.dies),
+           count(*)
     from failed f
     group by f.queue, f.kind
   ), told as (
@@ -716,44 +699,69 @@ begin
          array_agg(f.queue order by f.nth) filter (where fail.how = 'expired') as queues,
          array_agg(f.kind order by f.nth) filter (where fail.how = 'expired') as kinds,
          array_agg(coalesce(f.worker, each.worker) order by f.nth) filter (where fail.how = 'expired') as workers,
-         array_agg(f.queue) filter (where f.lane is not null) as lane_queues,
-         array_agg(f.lane) filter (where f.lane is not null) as lanes,
-         array_agg(f.id) filter (where f.dies) as dead, array_agg(coalesce(f.fingerprint, same.fingerprint)) filter (where f.dies) as groups,
-         array_agg(f.queue) filter (where f.dies and f.key is not null) as key_queues,
-         array_agg(f.kind) filter (where f.dies and f.key is not null) as key_kinds,
-         array_agg(f.key) filter (where f.dies and f.key is not null) as keys,
+         array_agg(f.id) filter (where f.dies) as dead,
+         array_agg(coalesce(f.fingerprint, same.fingerprint)) filter (where f.dies) as groups,
+         jsonb_agg(holdfast.place_of(fail.part, f.queue, f.kind, case when f.dies then f.key end, f.lane))
+           filter (where f.lane is not null or f.dies and f.key is not null) as places,
          array_agg(f.queue) filter (where not f.dies and f.ready) as ready
   into ended
   from failed f;
   if ended.ids is null then
     return;
   end if;
-  -- Delays are counted from when the jobs were had, not from when they were asked for.
-  v_late := case when how = 'failed' then holdfast.clock() - at end;
-  if v_late >= '1 second' then
-    update holdfast.job j set run_at = j.run_at + v_late
-    from (select holdfast.part_of(x.id) as part, x.id from unnest(ended.ids) x(id)) u
-    where j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.pos is null;
+  if how = 'failed' then
+    perform holdfast.delay_from_now(ended.ids, at);
   end if;
   if ended.dead is not null then
     perform holdfast.bury(part, ended.dead, ended.groups, at);
   end if;
   perform holdfast.mark_taken(ended.ids, ended.tokens, how);
-  if ended.keys is not null then
-    perform holdfast.unfollow(part, ended.key_queues, ended.key_kinds, ended.keys, at);
-  end if;
-  if ended.lanes is not null then
-    perform holdfast.unblock(part, ended.lane_queues, ended.lanes, at);
+  if ended.places is not null then
+    perform holdfast.let_next_in(ended.places, at);
   end if;
   if ended.ready is not null then
     perform holdfast.wake(ended.ready, cardinality(ended.ready));
   end if;
-  failed_ids := ended.ids;
-  failed_tokens := ended.tokens;
-  queues := ended.queues;
-  kinds := ended.kinds;
-  workers := ended.workers;
-  outcomes := ended.outcomes;
+  select ended.ids, ended.tokens, ended.queues, ended.kinds, ended.workers, ended.outcomes
+  into failed_ids, failed_tokens, queues, kinds, workers, outcomes;
+end
+$$;
+
+-- said_once: how all jobs of a call fail, if they fail alike: what is kept of it. Nothing if they do not.
+create or replace function holdfast.said_once(
+  said_kind text, said text, said_traceback text, said_log text, said_delay interval, said_final boolean, alike boolean,
+  out error_kind text, out message text, out traceback text, out log text, out error text, out fingerprint text,
+  out detail jsonb, out delay interval, out final boolean)
+language plpgsql immutable
+as $$
+begin
+  if alike then
+    error_kind := left(said_kind, 200);
+    message := left(said, 10000);
+    traceback := left(said_traceback, 100000);
+    log := left(said_log, 20000);
+    error := left(concat_ws(': ', said_kind, said), 2000);
+    fingerprint := holdfast.fingerprint(said_kind, said);
+    detail := jsonb_build_object('group', fingerprint);
+    delay := said_delay;
+    final := said_final;
+  end if;
+end
+$$;
+
+-- delay_from_now: delays are counted from when the jobs were had, not from when they were asked for.
+create or replace function holdfast.delay_from_now(ids uuid[], asked_at timestamptz)
+returns void
+language plpgsql
+as $$
+declare
+  v_late constant interval := holdfast.clock() - asked_at;
+begin
+  if v_late >= '1 second' then
+    update holdfast.job j set run_at = j.run_at + v_late
+    from (select holdfast.part_of(x.id) as part, x.id from unnest(ids) x(id)) u
+    where j.part = any(array[u.part]) and j.id = u.id and j.token is null and j.pos is null;
+  end if;
 end
 $$;
 
@@ -782,7 +790,8 @@ begin
   with holders as materialized (
     select t.token, l.worker, l.claimed_at, coalesce(extract(epoch from q.backoff), 1)::double precision as backoff,
            coalesce(extract(epoch from q.backoff_cap), 3600)::double precision as backoff_cap,
-           coalesce(q.lane_on_failure, 'skip') as lane_on_failure, coalesce(q.activity, 'failures') <> 'off' as told, w.host, w.version
+           coalesce(q.lane_on_failure, 'skip') as lane_on_failure, coalesce(q.activity, 'failures') <> 'off' as told,
+           w.host, w.version
     from (select distinct x.token from unnest(tokens) x(token)) t
     left join lateral (
       select x.worker, x.queue, x.claimed_at
@@ -793,8 +802,9 @@ begin
     left join lateral (select x.* from holdfast.queue x where x.name = l.queue limit 1) q on true
     left join lateral (select x.host, x.version from holdfast.worker x where x.name = l.worker limit 1) w on true
   )
-  select array_agg(h.worker order by x.nth), array_agg(h.claimed_at order by x.nth), array_agg(h.backoff order by x.nth),
-         array_agg(h.backoff_cap order by x.nth), array_agg(h.lane_on_failure order by x.nth), array_agg(h.told order by x.nth),
+  select array_agg(h.worker order by x.nth), array_agg(h.claimed_at order by x.nth),
+         array_agg(h.backoff order by x.nth), array_agg(h.backoff_cap order by x.nth),
+         array_agg(h.lane_on_failure order by x.nth), array_agg(h.told order by x.nth),
          array_agg(h.host order by x.nth), array_agg(h.version order by x.nth)
   into workers, starts, backoffs, caps, lanes_on_failure, tolds, hosts, versions
   from unnest(tokens) with ordinality x(token, nth)
@@ -819,17 +829,16 @@ as $$
 begin
   with removed as (
     delete from holdfast.job j
-    using (select holdfast.part_of(x.id) as part, x.id, x.fingerprint from unnest(ids, groups) x(id, fingerprint)) u
+    using (
+      select holdfast.part_of(x.id) as part, x.id, x.fingerprint from unnest(ids, groups) x(id, fingerprint)
+    ) u
     where j.part = any(array[u.part]) and j.id = u.id
-    returning j.*, u.fingerprint
+    returning j as job, j.id, j.queue, j.kind, j.lane, u.fingerprint
   ), buried as (
-    insert into holdfast.dead (
-      part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-      key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, attempts_before)
-    select r.part, r.id, 'dead', r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, bury.at,
-           r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint, r.reason, r.headers, r.payload,
-           r.attempts_before
+    insert into holdfast.dead
+    select e.*
     from removed r
+    cross join lateral holdfast.ended_of(r.job, 'dead', bury.at, (r.job).reason, r.fingerprint) e
   ), grouped as (
     insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
     select bury.part, r.fingerprint, r.kind, r.queue, count(*)
@@ -854,7 +863,8 @@ begin
   if not exists (
     select from unnest(error_kinds, messages) e(kind, message)
     where (e.kind, e.message) is distinct from (error_kinds[1], messages[1])) then
-    return array_fill(holdfast.fingerprint(error_kinds[1], messages[1]), array[greatest(cardinality(error_kinds), cardinality(messages))]);
+    return array_fill(holdfast.fingerprint(error_kinds[1], messages[1]),
+      array[greatest(cardinality(error_kinds), cardinality(messages))]);
   end if;
   return array(
     select holdfast.fingerprint(e.kind, e.message)
@@ -888,7 +898,8 @@ begin
   with whole as (
     update holdfast.lease l
     set taken = jsonb_build_object('*', mark_taken.how)
-    from (select x.token, count(*) as jobs, count(distinct x.id) as ids from unnest(mark_taken.ids, tokens) x(id, token) group by x.token) t
+    from (select x.token, count(*) as jobs, count(distinct x.id) as ids from unnest(mark_taken.ids, tokens) x(id, token)
+      group by x.token) t
     where l.token = t.token and l.taken is null and cardinality(l.ids) = t.jobs and t.ids = t.jobs
       and not exists (select from holdfast.lease o where o.token = l.token and o.ctid <> l.ctid)
     returning l.token
@@ -949,7 +960,8 @@ as $$
   ), judged as materialized (
     select a.id, a.token, a.part, g.id is not null as mine,
            -- of an adopted table, an ack is noted as well
-           coalesce(e.how, r.taken ->> '*', case when g.id is not null and a.part >= 64 then 'ended by other code' end) as how
+           coalesce(e.how, r.taken ->> '*', case when g.id is not null and a.part >= 64
+             then 'ended by other code' end) as how
     from asked a
     left join given g on g.id = a.id and g.token = a.token
     left join ends e on e.id = g.id and e.nth = g.nth
@@ -991,14 +1003,17 @@ as $$
     left join lateral holdfast.get(a.id) n on true
   )
   select a.id, a.token,
-    case when a.already then 'already' when n.state is not null or n.unwritten is not null or a.mine then 'lost' else 'unknown' end,
+    case when a.already then 'already' when n.state is not null or n.unwritten is not null or a.mine then 'lost'
+      else 'unknown' end,
     case
       when a.already then null
       when n.unwritten is not null then n.unwritten
       when n.state = 'leased' and a.how = 'handed over' then
         format('job %s was handed over to %s, which has until %s to answer', a.id, n.worker, n.lease_until)
-      when n.state = 'leased' then format('job %s is leased by %s until %s (attempt %s)', a.id, n.worker, n.lease_until, n.attempt)
-      when n.state is not null then format('job %s is %s', a.id, n.state) || coalesce('; its lease ended as ' || a.how, '')
+      when n.state = 'leased' then format('job %s is leased by %s until %s (attempt %s)', a.id, n.worker, n.lease_until,
+        n.attempt)
+      when n.state is not null then format('job %s is %s', a.id, n.state)
+        || coalesce('; its lease ended as ' || a.how, '')
       when a.mine then format('job %s is gone; its lease ended as %s', a.id, coalesce(a.how, 'acked'))
       else format('there is no job %s', a.id)
     end
@@ -1006,8 +1021,35 @@ as $$
   left join now_are n on n.id = a.id and n.token = a.token
 $$;
 
+-- settle_rest: what a holder's call answers when it did not settle everything by itself: rows of adopted tables are
+-- settled by their own functions, and of what is lost it is said how. Parallel arrays; one outcome may stand for all.
+create or replace function holdfast.settle_rest(
+  verb text, ids uuid[], tokens uuid[], done_ids uuid[], done_tokens uuid[], outcomes text[], at timestamptz,
+  error_kinds text[] default null, messages text[] default null, tracebacks text[] default null,
+  delays interval[] default null, finals boolean[] default null, reason text default null)
+returns table (id uuid, outcome text, detail text)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if cardinality(outcomes) = 1 then
+    outcomes := array_fill(outcomes[1], array[coalesce(cardinality(done_ids), 0)]);
+  end if;
+  if coalesce(cardinality(done_ids), 0) < cardinality(ids) then
+    perform holdfast.let_go(ids, tokens, at);
+    select done_ids || array_agg(a.id), done_tokens || array_agg(a.token), outcomes || array_agg(a.outcome)
+    into done_ids, done_tokens, outcomes
+    from holdfast.settle_adopted(ids, tokens, verb, at, error_kinds, messages, tracebacks, delays, finals, reason) a;
+  end if;
+  return query
+    select s.id, s.outcome, s.detail
+    from holdfast.settled(verb, ids, tokens, done_ids, done_tokens, outcomes) s;
+end
+$$;
+
 -- settled: one answer for each id that a call was given, in that order: what became of those it settled, and
--- what is to be said of the others. Matched by hashing: a call may settle thousands, and lose some.
+-- what is to be said of the others. Matched by hashing: a call may settle thousands, and lose some. One outcome may
+-- stand for all.
 create or replace function holdfast.settled(
   verb text, ids uuid[], tokens uuid[], done_ids uuid[], done_tokens uuid[], outcomes text[])
 returns table (id uuid, outcome text, detail text, nth bigint)
@@ -1019,6 +1061,9 @@ as $$
 declare
   missing record;
 begin
+  if cardinality(outcomes) = 1 then
+    outcomes := array_fill(outcomes[1], array[coalesce(cardinality(done_ids), 0)]);
+  end if;
   select array_agg(u.id) as ids, array_agg(u.token) as tokens into missing
   from unnest(ids, tokens) u(id, token)
   left join unnest(done_ids, done_tokens) d(id, token) on d.id = u.id and d.token = u.token
@@ -1027,7 +1072,8 @@ begin
     return query
       select u.id, d.outcome, null::text, u.nth
       from unnest(ids, tokens) with ordinality u(id, token, nth)
-      join (select distinct on (x.id, x.token) x.* from unnest(done_ids, done_tokens, outcomes) x(id, token, outcome)) d
+      join (
+        select distinct on (x.id, x.token) x.* from unnest(done_ids, done_tokens, outcomes) x(id, token, outcome)) d
         on d.id = u.id and d.token = u.token
       order by u.nth;
     return;
@@ -1037,7 +1083,8 @@ begin
     from unnest(ids, tokens) with ordinality u(id, token, nth)
     left join (
       select d.id, d.token, d.outcome, null::text as detail
-      from (select distinct on (x.id, x.token) x.* from unnest(done_ids, done_tokens, outcomes) x(id, token, outcome)) d
+      from (
+        select distinct on (x.id, x.token) x.* from unnest(done_ids, done_tokens, outcomes) x(id, token, outcome)) d
       union all
       -- gone by this very call, under another token
       select l.id, l.token, case when o.id is not null then 'lost' else l.outcome end, l.detail

@@ -31,7 +31,8 @@ begin
         when o.verb = 'purge' then 'the jobs are deleted'
         when o.verb = 'undo' then 'it is an undo'
         when o.changed = 0 then 'it changed nothing'
-        else 'it was undone, is older than seven days, or changed rows of an adopted table' end), null, format('See what it did: holdfast op show %s', o.id));
+        else 'it was undone, is older than seven days, or changed rows of an adopted table' end), null,
+          format('See what it did: holdfast op show %s', o.id));
     end if;
     insert into holdfast.operation as x (
       state, verb, filter, arguments, as_of, total, capped, rate, reason, actor, created_at, started_at, next_at)
@@ -39,7 +40,8 @@ begin
       operation_undo.rate, operation_undo.reason, operation_undo.actor, v_now, v_now, v_now)
     returning x.id into v_undo;
     perform holdfast.note('operation_started', actor, reason,
-      detail => jsonb_build_object('operation', v_undo, 'verb', 'undo', 'filter', o.filter, 'arguments', jsonb_build_object('operation', o.id), 'total', o.undoable));
+      detail => jsonb_build_object('operation', v_undo, 'verb', 'undo', 'filter', o.filter, 'arguments',
+        jsonb_build_object('operation', o.id), 'total', o.undoable));
   end if;
   return query select v.* from holdfast.operations v where v.id = v_undo;
 end
@@ -67,7 +69,8 @@ begin
     return;
   end if;
   if cardinality(chunk.ids) > want then
-    update holdfast.operation_chunk c set ids = chunk.ids[want + 1 :], was = chunk.was[want + 1 :], ended = chunk.ended[want + 1 :]
+    update holdfast.operation_chunk c set ids = chunk.ids[want + 1 :], was = chunk.was[want + 1 :],
+      ended = chunk.ended[want + 1 :]
     where c.operation = v_of and c.nth = chunk.nth;
     chunk.ids := chunk.ids[: want];
     chunk.was := chunk.was[: want];
@@ -76,7 +79,8 @@ begin
     delete from holdfast.operation_chunk c where c.operation = v_of and c.nth = chunk.nth;
   end if;
   seen := cardinality(chunk.ids);
-  update holdfast.operation x set undoable = x.undoable - operation_revert.seen where x.id = v_of returning x.verb into v_verb;
+  update holdfast.operation x set undoable = x.undoable - operation_revert.seen where x.id = v_of returning x.verb
+  into v_verb;
   ended := not exists (select from holdfast.operation_chunk c where c.operation = v_of);
   case v_verb
     when 'retry' then
@@ -84,7 +88,8 @@ begin
     when 'cancel' then
       -- what ran when it was cancelled has lost its lease, and may have done half its work: it stays cancelled
       changed := cardinality(holdfast.revive(
-        array(select u.id from unnest(chunk.ids, chunk.was) u(id, was) where u.was = 'queued'), v_reason, o.actor, as_before => true));
+        array(select u.id from unnest(chunk.ids, chunk.was) u(id, was) where u.was = 'queued'), v_reason, o.actor,
+          as_before => true));
     when 'archive' then
       changed := holdfast.take_out(chunk.ids, chunk.was, v_reason, o.actor);
     when 'move' then
@@ -92,7 +97,8 @@ begin
       for v_queue in select distinct u.queue from unnest(chunk.was) u(queue) order by 1 loop
         changed := changed + (
           select count(*)
-          from holdfast.moved(array(select u.id from unnest(chunk.ids, chunk.was) u(id, queue) where u.queue = v_queue), v_queue, v_reason, o.actor));
+          from holdfast.moved(array(select u.id from unnest(chunk.ids, chunk.was) u(id, queue) where u.queue = v_queue),
+            v_queue, v_reason, o.actor));
       end loop;
   end case;
 end
@@ -113,29 +119,28 @@ declare
   gone   record;
 begin
   v_held := holdfast.lock_jobs(ids);
-  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
+  for v_part in select p.part from holdfast.by_part(v_held) p loop
     with removed as (
       delete from holdfast.job j
-      using (select holdfast.part_of(x.id) as part, x.id, x.state, x.ending from unnest(ids, states, endings) x(id, state, ending)) u
-      where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.id = any(v_held) and j.token is null and j.attempt = 0
-      returning j.*, u.state, u.ending
+      using (select holdfast.part_of(x.id) as part, x.id, x.state, x.ending
+        from unnest(ids, states, endings) x(id, state, ending)) u
+      where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.id = any(v_held) and j.token is null
+        and j.attempt = 0
+      returning j as job, j.part, j.id, j.queue, j.kind, j.key, j.lane, u.state, u.ending
     ), ended as (
-      insert into holdfast.ended (
-        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result, attempts_before)
-      select r.part, r.id, r.state, r.queue, r.kind, r.priority, coalesce((r.ending ->> 'attempt')::smallint, a.attempt, 0::smallint),
-             r.max_attempts, coalesce((r.ending ->> 'run_at')::timestamptz, r.run_at), r.created_at,
-             coalesce((r.ending ->> 'ended_at')::timestamptz, a.ended_at, v_now),
-             case when r.ending is not null then r.ending ->> 'worker' else a.worker end, r.key, r.lane, r.tenant, r.subject, r.lease_for,
-             case when r.ending is not null then r.ending ->> 'error'
-                  when a.id is not null then left(concat_ws(': ', a.error_kind, a.message), 2000) end,
-             case when r.ending is not null then r.ending ->> 'fingerprint' else a.fingerprint end,
-             put_back.reason, r.headers, r.payload, nullif(r.ending -> 'result', 'null'), (r.ending ->> 'attempts_before')::integer
+      insert into holdfast.ended
+      select e.*
       from removed r
       left join lateral (
-        select x.* from holdfast.attempt x
-        where x.part = any(array[r.part]) and x.id = r.id and r.state in ('dead', 'archived')
+        select jsonb_build_object('attempt', x.attempt, 'ended_at', x.ended_at, 'worker', x.worker,
+                 'error', left(concat_ws(': ', x.error_kind, x.message), 2000), 'fingerprint', x.fingerprint) as ending
+        from holdfast.attempt x
+        where x.part = any(array[r.part]) and x.id = r.id and r.ending is null and r.state in ('dead', 'archived')
         order by x.ended_at desc limit 1) a on true
+      cross join lateral holdfast.ended_of(r.job, r.state, v_now, put_back.reason) o
+      -- what may have been edited since, and why it is as it is, stays as it is now
+      cross join lateral jsonb_populate_record(o, '{"error": null, "attempts_before": null}' || coalesce(
+        r.ending - '{state,priority,max_attempts,lease_for,reason}'::text[], a.ending, '{}')) e
       returning id, state, queue, kind, fingerprint
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
@@ -151,21 +156,15 @@ begin
       group by e.fingerprint, e.kind, e.queue
     )
     select array_agg(r.id) as ids,
-           array_agg(r.queue) filter (where r.lane is not null) as lane_queues,
-           array_agg(r.lane) filter (where r.lane is not null) as lanes,
-           array_agg(r.queue) filter (where r.key is not null) as key_queues,
-           array_agg(r.kind) filter (where r.key is not null) as key_kinds,
-           array_agg(r.key) filter (where r.key is not null) as keys
+           jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
+             filter (where r.key is not null or r.lane is not null) as places
     into gone
     from removed r;
     continue when gone.ids is null;
     v_back := v_back + cardinality(gone.ids);
     perform holdfast.note_undone(v_part, gone.ids, actor, reason, v_now);
-    if gone.keys is not null then
-      perform holdfast.unfollow(v_part, gone.key_queues, gone.key_kinds, gone.keys, v_now);
-    end if;
-    if gone.lanes is not null then
-      perform holdfast.unblock(v_part, gone.lane_queues, gone.lanes, v_now);
+    if gone.places is not null then
+      perform holdfast.let_next_in(gone.places, v_now);
     end if;
   end loop;
   return v_back;
@@ -183,8 +182,7 @@ declare
   v_part smallint;
   v_ids  uuid[];
 begin
-  perform holdfast.lock_ended(ids);
-  for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
+  for v_part in select p.part from holdfast.by_part(holdfast.lock_ended(ids)) p loop
     with removed as (
       delete from holdfast.archive e
       using (
@@ -194,19 +192,17 @@ begin
         for update of x skip locked
       ) u
       where e.part = any(array[u.part]) and e.id = u.id and e.ctid = u.in_row
-      returning e.*, u.state as was
+      returning e as job, e.queue, e.kind, e.fingerprint, u.state as was
     ), ended as (
-      insert into holdfast.ended (
-        part, id, state, queue, kind, priority, attempt, max_attempts, run_at, created_at, ended_at, worker,
-        key, lane, tenant, subject, lease_for, error, fingerprint, reason, headers, payload, result, attempts_before)
-      select r.part, r.id, r.was, r.queue, r.kind, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
-             r.ended_at, r.worker, r.key, r.lane, r.tenant, r.subject, r.lease_for, r.error, r.fingerprint,
-             take_out.reason, r.headers, r.payload, r.result, r.attempts_before
+      insert into holdfast.ended
+      select e.*
       from removed r
+      cross join lateral jsonb_populate_record(r.job, jsonb_build_object('state', r.was, 'reason', take_out.reason)) e
       returning id
     ), counted as (
       insert into holdfast.tally (part, queue, kind, dead, cancelled, archived)
-      select v_part, r.queue, r.kind, count(*) filter (where r.was = 'dead'), count(*) filter (where r.was = 'cancelled'), -count(*)
+      select v_part, r.queue, r.kind, count(*) filter (where r.was = 'dead'),
+             count(*) filter (where r.was = 'cancelled'), -count(*)
       from removed r
       group by r.queue, r.kind
     ), grouped as (
@@ -230,7 +226,8 @@ create or replace function holdfast.note_undone(part smallint, ids uuid[], actor
 returns void
 language sql volatile
 as $$
-  select holdfast.note_jobs('undone', note_undone.part, array_agg(e.id), array_agg(e.queue), array_agg(e.kind), e.state, note_undone.actor, note_undone.reason, note_undone.at)
+  select holdfast.note_jobs('undone', note_undone.part, array_agg(e.id), array_agg(e.queue), array_agg(e.kind), e.state,
+         note_undone.actor, note_undone.reason, note_undone.at)
   from holdfast.ended e
   where e.part = note_undone.part and e.id = any(ids)
   group by e.state

@@ -7,11 +7,13 @@ create or replace function holdfast.reap(max_jobs integer default 1000, only_que
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language sql security definer
 set search_path = pg_catalog, pg_temp
-as $$ select r.id, r.queue, r.kind, r.worker, r.outcome from holdfast.reap_at(max_jobs, only_queue, holdfast.clock()) r $$;
+as $$ select r.id, r.queue, r.kind, r.worker, r.outcome
+  from holdfast.reap_at(max_jobs, only_queue, holdfast.clock()) r $$;
 
 -- reap_at: the same, of what had expired at a time. A claim takes back what had when it began: a very short
 -- lease that it gave itself is not its to take back. near: a hint is good enough for where to look.
-create or replace function holdfast.reap_at(max_jobs integer, only_queue text, at timestamptz, near boolean default false)
+create or replace function holdfast.reap_at(
+  max_jobs integer, only_queue text, at timestamptz, near boolean default false)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
@@ -58,7 +60,8 @@ begin
       for update skip locked
     ) c;
     if v_adopted is not null then
-      return query select a.id, a.queue, a.kind, a.worker, a.outcome from holdfast.reap_adopted(v_adopted, v_now, v_cut, v_back) a;
+      return query select a.id, a.queue, a.kind, a.worker, a.outcome
+        from holdfast.reap_adopted(v_adopted, v_now, v_cut, v_back) a;
       get diagnostics v_failed = row_count;
       v_left := v_left - v_failed;
       continue when v_tokens is null;
@@ -73,8 +76,7 @@ begin
       cross join lateral (select case when l.claimed_at >= v_back then v_now else v_cut end as cut) c
       cross join lateral unnest(l.ids) i(id)
       left join lateral (
-        select x.lease_until, x.kind
-        from holdfast.job x
+        select x.lease_until, x.kind from holdfast.job x
         where x.part = l.part and x.id = i.id and x.token = l.token
         limit 1) j on true
       where l.token = any(v_tokens) and l.open
@@ -101,18 +103,17 @@ begin
     v_failed := 0;
     v_busy := v_busy || array(select distinct (e ->> 2)::uuid from jsonb_array_elements(expired.jobs) e);
     for v_part, v_ids, v_tokens, v_cuts in
-      select (e -> 0)::smallint, array_agg((e ->> 1)::uuid), array_agg((e ->> 2)::uuid), array_agg((e ->> 3)::timestamptz)
+      select (e -> 0)::smallint, array_agg((e ->> 1)::uuid), array_agg((e ->> 2)::uuid),
+             array_agg((e ->> 3)::timestamptz)
       from jsonb_array_elements(expired.jobs) with ordinality as x(e, nth)
       where x.nth <= v_left
       group by e -> 0
     loop
       -- locked and judged in one statement: an ack or touch that is under way is left alone
-      select array_agg(j.id), array_agg(j.token)
-      into v_ids, v_tokens
+      select array_agg(j.id), array_agg(j.token) into v_ids, v_tokens
       from unnest(v_ids, v_tokens, v_cuts) u(id, token, cut)
       cross join lateral (
-        select x.id, x.token
-        from holdfast.job x
+        select x.id, x.token from holdfast.job x
         where x.part = v_part and x.id = u.id and x.token = u.token and x.lease_until <= u.cut
         for update skip locked
       ) j;
@@ -171,7 +172,8 @@ as $$
 begin
   update holdfast.chore c
   set at = note_first_lease.at,
-      cursor = array[least(note_first_lease.at, (select l.until from holdfast.lease l where l.open order by l.until limit 1))::text]
+      cursor = array[least(note_first_lease.at,
+        (select l.until from holdfast.lease l where l.open order by l.until limit 1))::text]
   where c.ctid = any(array(
     select x.ctid from holdfast.chore x
     where x.name = 'leases' and (x.at <= note_first_lease.at - interval '5 seconds' or x.at > note_first_lease.at)
@@ -195,7 +197,8 @@ begin
       v_ids := holdfast.mend_ids(part, ids, at);
     end if;
     return query
-      select e.id, e.queue, e.kind, e.worker, e.outcome from holdfast.expire(take_back_expired.part, v_ids, tokens, at) e;
+      select e.id, e.queue, e.kind, e.worker, e.outcome
+      from holdfast.expire(take_back_expired.part, v_ids, tokens, at) e;
     return;
   exception when others then
     -- a server that is read-only or going away fails whatever comes next: its caller must know
@@ -236,7 +239,8 @@ begin
     perform holdfast.rename_jobs(ids[nth : nth], array[v_new], array[j.queue])
     from holdfast.job j where j.part = mend_ids.part and j.id = v_new;
     perform holdfast.note_jobs('mended', part, array[v_new], array[j.queue], array[j.kind], 'leased', 'upkeep',
-      format('its id %s carried part %s and it lies in part %s', ids[nth], holdfast.part_of(ids[nth]), mend_ids.part), at,
+      format('its id %s carried part %s and it lies in part %s', ids[nth], holdfast.part_of(ids[nth]), mend_ids.part),
+        at,
       array[jsonb_build_object('was', ids[nth])])
     from holdfast.job j where j.part = mend_ids.part and j.id = v_new;
     ids[nth] := v_new;
@@ -258,7 +262,8 @@ begin
   select p.* into last from holdfast.pulse p for update skip locked;
   if not found then
     select p.* into last from holdfast.pulse p;
-  elsif at - last.reaped_at > interval '1 second' or at < last.reaped_at - interval '1 second' then   -- or the clock was set back
+  -- also if the clock was set back
+  elsif at - last.reaped_at > interval '1 second' or at < last.reaped_at - interval '1 second' then
     v_timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
     if at - last.reaped_at > interval '3 seconds'
        and (pg_postmaster_start_time() > last.reaped_at or last.timeline <> v_timeline) then
@@ -309,7 +314,8 @@ begin
     with recursive waiting as (
       (select j.part, j.queue, 1 as nth
        from holdfast.job j
-       where j.pos is null and not j.blocked and (j.part, j.queue) > (coalesce(v_from[1]::smallint, -1::smallint), coalesce(v_from[2], ''))
+       where j.pos is null and not j.blocked and (j.part, j.queue) > (coalesce(v_from[1]::smallint, -1::smallint),
+         coalesce(v_from[2], ''))
        order by j.part, j.queue
        limit 1)
       union all
@@ -360,7 +366,8 @@ declare
 begin
   if not exists (
     select from holdfast.job j
-    where j.part = promote_queue.part and j.queue = promote_queue.queue and j.pos is null and not j.blocked and j.run_at <= at) then
+    where j.part = promote_queue.part and j.queue = promote_queue.queue and j.pos is null and not j.blocked
+      and j.run_at <= at) then
     return 0;
   end if;
   begin
@@ -376,7 +383,8 @@ begin
       from (
         select j.id
         from holdfast.job j
-        where j.part = promote_queue.part and j.queue = promote_queue.queue and j.pos is null and not j.blocked and j.run_at <= at
+        where j.part = promote_queue.part and j.queue = promote_queue.queue and j.pos is null and not j.blocked
+          and j.run_at <= at
         order by j.run_at
         limit 10000
       ) d
@@ -400,7 +408,8 @@ begin
 end
 $$;
 
-create or replace function holdfast.promote_some(part smallint, queue text, only_id uuid, max_jobs integer, at timestamptz)
+create or replace function holdfast.promote_some(
+  part smallint, queue text, only_id uuid, max_jobs integer, at timestamptz)
 returns integer
 language plpgsql
 as $$
@@ -411,7 +420,8 @@ begin
   with due as materialized (
     select j.ctid, j.run_at
     from holdfast.job j
-    where j.part = promote_some.part and j.queue = promote_some.queue and j.pos is null and not j.blocked and j.token is null
+    where j.part = promote_some.part and j.queue = promote_some.queue and j.pos is null and not j.blocked
+      and j.token is null
       and j.run_at <= promote_some.at and (only_id is null or j.id = only_id)
     order by j.run_at
     limit max_jobs
@@ -441,7 +451,8 @@ begin
   if was is distinct from is_now then
     update holdfast.chore c
     set cursor = is_now
-    where c.ctid = any(array(select x.ctid from holdfast.chore x where x.name = keep_cursor.chore for update skip locked));
+    where c.ctid = any(array(select x.ctid from holdfast.chore x where x.name = keep_cursor.chore
+      for update skip locked));
   end if;
 end
 $$;
@@ -503,7 +514,8 @@ begin
     continue when not v_alone;
     for nth in 1 .. cardinality(these.keys) loop
       begin
-        v_one := holdfast.unfollow(these.part, these.queues[nth : nth], these.kinds[nth : nth], these.keys[nth : nth], v_now);
+        v_one := holdfast.unfollow(these.part, these.queues[nth : nth], these.kinds[nth : nth], these.keys[nth : nth],
+          v_now);
         v_woken := v_woken + v_one;
       exception when unique_violation or lock_not_available then
         null;   -- the follow-up waits for that one
@@ -622,7 +634,8 @@ begin
       for update skip locked
     ) x));
   get diagnostics v_gone = row_count;
-  v_cursor := case when these.lanes = max_lanes then array[these.last[1][1], these.last[1][2], these.last[1][3]] else '{}' end;
+  v_cursor := case when these.lanes = max_lanes then array[these.last[1][1], these.last[1][2], these.last[1][3]]
+    else '{}' end;
   update holdfast.pulse set idle_cursor = v_cursor where idle_cursor <> v_cursor;
   return v_gone;
 end
@@ -669,7 +682,8 @@ as $$
   select coalesce(array_agg(l.virtualtransaction), '{}')
   from pg_locks l
   where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    and l.relation = 'holdfast.job'::regclass and l.mode = 'RowExclusiveLock' and l.pid is distinct from pg_backend_pid()
+    and l.relation = 'holdfast.job'::regclass and l.mode = 'RowExclusiveLock'
+      and l.pid is distinct from pg_backend_pid()
 $$;
 
 -- raise_floors: let claims start behind what is finished. A floor never passes a place that a writer
@@ -728,7 +742,8 @@ begin
     where not s.raised and s.queue > coalesce(v_from[1], '')
     order by s.queue
     limit max_queues);
-  v_fresh := array(select distinct t.queue from (select x.queue from holdfast.tally x limit 20000) t);   -- not folded yet
+  v_fresh := array(   -- not folded yet
+    select distinct t.queue from (select x.queue from holdfast.tally x limit 20000) t);
   for these in
     select n.name, ((holdfast.queue_part(n.name) + step) % 64)::smallint as part
     from (select u.name from unnest(v_names) u(name) union select u.name from unnest(v_fresh) u(name)) n
@@ -750,14 +765,16 @@ begin
   update holdfast.stir s set raised = true
   from unnest(v_names) u(name)
   where s.queue = u.name and s.clock < last.probe_at and not s.raised;
-  perform holdfast.keep_cursor('floors', v_from, case when cardinality(v_names) = max_queues then v_names[max_queues:] else '{}' end);
+  perform holdfast.keep_cursor('floors', v_from,
+    case when cardinality(v_names) = max_queues then v_names[max_queues:] else '{}' end);
 
   -- Writers that were passed may leave strays; look once they are gone, where something changed, and now and then
   -- at some of the rest.
   v_strayed := exists (select from unnest(last.passed) w where not w = any(v_active));
   if v_strayed or last.swept_at < v_now - interval '1 minute' then
     select c.cursor into v_from from holdfast.chore c where c.name = 'strays';
-    select array_agg(f.queue), case when count(*) = max_queues then (array_agg(array[f.part::text, f.queue]))[max_queues:] else '{}' end
+    select array_agg(f.queue), case when count(*) = max_queues
+           then (array_agg(array[f.part::text, f.queue]))[max_queues:] else '{}' end
     into v_names, v_to
     from (
       select x.part, x.queue
@@ -767,7 +784,8 @@ begin
       limit max_queues
     ) f;
     perform holdfast.keep_cursor('strays', v_from, array(select unnest(v_to)));
-    perform holdfast.lift_strays(v_names || v_fresh || case when v_strayed then array(select s.queue from holdfast.stir s) end);
+    perform holdfast.lift_strays(v_names || v_fresh
+      || case when v_strayed then array(select s.queue from holdfast.stir s) end);
     last.swept_at := v_now;
     last.passed := array(select w from unnest(last.passed) w where w = any(v_active));
   end if;
@@ -844,7 +862,8 @@ begin
     from (select distinct u.name from unnest(queues) u(name)) n
     left join holdfast.queue q on q.name = n.name
     cross join lateral (
-      select ((holdfast.queue_part(n.name) + step) % 64)::smallint as part from generate_series(0, coalesce(q.fanout, 1) - 1) step) p
+      select ((holdfast.queue_part(n.name) + step) % 64)::smallint as part
+      from generate_series(0, coalesce(q.fanout, 1) - 1) step) p
     cross join lateral (
       select x.floors from holdfast.floor x where x.part = p.part and x.queue = n.name order by x.gen desc limit 1) f
   ), strays as (
@@ -869,9 +888,10 @@ end
 $$;
 
 -- fold: add counter deltas to the totals, 20,000 at a call, note whose they are, and register queues that were only
--- ever enqueued into. A delta is seen when its transaction has committed: if jobs came or leases ended, jobs are ready and
--- somebody waits, it may be that nobody did when they were stored and nothing was noted for the commit, or that a slot
--- of a limit is free which its last holder has no use for. Then one is told now, who tells others if there is more.
+-- ever enqueued into. A delta is seen when its transaction has committed: if jobs came or leases ended, jobs are ready
+-- and somebody waits, it may be that nobody did when they were stored and nothing was noted for the commit, or that a
+-- slot of a limit is free which its last holder has no use for. Then one is told now, who tells others if there is
+-- more.
 create or replace function holdfast.fold()
 returns integer
 language plpgsql security definer
@@ -896,7 +916,8 @@ begin
     -- one call, one transaction: what it took from one queue and gave to another it moved
     select n.queue, n.net, n.cancelled, min(n.net) over w as least, max(n.net) over w as most
     from (
-      select g.call, g.queue, sum(g.queued + g.leased + g.dead + g.done + g.cancelled + g.archived) as net, sum(g.cancelled) as cancelled
+      select g.call, g.queue, sum(g.queued + g.leased + g.dead + g.done + g.cancelled + g.archived) as net,
+             sum(g.cancelled) as cancelled
       from gone g
       group by g.call, g.queue
       having abs(sum(g.queued + g.leased + g.dead + g.done + g.cancelled + g.archived)) >= 5 or sum(g.cancelled) >= 5
@@ -908,7 +929,10 @@ begin
     from (
       select n.queue, abs(case when n.net = 0 then n.cancelled else n.net end) as jobs,
              case when n.net > 0 and n.least < 0 then 'moved' when n.net > 0 then 'enqueued'
-               when n.net < 0 and n.most > 0 then null when n.net < 0 then 'deleted' when n.cancelled > 0 then 'cancelled' end as sort
+               when n.net < 0 and n.most > 0 then null
+               when n.net < 0 then 'deleted'
+               when n.cancelled > 0 then 'cancelled'
+             end as sort
       from nets n
     ) b
     where b.sort is not null
@@ -921,17 +945,22 @@ begin
     from gone g
     group by g.part, g.queue, g.kind
   ), added as (
-    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled, enqueued, failed, at)
-    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled, s.enqueued, s.failed, v_now
+    insert into holdfast.total as t (part, queue, kind, queued, leased, dead, done, cancelled, archived, reconciled,
+      enqueued, failed, at)
+    select s.part, s.queue, s.kind, s.queued, s.leased, s.dead, s.done, s.cancelled, s.archived, s.reconciled,
+           s.enqueued, s.failed, v_now
     from sums s
     on conflict (part, queue, kind) do update
     set queued = t.queued + excluded.queued, leased = t.leased + excluded.leased, dead = t.dead + excluded.dead,
-        done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled, archived = t.archived + excluded.archived,
-        reconciled = t.reconciled + excluded.reconciled, enqueued = t.enqueued + excluded.enqueued, failed = t.failed + excluded.failed,
+        done = t.done + excluded.done, cancelled = t.cancelled + excluded.cancelled,
+          archived = t.archived + excluded.archived,
+        reconciled = t.reconciled + excluded.reconciled, enqueued = t.enqueued + excluded.enqueued,
+          failed = t.failed + excluded.failed,
         at = excluded.at
   ), sampled as (
     insert into holdfast.sample as m (step, at, queue, kind, enqueued, done, failed)
-    select 10, v_at, case when s.queue = any(v_apart) then s.queue else '' end, s.kind, sum(s.enqueued), sum(s.done), sum(s.failed)
+    select 10, v_at, case when s.queue = any(v_apart) then s.queue else '' end, s.kind, sum(s.enqueued), sum(s.done),
+           sum(s.failed)
     from sums s
     group by 3, 4
     having (sum(s.enqueued), sum(s.done), sum(s.failed)) is distinct from (0, 0, 0)
@@ -949,7 +978,8 @@ begin
   select coalesce(sum(s.deltas), 0), array_agg(s.queue) filter (where s.waited) into v_folded, v_ready
   from (
     select x.queue, sum(x.deltas) as deltas,
-           sum(x.came) > 0 and exists (select from holdfast.waiter w where w.queue = x.queue and w.until > v_now) as waited
+           sum(x.came) > 0 and exists (select from holdfast.waiter w where w.queue = x.queue
+             and w.until > v_now) as waited
     from sums x
     group by x.queue
   ) s;
@@ -968,9 +998,11 @@ as $$
   select pg_advisory_xact_lock(4915, 9);   -- one after the other: the second sees what the first corrected
   select holdfast.recount_dead();
   with counters as (
-    select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c where c.part < 64
+    select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c
+    where c.part < 64
     union all
-    select t.part, t.queue, t.kind, t.queued, t.leased, t.dead, t.cancelled, t.archived from holdfast.tally t where t.part < 64
+    select t.part, t.queue, t.kind, t.queued, t.leased, t.dead, t.cancelled, t.archived from holdfast.tally t
+    where t.part < 64
   ), differences as (
     select d.part, d.queue, d.kind, sum(d.queued) as queued, sum(d.leased) as leased, sum(d.dead) as dead,
            sum(d.cancelled) as cancelled, sum(d.archived) as archived
@@ -988,7 +1020,8 @@ as $$
       select c.part, c.queue, c.kind, -c.queued, -c.leased, -c.dead, -c.cancelled, -c.archived from counters c
     ) d
     group by d.part, d.queue, d.kind
-    having (sum(d.queued), sum(d.leased), sum(d.dead), sum(d.cancelled), sum(d.archived)) is distinct from (0, 0, 0, 0, 0)
+    having (sum(d.queued), sum(d.leased), sum(d.dead), sum(d.cancelled), sum(d.archived)) 
+      is distinct from (0, 0, 0, 0, 0)
   ), corrected as (
     insert into holdfast.tally (part, queue, kind, queued, leased, dead, cancelled, archived)
     select d.part, d.queue, d.kind, d.queued, d.leased, d.dead, d.cancelled, d.archived
@@ -1040,7 +1073,8 @@ begin
       v_page := format('%s_%s', book.name, to_char(v_today + ahead, 'YYYYMMDD'));
       continue when to_regclass(format('holdfast.%I', v_page)) is not null;
       begin
-        execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints)', v_page, book.name);
+        execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints)', v_page,
+          book.name);
         execute format('alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
           book.name, v_page, (v_today + ahead)::text || ' 00:00+00', (v_today + ahead + 1)::text || ' 00:00+00');
         v_done := v_done + 1;
@@ -1071,14 +1105,15 @@ end
 $$;
 
 -- mend_row_check: have the trigger that checks rows of producers pass those of Holdfast's own functions, whoever owns
--- them by now. It names the owner, for that is cheapest; after a restore or a change of owners it is another. Then every
--- row was checked, and jobs of Holdfast's own were refused.
+-- them by now. It names the owner, for that is cheapest; after a restore or a change of owners it is another. Then
+-- every row was checked, and jobs of Holdfast's own were refused.
 create or replace function holdfast.mend_row_check()
 returns integer
 language plpgsql
 as $$
 declare
-  v_owner constant text := (select r.rolname from pg_class c join pg_roles r on r.oid = c.relowner where c.oid = 'holdfast.job'::regclass);
+  v_owner constant text := (select r.rolname from pg_class c join pg_roles r on r.oid = c.relowner
+    where c.oid = 'holdfast.job'::regclass);
 begin
   if exists (
     select from pg_trigger t
@@ -1102,7 +1137,8 @@ as $$
   select 'history', ceil(extract(epoch from least(interval '100 years', greatest(interval '7 days',
     (select max(q.keep_done) from holdfast.queue q where q.keep_done > '0'),
     -- what is to be archived is not dropped before there was a day for it
-    (select max(q.archive_done) from holdfast.queue q where q.archive_done is not null) + interval '1 day'))) / 86400)::integer
+    (select max(q.archive_done) from holdfast.queue q
+      where q.archive_done is not null) + interval '1 day'))) / 86400)::integer
   union all
   select 'attempt', 30
 $$;
@@ -1123,13 +1159,15 @@ declare
   step     record;
 begin
   perform holdfast.refuse_old_snapshot('upkeep');
-  select u.name into step from unnest(steps) u(name) where not exists (select from holdfast.upkeep_steps() s where s.name = u.name) limit 1;
+  select u.name into step from unnest(steps) u(name)
+  where not exists (select from holdfast.upkeep_steps() s where s.name = u.name) limit 1;
   if found then
     perform holdfast.refuse('HF221', format('no step of upkeep is called %L', step.name), null,
       'Steps are: ' || (select string_agg(s.name, ', ') from holdfast.upkeep_steps() s) || '.');
   end if;
   for step in
-    select s.name, s.part_of, s.most from holdfast.upkeep_steps() s where steps is null or s.name = any(steps) order by s.nth
+    select s.name, s.part_of, s.most from holdfast.upkeep_steps() s where steps is null or s.name = any(steps)
+    order by s.nth
   loop
     begin
       v_amount := holdfast.upkeep_step(step.name);
@@ -1145,7 +1183,8 @@ begin
       perform holdfast.note_failing(step.name, '', sqlstate, sqlerrm);
     end;
   end loop;
-  return v_done - 'forgotten' - array(select jsonb_object_keys(v_failed)) || case when v_failed = '{}' then '{}' else jsonb_build_object('failed', v_failed) end
+  return v_done - 'forgotten' - array(select jsonb_object_keys(v_failed))
+    || case when v_failed = '{}' then '{}' else jsonb_build_object('failed', v_failed) end
     || case when v_more then '{"more": true}' else jsonb '{}' end;
 end
 $$;
@@ -1158,7 +1197,8 @@ language plpgsql
 as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
-    perform holdfast.refuse('HF209', format('%s was called at isolation level %s', verb, current_setting('transaction_isolation')), null,
+    perform holdfast.refuse('HF209', format('%s was called at isolation level %s', verb,
+      current_setting('transaction_isolation')), null,
       'It looks after the newest rows: call it at read committed.');
   end if;
 end
@@ -1171,11 +1211,15 @@ language sql immutable
 as $$
   select row_number() over (), s.name, s.part_of, s.most
   from (values
-    ('forgotten', 'forgotten', 5000), ('operations', 'forgotten', null), ('notes', 'forgotten', null), ('unused', 'forgotten', null),
-    ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000), ('unstruck', 'unstruck', 1000),
+    ('forgotten', 'forgotten', 5000), ('operations', 'forgotten', null), ('notes', 'forgotten', null),
+      ('unused', 'forgotten', null),
+    ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000),
+      ('unstruck', 'unstruck', 1000),
     ('follows', 'unblocked', 1000), ('settings', 'unblocked', null), ('starts', 'forgotten', null),
-    ('unblocked', 'unblocked', null), ('lanes', 'forgotten', null), ('folded', 'folded', 20000), ('dead', 'folded', null),
-    ('sampled', 'sampled', null), ('rolled', 'sampled', null), ('archived', 'archived', 500), ('activity', 'pages', null), ('floors', 'floors', 200),
+    ('unblocked', 'unblocked', null), ('lanes', 'forgotten', null), ('folded', 'folded', 20000),
+      ('dead', 'folded', null),
+    ('sampled', 'sampled', null), ('rolled', 'sampled', null), ('archived', 'archived', 500),
+      ('activity', 'pages', null), ('floors', 'floors', 200),
     ('raised', 'floors', 200), ('pages', 'pages', 5000)
   ) s(name, part_of, most)
 $$;
@@ -1311,24 +1355,29 @@ begin
     end if;
     if q.archive_done is not null then
       insert into holdfast.chore (name) values ('archived ' || q.name) on conflict do nothing;
-      select c.at, coalesce(c.cursor[1]::integer, 0) as step, coalesce(c.cursor[2]::uuid, '00000000-0000-0000-0000-000000000000') as id
+      select c.at, coalesce(c.cursor[1]::integer, 0) as step,
+             coalesce(c.cursor[2]::uuid, '00000000-0000-0000-0000-000000000000') as id
       into sweep
       from holdfast.chore c
-      where c.name = 'archived ' || q.name and (c.cursor <> '{}' or not c.at between v_now - interval '1 minute' and v_now);
+      where c.name = 'archived ' || q.name and (c.cursor <> '{}' or not c.at between v_now - interval '1 minute'
+        and v_now);
       if found then
-        select array_agg(w.id) filter (where w.hit) as ids, count(*) as rows, (array_agg(w.id order by w.id desc))[1] as last
+        select array_agg(w.id) filter (where w.hit) as ids, count(*) as rows,
+               (array_agg(w.id order by w.id desc))[1] as last
         into seen
         from (
           select h.id, h.queue = q.name and h.state = 'done' as hit
           from holdfast.history h
-          where h.part = ((holdfast.queue_part(q.name) + sweep.step) % 64)::smallint and h.id > sweep.id and h.ended_at <= v_now - q.archive_done
+          where h.part = ((holdfast.queue_part(q.name) + sweep.step) % 64)::smallint and h.id > sweep.id
+            and h.ended_at <= v_now - q.archive_done
           order by h.id
           limit max_rows
         ) w;
         v_ids := array(
           select h.id
           from holdfast.history h
-          where h.part = ((holdfast.queue_part(q.name) + sweep.step) % 64)::smallint and h.id = any(seen.ids) and h.ended_at <= v_now - q.archive_done
+          where h.part = ((holdfast.queue_part(q.name) + sweep.step) % 64)::smallint and h.id = any(seen.ids)
+            and h.ended_at <= v_now - q.archive_done
           for update skip locked);
         v_done := v_done + cardinality(holdfast.archived(v_ids, format('done for %s, by the archive_done of its queue',
           justify_hours(q.archive_done)), 'upkeep', 'done', v_now - q.archive_done));
@@ -1365,11 +1414,13 @@ declare
 begin
   delete from holdfast.waiter w where w.until < v_now - interval '1 minute';
   delete from holdfast.lease l where l.ctid = any(array(
-    select x.ctid from holdfast.lease x where not x.open and x.until < v_now order by x.until limit most for update skip locked));
+    select x.ctid from holdfast.lease x where not x.open and x.until < v_now order by x.until limit most
+    for update skip locked));
   get diagnostics v_gone = row_count;
   v_most := greatest(v_most, v_gone);
   delete from holdfast.request r where r.ctid = any(array(
-    select x.ctid from holdfast.request x where x.at < v_now - interval '1 day' order by x.at limit most for update skip locked));
+    select x.ctid from holdfast.request x where x.at < v_now - interval '1 day' order by x.at limit most
+    for update skip locked));
   get diagnostics v_gone = row_count;
   v_most := greatest(v_most, v_gone);
   delete from holdfast.worker w where w.seen_at < v_now - interval '1 day';
@@ -1377,11 +1428,13 @@ begin
   delete from holdfast.strike s where s.ended_at < v_now - interval '90 days'
     and not exists (select from holdfast.job j where j.strike = s.number);
   delete from holdfast.adopted_lives l where l.ctid = any(array(
-    select x.ctid from holdfast.adopted_lives x where x.at < v_now - interval '90 days' order by x.at limit most for update skip locked));
+    select x.ctid from holdfast.adopted_lives x where x.at < v_now - interval '90 days' order by x.at limit most
+    for update skip locked));
   perform holdfast.forget_aliases();
   delete from holdfast.failing f where f.at < v_now - interval '1 hour' or f.at > v_now;
   delete from holdfast.stir s where s.ctid = any(array(
-    select x.ctid from holdfast.stir x where x.raised and x.at < v_now - interval '2 minutes' limit most for update skip locked));
+    select x.ctid from holdfast.stir x where x.raised and x.at < v_now - interval '2 minutes' limit most
+    for update skip locked));
   return v_most;
 end
 $$;
@@ -1417,7 +1470,8 @@ begin
       select n.part, n.queue, k.nth + 1
       from known k
       cross join lateral (
-        select t.part, t.queue from holdfast.total t where (t.part, t.queue) > (k.part, k.queue) order by t.part, t.queue limit 1) n
+        select t.part, t.queue from holdfast.total t where (t.part, t.queue) > (k.part, k.queue) 
+        order by t.part, t.queue limit 1) n
       where k.nth < max_names
     )
     select k.part, k.queue, k.nth,
@@ -1429,10 +1483,12 @@ begin
       v_to := array[these.part::text, these.queue];
     end if;
     continue when not these.idle or these.part >= 64
-      or exists (select from holdfast.queue q where q.name = these.queue and num_nonnulls(q.set_at, q.paused_at, q.adopted) > 0)
+      or exists (select from holdfast.queue q where q.name = these.queue
+        and num_nonnulls(q.set_at, q.paused_at, q.adopted) > 0)
       or exists (select from holdfast.tally t where t.queue = these.queue)
       or exists (select from holdfast.job j where j.part = these.part and j.queue = these.queue and j.pos is not null)
-      or exists (select from holdfast.job j where j.part = these.part and j.queue = these.queue and j.pos is null and not j.blocked);
+      or exists (select from holdfast.job j where j.part = these.part and j.queue = these.queue and j.pos is null
+        and not j.blocked);
     delete from holdfast.total t where t.part = these.part and t.queue = these.queue;
     delete from holdfast.floor f where f.part = these.part and f.queue = these.queue;
     delete from holdfast.gate g where g.part = these.part and g.queue = these.queue;
@@ -1448,7 +1504,8 @@ begin
 end
 $$;
 
--- is_hopeless: whether an error is not of the step but of the server: read-only, going away, out of room, a wait cut short.
+-- is_hopeless: whether an error is not of the step but of the server: read-only, going away, out of room, a wait cut
+-- short.
 create or replace function holdfast.is_hopeless(state text)
 returns boolean
 language sql immutable
@@ -1464,7 +1521,8 @@ begin
   -- whoever else notes something at this moment will do: nobody waits here
   if pg_try_advisory_xact_lock(4915, 8) then
     insert into holdfast.failing as f (step, queue, since, at, problem)
-    values (note_failing.step, note_failing.queue, holdfast.now(), holdfast.now(), left(format('%s: %s', note_failing.state, note_failing.problem), 1000))
+    values (note_failing.step, note_failing.queue, holdfast.now(), holdfast.now(),
+      left(format('%s: %s', note_failing.state, note_failing.problem), 1000))
     on conflict (step, queue) do update set at = excluded.at, times = f.times + 1, problem = excluded.problem;
   end if;
 end
@@ -1477,7 +1535,8 @@ language plpgsql
 as $$
 #variable_conflict use_column
 begin
-  if exists (select from holdfast.failing f where f.step = note_working.step and f.queue = '') and pg_try_advisory_xact_lock(4915, 8) then
+  if exists (select from holdfast.failing f where f.step = note_working.step and f.queue = '')
+    and pg_try_advisory_xact_lock(4915, 8) then
     delete from holdfast.failing f where f.step = note_working.step and f.queue = '';
   end if;
 end
