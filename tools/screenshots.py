@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/images: `python tools/screenshots.py [SECONDS]`.
+"""Takes the pictures that the pages show: `python tools/screenshots.py [SECONDS]`.
 
 A shop works on a database of its own for a while (90 seconds), so that there is something to see.
 """
@@ -25,22 +25,13 @@ from tests.browser.stage import live_on, set_stage  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 PAGES = {
     "overview": "",
-    "queues": "queues",
     "queue": "queues/mail",
-    "jobs": "jobs?q=state:dead,leased",
-    "dead": "dead",
-    "schedules": "schedules",
-    "schedule": "schedules/price_runs",
-    "workers": "workers",
-    "lanes": "lanes",
     "anomalies": "anomalies",
-    "activity": "activity",
-    "settings": "settings",
 }
 
 
 def main(seconds: float) -> None:
-    """Take all pictures, in both themes, and some as on a telephone."""
+    """Take all pictures."""
     IMAGES.mkdir(exist_ok=True)
     program, environment = chromium.find()
     with embedded.start(temporary=True) as database:
@@ -133,28 +124,21 @@ def operate(client: Client) -> None:
 
 
 def take_all(browser: Browser, address: str, pages: dict[str, str]) -> None:
-    """Take a picture of every page in every look."""
-    for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
-        context = browser.new_context(
-            viewport={"width": width, "height": 800},
-            color_scheme=theme,  # type: ignore[arg-type]
-            reduced_motion="reduce",
-            locale="en-GB",
-            timezone_id="Europe/Paris",
-        )
-        page = context.new_page()
-        look = "small" if width < 600 else theme
-        for name, path in pages.items():
-            page.goto(f"{address}/{path}")
-            settle(page)
-            if name == "settings":
-                page.get_by_role("button", name="Run doctor").click()
-                expect(page.get_by_role("list", name="What the doctor found")).to_be_visible()
-                page.evaluate("scrollTo(0, 0)")
-            page.screenshot(path=IMAGES / f"{name}-{look}.png")
-        if look == "light":
-            windows(page, address)
-        context.close()
+    """Take a picture of every page."""
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 800},
+        color_scheme="light",
+        reduced_motion="reduce",
+        locale="en-GB",
+        timezone_id="Europe/Paris",
+    )
+    page = context.new_page()
+    for name, path in pages.items():
+        page.goto(f"{address}/{path}")
+        settle(page)
+        page.screenshot(path=IMAGES / f"{name}-light.png")
+    windows(page, address)
+    context.close()
 
 
 def windows(page: Page, address: str) -> None:

@@ -1,4 +1,4 @@
-"""Write into docs/reference/sources.md which tests prove each capability; --check only compares.
+"""Write into tests/sources.md which tests prove each capability; --check only compares.
 
 Tests name what they prove with `@pytest.mark.proves("S0.4", …)`; marks are read from the source.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference" / "sources.md"
 TESTS = ROOT / "tests"
+PAGE = TESTS / "sources.md"
 SHOWN = 2
 UNPROVEN = "**no test**"
 
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         print("no test proves:", ", ".join(unproven), file=sys.stderr)
     if "--check" in arguments:
         if page != fresh:
-            print("docs/reference/sources.md is outdated: python tools/sources.py", file=sys.stderr)
+            print("tests/sources.md is outdated: python tools/sources.py", file=sys.stderr)
         return int(page != fresh or bool(unproven) or not proofs.keys() <= set(known))
     PAGE.write_text(fresh, "utf-8")
     return 0
@@ -83,7 +83,7 @@ def _place(name: str, named: str) -> int:
 def _shown(proofs: list[Proof]) -> str:
     if not proofs:
         return UNPROVEN
-    links = [f"[{p.test}](../../{p.file})" for p in proofs[:SHOWN]]
+    links = [f"[{p.test}]({p.file.removeprefix('tests/')})" for p in proofs[:SHOWN]]
     return ", ".join(links) + (" and more" if len(proofs) > SHOWN else "")
 
 

@@ -64,7 +64,7 @@ def test_every_setting_of_a_lane_is_explained(connect: Connect) -> None:
 
 def test_every_field_of_a_job_is_explained(connect: Connect) -> None:
     hint = _hint(connect(), 'select holdfast.enqueue(\'[{"kind": "a", "nonsense": 1}]\')')
-    table = _text("sql.md").split("| field | means | default |")[1].split("\n\n")[0]
+    table = _text("sql.md").split("<!-- table: NewJob -->")[1].split("\n\n")[0]
     named = {
         name for cell in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for name in _quoted(cell)
     }
@@ -112,8 +112,11 @@ def test_every_setting_and_option_of_a_task_is_explained() -> None:
     table = _section("app.md", "Settings of a task")
     options = _section("app.md", "Enqueue")
 
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(TaskSettings.__annotations__)
-    named = set(re.findall(r"\w+", options))
+    shown = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted(shown) == sorted(TaskSettings.__annotations__)
+    assert "the fields of [a job](sql.md#enqueue)" in options
+    job = _text("sql.md").split("<!-- table: NewJob -->")[1].split("\n\n")[0]
+    named = set(re.findall(r"\w+", options + job))
     assert sorted(Options.__annotations__.keys() - named) == []
 
 

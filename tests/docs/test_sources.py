@@ -1,4 +1,4 @@
-"""docs/reference/sources.md cannot rot: its rows, its sections and the marks on tests agree."""
+"""tests/sources.md cannot rot: its rows, its sections and the marks on tests agree."""
 
 import re
 import subprocess
@@ -31,9 +31,9 @@ def test_no_id_is_missing_or_listed_twice() -> None:
 
 @pytest.mark.parametrize(("id", "proof"), [(id, proof) for id, _, proof in ROWS])
 def test_a_capability_is_proven_by_the_tests_it_names(id: str, proof: str) -> None:
-    named = re.findall(r"\[(\w+)\]\(\.\./\.\./(\S+?)\)", proof)
+    named = re.findall(r"\[(\w+)\]\((\S+?)\)", proof)
     assert named, f"nothing proves {id}"
-    assert {sources.Proof(file, test) for test, file in named} <= set(MARKS.get(id, []))
+    assert {sources.Proof(f"tests/{file}", test) for test, file in named} <= set(MARKS.get(id, []))
 
 
 def test_every_index_the_page_names_exists(connect: Callable[..., psycopg.Connection]) -> None:

@@ -405,7 +405,7 @@ def test_a_lease_that_was_renewed_is_not_taken_back_although_its_claim_is_overdu
 
 @pytest.mark.proves("S4x.8")
 def test_nothing_changes_the_schema_but_migrate() -> None:
-    sources = (ROOT / "src" / "holdfast" / "client").glob("*.py")
+    sources = (ROOT / "src" / "holdfast" / "client").rglob("*.py")
     text = "".join(file.read_text("utf-8") for file in sources)
 
     assert re.findall(r"\b(?:create|alter|drop) (?:table|index|schema|function)", text) == []

@@ -9,7 +9,7 @@ Each is one edit of one file, kept as data in `catalogue.toml`:
     new     what it is replaced by
     breaks  the capability that is then broken, as a sentence that no longer holds
     tests   the tests named for that capability: files, or single tests
-    proves  what it breaks of docs/reference/sources.md, if anything
+    proves  what it breaks of tests/sources.md, if anything
 """
 
 import ast
