@@ -10,7 +10,7 @@ from starlette.responses import Response
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Request
 
-STATIC = Path(__file__).with_name("static")
+STATIC = Path(__file__).parents[1] / "static"
 
 # Addresses that are pages; each is the same document, which reads the rest of its address itself.
 PAGES = (
