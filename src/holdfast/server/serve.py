@@ -6,13 +6,14 @@ import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from time import sleep
 from typing import Any, ClassVar
 
 import uvicorn
-import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.errors import HoldfastError
@@ -50,7 +51,7 @@ def beside(server: Server, *, host: str = "127.0.0.1", port: int = 0) -> Iterato
     """Serve in a thread while the block lasts; gives the address."""
     bound = _bound(host, port)
     running = _Uvicorn(_config(server), server)
-    thread = threading.Thread(target=lambda: uvloop.run(running.serve([bound])), daemon=True)
+    thread = threading.Thread(target=lambda: _run(running.serve([bound])), daemon=True)
     thread.start()
     try:
         while not running.started and thread.is_alive():
@@ -70,6 +71,14 @@ class _Uvicorn(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._server.hang_up()
         await super().shutdown(sockets)
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where it is installed, as uvicorn itself does."""
+    if find_spec("uvloop"):
+        import_module("uvloop").run(serving)
+    else:
+        asyncio.run(serving)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -93,7 +102,7 @@ def _config(server: Server) -> uvicorn.Config:
     _Protocol.proxies = [ipaddress.ip_network(one) for one in settings.proxies]
     return uvicorn.Config(
         server,
-        loop="uvloop",
+        loop="auto",
         http=_Protocol,
         ws="none",
         lifespan="on",
