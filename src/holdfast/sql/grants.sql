@@ -16,7 +16,8 @@ begin
   execute format('grant select (%s) on holdfast.%I to %I', (
     select string_agg(quote_ident(a.attname), ', ' order by a.attnum)
     from pg_attribute a
-    where a.attrelid = format('holdfast.%I', relation)::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> hidden), relation, role);
+    where a.attrelid = format('holdfast.%I', relation)::regclass and a.attnum > 0 and not a.attisdropped
+      and a.attname <> hidden), relation, role);
 end
 $$;
 revoke all on function holdfast.grant_all_but(text, text, text) from public;
@@ -40,42 +41,56 @@ begin
 
     execute format('grant usage on schema holdfast to %I', v_role);
     execute format('grant select on holdfast.migration to %I', v_role);
-    execute format('grant execute on function holdfast.now(), holdfast.version(), holdfast.new_id(text), holdfast.queue_part(text),
+    execute format('grant execute on function holdfast.now(), holdfast.version(), holdfast.new_id(text),
+      holdfast.queue_part(text),
       holdfast.part_of(uuid), holdfast.oldest(text) to %I', v_role);
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       -- What proves something is nobody's to read: secrets of webhooks, hashes of tokens, answers that may come twice,
       -- and the tokens of leases, by which jobs are ended.
-      execute format('revoke select on holdfast.webhook, holdfast.api_token, holdfast.request, holdfast.job, holdfast.lease,
+      execute format('revoke select on holdfast.webhook, holdfast.api_token, holdfast.request, holdfast.job,
+        holdfast.lease,
         holdfast.attempt, holdfast.attempt_rest from %I', v_role);
       perform holdfast.grant_all_but('token', t, v_role) from unnest('{job,lease,attempt}'::text[]) t;
-      execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid), holdfast.find(text, integer, uuid),
+      execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid),
+        holdfast.find(text, integer, uuid),
         holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
-        holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint), holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
-      execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz, timestamptz, bigint,
-        bigint, integer, interval), holdfast.tail(bigint, bigint[], bigint[], integer), holdfast.log_state(), holdfast.series(text, text[], text, timestamptz, timestamptz, interval), holdfast.success(text, interval) to %I', v_role);
+        holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint),
+          holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+      execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz,
+        timestamptz, bigint,
+        bigint, integer, interval), holdfast.tail(bigint, bigint[], bigint[], integer), holdfast.log_state(),
+          holdfast.series(text, text[], text, timestamptz, timestamptz, interval),
+          holdfast.success(text, interval) to %I', v_role);
       execute format('grant execute on function holdfast.explain_queue(text), holdfast.explain_lane(text, text),
         holdfast.forecast(text, interval, interval), holdfast.doctor() to %I', v_role);
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
-      execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], bigint[]) to %I', v_role);
-      execute format('grant insert (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, subject, headers, payload, by_kind)
+      execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], '
+        'bigint[]) to %I', v_role);
+      execute format('grant insert (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant,
+        subject, headers, payload, by_kind)
         on holdfast.job to %I', v_role);
       execute format('grant usage on sequence holdfast.pos to %I', v_role);
       execute format('grant select on holdfast.queues to %I', v_role);
     end if;
     if v_role in ('holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function
-        holdfast.claim(text, text, uuid, integer, interval, text[], boolean), holdfast.touch(uuid[], uuid[], interval, jsonb),
-        holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean, text),
+        holdfast.claim(text, text, uuid, integer, interval, text[], boolean),
+        holdfast.touch(uuid[], uuid[], interval, jsonb),
+        holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean,
+        text),
         holdfast.release(uuid[], uuid[], interval), holdfast.settle(jsonb), holdfast.held(uuid[]),
-        holdfast.await_work(text[], text, interval, text[], integer), holdfast.hear(), holdfast.pass_on(text), holdfast.ping(text), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
-        holdfast.raise_floors(interval, integer), holdfast.fold(), holdfast.turn_pages(integer), holdfast.upkeep(text[]), holdfast.upkeep_steps(),
+        holdfast.await_work(text[], text, interval, text[], integer), holdfast.hear(), holdfast.pass_on(text),
+        holdfast.ping(text), holdfast.reap(integer, text), holdfast.promote(integer, text), holdfast.sweep(integer),
+        holdfast.raise_floors(interval, integer), holdfast.fold(), holdfast.turn_pages(integer),
+        holdfast.upkeep(text[]), holdfast.upkeep_steps(),
         holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.guard(uuid, uuid), holdfast.declare_kinds(jsonb),
         holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
         holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function
-        holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval), holdfast.tend(text, interval, text[], jsonb),
+        holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval),
+        holdfast.tend(text, interval, text[], jsonb),
         holdfast.operation_step(integer), holdfast.schedule_declare(jsonb, text), holdfast.schedule_due(integer),
         holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
         holdfast.schedule_fault(text, bigint, text), holdfast.detect(text[]), holdfast.detector_due(text, interval),
@@ -83,19 +98,25 @@ begin
     end if;
     if v_role = 'holdfast_operator' then
       execute format('grant execute on function
-        holdfast.watch(text[], interval), holdfast.cancel(uuid[], text, text), holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
-        holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text), holdfast.purge(uuid[], text, text),
-        holdfast.queue_set(text, jsonb, text), holdfast.sort_some(text, uuid, integer), holdfast.lane_set(text, text, jsonb, text),
+        holdfast.watch(text[], interval), holdfast.cancel(uuid[], text, text),
+        holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
+        holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text),
+        holdfast.purge(uuid[], text, text),
+        holdfast.queue_set(text, jsonb, text), holdfast.sort_some(text, uuid, integer),
+        holdfast.lane_set(text, text, jsonb, text),
         holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount(),
         holdfast.stop_worker(text, text), holdfast.schedule_set(text, jsonb, text), holdfast.schedule_run(text, text),
-        holdfast.schedule_pause(text, text, text), holdfast.schedule_resume(text, text), holdfast.schedule_delete(text, text),
+        holdfast.schedule_pause(text, text, text), holdfast.schedule_resume(text, text),
+        holdfast.schedule_delete(text, text),
         holdfast.lane_release(text, text, text) to %I', v_role);
       execute format('grant execute on function
         holdfast.token_create(text, bytea, text, text[], text[], interval, text, text, text), holdfast.token_find(text),
         holdfast.link_spend(text, bytea), holdfast.token_revoke(text, text), holdfast.once(text, text, text),
         holdfast.answered(text, text, text), holdfast.tell(text, jsonb, jsonb, jsonb), holdfast.receipt(uuid),
-        holdfast.operation_preview(text, text, jsonb, bigint, text, text), holdfast.operation_start(uuid, double precision, text),
-        holdfast.operation_cancel(bigint, text), holdfast.operation_undo(bigint, double precision, text, text), holdfast.strike_lift(bigint, text, text),
+        holdfast.operation_preview(text, text, jsonb, bigint, text, text),
+        holdfast.operation_start(uuid, double precision, text),
+        holdfast.operation_cancel(bigint, text), holdfast.operation_undo(bigint, double precision, text, text),
+        holdfast.strike_lift(bigint, text, text),
         holdfast.strike_add(text, text, text, jsonb, text, interval, text) to %I', v_role);
       execute format('grant execute on function
         holdfast.anomaly_ack(text, text, text), holdfast.anomaly_mute(text, timestamptz, text, text, text, text),

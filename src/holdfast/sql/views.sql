@@ -25,8 +25,10 @@ create or replace view holdfast.jobs as
 select j.* from holdfast.own_jobs j
 union all
 select
-  r.id, a.queue, r.kind collate "C", r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until, r.worker,
-  r.key collate "C", r.lane collate "C", r.tenant collate "C", r.subject collate "C", r.headers, r.payload, r.error, r.fingerprint,
+  r.id, a.queue, r.kind collate "C", r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
+  r.lease_until, r.worker,
+  r.key collate "C", r.lane collate "C", r.tenant collate "C", r.subject collate "C", r.headers, r.payload, r.error,
+  r.fingerprint,
   r.reason, r.result, r.ended_at, r.lease, a.part, null, r.total_attempts
 from holdfast.adopted a
 cross join lateral holdfast.adopted_rows(a.part) r
@@ -55,7 +57,8 @@ select
   coalesce(q.by_kind, false) as by_kind, coalesce(q.lane_limit, 1) as lane_limit,
   coalesce(q.lane_on_failure, 'skip') as lane_on_failure, coalesce(q.fanout, 1::smallint) as fanout,
   case when p.paused then q.paused_at end as paused_at, case when p.paused then q.paused_by end as paused_by,
-  case when p.paused then q.paused_reason end as paused_reason, case when p.paused then q.paused_until end as paused_until,
+  case when p.paused then q.paused_reason end as paused_reason, case
+  when p.paused then q.paused_until end as paused_until,
   n.queued, n.leased, n.dead, n.done, n.cancelled, n.archived,
   case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest,
   n.reconciled, coalesce(q.activity, 'failures') as activity, coalesce(q.keep_activity, '7 days') as keep_activity,
@@ -65,9 +68,11 @@ from (
          sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived,
          sum(c.reconciled)::bigint as reconciled, sum(c.enqueued)::bigint as enqueued, sum(c.failed)::bigint as failed
   from (
-    select t.queue as name, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled, t.enqueued, t.failed from holdfast.total t
+    select t.queue as name, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled, t.enqueued,
+           t.failed from holdfast.total t
     union all
-    select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled, t.enqueued, t.failed from holdfast.tally t
+    select t.queue, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived, t.reconciled, t.enqueued, t.failed
+      from holdfast.tally t
     union all
     select q.name, 0, 0, 0, 0, 0, 0, 0, 0, 0 from holdfast.queue q
   ) c
@@ -113,14 +118,16 @@ create or replace view holdfast.workers as
 select
   w.name as worker, w.seen_at > holdfast.now() - interval '1 minute' as alive, w.seen_at, w.started_at,
   w.host, w.pid, w.version, w.python, w.queues, w.kinds, w.slots, w.busy, w.rss, w.loop_lag,
-  w.claimed, w.acked, w.failed, w.lost, w.stop_at, w.stop_by, w.busy_time, w.claimed_at, w.acked_at, w.claims, w.skew, w.listens
+  w.claimed, w.acked, w.failed, w.lost, w.stop_at, w.stop_by, w.busy_time, w.claimed_at, w.acked_at, w.claims, w.skew,
+    w.listens
 from holdfast.worker w;
 
 -- schedules: next_at is null while no slot is planned, and where there will be none.
 create or replace view holdfast.schedules as
 select
   s.name,
-  case when s.withdrawn_at is not null then 'withdrawn' when s.paused_at is not null then 'paused' else 'active' end as state,
+  case when s.withdrawn_at is not null then 'withdrawn' when s.paused_at is not null then 'paused'
+  else 'active' end as state,
   s.kind, s.queue, s.cron, s.every, s.anchor, s.tz, s.missed, s.overlap, s.payload, s.options,
   case when isfinite(s.next_at) then s.next_at end as next_at, s.last_at, s.last_job, s.fired, s.skipped, s.problem,
   s.paused_at, s.paused_by, s.paused_reason, s.owner, s.withdrawn_at, s.declared, s.edited,
@@ -185,7 +192,8 @@ from holdfast.strike s;
 
 -- api_tokens: who may call the server; without the hashes.
 create or replace view holdfast.api_tokens as
-select t.id, t.sort, t.name, t.scopes, t.queues, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by
+select t.id, t.sort, t.name, t.scopes, t.queues, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at,
+       t.revoked_by
 from holdfast.api_token t;
 
 -- operations: work on many jobs, and how far it has come.
@@ -199,49 +207,70 @@ from holdfast.operation o;
 -- judge what is ordinary in many systems.
 create or replace view holdfast.detector_catalogue (code, severity, every, enabled, thresholds, about) as
   values
-    ('no_worker', 'critical', interval '5 seconds', true, jsonb '{"seconds": 60}', 'jobs of a kind wait and no living worker handles it'),
-    ('late', 'warning', '5 seconds', true, '{"seconds": 300}', 'the oldest ready job of a queue waits longer than its target; critical at ten times that'),
-    ('failure_jump', 'warning', '30 seconds', true, '{"share": 0.1, "times": 3, "attempts": 20, "seconds": 600}', 'attempts fail far more often than in the day before'),
+    ('no_worker', 'critical', interval '5 seconds', true, jsonb '{"seconds": 60}',
+    'jobs of a kind wait and no living worker handles it'),
+    ('late', 'warning', '5 seconds', true, '{"seconds": 300}',
+    'the oldest ready job of a queue waits longer than its target; critical at ten times that'),
+    ('failure_jump', 'warning', '30 seconds', true, '{"share": 0.1, "times": 3, "attempts": 20, "seconds": 600}',
+    'attempts fail far more often than in the day before'),
     ('lease_lost_burst', 'warning', '10 seconds', true, '{"leases": 10, "seconds": 300}', 'many leases ran out'),
-    ('lease_stolen', 'critical', '10 seconds', true, '{"seconds": 300}', 'a lease ran out although its worker lives: its job may have run twice'),
-    ('flapping_job', 'warning', '10 seconds', true, '{"share": 0.8, "attempts": 4}', 'a job has failed most of its attempts'),
-    ('last_attempt', 'info', '10 seconds', true, '{"left": 1, "seconds": 300}', 'jobs of a kind have one attempt left, or none'),
+    ('lease_stolen', 'critical', '10 seconds', true, '{"seconds": 300}',
+    'a lease ran out although its worker lives: its job may have run twice'),
+    ('flapping_job', 'warning', '10 seconds', true, '{"share": 0.8, "attempts": 4}',
+    'a job has failed most of its attempts'),
+    ('last_attempt', 'info', '10 seconds', true, '{"left": 1, "seconds": 300}',
+    'jobs of a kind have one attempt left, or none'),
     ('job_died', 'warning', '10 seconds', true, '{"jobs": 1, "seconds": 300}', 'jobs died'),
-    ('zombie_job', 'critical', '5 seconds', true, '{"times": 2}', 'a job is held far beyond its lease and nobody takes it back'),
-    ('retry_storm', 'warning', '10 seconds', true, '{"jobs": 500, "seconds": 60}', 'more failed jobs come due together than the queue finishes in that time'),
-    ('lane_held', 'warning', '10 seconds', true, '{"seconds": 600}', 'a job holds its lane for long while others wait in it'),
+    ('zombie_job', 'critical', '5 seconds', true, '{"times": 2}',
+    'a job is held far beyond its lease and nobody takes it back'),
+    ('retry_storm', 'warning', '10 seconds', true, '{"jobs": 500, "seconds": 60}',
+    'more failed jobs come due together than the queue finishes in that time'),
+    ('lane_held', 'warning', '10 seconds', true, '{"seconds": 600}',
+    'a job holds its lane for long while others wait in it'),
     ('lane_halted', 'critical', '10 seconds', true, '{}', 'a lane is halted by a dead job and others wait in it'),
-    ('schedule_missed', 'critical', '10 seconds', true, '{"seconds": 60}', 'a slot of a schedule has come and was not fired, or made no job'),
-    ('schedule_overlap', 'warning', '10 seconds', true, '{"seconds": 600}', 'a slot came while the job of the slot before still waited or ran'),
-    ('upkeep_failing', 'critical', '10 seconds', true, '{"times": 3}', 'a step of upkeep fails again and again, for all queues or for one'),
+    ('schedule_missed', 'critical', '10 seconds', true, '{"seconds": 60}',
+    'a slot of a schedule has come and was not fired, or made no job'),
+    ('schedule_overlap', 'warning', '10 seconds', true, '{"seconds": 600}',
+    'a slot came while the job of the slot before still waited or ran'),
+    ('upkeep_failing', 'critical', '10 seconds', true, '{"times": 3}',
+    'a step of upkeep fails again and again, for all queues or for one'),
     ('worker_lost', 'warning', '10 seconds', true, '{"seconds": 60}', 'a worker that was busy is silent'),
     ('version_skew', 'info', '1 minute', true, '{"seconds": 3600}', 'workers run different versions for long'),
     ('clock_skew', 'warning', '30 seconds', true, '{"seconds": 1}', 'the clock of a worker is off'),
     ('listen_down', 'info', '30 seconds', true, '{}', 'notifications do not reach a worker: it polls'),
-    ('notify_backlog', 'critical', '30 seconds', true, '{"share": 0.5}', 'the notification queue of the server fills up'),
-    ('horizon_pinned', 'warning', '5 seconds', true, '{"seconds": 300, "transactions": 1000000}', 'an old transaction keeps vacuum from removing finished jobs; critical at ten times that'),
+    ('notify_backlog', 'critical', '30 seconds', true, '{"share": 0.5}',
+    'the notification queue of the server fills up'),
+    ('horizon_pinned', 'warning', '5 seconds', true, '{"seconds": 300, "transactions": 1000000}',
+    'an old transaction keeps vacuum from removing finished jobs; critical at ten times that'),
     ('bloat', 'warning', '1 minute', true, '{"rows": 500000, "share": 0.5}', 'dead rows pile up in a hot table'),
     ('counters_drift', 'warning', '30 seconds', true, '{"rows": 10000}', 'counters disagree with the jobs'),
     ('table_broken', 'critical', '10 seconds', true, '{}', 'an adopted table is gone, or no longer what was adopted'),
     ('row_refused', 'warning', '10 seconds', true, '{}', 'a row of an adopted table cannot be written'),
-    ('paused_long', 'info', '1 minute', true, '{"seconds": 86400}', 'a queue has been paused for long and jobs wait in it'),
-    ('payload_near_limit', 'warning', '30 seconds', true, '{"share": 0.8}', 'payloads are close to the limit of their queue'),
+    ('paused_long', 'info', '1 minute', true, '{"seconds": 86400}',
+    'a queue has been paused for long and jobs wait in it'),
+    ('payload_near_limit', 'warning', '30 seconds', true, '{"share": 0.8}',
+    'payloads are close to the limit of their queue'),
     ('bulk_delete', 'info', '10 seconds', true, '{"jobs": 5, "seconds": 300}', 'many jobs were deleted at once'),
     ('bulk_move', 'info', '10 seconds', true, '{"jobs": 5, "seconds": 300}', 'many jobs were moved at once'),
-    ('queue_cleared', 'warning', '10 seconds', true, '{"jobs": 5, "seconds": 300}', 'all that waited in a queue was deleted or cancelled'),
+    ('queue_cleared', 'warning', '10 seconds', true, '{"jobs": 5, "seconds": 300}',
+    'all that waited in a queue was deleted or cancelled'),
     ('bulk_enqueue', 'info', '10 seconds', false, '{"jobs": 5, "seconds": 300}', 'many jobs were enqueued at once'),
-    ('burst_claims', 'info', '5 seconds', false, '{"jobs": 50, "seconds": 5}', 'a worker claimed many jobs in a moment'),
-    ('flash_job', 'info', '5 seconds', false, '{"seconds": 0.5}', 'jobs were acked at once: did the handler do anything?'),
+    ('burst_claims', 'info', '5 seconds', false, '{"jobs": 50, "seconds": 5}',
+    'a worker claimed many jobs in a moment'),
+    ('flash_job', 'info', '5 seconds', false, '{"seconds": 0.5}',
+    'jobs were acked at once: did the handler do anything?'),
     ('large_payload', 'info', '30 seconds', false, '{"bytes": 5000}', 'payloads are large'),
     ('long_running', 'info', '10 seconds', false, '{"seconds": 10}', 'jobs run for long');
 
 -- anomalies: what looks wrong, and what did within a week.
 create or replace view holdfast.anomalies as
 select
-  a.handle as id, a.code, a.severity, a.queue, a.subject, a.title, a.detail, a.suggestion, a.evidence, a.since, a.raised_at, a.seen_at,
+  a.handle as id, a.code, a.severity, a.queue, a.subject, a.title, a.detail, a.suggestion, a.evidence, a.since,
+  a.raised_at, a.seen_at,
   a.times, a.resolved_at, a.acked_at, a.acked_by, a.note, exists (
     select from holdfast.mute m
-    where m.code = a.code and m.queue in ('', a.queue) and m.subject in ('', a.subject) and (m.until is null or m.until > holdfast.now())) as muted
+    where m.code = a.code and m.queue in ('', a.queue) and m.subject in ('', a.subject)
+      and (m.until is null or m.until > holdfast.now())) as muted
 from holdfast.anomaly a;
 
 -- detectors: what is looked for, how closely, and how the last look went. Those not built in say no more than that.
@@ -249,7 +278,8 @@ create or replace view holdfast.detectors as
 select
   coalesce(d.code, r.code) as code, coalesce(s.enabled, d.enabled, true) as enabled, d.severity, d.every,
   coalesce(d.thresholds, '{}') || coalesce(s.thresholds, '{}') as thresholds, d.about,
-  (select jsonb_object_agg(q.queue, q.thresholds || case when q.enabled is null then '{}' else jsonb_build_object('enabled', q.enabled) end)
+  (select jsonb_object_agg(q.queue, q.thresholds || case when q.enabled is null then '{}'
+    else jsonb_build_object('enabled', q.enabled) end)
    from holdfast.detector_setting q where q.code = d.code and q.queue <> '') as queues,
   r.run_at, r.took, r.problem
 from holdfast.detector_catalogue d

@@ -1,7 +1,8 @@
 -- Time, ids and refusals: what every other function stands on.
 
 -- now: the time of the statement. now() stands still in a long transaction and makes leases short;
--- clock_timestamp() is volatile and defeats index conditions. Tests replace this one function, and move holdfast.clock() with it.
+-- clock_timestamp() is volatile and defeats index conditions. Tests replace this one function, and move
+-- holdfast.clock() with it.
 create or replace function holdfast.now()
 returns timestamptz
 language sql stable parallel safe
@@ -61,9 +62,11 @@ language plpgsql volatile
 as $$
 begin
   if detail is null then
-    raise exception using errcode = refuse.code, message = refuse.message, hint = coalesce(refuse.hint, 'See the SQL reference.');
+    raise exception using errcode = refuse.code, message = refuse.message,
+      hint = coalesce(refuse.hint, 'See the SQL reference.');
   else
-    raise exception using errcode = refuse.code, message = refuse.message, detail = refuse.detail, hint = coalesce(refuse.hint, 'See the SQL reference.');
+    raise exception using errcode = refuse.code, message = refuse.message, detail = refuse.detail,
+      hint = coalesce(refuse.hint, 'See the SQL reference.');
   end if;
 end
 $$;
@@ -75,13 +78,17 @@ language plpgsql immutable parallel safe
 as $$
 begin
   if value is null or value = '' then
-    perform holdfast.refuse('HF202', format('%s is missing', field), null, format('Give %s a name of 1 to %s characters.', field, longest));
+    perform holdfast.refuse('HF202', format('%s is missing', field), null,
+      format('Give %s a name of 1 to %s characters.', field, longest));
   elsif length(value) > longest then
-    perform holdfast.refuse('HF202', format('%s %L is %s characters long, the limit is %s', field, left(value, 40) || '…', length(value), longest));
+    perform holdfast.refuse('HF202', format('%s %L is %s characters long, the limit is %s', field, left(value, 40)
+      || '…', length(value), longest));
   elsif value ~ '[[:cntrl:]]' then
-    perform holdfast.refuse('HF202', format('%s %L holds a control character', field, value), null, 'Use printable characters only.');
+    perform holdfast.refuse('HF202', format('%s %L holds a control character', field, value), null,
+      'Use printable characters only.');
   elsif not holdfast.is_name(value, longest) then
-    perform holdfast.refuse('HF202', format('%s holds an invisible character or one that turns the direction of text: %s', field,
+    perform holdfast.refuse('HF202',
+      format('%s holds an invisible character or one that turns the direction of text: %s', field,
       left(to_json(regexp_replace(value, '[^ -~]', '?', 'g'))::text, 100)), null, 'Use printable characters only.');
   end if;
   return value;
@@ -96,7 +103,8 @@ returns boolean
 language sql immutable parallel safe
 as $$
   select length(value) between 1 and longest
-     and value !~ '[\u0001-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]'
+     and value !~ '[\u0001-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff'
+       '\ufff9-\ufffb]'
 $$;
 
 -- is_ours: whether a queue belongs to Holdfast itself: nobody else puts jobs there.
@@ -132,14 +140,17 @@ begin
     return octet_length(value::text);
   end if;
   while v_large is not null loop   -- level by level: a value may be nested deeper than functions can be
-    select sum(c.size + case when pg_column_size(c.value) <= 65536 or c.size = 0 then octet_length(c.value::text) else 0 end) as size,
+    select sum(c.size + case when pg_column_size(c.value) <= 65536
+           or c.size = 0 then octet_length(c.value::text) else 0 end) as size,
            array_agg(c.value) filter (where pg_column_size(c.value) > 65536 and c.size > 0) as large
     into turn
     from unnest(v_large) l(value)
     cross join lateral (
-      select e as value, 2 as size from jsonb_array_elements(case jsonb_typeof(l.value) when 'array' then l.value else '[]' end) e
+      select e as value, 2 as size from jsonb_array_elements(case jsonb_typeof(l.value) when 'array' then l.value
+             else '[]' end) e
       union all
-      select e.value, 4 + octet_length(to_json(e.key)::text) from jsonb_each(case jsonb_typeof(l.value) when 'object' then l.value else '{}' end) e
+      select e.value, 4 + octet_length(to_json(e.key)::text)
+        from jsonb_each(case jsonb_typeof(l.value) when 'object' then l.value else '{}' end) e
       union all
       select l.value, 0 where not jsonb_typeof(l.value) in ('array', 'object')
     ) c;
@@ -167,7 +178,8 @@ begin
     perform holdfast.refuse('HF204', format('%s holds a number beyond 1e308', what), null,
       'Numbers go up to what a double can hold, about 1.8e308; send what is larger as a string.');
   elsif holdfast.text_size(value) > longest then
-    perform holdfast.refuse('HF210', format('%s is %s bytes, the limit is %s bytes', what, holdfast.text_size(value), longest), null,
+    perform holdfast.refuse('HF210', format('%s is %s bytes, the limit is %s bytes', what, holdfast.text_size(value),
+      longest), null,
       'Store the data elsewhere and pass its address.');
   end if;
 end
@@ -177,7 +189,8 @@ $$;
 create or replace function holdfast.told(value jsonb, longest integer default 80)
 returns text
 language sql immutable parallel safe
-as $$ select case when pg_column_size(value) > 4000 then 'a large ' || jsonb_typeof(value) else left(value::text, longest) end $$;
+as $$ select case when pg_column_size(value) > 4000 then 'a large ' || jsonb_typeof(value)
+  else left(value::text, longest) end $$;
 
 -- fingerprint: one group for errors that differ only in numbers, ids, quoted values and addresses.
 create or replace function holdfast.fingerprint(error_kind text, message text)
@@ -200,7 +213,8 @@ create or replace function holdfast.parts()
 returns smallint[]
 language sql stable
 as $$
-  select array(select p::smallint from generate_series(0, 63) p) || array(select a.part from holdfast.adopted a where a.live order by a.part)
+  select array(select p::smallint from generate_series(0, 63) p)
+         || array(select a.part from holdfast.adopted a where a.live order by a.part)
 $$;
 
 -- oldest: since when the longest waiting ready job of a queue has been due.
@@ -254,7 +268,8 @@ begin
     perform holdfast.check_watched(part, v_marks);
   end if;
   return v_since;
-exception when others or query_canceled or assert_failure then   -- a table that cannot be read has none; others are seen all the same
+-- a table that cannot be read has none; others are seen all the same
+exception when others or query_canceled or assert_failure then
   get stacked diagnostics v_context = pg_exception_context;
   if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then
     raise;
@@ -265,10 +280,13 @@ $$;
 
 -- adopted_jobs: rows of an adopted table as jobs: those with these ids, or a page, newest first. Of a table that
 -- cannot be read there are none: one table never keeps others from being seen.
-create or replace function holdfast.adopted_jobs(part smallint, ids uuid[] default null, before uuid default null, most integer default null)
+create or replace function holdfast.adopted_jobs(part smallint, ids uuid[] default null, before uuid default null,
+  most integer default null)
 returns table (
-  id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamptz, created_at timestamptz,
-  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb, error text, fingerprint text,
+  id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint,
+  run_at timestamptz, created_at timestamptz,
+  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb,
+  error text, fingerprint text,
   reason text, result jsonb, ended_at timestamptz, lease interval, token uuid, total_attempts integer)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -291,7 +309,8 @@ begin
   end if;
   begin
     v_marks := holdfast.watched(part);
-    execute format('select array_agg(r) from holdfast_adopted.%I($1, $2, $3) r', part || '_rows') into v_rows using ids, before, most;
+    execute format('select array_agg(r) from holdfast_adopted.%I($1, $2, $3) r', part || '_rows') into v_rows
+      using ids, before, most;
     perform holdfast.check_watched(part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
@@ -302,17 +321,22 @@ begin
   end;
   return query
     select r.id, v_queue, holdfast.adopted_kind(r.kind, v_queue), case when f.id is null then s.state else 'dead' end,
-           least(greatest(r.priority, 0), 9)::smallint, coalesce(r.attempt, 0::smallint), coalesce(r.max_attempts, v_most), r.run_at, r.created_at,
-           case when f.id is null then r.lease_until end, r.worker, null::text, r.lane, r.tenant, r.subject, null::jsonb, r.payload,
+           least(greatest(r.priority, 0), 9)::smallint, coalesce(r.attempt, 0::smallint),
+           coalesce(r.max_attempts, v_most), r.run_at, r.created_at,
+           case when f.id is null then r.lease_until end, r.worker, null::text, r.lane, r.tenant, r.subject,
+           null::jsonb, r.payload,
            case when f.id is null then r.error else f.message end,
            case when f.id is not null then holdfast.fingerprint('Refused', f.message)
                 when s.state = 'dead' then left(md5(':' || coalesce(r.error, '')), 8) end,
-           case when f.id is null then r.reason else format('the row refused to be changed (%s)', f.verb) end, null::jsonb,
+           case when f.id is null then r.reason else format('the row refused to be changed (%s)', f.verb) end,
+           null::jsonb,
            coalesce(f.at, r.ended_at), null::interval, r.token, coalesce(b.attempts, 0) + coalesce(r.attempt, 0)
-    from unnest(v_rows) with ordinality r(id, token, kind, state, priority, attempt, max_attempts, run_at, created_at, lease_until, worker,
+    from unnest(v_rows) with ordinality r(id, token, kind, state, priority, attempt, max_attempts, run_at, created_at,
+      lease_until, worker,
       lane, tenant, subject, payload, error, reason, ended_at, nth)
     cross join lateral (
-      select case when r.state in ('queued', 'leased', 'done', 'dead', 'cancelled') then r.state else 'archived' end as state) s
+      select case when r.state in ('queued', 'leased', 'done', 'dead', 'cancelled') then r.state
+             else 'archived' end as state) s
     left join holdfast.adopted_fault f on f.part = adopted_jobs.part and f.id = r.id
     left join holdfast.adopted_lives b on b.part = adopted_jobs.part and b.id = r.id
     where holdfast.part_of(r.id) = adopted_jobs.part
@@ -324,14 +348,18 @@ $$;
 -- holdfast.jobs shows to whoever may look.
 create or replace function holdfast.adopted_rows(part smallint)
 returns table (
-  id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint, run_at timestamptz, created_at timestamptz,
-  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb, error text, fingerprint text,
+  id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint,
+  run_at timestamptz, created_at timestamptz,
+  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb,
+  error text, fingerprint text,
   reason text, result jsonb, ended_at timestamptz, lease interval, total_attempts integer)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker, j.key, j.lane,
-         j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease, j.total_attempts
+  select j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until,
+         j.worker, j.key, j.lane,
+         j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease,
+           j.total_attempts
   from holdfast.adopted_jobs(adopted_rows.part) j
 $$;
 

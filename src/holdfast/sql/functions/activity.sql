@@ -34,7 +34,8 @@ declare
   v_some  holdfast.events[];
 begin
   if not coalesce(max_events between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed', coalesce(max_events::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed',
+      coalesce(max_events::text, 'null')));
   end if;
   loop
     -- So many are looked at, and four times as many in the next round. A job's own are found by its ids.
@@ -62,11 +63,13 @@ begin
     )
     select count(*), case when after is null then min(l.seq) else max(l.seq) end,
            array(
-             select row(l.seq, l.at, l.event, l.job, l.queue, l.kind, l.state, l.attempt, l.jobs, l.worker, l.actor, l.reason,
+             select row(l.seq, l.at, l.event, l.job, l.queue, l.kind, l.state, l.attempt, l.jobs, l.worker, l.actor,
+                        l.reason,
                         l.detail)::holdfast.events
              from looked l
              where (queues is null or l.queue = any(queues)) and (activity.kind is null or l.kind = activity.kind)
-               and (activity.event is null or l.event = activity.event) and (activity.actor is null or l.actor = activity.actor)
+               and (activity.event is null or l.event = activity.event)
+               and (activity.actor is null or l.actor = activity.actor)
                and (activity.worker is null or l.worker = activity.worker)
                and (since is null or l.at >= since) and (until is null or l.at < until)
              order by case when after is null then -l.seq else l.seq end
@@ -127,7 +130,8 @@ returns void
 language sql volatile
 as $$
   insert into holdfast.event (at, slot, part, jobs, event, queue, kind, worker, actor, reason, detail)
-  values (holdfast.now(), holdfast.event_slot(holdfast.now()), coalesce(holdfast.queue_part(note.queue), 0), 0, note.event,
+  values (holdfast.now(), holdfast.event_slot(holdfast.now()), coalesce(holdfast.queue_part(note.queue), 0), 0,
+    note.event,
     note.queue, note.kind, note.worker, note.actor, left(note.reason, 2000), jsonb_strip_nulls(note.detail))
 $$;
 
@@ -138,7 +142,8 @@ language plpgsql
 as $$
 begin
   insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-  select e.at, holdfast.event_slot(e.at), holdfast.part_of(e.job), e.job, e.event, e.state, e.queue, e.kind, e.attempt, e.worker
+  select e.at, holdfast.event_slot(e.at), holdfast.part_of(e.job), e.job, e.event, e.state, e.queue, e.kind, e.attempt,
+         e.worker
   from unnest(events) with ordinality e
   -- somebody may watch every queue, and this one's log be off all the same
   where not exists (select from holdfast.queue q where q.name = e.queue and q.activity = 'off')
@@ -160,12 +165,14 @@ as $$
     left join holdfast.queue q on q.name = u.queue
   )
   insert into holdfast.event (at, slot, part, jobs, job, event, state, queue, kind, worker, actor, reason, detail)
-  select note_jobs.at, holdfast.event_slot(note_jobs.at), note_jobs.part, 1, t.id, note_jobs.event, note_jobs.state, t.queue, t.kind,
+  select note_jobs.at, holdfast.event_slot(note_jobs.at), note_jobs.part, 1, t.id, note_jobs.event, note_jobs.state,
+         t.queue, t.kind,
          t.worker, note_jobs.actor, left(note_jobs.reason, 2000), t.detail
   from told t
   where not t.summed
   union all
-  select note_jobs.at, holdfast.event_slot(note_jobs.at), note_jobs.part, count(*), null, note_jobs.event, note_jobs.state, t.queue, t.kind,
+  select note_jobs.at, holdfast.event_slot(note_jobs.at), note_jobs.part, count(*), null, note_jobs.event,
+         note_jobs.state, t.queue, t.kind,
          null, note_jobs.actor, left(note_jobs.reason, 2000), null
   from told t
   where t.summed
@@ -198,7 +205,8 @@ $$;
 create or replace function holdfast.is_watched(queue text)
 returns boolean
 language sql stable
-as $$ select exists (select from holdfast.watched w where w.queue in (is_watched.queue, '') and w.until > holdfast.now()) $$;
+as $$ select exists (select from holdfast.watched w where w.queue in (is_watched.queue, '')
+  and w.until > holdfast.now()) $$;
 
 -- watch: have every event of these queues noted for a while, as if their activity were `all`; null is every queue.
 -- Say it again before the time is up and nothing is left out: then since and place, where the log had come to when
@@ -215,11 +223,13 @@ declare
   v_place bigint := 0;
 begin
   if not coalesce(lasts > '0' and lasts <= '1 hour', false) then
-    perform holdfast.refuse('HF204', format('lasts %s is out of range', coalesce(lasts::text, 'null')), null, 'It is above 0 and at most 1 hour.');
+    perform holdfast.refuse('HF204', format('lasts %s is out of range', coalesce(lasts::text, 'null')), null,
+      'It is above 0 and at most 1 hour.');
   end if;
   perform holdfast.named('queue', n, 120) from unnest(queues) n;
   if exists (
-    select from unnest(v_names) n(name) where not exists (select from holdfast.watched w where w.queue = n.name and w.until >= v_now)) then
+    select from unnest(v_names) n(name) where not exists (select from holdfast.watched w where w.queue = n.name
+           and w.until >= v_now)) then
     v_place := nextval('holdfast.event_seq');   -- a place of its own: nothing that was noted before is behind it
   end if;
   return query
@@ -254,15 +264,18 @@ declare
     select holdfast.event_slot(holdfast.now() + make_interval(days => d)) from generate_series(-1, 1) d);
 begin
   if not coalesce(max_events between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed', coalesce(max_events::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed',
+      coalesce(max_events::text, 'null')));
   end if;
   return query
-    select t.seq, t.at, t.event, t.job, t.queue, t.kind, t.state, t.attempt, t.jobs, t.worker, t.actor, t.reason, t.detail
+    select t.seq, t.at, t.event, t.job, t.queue, t.kind, t.state, t.attempt, t.jobs, t.worker, t.actor, t.reason,
+           t.detail
     from (
       (select m.*
        from unnest(missing_from, missing_to) r(first, last)
        cross join lateral (
-         select x.* from holdfast.event x where x.slot = any(v_slots) and x.seq between r.first and least(r.last, after) order by x.seq limit max_events) m
+         select x.* from holdfast.event x where x.slot = any(v_slots) and x.seq between r.first and least(r.last, after)
+           order by x.seq limit max_events) m
        order by m.seq
        limit max_events)
       union all
@@ -281,7 +294,8 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_last constant bigint := coalesce(pg_sequence_last_value('holdfast.event_seq'), 0);   -- first the place, then the writers
+  -- first the place, then the writers
+  v_last constant bigint := coalesce(pg_sequence_last_value('holdfast.event_seq'), 0);
 begin
   return query
     select (select e.seq from holdfast.event e order by e.seq limit 1), v_last,
@@ -289,8 +303,10 @@ begin
         else array(
           select l.virtualtransaction
           from pg_locks l
-          where l.locktype = 'relation' and l.database = (select d.oid from pg_database d where d.datname = current_database())
-            and l.relation = 'holdfast.event'::regclass and l.mode = 'RowExclusiveLock' and l.pid is distinct from pg_backend_pid())
+          where l.locktype = 'relation' and l.database = (select d.oid from pg_database d
+            where d.datname = current_database())
+            and l.relation = 'holdfast.event'::regclass and l.mode = 'RowExclusiveLock'
+              and l.pid is distinct from pg_backend_pid())
       end;
 end
 $$;
@@ -306,7 +322,8 @@ as $$
 declare
   v_today  constant date := (holdfast.now() at time zone 'UTC')::date;
   v_keep   constant integer := ceil(extract(epoch from greatest(interval '1 day',
-    (select max(q.keep_activity) from holdfast.queue q where q.keep_activity is not null), case when not exists (select from holdfast.queue) then interval '7 days' end)) / 86400);
+    (select max(q.keep_activity) from holdfast.queue q where q.keep_activity is not null), case
+      when not exists (select from holdfast.queue) then interval '7 days' end)) / 86400);
   v_page   text;
   v_full   boolean;
   v_emptied integer := 0;
@@ -316,7 +333,8 @@ begin
   end if;
   delete from holdfast.watched w where w.until < holdfast.now() - interval '1 hour';
   for age in v_keep + 1 .. 30 loop
-    v_page := format('holdfast.event_%s', lpad(holdfast.event_slot((v_today - age)::timestamp at time zone 'UTC')::text, 2, '0'));
+    v_page := format('holdfast.event_%s', lpad(holdfast.event_slot((v_today - age)::timestamp at time zone 'UTC')::text,
+      2, '0'));
     execute format('select exists (select from %s)', v_page) into v_full;
     continue when not v_full;
     begin

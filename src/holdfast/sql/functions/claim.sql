@@ -11,8 +11,8 @@ create or replace function holdfast.claim(
   kinds text[] default null, durable boolean default true)
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
-  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, lease_for interval, length interval, error text)
+  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text, tenant text, subject text,
+  headers jsonb, lease_for interval, length interval, error text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -23,151 +23,72 @@ as $$
 #variable_conflict use_column
 declare
   v_began  constant timestamptz := holdfast.clock();
+  v_base   constant smallint := holdfast.queue_part(queue);
+  v_commit constant text := current_setting('synchronous_commit');
   v_now    timestamptz := v_began;
   v_queue  holdfast.queue;
-  v_base   smallint;
-  v_fanout integer;
   v_part   smallint;
-  v_floors bigint[];
-  v_want   integer;
-  v_rows   tid[];      -- chosen and locked
-  v_turns  uuid[];     -- a fair queue's order
-  v_lanes  boolean;    -- the ready order showed jobs that belong to lanes
-  v_pass   boolean;    -- pass over them: they have given what they can
-  v_rest   integer;
-  v_short  boolean;    -- lanes gave less than was wanted
+  v_want   integer := max_jobs;
+  v_pass   boolean;    -- pass over jobs of lanes: they have given what they can
   v_bound  boolean;    -- what is taken is let in by a limit, a rate or a lane
-  v_struck integer;
   v_rounds integer := 0;
-  known    record;
   v_got    integer;
-  v_strikes boolean;   -- some are in force here
-  v_commit constant text := current_setting('synchronous_commit');
+  known    record;
+  picked   record;
 begin
   if token is null or not coalesce(holdfast.is_name(worker) and holdfast.is_name(queue, 120), false)
-     or not coalesce(max_jobs between 1 and 10000, false)
-     or not coalesce(lease > '0' and lease <= '1 year', true) or current_setting('transaction_isolation') <> 'read committed' then
+     or not coalesce(max_jobs between 1 and 10000, false) or not coalesce(lease > '0' and lease <= '1 year', true)
+     or current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.refuse_claim(queue, worker, token, max_jobs, lease);
   end if;
 
-  select q as row,
-         exists (select from holdfast.strike s where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true)) as struck,
+  select q as row, exists (
+           select from holdfast.strike s
+           where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true)) as struck,
          exists (select from holdfast.watched w where w.queue in (claim.queue, '') and w.until > v_now) as watched
   into known
   from (select claim.queue as name) n
   left join holdfast.queue q on q.name = n.name;
-  v_queue := known.row;
-  v_strikes := known.struck;
+  v_queue := coalesce(known.row, holdfast.unset_queue(queue));
   if v_queue.paused_at is not null and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
     return;
   end if;
-  v_queue.name := queue;   -- a queue nobody has set up has no row
-  v_base := holdfast.queue_part(queue);
-  v_fanout := coalesce(v_queue.fanout, 1);
-  lease := coalesce(lease, v_queue.lease, interval '30 seconds');
-  v_want := max_jobs;
-  if not durable then
-    perform set_config('synchronous_commit', 'off', true);
+  lease := coalesce(lease, v_queue.lease);
+  if v_queue.adopted is not null then
+    return query select c.* from holdfast.claim_table(v_queue, worker, token, max_jobs, lease, kinds, durable, v_now) c;
+    return;
   end if;
   v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
-  if v_queue.adopted is not null then
-    return query select c.*, lease, null::text from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, v_now) c;
-    if found and not durable and (
-      v_bound or exists (select from holdfast.adopted a where a.part = v_queue.adopted and a.spec -> 'columns' ? 'lane')) then
-      perform set_config('synchronous_commit', v_commit, true);
-    end if;
-    return;
+  if not durable then
+    perform set_config('synchronous_commit', 'off', true);
   end if;
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
-    if v_queue.lease_limit is not null or v_queue.rate_limit is not null or v_queue.fair then
-      v_queue := holdfast.hold_gate(v_queue, v_base);   -- it may have waited there, and more may have changed than who runs
+    if v_bound or v_queue.fair then
+      v_queue := holdfast.hold_gate(v_queue, v_base);   -- it may have waited, and more may have changed than who runs
       v_want := least(v_want, holdfast.pass_gate(v_queue, v_base));
       v_now := holdfast.clock();   -- a lease begins when it is given
       v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
     end if;
-
-    for step in 0 .. v_fanout - 1 loop
-      v_part := case when v_fanout = 1 then v_base else (v_base + (step + pg_backend_pid()) % v_fanout) % 64 end;
-      v_floors := coalesce((
-        select f.floors
-        from holdfast.floor f
-        where f.part = v_part and f.queue = claim.queue
-        order by f.gen desc
-        limit 1), '{0,0,0,0,0,0,0,0,0,0}');
+    for step in 0 .. v_queue.fanout - 1 loop
+      v_part := (v_base + (step + pg_backend_pid()) % v_queue.fanout) % 64;
       v_pass := false;
-
       -- More than once only where lanes are met: when they have given what they can, the others have their turn.
-      loop
-        exit when v_want <= 0;
-        if kinds is null and v_queue.fair is not true then
-          -- Where jobs of lanes are ready nothing is locked here: a claim looks at more of them than it takes.
-          with l as materialized (
-            select not v_pass and exists (
-              select
-              from unnest(v_floors) with ordinality as p(floor, nth)
-              cross join lateral (
-                select from holdfast.job x
-                -- spelt as in job_ready_lane: no other index can serve it
-                where x.part = v_part and x.queue || E'\n' = claim.queue || E'\n' and x.priority = (10 - p.nth)::smallint
-                  and x.pos >= p.floor and x.token is null and x.lane is not null
-                order by x.pos
-                limit 1) x) as laned
-          )
-          select array_agg(c.ctid), (select l.laned from l)
-          into v_rows, v_lanes
-          from (
-            select r.ctid
-            from unnest(v_floors) with ordinality as f(floor, nth)
-            cross join lateral (
-              select j.ctid
-              from holdfast.job j
-              where j.part = v_part and j.queue = claim.queue and j.priority = (10 - f.nth)::smallint
-                and j.pos >= f.floor and j.token is null and j.lane is null and not (select l.laned from l)
-              order by j.pos
-              limit v_want
-              for update skip locked
-            ) r
-            limit v_want
-          ) c;
-          if v_lanes then
-            select p.chosen, p.lanes into v_rows, v_lanes
-            from holdfast.pick_looking(v_part, claim.queue, v_floors, v_want, null, false, false) p;
-          end if;
-        elsif v_queue.fair then
-          select p.chosen, p.turns, p.lanes into v_rows, v_turns, v_lanes
-          from holdfast.pick_fairly(v_part, claim.queue, v_floors, v_want, kinds, v_pass) p;
-        else
-          select p.chosen, p.lanes into v_rows, v_lanes
-          from holdfast.pick_looking(v_part, claim.queue, v_floors, v_want, kinds, v_queue.by_kind, v_pass) p;
-        end if;
-        if v_lanes then
-          v_rest := v_want - coalesce(cardinality(v_rows), 0);
-          select v_rows || p.chosen, cardinality(p.chosen) < v_rest, v_bound or cardinality(p.chosen) > 0 into v_rows, v_short, v_bound
-          from holdfast.pick_lanes(v_queue, v_part, v_floors, v_rest, kinds, v_now) p;
-        end if;
-        v_struck := 0;
-        if v_strikes and v_rows is not null then
-          select p.passed, p.moved into v_rows, v_struck from holdfast.pass_strikes(v_part, v_rows, v_now) p;
-          if v_struck > 0 then
-            perform holdfast.strike_ahead(v_part, queue, v_floors, v_now);
-            v_rounds := v_rounds + 1;
-          end if;
-        end if;
-
+      while v_want > 0 loop
+        picked := holdfast.pick(v_queue, v_part, v_want, kinds, v_pass, known.struck, v_now);
         return query
           with taken as (
             update holdfast.job j
             set token = claim.token, worker = claim.worker, attempt = j.attempt + 1,
                 lease_until = v_now + coalesce(j.lease_for, claim.lease),
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
-            where j.ctid = any(v_rows)
+            where j.ctid = any(picked.chosen)
             returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
                       j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos
           ), noted as (
             insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
-            select claim.token, v_part, claim.queue, claim.worker, v_now, claim.lease, min(t.lease_until), array_agg(t.id)
+            select claim.token, v_part, claim.queue, claim.worker, v_now, lease, min(t.lease_until), array_agg(t.id)
             from taken t
             having count(*) > 0
           ), counted as (
@@ -177,42 +98,188 @@ begin
             group by t.kind
           )
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
-                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for, coalesce(t.lease_for, claim.lease), t.error
+                 t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for,
+                 coalesce(t.lease_for, claim.lease), t.error
           from taken t
-          order by t.priority desc, case when v_queue.fair then array_position(v_turns, t.id) end, t.pos;
+          order by t.priority desc, case when v_queue.fair then array_position(picked.turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;
         v_want := v_want - v_got;
         max_jobs := max_jobs - v_got;
-        if v_bound and v_got > 0 and not durable then
-          durable := true;
+        v_bound := v_bound or picked.laned;
+        if v_bound and v_got > 0 then
+          perform holdfast.note_starts(v_queue, v_base, v_got, v_now);
           perform set_config('synchronous_commit', v_commit, true);
         end if;
-        if v_queue.rate_limit is not null and v_got > 0 then
-          insert into holdfast.rate_use (part, queue, lane, at, starts)
-          values (v_base, claim.queue, '', v_now, v_got);
-        end if;
-        continue when v_struck > 0 and v_rounds <= 5;   -- what they stood before may be free
-        exit when v_lanes is not true;
-        v_pass := v_short or v_got = 0;
+        v_rounds := v_rounds + least(picked.struck, 1);
+        continue when picked.struck > 0 and v_rounds <= 5;   -- what they stood before may be free
+        exit when not picked.lanes;
+        v_pass := picked.short or v_got = 0;
       end loop;
     end loop;
-
     exit when max_jobs = 0 or turn = 2;
     exit when not holdfast.let_in(queue, max_jobs, v_began);
     v_want := max_jobs;
   end loop;
-
   -- Not a part of the statement above, which would open the log for everybody.
-  if v_queue.activity = 'all' or known.watched and v_queue.activity is distinct from 'off' then
-    insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-    select v_now, holdfast.event_slot(v_now), l.part, j.id, 'claimed', 'leased', claim.queue, j.kind, j.attempt, claim.worker
-    from holdfast.lease l
-    cross join lateral unnest(l.ids) i(id)
-    cross join lateral (
-      select x.id, x.kind, x.attempt from holdfast.job x where x.part = l.part and x.id = i.id and x.token = claim.token limit 1) j
-    where l.token = claim.token and l.claimed_at between v_began and v_now;
+  if v_queue.activity = 'all' or known.watched and v_queue.activity <> 'off' then
+    perform holdfast.note_claimed(queue, token, worker, v_began, v_now);
   end if;
 end
+$$;
+
+-- claim_table: a claim of a queue that is a table.
+create or replace function holdfast.claim_table(
+  queue_row holdfast.queue, worker text, token uuid, max_jobs integer, lease interval, kinds text[], durable boolean,
+  at timestamptz)
+returns table (
+  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
+  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text, tenant text, subject text,
+  headers jsonb, lease_for interval, length interval, error text)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_commit constant text := current_setting('synchronous_commit');
+begin
+  if not durable then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+  return query
+    select c.*, lease, null::text
+    from holdfast.claim_adopted(queue_row, worker, token, max_jobs, lease, kinds, at) c;
+  if found and (queue_row.lease_limit is not null or queue_row.rate_limit is not null or exists (
+    select from holdfast.adopted a where a.part = queue_row.adopted and a.spec -> 'columns' ? 'lane')) then
+    perform set_config('synchronous_commit', v_commit, true);
+  end if;
+end
+$$;
+
+-- note_starts: jobs that a queue with a rate has started.
+create or replace function holdfast.note_starts(queue_row holdfast.queue, base smallint, jobs integer, at timestamptz)
+returns void
+language sql
+as $$
+  insert into holdfast.rate_use (part, queue, lane, at, starts)
+  select base, (queue_row).name, '', note_starts.at, jobs
+  where (queue_row).rate_limit is not null
+$$;
+
+-- pick: which jobs of a part a claim takes, locked. lanes: the ready order showed jobs that belong to lanes, and pass
+-- says to pass over those; laned: some of what was chosen is theirs, short: they gave less than was wanted.
+-- turns is a fair queue's order. struck counts jobs that left the ready order because a strike is on them.
+create or replace function holdfast.pick(
+  queue_row holdfast.queue, part smallint, max_jobs integer, kinds text[], pass boolean, strikes boolean,
+  at timestamptz,
+  out chosen tid[], out turns uuid[], out lanes boolean, out laned boolean, out short boolean, out struck integer)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_floors bigint[];
+  v_rest   integer;
+  v_some   tid[];
+begin
+  laned := false;
+  short := false;
+  struck := 0;
+  if kinds is null and not queue_row.fair then
+    -- Where jobs of lanes are ready nothing is locked here: a claim looks at more of them than it takes.
+    with f as materialized (
+      select coalesce((   -- as floors_of says, which would be a call here
+        select y.floors
+        from holdfast.floor y
+        where y.part = pick.part and y.queue = queue_row.name
+        order by y.gen desc
+        limit 1), '{0,0,0,0,0,0,0,0,0,0}') as floors
+    ), l as materialized (
+      select not pass and exists (
+        select
+        from unnest((select f.floors from f)) with ordinality as p(floor, nth)
+        cross join lateral (
+          select from holdfast.job x
+          -- spelt as in job_ready_lane: no other index can serve it
+          where x.part = pick.part and x.queue || E'\n' = queue_row.name || E'\n'
+            and x.priority = (10 - p.nth)::smallint and x.pos >= p.floor and x.token is null and x.lane is not null
+          order by x.pos
+          limit 1) x) as laned
+    )
+    select array_agg(c.ctid), (select l.laned from l), (select f.floors from f)
+    into chosen, lanes, v_floors
+    from (
+      select r.ctid
+      from unnest((select f.floors from f)) with ordinality as p(floor, nth)
+      cross join lateral (
+        select j.ctid
+        from holdfast.job j
+        where j.part = pick.part and j.queue = queue_row.name and j.priority = (10 - p.nth)::smallint
+          and j.pos >= p.floor and j.token is null and j.lane is null and not (select l.laned from l)
+        order by j.pos
+        limit max_jobs
+        for update skip locked
+      ) r
+      limit max_jobs
+    ) c;
+    if lanes then
+      select p.chosen, p.lanes into chosen, lanes
+      from holdfast.pick_looking(part, queue_row.name, v_floors, max_jobs, null, false, false) p;
+    end if;
+  else
+    v_floors := holdfast.floors_of(part, queue_row.name);
+    if queue_row.fair then
+      select p.chosen, p.turns, p.lanes into chosen, turns, lanes
+      from holdfast.pick_fairly(part, queue_row.name, v_floors, max_jobs, kinds, pass) p;
+    else
+      select p.chosen, p.lanes into chosen, lanes
+      from holdfast.pick_looking(part, queue_row.name, v_floors, max_jobs, kinds, queue_row.by_kind, pass) p;
+    end if;
+  end if;
+
+  if lanes then
+    v_rest := max_jobs - coalesce(cardinality(chosen), 0);
+    v_some := holdfast.pick_lanes(queue_row, part, v_floors, v_rest, kinds, at);
+    chosen := chosen || v_some;
+    laned := cardinality(v_some) > 0;
+    short := cardinality(v_some) < v_rest;
+  end if;
+  if strikes and chosen is not null then
+    select p.passed, p.moved into chosen, struck from holdfast.pass_strikes(part, chosen, at) p;
+    if struck > 0 then
+      perform holdfast.strike_ahead(part, queue_row.name, v_floors, at);
+    end if;
+  end if;
+end
+$$;
+
+-- floors_of: where claims start looking in a part of a queue, priority by priority.
+create or replace function holdfast.floors_of(part smallint, queue text)
+returns bigint[]
+language sql stable
+as $$
+  select coalesce((
+    select f.floors
+    from holdfast.floor f
+    where f.part = floors_of.part and f.queue = floors_of.queue
+    order by f.gen desc
+    limit 1), '{0,0,0,0,0,0,0,0,0,0}')
+$$;
+
+-- note_claimed: put on record what a claim took, going by its receipts.
+create or replace function holdfast.note_claimed(
+  queue text, token uuid, worker text, began timestamptz, at timestamptz)
+returns void
+language sql
+as $$
+  insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
+  select note_claimed.at, holdfast.event_slot(note_claimed.at), l.part, j.id, 'claimed', 'leased', note_claimed.queue,
+         j.kind, j.attempt, note_claimed.worker
+  from holdfast.lease l
+  cross join lateral unnest(l.ids) i(id)
+  cross join lateral (
+    select x.id, x.kind, x.attempt
+    from holdfast.job x
+    where x.part = l.part and x.id = i.id and x.token = note_claimed.token
+    limit 1) j
+  where l.token = note_claimed.token and l.claimed_at between began and note_claimed.at
 $$;
 
 -- pick_looking: what a worker may take that knows only some kinds, or where jobs of lanes are ready. In a queue
@@ -277,7 +344,8 @@ begin
       ) c;
     end if;
     exit when seen.places is null;
-    select array_agg(c.ctid) filter (where c.ctid is not null) as rows, count(*) as places, coalesce(bool_or(c.ctid is null), false) as lanes
+    select array_agg(c.ctid) filter (where c.ctid is not null) as rows, count(*) as places,
+           coalesce(bool_or(c.ctid is null), false) as lanes
     into got
     from (
       select x.ctid
@@ -345,7 +413,8 @@ declare
   v_allowed integer := 2147483647;
   v_now     timestamptz;
 begin
-  if queue_row.paused_at is not null and (queue_row.paused_until is null or queue_row.paused_until > holdfast.clock()) then
+  if queue_row.paused_at is not null and (queue_row.paused_until is null
+    or queue_row.paused_until > holdfast.clock()) then
     return 0;
   end if;
   if queue_row.lease_limit is not null then
@@ -381,7 +450,8 @@ language sql
 as $$
   update holdfast.rate_use u
   set at = no_starts_ahead.at
-  where u.part = no_starts_ahead.part and u.queue = no_starts_ahead.queue and u.lane = any(lanes) and u.at > no_starts_ahead.at
+  where u.part = no_starts_ahead.part and u.queue = no_starts_ahead.queue and u.lane = any(lanes)
+    and u.at > no_starts_ahead.at
 $$;
 
 -- pick_fairly: one job per tenant in turn, as often round as it takes, inside each priority.
@@ -393,13 +463,13 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_base constant smallint := holdfast.queue_part(queue);
-  v_turn text;
-  v_page integer;
-  v_seen uuid[];     -- of this priority: taken, or locked by others, who are passed page by page
+  v_base   constant smallint := holdfast.queue_part(queue);
+  v_turn   text;
+  v_page   integer;
+  v_seen   uuid[];     -- of this priority: taken, or locked by others, who are passed page by page
   v_picked integer := 0;
-  seen   record;
-  got    record;
+  seen     record;
+  got      record;
 begin
   select g.turn into v_turn from holdfast.gate g where g.part = v_base and g.queue = pick_fairly.queue;
   lanes := false;
@@ -409,110 +479,16 @@ begin
     v_seen := '{}';
     loop
       -- One job of each is enough where as many tenants wait as jobs are wanted: then no further tenant is looked at.
-      with recursive after as (
-        (select 1::bigint as place, j.tenant
-         from holdfast.job j
-         where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-           and j.pos is not null and j.tenant > v_turn
-         order by j.tenant
-         limit 1)
-        union all
-        select r.place + 1, n.tenant
-        from after r
-        cross join lateral (
-          select j.tenant
-          from holdfast.job j
-          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-            and j.pos is not null and j.tenant > r.tenant
-          order by j.tenant
-          limit 1
-        ) n
-      ), before as (
-        (select 4611686018427387904 as place, j.tenant
-         from holdfast.job j
-         where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-           and j.pos is not null and j.tenant <= v_turn
-         order by j.tenant
-         limit 1)
-        union all
-        select r.place + 1, n.tenant
-        from before r
-        cross join lateral (
-          select j.tenant
-          from holdfast.job j
-          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-            and j.pos is not null and j.tenant > r.tenant and j.tenant <= v_turn
-          order by j.tenant
-          limit 1
-        ) n
-      ), picked as (
-        select p.ctid, p.id, p.lane, r.tenant, r.place
-        from (select a.place, a.tenant from after a union all select b.place, b.tenant from before b) r
-        cross join lateral (
-          select j.ctid, j.id, j.lane
-          from holdfast.job j
-          where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-            and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null and j.id <> all(v_seen)
-            and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
-          order by j.pos
-          limit 1
-        ) p
-        limit v_page
-      )
-      select array_agg(p.ctid order by p.place) as places, array_agg(p.id order by p.place) as ids,
-             array_agg(p.lane order by p.place) as lanes, array_agg(p.tenant order by p.place) as tenants
-      into seen
-      from picked p;
+      seen := holdfast.first_of_each(
+        part, queue, (10 - nth)::smallint, floors[nth], v_turn, v_page, kinds, no_lanes, v_seen);
       if cardinality(seen.ids) < v_page then
-        with recursive ring as (
-          -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
-          (select 0 as lap, j.tenant
-           from holdfast.job j
-           where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-             and j.pos is not null and j.tenant > v_turn
-           order by j.tenant
-           limit 1)
-          union all
-          (select 1, j.tenant
-           from holdfast.job j
-           where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-             and j.pos is not null and j.tenant <= v_turn
-           order by j.tenant
-           limit 1)
-          union all
-          select r.lap, n.tenant
-          from ring r
-          cross join lateral (
-            select j.tenant
-            from holdfast.job j
-            where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-              and j.pos is not null and j.tenant > r.tenant and (r.lap = 0 or j.tenant <= v_turn)
-            order by j.tenant
-            limit 1
-          ) n
-        ), picked as (
-          select p.ctid, p.id, p.lane, r.lap, r.tenant, p.round
-          from ring r
-          cross join lateral (
-            select j.ctid, j.id, j.lane, row_number() over (order by j.pos) as round
-            from holdfast.job j
-            where j.part = pick_fairly.part and j.queue = pick_fairly.queue and j.priority = (10 - nth)::smallint
-              and j.tenant = r.tenant and j.pos >= floors[nth] and j.token is null and j.id <> all(v_seen)
-              and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
-            order by j.pos
-            limit v_page
-          ) p
-          order by p.round, r.lap, r.tenant
-          limit v_page
-        )
-        select array_agg(p.ctid order by p.round, p.lap, p.tenant) as places, array_agg(p.id order by p.round, p.lap, p.tenant) as ids,
-               array_agg(p.lane order by p.round, p.lap, p.tenant) as lanes, array_agg(p.tenant order by p.round, p.lap, p.tenant) as tenants
-        into seen
-        from picked p;
+        seen := holdfast.round_by_round(
+          part, queue, (10 - nth)::smallint, floors[nth], v_turn, v_page, kinds, no_lanes, v_seen);
       end if;
       exit when seen.ids is null;
-      select array_agg(c.ctid) filter (where c.ctid is not null) as rows, array_agg(c.id order by c.nth) as ids, count(*) as places,
-             (array_agg(c.tenant order by c.nth desc))[1] as last, coalesce(bool_or(c.ctid is null), false) as lanes
+      select array_agg(c.ctid) filter (where c.ctid is not null) as rows, array_agg(c.id order by c.nth) as ids,
+             count(*) as places, (array_agg(c.tenant order by c.nth desc))[1] as last,
+             coalesce(bool_or(c.ctid is null), false) as lanes
       into got
       from (
         select x.ctid, u.id, u.tenant, u.nth
@@ -542,6 +518,128 @@ begin
   end loop;
   update holdfast.gate g set turn = v_turn
   where g.part = v_base and g.queue = pick_fairly.queue and g.turn <> v_turn;
+end
+$$;
+
+-- first_of_each: the first ready job of each tenant of a priority, from the tenant after the one whose turn was last,
+-- and round to it. Four parallel arrays.
+create or replace function holdfast.first_of_each(
+  part smallint, queue text, priority smallint, floor bigint, turn text, page integer, kinds text[], no_lanes boolean,
+  passed uuid[], out places tid[], out ids uuid[], out lanes text[], out tenants text[])
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  with recursive after as (
+    (select 1::bigint as place, j.tenant
+     from holdfast.job j
+     where j.part = first_of_each.part and j.queue = first_of_each.queue and j.priority = first_of_each.priority
+       and j.pos is not null and j.tenant > turn
+     order by j.tenant
+     limit 1)
+    union all
+    select r.place + 1, n.tenant
+    from after r
+    cross join lateral (
+      select j.tenant
+      from holdfast.job j
+      where j.part = first_of_each.part and j.queue = first_of_each.queue and j.priority = first_of_each.priority
+        and j.pos is not null and j.tenant > r.tenant
+      order by j.tenant
+      limit 1
+    ) n
+  ), before as (
+    (select 4611686018427387904 as place, j.tenant
+     from holdfast.job j
+     where j.part = first_of_each.part and j.queue = first_of_each.queue and j.priority = first_of_each.priority
+       and j.pos is not null and j.tenant <= turn
+     order by j.tenant
+     limit 1)
+    union all
+    select r.place + 1, n.tenant
+    from before r
+    cross join lateral (
+      select j.tenant
+      from holdfast.job j
+      where j.part = first_of_each.part and j.queue = first_of_each.queue and j.priority = first_of_each.priority
+        and j.pos is not null and j.tenant > r.tenant and j.tenant <= turn
+      order by j.tenant
+      limit 1
+    ) n
+  ), picked as (
+    select p.ctid, p.id, p.lane, r.tenant, r.place
+    from (select a.place, a.tenant from after a union all select b.place, b.tenant from before b) r
+    cross join lateral (
+      select j.ctid, j.id, j.lane
+      from holdfast.job j
+      where j.part = first_of_each.part and j.queue = first_of_each.queue and j.priority = first_of_each.priority
+        and j.tenant = r.tenant and j.pos >= first_of_each.floor and j.token is null and j.id <> all(passed)
+        and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
+      order by j.pos
+      limit 1
+    ) p
+    limit page
+  )
+  select array_agg(p.ctid order by p.place), array_agg(p.id order by p.place), array_agg(p.lane order by p.place),
+         array_agg(p.tenant order by p.place)
+  into places, ids, lanes, tenants
+  from picked p;
+end
+$$;
+
+-- round_by_round: ready jobs of the tenants of a priority, one of each and then another of each, as often as it takes.
+create or replace function holdfast.round_by_round(
+  part smallint, queue text, priority smallint, floor bigint, turn text, page integer, kinds text[], no_lanes boolean,
+  passed uuid[], out places tid[], out ids uuid[], out lanes text[], out tenants text[])
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  with recursive ring as (
+    -- tenants after the one whose turn was last, then round to it; a loose scan, one probe each
+    (select 0 as lap, j.tenant
+     from holdfast.job j
+     where j.part = round_by_round.part and j.queue = round_by_round.queue and j.priority = round_by_round.priority
+       and j.pos is not null and j.tenant > turn
+     order by j.tenant
+     limit 1)
+    union all
+    (select 1, j.tenant
+     from holdfast.job j
+     where j.part = round_by_round.part and j.queue = round_by_round.queue and j.priority = round_by_round.priority
+       and j.pos is not null and j.tenant <= turn
+     order by j.tenant
+     limit 1)
+    union all
+    select r.lap, n.tenant
+    from ring r
+    cross join lateral (
+      select j.tenant
+      from holdfast.job j
+      where j.part = round_by_round.part and j.queue = round_by_round.queue and j.priority = round_by_round.priority
+        and j.pos is not null and j.tenant > r.tenant and (r.lap = 0 or j.tenant <= turn)
+      order by j.tenant
+      limit 1
+    ) n
+  ), picked as (
+    select p.ctid, p.id, p.lane, r.lap, r.tenant, p.round
+    from ring r
+    cross join lateral (
+      select j.ctid, j.id, j.lane, row_number() over (order by j.pos) as round
+      from holdfast.job j
+      where j.part = round_by_round.part and j.queue = round_by_round.queue and j.priority = round_by_round.priority
+        and j.tenant = r.tenant and j.pos >= round_by_round.floor and j.token is null and j.id <> all(passed)
+        and (kinds is null or j.kind = any(kinds)) and (not no_lanes or j.lane is null)
+      order by j.pos
+      limit page
+    ) p
+    order by p.round, r.lap, r.tenant
+    limit page
+  )
+  select array_agg(p.ctid order by p.round, p.lap, p.tenant), array_agg(p.id order by p.round, p.lap, p.tenant),
+         array_agg(p.lane order by p.round, p.lap, p.tenant), array_agg(p.tenant order by p.round, p.lap, p.tenant)
+  into places, ids, lanes, tenants
+  from picked p;
 end
 $$;
 
@@ -590,12 +688,14 @@ language plpgsql
 as $$
 begin
   if token is null then
-    perform holdfast.refuse('HF207', 'claim needs a token', null, 'Make one for each call, for example token => gen_random_uuid().');
+    perform holdfast.refuse('HF207', 'claim needs a token', null,
+      'Make one for each call, for example token => gen_random_uuid().');
   end if;
   perform holdfast.named('queue', queue, 120);
   perform holdfast.named('worker', worker);
   if not coalesce(max_jobs between 1 and 10000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed', coalesce(max_jobs::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed',
+      coalesce(max_jobs::text, 'null')));
   end if;
   perform holdfast.check_length('lease', lease, '1 year');
   perform holdfast.refuse('HF209',

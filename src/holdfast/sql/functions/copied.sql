@@ -8,8 +8,10 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if new.run_at between '0001-01-02 00:00Z' and '9999-12-30 00:00Z' and new.created_at between '2000-01-01 00:00Z' and '9999-12-30 00:00Z'
-     and new.max_attempts >= 1 and new.part between 0 and 63 and new.part = holdfast.part_of(new.id) and holdfast.queue_ok(new.queue)
+  if new.run_at between '0001-01-02 00:00Z' and '9999-12-30 00:00Z' and new.created_at between '2000-01-01 00:00Z'
+     and '9999-12-30 00:00Z'
+     and new.max_attempts >= 1 and new.part between 0 and 63 and new.part = holdfast.part_of(new.id)
+     and holdfast.queue_ok(new.queue)
      and holdfast.is_name(new.kind)
      and new.tenant is null and new.subject is null and new.headers is null
      and pg_column_size(new.payload) <= 4000 and octet_length(new.payload::text) <= 300 then
@@ -21,19 +23,24 @@ begin
   if new.tenant <> '' then
     perform holdfast.named('tenant', new.tenant);
   end if;
-  if not holdfast.is_time(new.run_at::text) or not holdfast.is_time(new.created_at::text) or new.created_at < '2000-01-01 00:00Z' then
-    perform holdfast.refuse('HF204', format('run_at %s or created_at %s is out of range', new.run_at, new.created_at), null,
+  if not holdfast.is_time(new.run_at::text) or not holdfast.is_time(new.created_at::text)
+    or new.created_at < '2000-01-01 00:00Z' then
+    perform holdfast.refuse('HF204', format('run_at %s or created_at %s is out of range', new.run_at, new.created_at),
+      null,
       'For example "2030-01-31T08:00:00Z".');
   end if;
   if new.max_attempts < 1 or not new.part between 0 and 63 then
-    perform holdfast.refuse('HF204', format('max_attempts %s or part %s is out of range', new.max_attempts, new.part), null,
+    perform holdfast.refuse('HF204', format('max_attempts %s or part %s is out of range', new.max_attempts, new.part),
+      null,
       'max_attempts is a whole number from 1; part is that of the queue, holdfast.queue_part(queue).');
   end if;
   if holdfast.part_of(new.id) <> new.part then
-    perform holdfast.refuse('HF206', format('id %s carries part %s, and the row has part %s', new.id, holdfast.part_of(new.id), new.part), null,
+    perform holdfast.refuse('HF206', format('id %s carries part %s, and the row has part %s', new.id,
+      holdfast.part_of(new.id), new.part), null,
       format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', new.queue));
   end if;
-  perform holdfast.check_items(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('kind', new.kind, 'queue', new.queue, 'subject', new.subject))
+  perform holdfast.check_items(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('kind', new.kind, 'queue',
+    new.queue, 'subject', new.subject))
     || jsonb_build_object('payload', new.payload, 'headers', new.headers)));
   return null;
 end
@@ -51,7 +58,8 @@ begin
   perform holdfast.named('queue', queue, 120);
   perform holdfast.refuse_ours(queue);
   perform holdfast.named('kind', k) from unnest(kinds) k;
-  if cardinality(kinds) is distinct from cardinality(counts) or exists (select from unnest(counts) c where c is null or c < 0) then
+  if cardinality(kinds) is distinct from cardinality(counts)
+    or exists (select from unnest(counts) c where c is null or c < 0) then
     perform holdfast.refuse('HF208', 'counts must be one number from zero for each kind');
   end if;
   if exists (select from holdfast.queue q where q.name = copied.queue and q.adopted is not null) then
@@ -62,7 +70,8 @@ begin
   select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs, c.jobs
   from unnest(kinds, counts) c(kind, jobs);
   insert into holdfast.event (at, slot, part, jobs, event, state, queue, kind)
-  select holdfast.now(), holdfast.event_slot(holdfast.now()), holdfast.queue_part(copied.queue), c.jobs, 'enqueued', 'queued', copied.queue, c.kind
+  select holdfast.now(), holdfast.event_slot(holdfast.now()), holdfast.queue_part(copied.queue), c.jobs, 'enqueued',
+         'queued', copied.queue, c.kind
   from unnest(kinds, counts) c(kind, jobs)
   where holdfast.is_told(copied.queue) and not holdfast.is_watched(copied.queue);
   if holdfast.is_told(queue) and holdfast.is_watched(queue) then
@@ -97,7 +106,8 @@ begin
   ) j
   limit 1;
   if found then
-    perform holdfast.refuse('HF206', format('part %s of job %s is not one of queue %L', holdfast.part_of(v_id), v_id, queue), null,
+    perform holdfast.refuse('HF206', format('part %s of job %s is not one of queue %L', holdfast.part_of(v_id), v_id,
+      queue), null,
       format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
   end if;
 end

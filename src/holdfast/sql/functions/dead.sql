@@ -36,7 +36,8 @@ as $$
   insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
   select x.part, x.fingerprint, x.kind, x.queue, sum(x.jobs)
   from (
-    select d.part, d.fingerprint, d.kind, d.queue, count(*) as jobs from holdfast.dead d group by d.part, d.fingerprint, d.kind, d.queue
+    select d.part, d.fingerprint, d.kind, d.queue, count(*) as jobs from holdfast.dead d
+      group by d.part, d.fingerprint, d.kind, d.queue
     union all
     select t.part, t.fingerprint, t.kind, t.queue, -t.jobs from holdfast.dead_tally t
   ) x

@@ -46,7 +46,8 @@ as $$
   cross join lateral (
     select j.kind, j.run_at
     from holdfast.job j
-    where j.part = p.part and j.queue = q.name and j.priority = (10 - l.nth)::smallint and j.pos >= l.floor and j.token is null
+    where j.part = p.part and j.queue = q.name and j.priority = (10 - l.nth)::smallint and j.pos >= l.floor
+      and j.token is null
     order by j.pos
     limit 200
   ) h
@@ -72,7 +73,8 @@ as $$
     or exists (
       select from holdfast.worker w
       where w.seen_at > at - interval '1 minute'
-        and (w.queues = '{}' or is_handled.queue = any(w.queues)) and (w.kinds = '{}' or is_handled.kind = any(w.kinds)))
+        and (w.queues = '{}' or is_handled.queue = any(w.queues))
+          and (w.kinds = '{}' or is_handled.kind = any(w.kinds)))
     or exists (
       select from holdfast.newest_leases() l
       where l.queue = is_handled.queue and l.claimed_at > at - interval '1 minute'
@@ -86,7 +88,8 @@ as $$
   select k.queue, k.kind, 'critical', k.since,
          format('No worker for %s', k.kind),
          format('%s in queue %s, the first for %s; of %s living workers none handles this kind there.',
-           case k.waiting when 1 then '1 job waits' else k.waiting || ' jobs wait' end, k.queue, holdfast.span_text(at - k.since),
+           case k.waiting when 1 then '1 job waits' else k.waiting || ' jobs wait' end, k.queue,
+           holdfast.span_text(at - k.since),
            (select count(*) from holdfast.worker w where w.seen_at > at - interval '1 minute')),
          'holdfast worker list', jsonb_build_object('queue', k.queue, 'kind', k.kind, 'waiting', k.waiting)
   from holdfast.waiting_kinds(at) k
@@ -99,18 +102,23 @@ create or replace function holdfast.detect_late(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select q.queue, '', case when q.oldest > 10 * holdfast.secs(w.t -> 'seconds') then 'critical' else 'warning' end, at - q.oldest,
+  select q.queue, '', case when q.oldest > 10 * holdfast.secs(w.t -> 'seconds') then 'critical' else 'warning' end,
+         at - q.oldest,
          format('%s is %s behind', q.queue, holdfast.span_text(q.oldest)),
-         format('The oldest ready job waits for %s, the target is %s; %s waiting, %s running%s.', holdfast.span_text(q.oldest),
-           holdfast.span_text(holdfast.secs(w.t -> 'seconds')), q.queued, q.leased, coalesce(' of ' || q."limit" || ' allowed', '')),
+         format('The oldest ready job waits for %s, the target is %s; %s waiting, %s running%s.',
+           holdfast.span_text(q.oldest),
+           holdfast.span_text(holdfast.secs(w.t -> 'seconds')), q.queued, q.leased,
+             coalesce(' of ' || q."limit" || ' allowed', '')),
          format('holdfast queue forecast %s', holdfast.shell(q.queue)),
-         jsonb_build_object('oldest', extract(epoch from q.oldest), 'target', w.t -> 'seconds', 'queued', q.queued, 'leased', q.leased)
+         jsonb_build_object('oldest', extract(epoch from q.oldest), 'target', w.t -> 'seconds', 'queued', q.queued,
+           'leased', q.leased)
   from (
     select m.queue, m.queued, m.leased, x.lease_limit as "limit", at - o.since as oldest
     from holdfast.waiting_most() m
     left join holdfast.queue x on x.name = m.queue
     cross join lateral holdfast.oldest_of(m.queue) o
-    where (x.paused_at is null or x.paused_until <= at) and o.since < at - (select min(s.span) from holdfast.spans('late') s)
+    where (x.paused_at is null or x.paused_until <= at) and o.since < at - (select min(s.span)
+      from holdfast.spans('late') s)
     offset 0
   ) q
   cross join lateral (select holdfast.watch('late', q.queue) as t) w
@@ -123,7 +131,8 @@ language sql stable
 as $$
   select q.name, '', case when x.share >= 0.5 then 'critical' else 'warning' end, at - holdfast.secs(w.t -> 'seconds'),
          format('%s: %s %% of attempts fail', q.name, round((100 * x.share)::numeric)),
-         format('%s of %s attempts of the last %s failed; in the day before it was %s %%.', r.failed + r.expired, x.ended,
+         format('%s of %s attempts of the last %s failed; in the day before it was %s %%.', r.failed + r.expired,
+           x.ended,
            holdfast.span_text(holdfast.secs(w.t -> 'seconds')), round((100 * x.usual)::numeric, 1)),
          format('holdfast dead groups'),
          jsonb_build_object('share', x.share, 'usual', x.usual, 'failed', r.failed + r.expired, 'done', r.done)
@@ -131,7 +140,8 @@ as $$
     select min((s.thresholds ->> 'attempts')::numeric) from (
       select d.thresholds from holdfast.detector_catalogue d where d.code = 'failure_jump'
       union all
-      select d.thresholds from holdfast.detector_setting d where d.code = 'failure_jump' and d.thresholds ? 'attempts') s)) q(name)
+      select d.thresholds from holdfast.detector_setting d where d.code = 'failure_jump'
+             and d.thresholds ? 'attempts') s)) q(name)
   cross join lateral (select holdfast.watch('failure_jump', q.name) as t) w
   cross join lateral holdfast.rates(q.name, holdfast.secs(w.t -> 'seconds'), at) r
   cross join lateral holdfast.rates(q.name, interval '1 day', at) d
@@ -152,7 +162,8 @@ language sql stable
 as $$
   select holdfast.secs(d.thresholds -> 'seconds') from holdfast.detector_catalogue d where d.code = spans.code
   union all
-  select holdfast.secs(d.thresholds -> 'seconds') from holdfast.detector_setting d where d.code = spans.code and d.thresholds ? 'seconds'
+  select holdfast.secs(d.thresholds -> 'seconds') from holdfast.detector_setting d
+    where d.code = spans.code and d.thresholds ? 'seconds'
 $$;
 
 -- read_since: queues whose counters changed since then, and of which so many attempts have ended in all.
@@ -172,8 +183,10 @@ returns table (
   queue text, kind text, job_attempt smallint, max_attempts smallint)
 language sql stable
 as $$
-  select a.part, a.id, a.attempt, a.outcome, a.worker, a.ended_at, left(concat_ws(': ', a.error_kind, a.message), 200), j.queue is not null,
-         coalesce(j.queue, d.queue), coalesce(j.kind, d.kind), coalesce(j.attempt, d.attempt), coalesce(j.max_attempts, d.max_attempts)
+  select a.part, a.id, a.attempt, a.outcome, a.worker, a.ended_at, left(concat_ws(': ', a.error_kind, a.message), 200),
+         j.queue is not null,
+         coalesce(j.queue, d.queue), coalesce(j.kind, d.kind), coalesce(j.attempt, d.attempt),
+           coalesce(j.max_attempts, d.max_attempts)
   from (
     select x.part, x.id, x.attempt, x.outcome, x.worker, x.ended_at, x.error_kind, x.message
     from holdfast.attempt x
@@ -182,7 +195,8 @@ as $$
     limit 1000
   ) a
   left join lateral (
-    select x.queue, x.kind, x.attempt, x.max_attempts from holdfast.job x where x.part = a.part and x.id = a.id limit 1) j on true
+    select x.queue, x.kind, x.attempt, x.max_attempts from holdfast.job x where x.part = a.part and x.id = a.id
+      limit 1) j on true
   left join lateral (
     select x.queue, x.kind, x.attempt, x.max_attempts from holdfast.ended x
     where j.queue is null and x.part = a.part and x.id = a.id limit 1) d on true
@@ -196,7 +210,8 @@ as $$
          format('In the last %s; of %s.', holdfast.span_text(holdfast.secs(s.said::jsonb -> 'seconds')),
            string_agg(distinct a.worker, ', ')),
          'holdfast worker list',
-         jsonb_build_object('leases', count(*), 'workers', jsonb_agg(distinct a.worker), 'jobs', (array_agg(a.id::text))[1:5])
+         jsonb_build_object('leases', count(*), 'workers', jsonb_agg(distinct a.worker), 'jobs',
+           (array_agg(a.id::text))[1:5])
   from holdfast.newest_attempts(at, interval '1 hour') a
   cross join lateral (select holdfast.watch('lease_lost_burst', a.queue)::text as said) s
   cross join lateral (select s.said::jsonb as t) w
@@ -210,7 +225,8 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select a.queue, a.worker, 'critical', min(a.ended_at), format('%s lost a lease and lives', a.worker),
-         format('%s of kind %s taken back from it although it was seen after that: handlers that renew no lease, or a process that stood still. They may have run twice.',
+         format('%s of kind %s taken back from it although it was seen after that: handlers that renew no lease, or a '
+           'process that stood still. They may have run twice.',
            case count(*) when 1 then '1 job was' else count(*) || ' jobs were' end, string_agg(distinct a.kind, ', ')),
          format('holdfast job explain %s', (array_agg(a.id order by a.ended_at desc))[1]),
          jsonb_build_object('worker', a.worker, 'jobs', (array_agg(distinct a.id::text))[1:5], 'leases', count(*))
@@ -225,11 +241,13 @@ create or replace function holdfast.detect_flapping_job(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select x.queue, x.id::text, 'warning', x.since, format('%s failed %s of %s attempts', x.kind, x.attempt, x.max_attempts),
+  select x.queue, x.id::text, 'warning', x.since, format('%s failed %s of %s attempts', x.kind, x.attempt,
+         x.max_attempts),
          format('Job %s in queue %s: %s', x.id, x.queue, x.message), format('holdfast job show %s', x.id),
          jsonb_build_object('job', x.id, 'kind', x.kind, 'attempt', x.attempt, 'max_attempts', x.max_attempts)
   from (
-    select a.queue, a.id, a.kind, max(a.job_attempt) as attempt, max(a.max_attempts) as max_attempts, min(a.ended_at) as since,
+    select a.queue, a.id, a.kind, max(a.job_attempt) as attempt, max(a.max_attempts) as max_attempts,
+           min(a.ended_at) as since,
            (array_agg(a.message order by a.ended_at desc))[1] as message
     from holdfast.newest_attempts(at, interval '1 day') a
     where a.live
@@ -245,9 +263,12 @@ create or replace function holdfast.detect_last_attempt(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select x.queue, x.kind, 'info', min(x.ended_at), format('%s: %s close to dying', x.kind, case count(distinct x.id) when 1 then '1 job is' else count(distinct x.id) || ' jobs are' end),
+  select x.queue, x.kind, 'info', min(x.ended_at), format('%s: %s close to dying', x.kind, case count(distinct x.id)
+         when 1 then '1 job is' else count(distinct x.id) || ' jobs are' end),
          format('In queue %s; the last error: %s', x.queue, (array_agg(x.message order by x.ended_at desc))[1]),
-         'holdfast job list ' || holdfast.shell(format('queue:%s kind:%s state:queued attempt:>0', holdfast.filter_word(x.queue), holdfast.filter_word(x.kind))),
+         'holdfast job list '
+         || holdfast.shell(format('queue:%s kind:%s state:queued attempt:>0', holdfast.filter_word(x.queue),
+         holdfast.filter_word(x.kind))),
          jsonb_build_object('jobs', (array_agg(distinct x.id::text))[1:5], 'count', count(distinct x.id))
   from holdfast.newest_attempts(at, interval '1 hour') x
   cross join lateral (select holdfast.watch('last_attempt', x.queue) as t) w
@@ -261,7 +282,8 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select d.queue, d.kind, 'warning', min(d.ended_at), format('%s %s died', count(*), d.kind),
-         format('In queue %s in the last %s; the last error: %s', d.queue, holdfast.span_text(holdfast.secs(d.said::jsonb -> 'seconds')),
+         format('In queue %s in the last %s; the last error: %s', d.queue,
+           holdfast.span_text(holdfast.secs(d.said::jsonb -> 'seconds')),
            left((array_agg(d.error order by d.ended_at desc))[1], 300)),
          format('holdfast dead groups'),
          jsonb_build_object('jobs', (array_agg(d.id::text order by d.ended_at desc))[1:5], 'count', count(*))
@@ -285,12 +307,16 @@ create or replace function holdfast.detect_zombie_job(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select j.queue, j.id::text, 'critical', j.lease_until, format('%s is held by %s, whose lease ran out', j.kind, j.worker),
+  select j.queue, j.id::text, 'critical', j.lease_until, format('%s is held by %s, whose lease ran out', j.kind,
+         j.worker),
          case when h.problem is null then
-           format('Job %s in queue %s: its lease ended %s ago and nobody took it back. Does upkeep run?', j.id, j.queue, holdfast.span_text(at - j.lease_until))
-         else format('Job %s in queue %s: its lease ended %s ago, and it cannot be taken back: %s', j.id, j.queue, holdfast.span_text(at - j.lease_until), h.problem) end,
+           format('Job %s in queue %s: its lease ended %s ago and nobody took it back. Does upkeep run?', j.id, j.queue,
+             holdfast.span_text(at - j.lease_until))
+         else format('Job %s in queue %s: its lease ended %s ago, and it cannot be taken back: %s', j.id, j.queue,
+         holdfast.span_text(at - j.lease_until), h.problem) end,
          case when h.problem is null then 'holdfast upkeep --once' else format('holdfast job cancel %s', j.id) end,
-         jsonb_strip_nulls(jsonb_build_object('job', j.id, 'worker', j.worker, 'lease_until', j.lease_until, 'problem', h.problem))
+         jsonb_strip_nulls(jsonb_build_object('job', j.id, 'worker', j.worker, 'lease_until', j.lease_until, 'problem',
+           h.problem))
   from (
     select l.part, l.token, l.length, i.id, l.problem
     from (
@@ -316,8 +342,10 @@ create or replace function holdfast.detect_retry_storm(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select q.name, '', 'warning', at, format('%s: %s failed jobs come due at once', q.name, case when n.due > 5000 then 'more than 5000' else n.due::text end),
-         format('Within %s; the queue finishes about %s in that time.', holdfast.span_text(s.span), round((coalesce(r.done, 0) / greatest(r.seconds, 1) * extract(epoch from s.span))::numeric)),
+  select q.name, '', 'warning', at, format('%s: %s failed jobs come due at once', q.name, case when n.due > 5000
+         then 'more than 5000' else n.due::text end),
+         format('Within %s; the queue finishes about %s in that time.', holdfast.span_text(s.span),
+         round((coalesce(r.done, 0) / greatest(r.seconds, 1) * extract(epoch from s.span))::numeric)),
          format('holdfast queue pause --for 10m --reason ''retry storm'' %s', holdfast.shell(q.name)),
          jsonb_build_object('due', n.due, 'seconds', w.t -> 'seconds')
   from (
@@ -360,9 +388,12 @@ create or replace function holdfast.detect_lane_held(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select h.queue, h.lane, 'warning', c.claimed_at, format('Lane %s is held for %s', h.lane, holdfast.span_text(at - c.claimed_at)),
-         format('Job %s runs on %s, its lease ends %s; %s behind it in queue %s.', h.id, h.worker, to_char(h.lease_until, 'HH24:MI:SS TZ'),
-           case n.waiting when 1 then '1 job waits' else case when n.waiting > 1000 then 'more than 1000' else n.waiting::text end || ' jobs wait' end, h.queue),
+  select h.queue, h.lane, 'warning', c.claimed_at, format('Lane %s is held for %s', h.lane,
+         holdfast.span_text(at - c.claimed_at)),
+         format('Job %s runs on %s, its lease ends %s; %s behind it in queue %s.', h.id, h.worker,
+           to_char(h.lease_until, 'HH24:MI:SS TZ'),
+           case n.waiting when 1 then '1 job waits' else case
+             when n.waiting > 1000 then 'more than 1000' else n.waiting::text end || ' jobs wait' end, h.queue),
          format('holdfast job cancel %s --reason ''held its lane too long''', h.id),
          jsonb_build_object('job', h.id, 'worker', h.worker, 'lease_until', h.lease_until, 'waiting', n.waiting)
   from (
@@ -370,12 +401,14 @@ as $$
     from holdfast.job j where j.held and j.lane is not null limit 2000
   ) h
   cross join lateral (
-    select l.claimed_at from holdfast.lease l where l.token = h.token and l.part = h.part order by l.claimed_at limit 1) c
+    select l.claimed_at from holdfast.lease l where l.token = h.token and l.part = h.part order by l.claimed_at
+      limit 1) c
   cross join lateral (select holdfast.watch('lane_held', h.queue) as t) w
   cross join lateral (
     select count(*) as waiting from (
       select from holdfast.job x
-      where x.part = h.part and x.queue = h.queue and x.lane = h.lane and x.lane_seq is not null and x.token is null limit 1001) y) n
+      where x.part = h.part and x.queue = h.queue and x.lane = h.lane and x.lane_seq is not null and x.token is null
+        limit 1001) y) n
   where at - c.claimed_at > holdfast.secs(w.t -> 'seconds') and n.waiting > 0
   limit 50
 $$;
@@ -385,15 +418,18 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select l.queue, l.name, 'critical', coalesce(d.ended_at, at), format('Lane %s is halted', l.name),
-         format('Job %s died in it (%s); %s behind it in queue %s.', l.halted_by, coalesce(left(d.error, 200), 'no error was given'),
+         format('Job %s died in it (%s); %s behind it in queue %s.', l.halted_by,
+           coalesce(left(d.error, 200), 'no error was given'),
            case n.waiting when 1 then '1 job waits' else n.waiting || ' jobs wait' end, l.queue),
          format('holdfast job retry %s', l.halted_by), jsonb_build_object('job', l.halted_by, 'waiting', n.waiting)
   from (select x.* from holdfast.lane x where x.halted_by is not null limit 200) l
   cross join lateral (
     select count(*) as waiting from (
       select from holdfast.job x
-      where x.part = l.part and x.queue = l.queue and x.lane = l.name and x.lane_seq is not null and x.token is null limit 1001) y) n
-  left join lateral (select x.ended_at, x.error from holdfast.dead x where x.part = l.part and x.id = l.halted_by limit 1) d on true
+      where x.part = l.part and x.queue = l.queue and x.lane = l.name and x.lane_seq is not null and x.token is null
+        limit 1001) y) n
+  left join lateral (select x.ended_at, x.error from holdfast.dead x where x.part = l.part and x.id = l.halted_by
+    limit 1) d on true
   where n.waiting > 0 and holdfast.watch('lane_halted', l.queue) is not null
   limit 50
 $$;
@@ -404,9 +440,12 @@ language sql stable
 as $$
   select s.queue, s.name, 'critical',
          case when isfinite(s.next_at) and s.next_at < at then s.next_at else coalesce(s.last_at, s.updated_at) end,
-         format('Schedule %s %s', s.name, case when s.problem is not null then 'cannot fire' else 'missed its slot' end),
-         coalesce(s.problem, format('Its slot of %s has come and nobody fired it. Does upkeep run?', to_char(s.next_at, 'YYYY-MM-DD HH24:MI:SS TZ'))),
-         format('holdfast schedule show %s', holdfast.shell(s.name)), jsonb_build_object('schedule', s.name, 'kind', s.kind, 'problem', s.problem)
+         format('Schedule %s %s', s.name, case when s.problem is not null then 'cannot fire'
+         else 'missed its slot' end),
+         coalesce(s.problem, format('Its slot of %s has come and nobody fired it. Does upkeep run?',
+         to_char(s.next_at, 'YYYY-MM-DD HH24:MI:SS TZ'))),
+         format('holdfast schedule show %s', holdfast.shell(s.name)),
+           jsonb_build_object('schedule', s.name, 'kind', s.kind, 'problem', s.problem)
   from holdfast.schedule s
   cross join lateral (select holdfast.watch('schedule_missed', s.queue) as t) w
   where s.paused_at is null and s.withdrawn_at is null and w.t is not null
@@ -422,15 +461,19 @@ language sql stable
 as $$
   select s.queue, s.name, 'warning', x.since, format('Schedule %s overlaps itself', s.name),
          case when x.live > 1 then format('%s of its jobs wait or run at once.', x.live)
-           else format('%s of its slots in the last %s were skipped: the job before still waited or ran.', x.skipped, holdfast.span_text(holdfast.secs(w.t -> 'seconds'))) end,
-         format('holdfast schedule show %s', holdfast.shell(s.name)), jsonb_build_object('schedule', s.name, 'live', x.live, 'skipped', x.skipped)
+           else format('%s of its slots in the last %s were skipped: the job before still waited or ran.', x.skipped,
+             holdfast.span_text(holdfast.secs(w.t -> 'seconds'))) end,
+         format('holdfast schedule show %s', holdfast.shell(s.name)),
+           jsonb_build_object('schedule', s.name, 'live', x.live, 'skipped', x.skipped)
   from holdfast.schedule s
   cross join lateral (select holdfast.watch('schedule_overlap', s.queue) as t) w
   cross join lateral (
-    select count(j.id) as live, count(*) filter (where l.outcome = 'skipped' and l.at > detect_schedule_overlap.at - holdfast.secs(w.t -> 'seconds')) as skipped,
+    select count(j.id) as live, count(*) filter (where l.outcome = 'skipped'
+           and l.at > detect_schedule_overlap.at - holdfast.secs(w.t -> 'seconds')) as skipped,
            min(l.slot) filter (where j.id is not null or l.outcome = 'skipped') as since
     from (
-      select y.slot, y.outcome, y.job, y.at from holdfast.schedule_slot y where y.name = s.name order by y.slot desc limit 10) l
+      select y.slot, y.outcome, y.job, y.at from holdfast.schedule_slot y where y.name = s.name order by y.slot desc
+        limit 10) l
     left join lateral (
       select z.id from holdfast.job z where z.part = holdfast.part_of(l.job) and z.id = l.job limit 1) j on true
   ) x
@@ -443,8 +486,10 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select nullif(f.queue, ''), f.step, 'critical', f.since, format('Upkeep fails: %s', f.step),
-         format('%s times since %s%s: %s. The other steps and queues are done, and it is tried again each turn.', f.times,
-           to_char(f.since, 'HH24:MI:SS TZ'), case when f.queue <> '' then format(', in queue %s', f.queue) else '' end, f.problem),
+         format('%s times since %s%s: %s. The other steps and queues are done, and it is tried again each turn.',
+           f.times,
+           to_char(f.since, 'HH24:MI:SS TZ'), case when f.queue <> '' then format(', in queue %s', f.queue) else '' end,
+             f.problem),
          'holdfast upkeep --once', jsonb_build_object('step', f.step, 'times', f.times, 'problem', f.problem)
   from holdfast.failing f
   cross join lateral (select holdfast.watch('upkeep_failing', f.queue) as t) w
@@ -458,8 +503,10 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select null, k.name, 'warning', k.seen_at, format('%s is silent', k.name),
-         format('On host %s, process %s; it ran %s when it was last heard of, %s ago. They come back when their leases end.', coalesce(k.host, '?'),
-           coalesce(k.pid::text, '?'), case k.busy when 1 then '1 job' else k.busy || ' jobs' end, holdfast.span_text(at - k.seen_at)),
+         format('On host %s, process %s; it ran %s when it was last heard of, %s ago. They come back when their '
+           'leases end.', coalesce(k.host, '?'),
+           coalesce(k.pid::text, '?'), case k.busy when 1 then '1 job' else k.busy || ' jobs' end,
+             holdfast.span_text(at - k.seen_at)),
          'holdfast worker list', jsonb_build_object('worker', k.name, 'host', k.host, 'pid', k.pid, 'busy', k.busy)
   from holdfast.worker k
   cross join lateral (select holdfast.watch('worker_lost', '') as t) w
@@ -489,7 +536,8 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select null, k.name, case when abs(k.skew) > 60 then 'critical' else 'warning' end, k.seen_at,
-         format('The clock of %s is %s %s', coalesce(k.host, k.name), holdfast.span_text(make_interval(secs => abs(k.skew))), case when k.skew > 0 then 'ahead' else 'behind' end),
+         format('The clock of %s is %s %s', coalesce(k.host, k.name),
+         holdfast.span_text(make_interval(secs => abs(k.skew))), case when k.skew > 0 then 'ahead' else 'behind' end),
          'Leases are safe, they count on the clock of the database; times in logs and run_at made there are off.',
          'timedatectl status', jsonb_build_object('worker', k.name, 'host', k.host, 'skew', k.skew)
   from holdfast.worker k
@@ -504,7 +552,8 @@ language sql stable
 as $$
   select null, k.name, 'info', k.started_at, format('%s hears no notifications', k.name),
          'It polls instead: jobs start up to a second later. A pooler in between delivers none.',
-         'export HOLDFAST_LISTEN_URL=postgresql://…   # a direct address', jsonb_build_object('worker', k.name, 'host', k.host)
+         'export HOLDFAST_LISTEN_URL=postgresql://…   # a direct address',
+           jsonb_build_object('worker', k.name, 'host', k.host)
   from holdfast.worker k
   where k.seen_at > at - interval '1 minute' and k.listens = false and k.started_at < at - interval '30 seconds'
     and holdfast.watch('listen_down', '') is not null
@@ -517,7 +566,8 @@ language sql stable
 as $$
   select null, '', 'critical', at, format('The notification queue is %s %% full', round((100 * u.used)::numeric)),
          'When it is full, commits that notify fail. A session that listens and stays in a transaction holds it.',
-         'select pid, application_name, state, xact_start from pg_stat_activity where state like ''idle in%'' order by xact_start;',
+         'select pid, application_name, state, xact_start from pg_stat_activity where state like ''idle in%'' order '
+         'by xact_start;',
          jsonb_build_object('share', u.used)
   from (select pg_notification_queue_usage() as used) u
   cross join lateral (select holdfast.watch('notify_backlog', '') as t) w
@@ -527,7 +577,8 @@ $$;
 -- pinned_by: who keeps vacuum from removing what has ended since, oldest first. Without the right to read
 -- statistics of other roles, pg_read_all_stats, the owner of these functions sees its own sessions only.
 create or replace function holdfast.pinned_by()
-returns table (sort text, name text, application text, usename text, state text, since timestamptz, held interval, transactions bigint, query text, suggestion text)
+returns table (sort text, name text, application text, usename text, state text, since timestamptz, held interval,
+  transactions bigint, query text, suggestion text)
 language sql volatile
 as $$
   with read as materialized (
@@ -538,19 +589,23 @@ as $$
   from read
   cross join pg_stat_activity a
   cross join lateral (
-    select case when a.backend_xmin is null or age(a.backend_xid) > age(a.backend_xmin) then coalesce(a.backend_xid, a.backend_xmin)
+    select case when a.backend_xmin is null or age(a.backend_xid) > age(a.backend_xmin)
+      then coalesce(a.backend_xid, a.backend_xmin)
       else a.backend_xmin end as oldest) x
   where x.oldest is not null and a.pid <> pg_backend_pid() and (a.datname = current_database() or a.datname is null)
     and a.backend_type is distinct from 'autovacuum worker'
   union all
-  select 'prepared transaction', p.gid, null, p.owner::text, 'prepared', p.prepared, read.at - p.prepared, age(p.transaction)::bigint, null,
+  select 'prepared transaction', p.gid, null, p.owner::text, 'prepared', p.prepared, read.at - p.prepared,
+         age(p.transaction)::bigint, null,
          format('rollback prepared %L;', p.gid)
   from read
   cross join pg_prepared_xacts p
   where p.database = current_database()
   union all
-  select 'replication slot', s.slot_name::text, s.plugin::text, null, case when s.active then 'active' else 'inactive' end, null, null,
-         age(coalesce(s.xmin, s.catalog_xmin))::bigint, null, format('select pg_drop_replication_slot(%L);', s.slot_name)
+  select 'replication slot', s.slot_name::text, s.plugin::text, null, case
+         when s.active then 'active' else 'inactive' end, null, null,
+         age(coalesce(s.xmin, s.catalog_xmin))::bigint, null,
+           format('select pg_drop_replication_slot(%L);', s.slot_name)
   from pg_replication_slots s
   where coalesce(s.xmin, s.catalog_xmin) is not null
   order by 8 desc
@@ -560,18 +615,24 @@ create or replace function holdfast.detect_horizon_pinned(at timestamptz)
 returns setof holdfast.finding
 language sql volatile
 as $$
-  select null, p.sort || ' ' || p.name, case when p.held > 10 * holdfast.secs(w.t -> 'seconds') then 'critical' else 'warning' end,
+  select null, p.sort || ' ' || p.name, case when p.held > 10 * holdfast.secs(w.t -> 'seconds') then 'critical'
+         else 'warning' end,
          coalesce(p.since, at),
-         case p.sort when 'session' then format('Process %s (%s) pins the vacuum horizon for %s', p.name, coalesce(nullif(p.application, ''), 'no application name'), holdfast.span_text(p.held))
-           when 'prepared transaction' then format('Prepared transaction %s pins the vacuum horizon for %s', p.name, holdfast.span_text(p.held))
+         case p.sort when 'session' then format('Process %s (%s) pins the vacuum horizon for %s', p.name,
+           coalesce(nullif(p.application, ''), 'no application name'), holdfast.span_text(p.held))
+           when 'prepared transaction' then format('Prepared transaction %s pins the vacuum horizon for %s', p.name,
+             holdfast.span_text(p.held))
            else format('Replication slot %s pins the vacuum horizon, %s transactions back', p.name, p.transactions) end,
-         format('Nothing that ended since can be removed, and tables grow. %s', concat_ws(', ', 'User ' || p.usename, p.state, 'last: ' || nullif(p.query, ''))),
+         format('Nothing that ended since can be removed, and tables grow. %s',
+         concat_ws(', ', 'User ' || p.usename, p.state, 'last: ' || nullif(p.query, ''))),
          p.suggestion,
-         jsonb_build_object('sort', p.sort, 'pid', case when p.sort = 'session' then p.name::integer end, 'application', p.application, 'user', p.usename,
+         jsonb_build_object('sort', p.sort, 'pid', case when p.sort = 'session' then p.name::integer end, 'application',
+           p.application, 'user', p.usename,
            'state', p.state, 'seconds', round(extract(epoch from p.held)), 'transactions', p.transactions)
   from holdfast.pinned_by() p
   cross join lateral (select holdfast.watch('horizon_pinned', '') as t) w
-  where p.held > holdfast.secs(w.t -> 'seconds') or p.held is null and p.transactions > (w.t ->> 'transactions')::numeric
+  where p.held > holdfast.secs(w.t -> 'seconds') or p.held is null
+    and p.transactions > (w.t ->> 'transactions')::numeric
   limit 10
 $$;
 
@@ -581,10 +642,13 @@ language sql stable
 as $$
   select null, s.relname::text, 'warning', coalesce(greatest(s.last_autovacuum, s.last_vacuum), at),
          format('holdfast.%s has %s dead rows', s.relname, s.n_dead_tup),
-         format('Beside %s living ones, in %s; last vacuumed %s. An old transaction keeps them, or autovacuum does not come.', s.n_live_tup,
-           pg_size_pretty(pg_total_relation_size(s.relid)), coalesce(to_char(greatest(s.last_autovacuum, s.last_vacuum), 'YYYY-MM-DD HH24:MI:SS TZ'), 'never')),
+         format('Beside %s living ones, in %s; last vacuumed %s. An old transaction keeps them, or autovacuum does '
+           'not come.', s.n_live_tup,
+           pg_size_pretty(pg_total_relation_size(s.relid)),
+             coalesce(to_char(greatest(s.last_autovacuum, s.last_vacuum), 'YYYY-MM-DD HH24:MI:SS TZ'), 'never')),
          format('vacuum (verbose) holdfast.%s;', s.relname),
-         jsonb_build_object('table', s.relname, 'dead', s.n_dead_tup, 'live', s.n_live_tup, 'bytes', pg_total_relation_size(s.relid))
+         jsonb_build_object('table', s.relname, 'dead', s.n_dead_tup, 'live', s.n_live_tup, 'bytes',
+           pg_total_relation_size(s.relid))
   from pg_stat_all_tables s
   cross join lateral (select holdfast.watch('bloat', '') as t) w
   where s.schemaname = 'holdfast' and s.n_dead_tup >= (w.t ->> 'rows')::numeric
@@ -618,22 +682,26 @@ as $$
           where a.code = 'counters_drift' and a.resolved_at is null))
       and (select sum(abs(c.queued + c.leased)) from counters c where c.part = p.part) <= (w.t ->> 'rows')::numeric
   ), rows as (
-    select l.part, j.queue, count(*) filter (where j.token is null) as queued, count(*) filter (where j.token is not null) as leased
+    select l.part, j.queue, count(*) filter (where j.token is null) as queued,
+           count(*) filter (where j.token is not null) as leased
     from looked l
     cross join lateral (select x.queue, x.token from holdfast.job x where x.part = l.part limit 50000) j
     group by l.part, j.queue
   )
   select c.queue, '', 'warning', at, format('Counters of %s are off', c.queue),
          format('They say %s queued and %s leased%s.', c.queued, c.leased,
-           case when l.part is null then '' else format(', there are %s and %s', coalesce(r.queued, 0), coalesce(r.leased, 0)) end),
+           case when l.part is null then '' else format(', there are %s and %s', coalesce(r.queued, 0),
+             coalesce(r.leased, 0)) end),
          'select * from holdfast.recount();',
          jsonb_build_object('counted', jsonb_build_object('queued', c.queued, 'leased', c.leased, 'dead', c.dead),
-           'rows', case when l.part is not null then jsonb_build_object('queued', coalesce(r.queued, 0), 'leased', coalesce(r.leased, 0)) end)
+           'rows', case when l.part is not null then jsonb_build_object('queued', coalesce(r.queued, 0), 'leased',
+             coalesce(r.leased, 0)) end)
   from counters c
   left join looked l on l.part = c.part
   left join rows r on r.part = c.part and r.queue = c.queue
   where c.queued < 0 or c.leased < 0 or c.dead < 0
-     or l.part is not null and (c.queued, c.leased) is distinct from (coalesce(r.queued, 0)::numeric, coalesce(r.leased, 0)::numeric)
+     or l.part is not null and (c.queued, c.leased) is distinct from (coalesce(r.queued, 0)::numeric,
+       coalesce(r.leased, 0)::numeric)
   limit 50
 $$;
 
@@ -642,7 +710,8 @@ create or replace function holdfast.detect_table_broken(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select a.queue, '', 'critical', at, format('Queue %s cannot use its table', a.queue), split_part(p.problem, '. ', 1) || '.',
+  select a.queue, '', 'critical', at, format('Queue %s cannot use its table', a.queue),
+         split_part(p.problem, '. ', 1) || '.',
          substr(p.problem, length(split_part(p.problem, '. ', 1)) + 3), jsonb_build_object('table', a.relation)
   from holdfast.adopted a
   cross join lateral (select holdfast.adopted_problem(a) as problem) p
@@ -656,7 +725,8 @@ create or replace function holdfast.detect_row_refused(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select a.queue, '', 'warning', f.since, format('%s of %s cannot be written', case f.jobs when 1 then '1 row' else f.jobs || ' rows' end, a.relation),
+  select a.queue, '', 'warning', f.since, format('%s of %s cannot be written', case f.jobs when 1 then '1 row'
+         else f.jobs || ' rows' end, a.relation),
          format('The last refused %s: %s (SQLSTATE %s).', f.verb, f.message, f.code),
          format('holdfast job retry ''queue:%s state:dead''   # once the row or its table is mended', a.queue),
          jsonb_build_object('table', a.relation, 'jobs', f.jobs, 'job', f.id, 'code', f.code)
@@ -677,8 +747,10 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select q.queue, '', 'info', q.paused_at, format('%s is paused for %s', q.queue, holdfast.span_text(at - q.paused_at)),
-         format('%s%s%s.', case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end, coalesce(', paused by ' || q.paused_by, ''), coalesce(': ' || q.paused_reason, '')),
-         format('holdfast queue resume %s', holdfast.shell(q.queue)), jsonb_build_object('queued', q.queued, 'by', q.paused_by, 'reason', q.paused_reason)
+         format('%s%s%s.', case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end,
+         coalesce(', paused by ' || q.paused_by, ''), coalesce(': ' || q.paused_reason, '')),
+         format('holdfast queue resume %s', holdfast.shell(q.queue)),
+           jsonb_build_object('queued', q.queued, 'by', q.paused_by, 'reason', q.paused_reason)
   from (
     select x.name as queue, x.paused_at, x.paused_by, x.paused_reason, n.queued
     from holdfast.queue x
@@ -730,7 +802,8 @@ as $$
       select min((s.thresholds ->> 'share')::numeric) from (
         select d.thresholds from holdfast.detector_catalogue d where d.code = 'payload_near_limit'
         union all
-        select d.thresholds from holdfast.detector_setting d where d.code = 'payload_near_limit' and d.thresholds ? 'share') s)
+        select d.thresholds from holdfast.detector_setting d
+          where d.code = 'payload_near_limit' and d.thresholds ? 'share') s)
     offset 0
   ) j
   cross join lateral (select holdfast.watch('payload_near_limit', j.queue) as t, j.payload_limit) q
@@ -743,7 +816,8 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select j.queue, j.kind, 'info', min(j.created_at), format('%s: payloads of up to %s bytes', j.kind, max(j.bytes)),
-         'Each is written and read several times; a reference to where the data is would do.', format('holdfast job show %s', (array_agg(j.id order by j.bytes desc))[1]),
+         'Each is written and read several times; a reference to where the data is would do.',
+         format('holdfast job show %s', (array_agg(j.id order by j.bytes desc))[1]),
          jsonb_build_object('bytes', max(j.bytes), 'jobs', (array_agg(j.id::text))[1:5])
   from holdfast.newest_payloads(at) j
   cross join lateral (select holdfast.watch('large_payload', j.queue) as t) w
@@ -755,12 +829,15 @@ create or replace function holdfast.detect_long_running(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select j.queue, j.kind, 'info', min(l.claimed_at), format('%s runs for %s', j.kind, holdfast.span_text(at - min(l.claimed_at))),
-         format('%s of this kind run longer than %s in queue %s.', count(*), holdfast.span_text(holdfast.secs(j.said::jsonb -> 'seconds')), j.queue),
+  select j.queue, j.kind, 'info', min(l.claimed_at), format('%s runs for %s', j.kind,
+         holdfast.span_text(at - min(l.claimed_at))),
+         format('%s of this kind run longer than %s in queue %s.', count(*),
+         holdfast.span_text(holdfast.secs(j.said::jsonb -> 'seconds')), j.queue),
          format('holdfast job explain %s', (array_agg(j.id order by l.claimed_at))[1]),
          jsonb_build_object('jobs', (array_agg(j.id::text order by l.claimed_at))[1:5], 'count', count(*))
   from (
-    select x.part, x.token, x.claimed_at, x.ids from holdfast.lease x where x.open and x.claimed_at < at - interval '1 second' order by x.until desc limit 2000
+    select x.part, x.token, x.claimed_at, x.ids from holdfast.lease x
+      where x.open and x.claimed_at < at - interval '1 second' order by x.until desc limit 2000
   ) l
   cross join lateral (select i.id from unnest(l.ids) i(id) limit 200) i
   cross join lateral (
@@ -775,16 +852,19 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select l.queue, l.worker, 'info', min(l.claimed_at), format('%s acks at once', l.worker),
-         format('%s in queue %s within %s of the claim. Did the handler do anything?', case count(*) when 1 then '1 job' else count(*) || ' jobs' end, l.queue,
+         format('%s in queue %s within %s of the claim. Did the handler do anything?', case count(*)
+           when 1 then '1 job' else count(*) || ' jobs' end, l.queue,
            holdfast.span_text(holdfast.secs(l.said::jsonb -> 'seconds'))),
          'holdfast job list state:done', jsonb_build_object('jobs', (array_agg(i.id::text))[1:5], 'count', count(*))
   from (
-    select x.part, x.token, x.queue, x.worker, x.claimed_at, x.ids, x.taken, holdfast.watch('flash_job', x.queue)::text as said
+    select x.part, x.token, x.queue, x.worker, x.claimed_at, x.ids, x.taken,
+           holdfast.watch('flash_job', x.queue)::text as said
     from holdfast.newest_leases(500) x where x.claimed_at > at - interval '1 minute'
   ) l
   cross join lateral (select y.id from unnest(l.ids) y(id) limit 100) i
   left join lateral (
-    select e.ended_at from holdfast.history e where e.part = l.part and e.id = i.id and e.state = 'done' limit 1) e on true
+    select e.ended_at from holdfast.history e where e.part = l.part and e.id = i.id and e.state = 'done'
+      limit 1) e on true
   where l.said is not null and holdfast.how_taken(l.taken, i.id) is null
     and not exists (select from holdfast.job j where j.part = l.part and j.id = i.id)
     and coalesce(e.ended_at, at) - l.claimed_at < holdfast.secs(l.said::jsonb -> 'seconds')
@@ -795,11 +875,14 @@ create or replace function holdfast.detect_burst_claims(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select l.queue, l.worker, 'info', min(l.claimed_at), format('%s claimed %s jobs at once', l.worker, sum(cardinality(l.ids))),
-         format('In queue %s within %s.', l.queue, holdfast.span_text(holdfast.secs(l.said::jsonb -> 'seconds'))), 'holdfast worker list',
+  select l.queue, l.worker, 'info', min(l.claimed_at), format('%s claimed %s jobs at once', l.worker,
+         sum(cardinality(l.ids))),
+         format('In queue %s within %s.', l.queue, holdfast.span_text(holdfast.secs(l.said::jsonb -> 'seconds'))),
+         'holdfast worker list',
          jsonb_build_object('worker', l.worker, 'jobs', sum(cardinality(l.ids)))
   from (
-    select x.queue, x.worker, x.claimed_at, x.ids, holdfast.watch('burst_claims', x.queue)::text as said from holdfast.newest_leases() x
+    select x.queue, x.worker, x.claimed_at, x.ids, holdfast.watch('burst_claims', x.queue)::text as said
+      from holdfast.newest_leases() x
   ) l
   where l.claimed_at > at - holdfast.secs(l.said::jsonb -> 'seconds')
   group by l.queue, l.worker, l.said
@@ -812,7 +895,8 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select b.queue, '', d.severity, min(b.at), format('%s: %s jobs were %s', b.queue, sum(b.jobs), told),
-         format('By %s in the last %s, the largest of %s.', case sum(b.calls) when 1 then '1 call' else sum(b.calls) || ' calls' end,
+         format('By %s in the last %s, the largest of %s.', case sum(b.calls)
+           when 1 then '1 call' else sum(b.calls) || ' calls' end,
            holdfast.span_text(holdfast.secs(b.said::jsonb -> 'seconds')), max(b.largest)),
          'holdfast op list', jsonb_build_object('jobs', sum(b.jobs), 'calls', sum(b.calls), 'largest', max(b.largest))
   from (
@@ -821,7 +905,8 @@ as $$
     where x.at > bulk_findings.at - interval '1 hour' and x.at <= bulk_findings.at and x.sort = bulk_findings.sort
   ) b
   join holdfast.detector_catalogue d on d.code = bulk_findings.code
-  where b.at > bulk_findings.at - holdfast.secs(b.said::jsonb -> 'seconds') and b.largest >= (b.said::jsonb ->> 'jobs')::numeric
+  where b.at > bulk_findings.at - holdfast.secs(b.said::jsonb -> 'seconds')
+    and b.largest >= (b.said::jsonb ->> 'jobs')::numeric
   group by b.queue, b.said, d.severity
 $$;
 
@@ -845,14 +930,17 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select b.queue, '', 'warning', min(b.at), format('%s was cleared', b.queue),
-         format('%s jobs were deleted or cancelled at once, and none waits any more.', sum(b.jobs)), 'holdfast job list ' || holdfast.shell(format('queue:%s state:cancelled', holdfast.filter_word(b.queue))),
+         format('%s jobs were deleted or cancelled at once, and none waits any more.', sum(b.jobs)),
+         'holdfast job list ' || holdfast.shell(format('queue:%s state:cancelled', holdfast.filter_word(b.queue))),
          jsonb_build_object('jobs', sum(b.jobs))
   from (
     select x.queue, x.at, x.jobs, x.largest, holdfast.watch('queue_cleared', x.queue)::text as said
     from holdfast.bulk x
-    where x.at > detect_queue_cleared.at - interval '1 hour' and x.at <= detect_queue_cleared.at and x.sort in ('deleted', 'cancelled')
+    where x.at > detect_queue_cleared.at - interval '1 hour' and x.at <= detect_queue_cleared.at
+      and x.sort in ('deleted', 'cancelled')
   ) b
-  where b.at > detect_queue_cleared.at - holdfast.secs(b.said::jsonb -> 'seconds') and b.largest >= (b.said::jsonb ->> 'jobs')::numeric
+  where b.at > detect_queue_cleared.at - holdfast.secs(b.said::jsonb -> 'seconds')
+    and b.largest >= (b.said::jsonb ->> 'jobs')::numeric
     and not exists (select from holdfast.queues q where q.queue = b.queue and q.queued > 0)
   group by b.queue
 $$;
@@ -868,7 +956,8 @@ returns text
 language sql immutable parallel safe
 as $$
   select case
-    when s >= 172800 then round(s / 86400) || ' d' when s >= 7200 then round(s / 3600) || ' h' when s >= 120 then round(s / 60) || ' m'
+    when s >= 172800 then round(s / 86400) || ' d' when s >= 7200 then round(s / 3600) || ' h'
+      when s >= 120 then round(s / 60) || ' m'
     when s >= 10 then round(s) || ' s' else trim_scale(round(s, 1)) || ' s' end
   from (select greatest(extract(epoch from span), 0)::numeric as s) x
 $$;

@@ -223,7 +223,8 @@ begin
         else array(
           select o.ord
           from unnest(v_order) o(ord)
-          where coalesce(items -> (o.ord - 1)::integer ->> 'queue', 'default') = v_name and not ids[o.ord] = any(v_past))
+          where coalesce(items -> (o.ord - 1)::integer ->> 'queue', 'default') = v_name
+            and not ids[o.ord] = any(v_past))
       end, v_queue, ids, v_firsts, v_places, at, seed);
     if v_queue.lease_limit is not null then
       limited := array_append(limited, v_name);
@@ -725,7 +726,8 @@ begin
       when k.run_at > holdfast.clock() then null
       when k.halted_by is not null then k.halted_by
       when cardinality(k.running) >= k.slots then k.running[1]
-      when k.queue = any(limited) and helds[array_position(limited, k.queue)] is not null then helds[array_position(limited, k.queue)]
+      when k.queue = any(limited) and helds[array_position(limited, k.queue)] is not null
+        then helds[array_position(limited, k.queue)]
       when k.nth - 1 + cardinality(k.there) >= k.slots then coalesce(k.before, k.there[1])
     end, coalesce(k.follow or k.run_at <= holdfast.clock() and k.halted_by is null and (
       cardinality(k.running) >= k.slots or helds[array_position(limited, k.queue)] is not null), false)
@@ -889,7 +891,8 @@ create or replace function holdfast.item_size(item jsonb)
 returns bigint
 language sql stable
 as $$
-  select coalesce(holdfast.text_size(item -> 'payload'), 0) + coalesce(holdfast.text_size(nullif(item -> 'headers', 'null')), 0)
+  select coalesce(holdfast.text_size(item -> 'payload'),
+         0) + coalesce(holdfast.text_size(nullif(item -> 'headers', 'null')), 0)
 $$;
 
 -- largest_of: the size of the largest of these items; refuses them if one holds a number out of range. known is the
@@ -957,7 +960,8 @@ as $$
     and (not item ?| holdfast.detail_fields() or (
       case when coalesce(jsonb_typeof(item -> 'max_attempts'), 'null') = 'null' then true
            when jsonb_typeof(item -> 'max_attempts') <> 'number' then false
-           else (item ->> 'max_attempts')::numeric between 1 and 32767 and (item ->> 'max_attempts')::numeric % 1 = 0 end
+           else (item ->> 'max_attempts')::numeric between 1 and 32767
+             and (item ->> 'max_attempts')::numeric % 1 = 0 end
       and case when coalesce(jsonb_typeof(item -> 'lease'), 'null') = 'null' then true
            when jsonb_typeof(item -> 'lease') <> 'number' then false
            else (item ->> 'lease')::numeric > 0 and (item ->> 'lease')::numeric <= 31536000 end
@@ -1019,15 +1023,18 @@ begin
       'Fields are: ' || array_to_string(v_known, ', ') || '.');
   end if;
   if item ->> 'kind' is null then
-    perform holdfast.refuse('HF201', format('%s has no kind', v_item), null, 'The kind names the handler, for example "send_email".');
+    perform holdfast.refuse('HF201', format('%s has no kind', v_item), null,
+      'The kind names the handler, for example "send_email".');
   end if;
   if not holdfast.is_id(item ->> 'id') then
-    perform holdfast.refuse('HF201', format('id %L of %s is not a UUID', item ->> 'id', v_item), null, 'Leave it out, or make it with holdfast.new_id(queue).');
+    perform holdfast.refuse('HF201', format('id %L of %s is not a UUID', item ->> 'id', v_item), null,
+      'Leave it out, or make it with holdfast.new_id(queue).');
   end if;
   foreach v_field in array '{kind,queue,lane,tenant,key,subject}'::text[] loop
     if jsonb_typeof(item -> v_field) in ('array', 'object', 'boolean')
        or jsonb_typeof(item -> v_field) = 'number' and not v_field in ('key', 'subject') then
-      perform holdfast.refuse('HF202', format('%s %s of %s is not a text', v_field, holdfast.told(item -> v_field), v_item));
+      perform holdfast.refuse('HF202', format('%s %s of %s is not a text', v_field, holdfast.told(item -> v_field),
+        v_item));
     end if;
   end loop;
   perform holdfast.named('kind of ' || v_item, item ->> 'kind');
@@ -1041,32 +1048,39 @@ begin
     end if;
   end loop;
   foreach v_field in array '{key,subject}'::text[] loop
-    if not coalesce(length(item ->> v_field) between 1 and 500 and (v_field = 'subject' or octet_length(item ->> v_field) <= 1000), true) then
-      perform holdfast.refuse('HF202', format('%s of %s is %s characters and %s bytes long', v_field, v_item, length(item ->> v_field), octet_length(item ->> v_field)),
+    if not coalesce(length(item ->> v_field) between 1 and 500
+      and (v_field = 'subject' or octet_length(item ->> v_field) <= 1000), true) then
+      perform holdfast.refuse('HF202', format('%s of %s is %s characters and %s bytes long', v_field, v_item,
+        length(item ->> v_field), octet_length(item ->> v_field)),
         null, 'It may have 1 to 500 characters, a key 1000 bytes; pass a hash of what is longer.');
     end if;
   end loop;
   if item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null') then
-    perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9', holdfast.told(item -> 'priority'), v_item), null, 'Nine goes first, zero is the default.');
+    perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9',
+      holdfast.told(item -> 'priority'), v_item), null, 'Nine goes first, zero is the default.');
   end if;
   if item ->> 'run_at' is not null and not holdfast.is_time(item ->> 'run_at') then
-    perform holdfast.refuse('HF204', format('run_at %L of %s is not a time', item ->> 'run_at', v_item), null, 'For example "2030-01-31T08:00:00Z".');
+    perform holdfast.refuse('HF204', format('run_at %L of %s is not a time', item ->> 'run_at', v_item), null,
+      'For example "2030-01-31T08:00:00Z".');
   end if;
   if item ->> 'delay' is not null and item ->> 'run_at' is not null then
     perform holdfast.refuse('HF204', format('%s has both delay and run_at', v_item), null, 'Give one of them.');
   end if;
   foreach v_field in array '{max_attempts,lease,delay}'::text[] loop
     if not holdfast.item_details_ok(jsonb_build_object(v_field, item -> v_field)) then
-      perform holdfast.refuse('HF204', format('%s %s of %s is out of range', v_field, holdfast.told(item -> v_field), v_item), null,
+      perform holdfast.refuse('HF204', format('%s %s of %s is out of range', v_field, holdfast.told(item -> v_field),
+        v_item), null,
         'max_attempts is a whole number from 1; lease and delay are seconds, lease above zero.');
     end if;
   end loop;
   if not coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after') then
-    perform holdfast.refuse('HF205', format('on_conflict %L of %s is not skip, replace or after', item ->> 'on_conflict', v_item));
+    perform holdfast.refuse('HF205', format('on_conflict %L of %s is not skip, replace or after',
+      item ->> 'on_conflict', v_item));
   end if;
   if holdfast.out_of_range(item) then
     perform holdfast.refuse('HF204', format('%s of %s (%s) holds a number beyond 1e308',
-      case when holdfast.out_of_range(item -> 'payload') then 'payload' else 'headers' end, v_item, item ->> 'kind'), null,
+      case when holdfast.out_of_range(item -> 'payload') then 'payload' else 'headers' end, v_item, item ->> 'kind'),
+      null,
       'Numbers go up to what a double can hold, about 1.8e308; send what is larger as a string.');
   end if;
   if holdfast.item_size(item) > payload_limit then
@@ -1075,7 +1089,8 @@ begin
         holdfast.item_size(item), coalesce(item ->> 'queue', 'default'), payload_limit),
       null, 'Store the data elsewhere and pass its address, or raise payload_limit of the queue.');
   end if;
-  perform holdfast.refuse('HF201', format('headers of %s must be an object, got %s', v_item, holdfast.told(item -> 'headers')));
+  perform holdfast.refuse('HF201', format('headers of %s must be an object, got %s', v_item,
+    holdfast.told(item -> 'headers')));
 end
 $$;
 
@@ -1105,7 +1120,8 @@ returns smallint
 language sql immutable
 as $$
   select ((holdfast.queue_part(queue) + coalesce(
-    (('x' || substr(md5(coalesce(item ->> 'lane', item ->> 'key', item ->> 'id')), 1, 8))::bit(32)::bigint), number) % fanout) % 64)::smallint
+    (('x' || substr(md5(coalesce(item ->> 'lane', item ->> 'key', item ->> 'id')), 1, 8))::bit(32)::bigint),
+      number) % fanout) % 64)::smallint
 $$;
 
 -- home: the part in which a job of a queue lives. One with a lane or a key has its one place there; any other
@@ -1140,7 +1156,8 @@ as $$
     from given g
     where not exists (select from holdfast.job j where j.part = holdfast.part_of(g.id) and j.id = g.id)
       and (holdfast.locate(g.id, g.queue) is not null
-           or exists (select from holdfast.alias a where a.part = holdfast.part_of(g.id) and a.id = g.id and a.queue = g.queue))
+           or exists (select from holdfast.alias a where a.part = holdfast.part_of(g.id) and a.id = g.id
+             and a.queue = g.queue))
     union
     select leased.id
     from holdfast.lease l

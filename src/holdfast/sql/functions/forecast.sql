@@ -44,7 +44,8 @@ begin
       limit 20000
     ) a
     left join lateral (select x.queue from holdfast.job x where x.part = a.part and x.id = a.id limit 1) j on true
-    left join lateral (select x.queue from holdfast.ended x where j.queue is null and x.part = a.part and x.id = a.id limit 1) d on true
+    left join lateral (select x.queue from holdfast.ended x where j.queue is null and x.part = a.part and x.id = a.id
+      limit 1) d on true
     group by 1
   )
   insert into holdfast.reading (queue, at, queued, leased, dead, done, cancelled, archived, failed, expired)
@@ -71,7 +72,8 @@ as $$
   select t.*
   from (
     select ((holdfast.queue_part(totals_of.queue) + step) % 64)::smallint as part
-    from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = totals_of.queue), 1) - 1) step
+    from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = totals_of.queue),
+      1) - 1) step
     union
     select q.adopted from holdfast.queue q where q.name = totals_of.queue and q.adopted is not null
   ) p
@@ -82,14 +84,16 @@ $$;
 -- is known. leased is how many ran, on average.
 create or replace function holdfast.rates(
   queue text, span interval, at timestamptz,
-  out seconds double precision, out arrived bigint, out done bigint, out failed bigint, out expired bigint, out died bigint,
+  out seconds double precision, out arrived bigint, out done bigint, out failed bigint, out expired bigint,
+  out died bigint,
   out leased double precision)
 language sql stable
 as $$
   with first as (
     select r.*
     from (
-      (select x.* from holdfast.reading x where x.queue = rates.queue and x.at <= rates.at - span order by x.at desc limit 1)
+      (select x.* from holdfast.reading x where x.queue = rates.queue and x.at <= rates.at - span order by x.at desc
+        limit 1)
       union all
       (select x.* from holdfast.reading x where x.queue = rates.queue and x.at > rates.at - span order by x.at limit 1)
     ) r
@@ -103,15 +107,18 @@ as $$
            - (f.queued + f.leased + f.dead + f.done + f.cancelled + f.archived), 0),
          greatest(l.done - f.done, 0), greatest(l.failed - f.failed, 0), greatest(l.expired - f.expired, 0),
          greatest(l.dead - f.dead, 0),
-         (select avg(x.leased) from holdfast.reading x where x.queue = rates.queue and x.at between f.at and l.at)::double precision
+         (select avg(x.leased) from holdfast.reading x where x.queue = rates.queue and x.at between f.at
+           and l.at)::double precision
   from first f, last l
 $$;
 
 -- forecast: for each queue, or one, what comes in and what is finished per second, when it will have drained at
 -- this pace (null: never), and how many slots would have to work to have it drained within target, or to keep up.
-create or replace function holdfast.forecast(only_queue text default null, target interval default null, span interval default '5 minutes')
+create or replace function holdfast.forecast(only_queue text default null, target interval default null,
+  span interval default '5 minutes')
 returns table (
-  queue text, waiting bigint, leased bigint, arriving double precision, finishing double precision, drained_at timestamptz,
+  queue text, waiting bigint, leased bigint, arriving double precision, finishing double precision,
+  drained_at timestamptz,
   slots_needed integer, seconds double precision, sentence text)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -129,7 +136,8 @@ begin
     perform holdfast.check_length('target', target, '30 days');
   end if;
   for q in
-    select v.queue as name, v.queued, v.leased, v.paused_at, r.seconds, r.arrived, r.done + r.died as finished, r.leased as busy
+    select v.queue as name, v.queued, v.leased, v.paused_at, r.seconds, r.arrived, r.done + r.died as finished,
+           r.leased as busy
     from holdfast.queues v
     left join lateral holdfast.rates(v.queue, span, v_now) r on true
     where only_queue is null or v.queue = only_queue
@@ -157,10 +165,12 @@ begin
       drained_at := v_now + make_interval(secs => least(v_left, 315360000));
       sentence := format('Queue %s is drained at %s, in %s: %s arrive and %s are finished per second.', queue,
         to_char(drained_at, case when v_left < 43200 then 'HH24:MI' else 'YYYY-MM-DD HH24:MI' end || ' TZ'),
-        date_trunc('second', make_interval(secs => least(v_left, 315360000))), trim_scale(round(arriving::numeric, 1)), trim_scale(round(finishing::numeric, 1)));
+        date_trunc('second', make_interval(secs => least(v_left, 315360000))), trim_scale(round(arriving::numeric, 1)),
+          trim_scale(round(finishing::numeric, 1)));
     else
       sentence := format('Queue %s is never drained%s: %s arrive and %s are finished per second.', queue,
-        case when q.paused_at is not null then ' while it is paused' else ' at this pace' end, trim_scale(round(arriving::numeric, 1)), trim_scale(round(finishing::numeric, 1)));
+        case when q.paused_at is not null then ' while it is paused'
+          else ' at this pace' end, trim_scale(round(arriving::numeric, 1)), trim_scale(round(finishing::numeric, 1)));
     end if;
     -- what one slot does in a second is only known where some were at work
     if finishing > 0 and q.busy > 0 then
@@ -168,8 +178,10 @@ begin
       slots_needed := ceil((coalesce(waiting / extract(epoch from target)::double precision, 0) + arriving) / v_each);
       if waiting > 0 and slots_needed > 0 then
         sentence := sentence || format(' %s', case
-          when target is null then format('%s at work would keep up.', case slots_needed when 1 then '1 slot' else slots_needed || ' slots' end)
-          else format('%s at work would drain it in %s.', case slots_needed when 1 then '1 slot' else slots_needed || ' slots' end, target) end);
+          when target is null then format('%s at work would keep up.', case slots_needed
+            when 1 then '1 slot' else slots_needed || ' slots' end)
+          else format('%s at work would drain it in %s.', case slots_needed
+            when 1 then '1 slot' else slots_needed || ' slots' end, target) end);
       end if;
     end if;
     return next;

@@ -25,7 +25,8 @@ declare
   heads    record;
 begin
   while cardinality(v_begun) < max_jobs loop
-    select array_agg(c.id) as ids, array_agg(distinct c.lane) as names, array_agg(c.nth) as nths, array_agg(c.pos) as places
+    select array_agg(c.id) as ids, array_agg(distinct c.lane) as names, array_agg(c.nth) as nths,
+           array_agg(c.pos) as places
     into seen
     from (
       select r.id, r.lane, f.nth, r.pos
@@ -33,7 +34,8 @@ begin
       cross join lateral (
         select j.id, j.lane, j.pos
         from holdfast.job j
-        where j.part = pick_lanes.part and j.queue || E'\n' = queue_row.name || E'\n' and j.priority = (10 - f.nth)::smallint
+        where j.part = pick_lanes.part and j.queue || E'\n' = queue_row.name || E'\n'
+          and j.priority = (10 - f.nth)::smallint
           and j.pos >= f.floor and j.token is null and j.lane is not null   -- spelt as in job_ready_lane
           and (kinds is null or j.kind = any(kinds))
         order by j.pos
@@ -50,19 +52,23 @@ begin
       select x.id, x.lane, x.priority, x.lane_seq,
              x.run_at <= at and (kinds is null or x.kind = any(kinds))
              and (not v_strikes or not coalesce(holdfast.held_back(queue_row.name, x.kind, (
-               select j.payload from holdfast.job j where j.part = pick_lanes.part and j.id = x.id limit 1), at), false)) as startable
+               select j.payload from holdfast.job j where j.part = pick_lanes.part and j.id = x.id limit 1), at),
+                      false)) as startable
       from holdfast.lane_heads(queue_row, pick_lanes.part, seen.names, at) x
       offset 0
     ) h;
     -- Where this claim can start nothing, whatever is not next in line makes room.
     perform holdfast.block_unlocked(
-      queue_row, pick_lanes.part, seen.ids, array(select n from unnest(seen.names) n where n <> all(heads.open)), heads.ids, at);
+      queue_row, pick_lanes.part, seen.ids, array(select n from unnest(seen.names) n where n <> all(heads.open)),
+        heads.ids, at);
     v_open := heads.open;
     while cardinality(v_begun) < max_jobs and cardinality(v_open) > 0 loop
       v_next := v_open[1 : max_jobs - cardinality(v_begun)];
-      v_open := array(select o.name from unnest(v_open) with ordinality o(name, nth) where o.name <> all(v_next) order by o.nth);
+      v_open := array(select o.name from unnest(v_open) with ordinality o(name, nth) where o.name <> all(v_next)
+        order by o.nth);
       v_begun := v_begun || holdfast.start_lanes(
-        queue_row, pick_lanes.part, array(select distinct n from unnest(v_next) n), seen.ids, max_jobs - cardinality(v_begun), kinds, at,
+        queue_row, pick_lanes.part, array(select distinct n from unnest(v_next) n), seen.ids,
+        max_jobs - cardinality(v_begun), kinds, at,
         v_strikes);
     end loop;
     exit when cardinality(seen.ids) < v_page;
@@ -80,7 +86,8 @@ $$;
 -- start_lanes: of these lanes, locked if nobody else decides about them, the jobs that start now. Of the jobs
 -- met, those that are not next in line there leave the ready order.
 create or replace function holdfast.start_lanes(
-  queue_row holdfast.queue, part smallint, names text[], met uuid[], max_jobs integer, kinds text[], at timestamptz, strikes boolean)
+  queue_row holdfast.queue, part smallint, names text[], met uuid[], max_jobs integer, kinds text[], at timestamptz,
+    strikes boolean)
 returns uuid[]
 language plpgsql
 as $$
@@ -93,11 +100,13 @@ begin
   if cardinality(v_locked) = 0 then
     return '{}';
   end if;
-  if exists (select from holdfast.lane l where l.part = start_lanes.part and l.queue = queue_row.name and l.name = any(v_locked) and l.rate_limit is not null) then
+  if exists (select from holdfast.lane l where l.part = start_lanes.part and l.queue = queue_row.name
+    and l.name = any(v_locked) and l.rate_limit is not null) then
     perform holdfast.no_starts_ahead(start_lanes.part, queue_row.name, v_locked, at);
   end if;
   v_heads := array(
-    select h.id from holdfast.lane_heads(queue_row, start_lanes.part, v_locked, at) h order by h.priority desc, h.lane_seq);
+    select h.id from holdfast.lane_heads(queue_row, start_lanes.part, v_locked, at) h
+      order by h.priority desc, h.lane_seq);
   v_start := array(
     select s.id
     from (
@@ -208,7 +217,8 @@ begin
   insert into holdfast.lane (part, queue, name)
   select lock_lanes.part, lock_lanes.queue, n.name
   from unnest(names) n(name)
-  where (select l.name from holdfast.lane l where l.part = lock_lanes.part and l.queue = lock_lanes.queue and l.name = n.name) is null
+  where (select l.name from holdfast.lane l where l.part = lock_lanes.part and l.queue = lock_lanes.queue
+    and l.name = n.name) is null
     -- in 1024 buckets: a claim of many new lanes must not fill the lock table
     and pg_try_advisory_xact_lock(4916, hashtext(lock_lanes.queue || E'\n' || n.name) & 1023)
   order by n.name
@@ -275,7 +285,8 @@ declare
   v_ready integer := 0;
 begin
   for v_name, v_lanes in
-    select u.queue, array_agg(distinct u.lane) from unnest(queues, lanes) u(queue, lane) group by u.queue order by u.queue
+    select u.queue, array_agg(distinct u.lane) from unnest(queues, lanes) u(queue, lane) group by u.queue
+      order by u.queue
   loop
     select q.* into v_queue from holdfast.queue q where q.name = v_name;
     v_queue.name := v_name;
@@ -413,7 +424,8 @@ create or replace function holdfast.lane_part(queue text, lane text)
 returns smallint
 language sql stable
 as $$
-  select holdfast.home(lane_part.queue, coalesce((select q.fanout from holdfast.queue q where q.name = lane_part.queue), 1), lane_part.lane, null, null)
+  select holdfast.home(lane_part.queue, coalesce((select q.fanout from holdfast.queue q where q.name = lane_part.queue),
+         1), lane_part.lane, null, null)
 $$;
 
 -- lane_set: settle how a lane behaves; a null setting goes back to the queue's.
@@ -447,10 +459,12 @@ begin
     set lane_limit  = case when settings ? 'limit' then (settings ->> 'limit')::integer else l.lane_limit end,
         on_failure  = case when settings ? 'on_failure' then settings ->> 'on_failure' else l.on_failure end,
         rate_limit  = case when settings ? 'rate_limit' then (settings ->> 'rate_limit')::integer else l.rate_limit end,
-        rate_period = case when settings ? 'rate_period' then make_interval(secs => (settings ->> 'rate_period')::double precision) else l.rate_period end,
+        rate_period = case when settings ? 'rate_period'
+        then make_interval(secs => (settings ->> 'rate_period')::double precision) else l.rate_period end,
         halted_by   = case when settings -> 'halted' = 'false' then null else l.halted_by end
     where l.part = v_part and l.queue = lane_set.queue and l.name = lane_set.lane;
-  exception when check_violation or invalid_text_representation or numeric_value_out_of_range or datetime_field_overflow then
+  exception when check_violation or invalid_text_representation or numeric_value_out_of_range
+    or datetime_field_overflow then
     perform holdfast.refuse('HF221', format('settings %s do not fit a lane', settings), sqlerrm,
       'limit is at least 1; on_failure is skip, retry or halt; rate_limit and rate_period go together.');
   end;
@@ -477,7 +491,8 @@ declare
   held   record;
 begin
   select l.part into v_part from holdfast.lane l
-  where l.part = holdfast.lane_part(lane_release.queue, lane_release.lane) and l.queue = lane_release.queue and l.name = lane_release.lane;
+  where l.part = holdfast.lane_part(lane_release.queue, lane_release.lane) and l.queue = lane_release.queue
+    and l.name = lane_release.lane;
   if not found then
     return query select 'unknown', null::uuid, null::text;
     return;
@@ -503,7 +518,8 @@ begin
     -- The job before the lane, as everybody does; who held it meanwhile may be somebody else.
     perform from holdfast.job j where j.part = v_part and j.id = held.id and j.token = held.token for update;
     if found then
-      perform holdfast.note('lane_released', actor, null, queue, jsonb_build_object('lane', lane, 'job', held.id, 'worker', held.worker));
+      perform holdfast.note('lane_released', actor, null, queue,
+        jsonb_build_object('lane', lane, 'job', held.id, 'worker', held.worker));
       perform holdfast.expire(v_part, array[held.id], array[held.token], v_now);
       return query select 'released', held.id, held.worker;
       return;
@@ -514,7 +530,8 @@ begin
   cross join lateral (
     select not coalesce(l.outside, false) and (
              coalesce(l.claimed_at > v_now - interval '1 minute', false)
-             or exists (select from holdfast.worker w where w.name = g.worker and w.seen_at > v_now - interval '1 minute')) as alive
+             or exists (select from holdfast.worker w where w.name = g.worker
+               and w.seen_at > v_now - interval '1 minute')) as alive
     from (select 1) one
     left join holdfast.lease l on l.part = g.part and l.token = g.token
     limit 1
@@ -526,7 +543,8 @@ begin
     return query select 'alive', held.id, held.worker;
     return;
   elsif found then
-    perform holdfast.note('lane_released', actor, null, queue, jsonb_build_object('lane', lane, 'job', held.id, 'worker', held.worker));
+    perform holdfast.note('lane_released', actor, null, queue,
+      jsonb_build_object('lane', lane, 'job', held.id, 'worker', held.worker));
     perform holdfast.let_go(array[held.id], array[held.token], v_now);
     return query select 'released', held.id, held.worker;
     return;

@@ -32,7 +32,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+      coalesce(max_jobs::text, 'null')));
   end if;
   -- of adopted tables only those that can have such jobs: to know that none fits, one is read from end to end
   return query execute
@@ -58,16 +59,20 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+      coalesce(max_jobs::text, 'null')));
   end if;
   return query execute
     'select x.* from ('
     || '  (select j.* from holdfast.dead d cross join lateral ('
-    || '     select o.* from holdfast.own_jobs o where o.part = d.part and o.id = d.id and o.state = ''dead'' limit 1) j'
-    || '   where ' || case when before is null then 'true' else 'd.ended_at <= $2 and (d.ended_at < $2 or d.id < $3)' end
+    || '     select o.* from holdfast.own_jobs o where o.part = d.part and o.id = d.id and o.state = ''dead'' limit '
+       '1) j'
+    || '   where ' || case when before is null then 'true'
+    else 'd.ended_at <= $2 and (d.ended_at < $2 or d.id < $3)' end
     || '   and ' || holdfast.filter_sql(filter)
     || '   order by d.ended_at desc, d.id desc limit $1)'
-    || '  union all select l.* from unnest(holdfast.parts()) p cross join lateral holdfast.list_adopted(p, $4, $1, null) l'
+    || '  union all select l.* from unnest(holdfast.parts()) p cross join lateral holdfast.list_adopted(p, $4, $1, '
+       'null) l'
     || '  where p >= 64 and ($2 is null or l.ended_at < $2 or l.ended_at = $2 and l.id < $3)) x'
     || ' order by x.ended_at desc nulls last, x.id desc limit $1'
   using max_jobs, before, coalesce(before_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), 'state:dead ' || filter;
@@ -89,7 +94,8 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+      coalesce(max_jobs::text, 'null')));
   end if;
   return query
     select o.*
@@ -130,7 +136,8 @@ $$;
 -- at, and a search before it goes on. searched is how many jobs were looked at. A search that found nothing in
 -- time is one row without a job.
 create or replace function holdfast.search(
-  filter text default '', max_jobs integer default 50, before uuid default null, patience interval default '50 milliseconds')
+  filter text default '', max_jobs integer default 50, before uuid default null,
+    patience interval default '50 milliseconds')
 returns table (job holdfast.jobs, searched_to uuid, searched bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -153,28 +160,35 @@ declare
   v_some   record;
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+      coalesce(max_jobs::text, 'null')));
   end if;
   -- Of every part so many rows are looked at, newest first, and as many as time allows in the next round. What
   -- is newer than all that is left to look at is known for sure.
-  v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where r.seen = $3) as oldest,'
+  v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where '
+    'r.seen = $3) as oldest,'
     || ' coalesce(sum(r.seen), 0) as seen, (select array_agg(h) from unnest(array_agg(r.hits)) h) as hits from ('
     || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest,'
     || ' array_to_string(array_agg(x.id) filter (where x.hit), '','') as hits'
     || ' from unnest($1, $2) p(part, start) cross join lateral ('
-    || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3)'
-    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where p.part >= 64) x'
+    || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or '
+       'j.id < p.start) order by j.id desc limit $3)'
+    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where '
+       'p.part >= 64) x'
     || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(v_states));
   loop
     execute v_sql into v_some using v_parts, v_from, v_step;
-    v_hits := v_hits || array(select i::uuid from unnest(v_some.hits) h cross join lateral unnest(string_to_array(h, ',')) i);
+    v_hits := v_hits || array(select i::uuid from unnest(v_some.hits) h cross
+      join lateral unnest(string_to_array(h, ',')) i);
     v_seen := v_seen + v_some.seen;
     v_parts := v_some.parts;
     v_from := v_some.oldest;
     v_bound := (select max(i::text)::uuid from unnest(v_from) i);
-    v_found := array(select i from unnest(v_hits) i where v_bound is null or i >= v_bound order by i desc limit max_jobs);
+    v_found := array(select i from unnest(v_hits) i where v_bound is null or i >= v_bound order by i desc
+      limit max_jobs);
     v_took := greatest(extract(epoch from clock_timestamp() - v_began), 0.000001);
-    exit when v_bound is null or cardinality(v_found) >= max_jobs or v_until - clock_timestamp() < make_interval(secs => v_took / 2);
+    exit when v_bound is null or cardinality(v_found) >= max_jobs
+      or v_until - clock_timestamp() < make_interval(secs => v_took / 2);
     -- The next round takes a tenth of the time, going by the last one: rows that lie further back may not be in
     -- memory, and take ten times as long.
     v_step := least(greatest(v_step * least(4, extract(epoch from patience) / 10 / v_took), 10), 100000);
@@ -214,12 +228,16 @@ begin
   if not coalesce(most between 1 and 1000000, false) then
     perform holdfast.refuse('HF204', format('most is %s, 1 to 1000000 are allowed', coalesce(most::text, 'null')));
   end if;
-  v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where r.seen = $3) as oldest,'
+  v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where '
+    'r.seen = $3) as oldest,'
     || ' coalesce(sum(r.hits), 0) as hits from ('
-    || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest, count(*) filter (where x.hit) as hits'
+    || 'select p.part, count(*) as seen, (array_agg(x.id order by x.id))[1] as oldest, count(*) filter (where x.hit) '
+       'as hits'
     || ' from unnest($1, $2) p(part, start) cross join lateral ('
-    || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or j.id < p.start) order by j.id desc limit $3)'
-    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where p.part >= 64) x'
+    || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or '
+       'j.id < p.start) order by j.id desc limit $3)'
+    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where '
+       'p.part >= 64) x'
     || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(holdfast.states_in(filter)));
   jobs := 0;
   loop
@@ -252,7 +270,8 @@ as $$
   select array_agg(s.state)
   from unnest('{queued,leased,done,dead,cancelled,archived}'::text[]) s(state)
   where not exists (
-    select from regexp_matches(' ' || holdfast.unquoted(filter), '\sstate:([a-z,]+)(?=\s|$)', 'g') m where not s.state = any(string_to_array(m[1], ',')))
+    select from regexp_matches(' ' || holdfast.unquoted(filter), '\sstate:([a-z,]+)(?=\s|$)', 'g') m
+      where not s.state = any(string_to_array(m[1], ',')))
   having count(*) < 6
 $$;
 
@@ -271,7 +290,8 @@ as $$
     (select array[q.adopted] from named n join holdfast.queue q on q.name = n.name and q.adopted is not null),
     (select array_agg(distinct ((holdfast.queue_part(n.name) + step) % 64)::smallint)
      from named n
-     cross join lateral generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = n.name), 1) - 1) step),
+     cross join lateral generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = n.name),
+       1) - 1) step),
     holdfast.parts())
 $$;
 
@@ -283,17 +303,21 @@ language sql stable
 as $$
   select concat_ws(' union all ',
     case when states is null or states && '{queued,leased}' then
-      'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, x.priority, x.attempt, coalesce(x.attempts_before, 0) + x.attempt as total_attempts,'
+      'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, '
+      'x.priority, x.attempt, coalesce(x.attempts_before, 0) + x.attempt as total_attempts,'
       || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload,'
       || ' null::timestamptz as ended_at from holdfast.job x' end,
-    (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, coalesce(e.attempts_before, 0) + e.attempt as total_attempts, e.created_at, e.worker, e.key, e.lane, e.tenant,'
+    (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, '
+      'coalesce(e.attempts_before, 0) + e.attempt as total_attempts, e.created_at, e.worker, e.key, e.lane, e.tenant,'
        || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.%I e', t.name), ' union all ')
-     from (values ('dead', '{dead}'::text[]), ('archive', '{archived}'), ('history', '{done,cancelled}')) t(name, states)
+     from (values ('dead', '{dead}'::text[]), ('archive', '{archived}'), ('history', '{done,cancelled}')) t(name,
+       states)
      where search_source.states is null or search_source.states = '{}' or search_source.states && t.states))
 $$;
 
 -- find: the ids of list, for the verbs that take ids.
-create or replace function holdfast.find(filter text default '', max_jobs integer default 1000, before uuid default null)
+create or replace function holdfast.find(filter text default '', max_jobs integer default 1000,
+  before uuid default null)
 returns uuid[]
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -319,7 +343,8 @@ as $$
 $$;
 
 -- filter_sql: a filter as a condition over holdfast.jobs j. The language:
---   state:dead,cancelled kind:send* -queue:noise attempt:>2 attempts:>5 priority:>=5 age:<2h created:>=2026-01-31T12:00:00Z id:1f00ab12
+-- state:dead,cancelled kind:send* -queue:noise attempt:>2 attempts:>5 priority:>=5 age:<2h
+-- created:>=2026-01-31T12:00:00Z id:1f00ab12
 --   lane: worker: key: tenant: subject: error: group: payload.user.id:42 "text in the last error"
 -- Terms are and-ed, a comma is or, * matches anything, a leading - negates.
 create or replace function holdfast.filter_sql(filter text)
@@ -350,7 +375,8 @@ begin
     end if;
     v_field := v_match[2];
     v_quoted := left(v_match[3], 1) = '"';
-    v_value := case when v_quoted then regexp_replace(substr(v_match[3], 2, length(v_match[3]) - 2), '\\(.)', '\1', 'g') else v_match[3] end;
+    v_value := case when v_quoted then regexp_replace(substr(v_match[3], 2, length(v_match[3]) - 2), '\\(.)', '\1', 'g')
+      else v_match[3] end;
     v_any := '{}';
     foreach v_part in array case when v_quoted then array[v_value] else string_to_array(v_value, ',') end loop
       if v_field is null then
@@ -366,31 +392,39 @@ begin
           else format('j.%I = %L', v_column, v_part) end;
       elsif v_field = 'id' then
         if not v_part ~* '^[0-9a-f-]{4,36}$' then
-          perform holdfast.refuse('HF220', format('filter: id %L at position %s is neither a UUID nor its last digits', v_part, v_at));
+          perform holdfast.refuse('HF220', format('filter: id %L at position %s is neither a UUID nor its last digits',
+            v_part, v_at));
         end if;
         v_any := v_any || case
-          when v_part ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then format('j.id = %L::uuid', v_part)
+          when v_part ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+            then format('j.id = %L::uuid', v_part)
           else format('j.id::text like %L', '%' || lower(v_part)) end;
       elsif v_field in ('attempt', 'attempts', 'priority') then
         v_match := regexp_match(v_part, '^(>=|<=|>|<)?([0-9]{1,9})$');
         if v_match is null then
-          perform holdfast.refuse('HF220', format('filter: %s %L at position %s is not a number such as 3 or >=3', v_field, v_part, v_at));
+          perform holdfast.refuse('HF220', format('filter: %s %L at position %s is not a number such as 3 or >=3',
+            v_field, v_part, v_at));
         end if;
         v_column := case v_field when 'attempts' then 'total_attempts' else v_field end;   -- over all lives
         v_any := v_any || format('j.%I %s %s', v_column, coalesce(v_match[1], '='), v_match[2]);
       elsif v_field = 'age' then
         v_match := regexp_match(v_part, '^(>=|<=|>|<)([0-9]{1,9})(s|m|h|d|w)$');
         if v_match is null then
-          perform holdfast.refuse('HF220', format('filter: age %L at position %s is not such as <2h or >7d', v_part, v_at), null,
+          perform holdfast.refuse('HF220', format('filter: age %L at position %s is not such as <2h or >7d', v_part,
+            v_at), null,
             'Units are s, m, h, d and w.');
         end if;
         v_any := v_any || format('holdfast.now() - j.created_at %s interval %L', v_match[1],
-          v_match[2] || case v_match[3] when 's' then ' seconds' when 'm' then ' minutes' when 'h' then ' hours' when 'd' then ' days' else ' weeks' end);
+          v_match[2] || case v_match[3] when 's' then ' seconds' when 'm' then ' minutes' when 'h' then ' hours'
+            when 'd' then ' days' else ' weeks' end);
       elsif v_field = 'created' then
         -- with its zone written out, so that it means the same in every session
-        v_match := regexp_match(v_part, '^(>=|<=|>|<)(\d{4}-\d\d-\d\d)(?:T(\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)(Z|[+-]\d\d:\d\d))?$');
-        if v_match is null or not holdfast.is_time(v_match[2] || 'T' || coalesce(v_match[3], '00:00') || coalesce(v_match[4], 'Z')) then
-          perform holdfast.refuse('HF220', format('filter: created %L at position %s is not such as >=2026-01-31T12:00:00Z', v_part, v_at), null,
+        v_match := regexp_match(v_part,
+          '^(>=|<=|>|<)(\d{4}-\d\d-\d\d)(?:T(\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)(Z|[+-]\d\d:\d\d))?$');
+        if v_match is null or not holdfast.is_time(v_match[2] || 'T' || coalesce(v_match[3], '00:00')
+          || coalesce(v_match[4], 'Z')) then
+          perform holdfast.refuse('HF220',
+            format('filter: created %L at position %s is not such as >=2026-01-31T12:00:00Z', v_part, v_at), null,
             'A date alone is its midnight in UTC.');
         end if;
         v_any := v_any || format('j.created_at %s %L::timestamptz', v_match[1],
@@ -398,15 +432,18 @@ begin
       elsif v_field like 'payload.%' then
         v_any := v_any || case
           when position('*' in v_part) > 0
-          then format('j.payload #>> %L like %L', string_to_array(substr(v_field, 9), '.'), holdfast.like_pattern(v_part))
+          then format('j.payload #>> %L like %L', string_to_array(substr(v_field, 9), '.'),
+            holdfast.like_pattern(v_part))
           else format('j.payload #>> %L = %L', string_to_array(substr(v_field, 9), '.'), v_part) end;
       else
         perform holdfast.refuse('HF220', format('filter: unknown field %L at position %s', v_field, v_at), null,
-          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, attempts, priority, age, created and payload.path.');
+          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, attempts, '
+          'priority, age, created and payload.path.');
       end if;
     end loop;
     v_match := regexp_match(v_rest, '^(-?)((?:[a-z_]+(?:\.[^:\s"]+)?:)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+))');
-    v_terms := v_terms || format(case v_match[1] when '-' then 'not coalesce((%s), false)' else '(%s)' end, array_to_string(v_any, ' or '));
+    v_terms := v_terms || format(case v_match[1] when '-' then 'not coalesce((%s), false)' else '(%s)' end,
+      array_to_string(v_any, ' or '));
     v_at := v_at + length(v_match[1]) + length(v_match[2]);
     v_rest := substr(v_rest, length(v_match[1]) + length(v_match[2]) + 1);
   end loop;
@@ -421,7 +458,8 @@ as $$
   select replace(replace(replace(replace(value, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
 $$;
 
--- explain: one sentence why a job is not running, or what it does.
+-- explain: one sentence why a job is not running, or what it does. Each of the functions below has something to say
+-- or not; the first that has is right.
 create or replace function holdfast.explain(id uuid)
 returns text
 language plpgsql stable security definer
@@ -433,204 +471,358 @@ declare
   v_now   constant timestamptz := holdfast.now();
   v_id    constant uuid := holdfast.locate(id);
   v_queue holdfast.queue;
-  v_lane  holdfast.lane;
-  v_strike holdfast.strike;
-  v_count bigint;
-  v_since timestamptz;
-  v_outside boolean;
-  v_problem text;
   j       holdfast.job;
-  e       holdfast.ended;
-  other   record;
-  v_over  bigint;
 begin
   select x.* into j from holdfast.job x where x.part = holdfast.part_of(v_id) and x.id = v_id;
   if exists (select from holdfast.adopted a where a.part = holdfast.part_of(explain.id)) then
     return holdfast.explain_adopted(id, v_now);
+  elsif not found then
+    return holdfast.explain_ended(id, v_id);
+  elsif j.token is not null then
+    return holdfast.explain_held(j, v_now);
   end if;
-  if not found then
-    select x.* into e from holdfast.ended x where x.part = holdfast.part_of(v_id) and x.id = v_id
-    order by x.state = 'dead' desc, x.ended_at desc limit 1;
-    return case
-      when e.id is null then format('There is no job %s: it never existed, or it is done and its queue keeps no history.', id)
-      when e.state = 'dead' then format('Dead since %s after attempt %s of %s: %s%s', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
-        e.attempt, e.max_attempts, coalesce(nullif(e.error, ''), 'no error was given'), (
-        select format(' (its queue archives it at %s)', to_char(e.ended_at + q.archive_dead, 'YYYY-MM-DD HH24:MI:SS TZ'))
+  v_queue := holdfast.settings_of(j.queue);
+  return coalesce(
+    holdfast.explain_pause(v_queue, v_now), holdfast.explain_strike(j, v_now), holdfast.explain_time(j, v_now),
+    holdfast.explain_place_in_lane(j, v_queue, v_now), holdfast.explain_limit(v_queue, v_now),
+    holdfast.explain_rate('Queue', j.queue, v_queue.rate_limit, v_queue.rate_period, holdfast.queue_part(j.queue),
+      j.queue, '', v_now),
+    holdfast.explain_nobody(j, v_now), holdfast.explain_place(j, v_queue));
+end
+$$;
+
+-- moment: a point in time as sentences say it; hour: one of today.
+create or replace function holdfast.moment(at timestamptz)
+returns text
+language sql stable
+as $$ select to_char(at, 'YYYY-MM-DD HH24:MI:SS TZ') $$;
+
+create or replace function holdfast.hour(at timestamptz)
+returns text
+language sql stable
+as $$ select to_char(at, 'HH24:MI:SS TZ') $$;
+
+-- jobs_text: how many jobs, in words.
+create or replace function holdfast.jobs_text(jobs bigint)
+returns text
+language sql immutable parallel safe
+as $$ select case when jobs = 1 then '1 job' else jobs || ' jobs' end $$;
+
+-- explain_ended: of a job that is not live.
+create or replace function holdfast.explain_ended(asked uuid, id uuid)
+returns text
+language plpgsql stable
+as $$
+#variable_conflict use_column
+declare
+  e holdfast.ended;
+begin
+  select x.* into e
+  from holdfast.ended x
+  where x.part = holdfast.part_of(explain_ended.id) and x.id = explain_ended.id
+  order by x.state = 'dead' desc, x.ended_at desc
+  limit 1;
+  return case
+    when e.id is null then
+      format('There is no job %s: it never existed, or it is done and its queue keeps no history.', asked)
+    when e.state = 'dead' then format('Dead since %s after attempt %s of %s: %s%s', holdfast.moment(e.ended_at),
+      e.attempt, e.max_attempts, coalesce(nullif(e.error, ''), 'no error was given'), (
+        select format(' (its queue archives it at %s)', holdfast.moment(e.ended_at + q.archive_dead))
         from holdfast.queue q
-        where q.name = e.queue and q.archive_dead is not null and not exists (select from holdfast.lane l where l.halted_by = e.id)))
-      when e.state = 'done' then format('Done since %s by %s.', to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), e.worker)
-      else format('%s since %s%s.', initcap(e.state), to_char(e.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(': ' || e.reason, ''))
-    end;
-  end if;
+        where q.name = e.queue and q.archive_dead is not null
+          and not exists (select from holdfast.lane l where l.halted_by = e.id)))
+    when e.state = 'done' then format('Done since %s by %s.', holdfast.moment(e.ended_at), e.worker)
+    else format('%s since %s%s.', initcap(e.state), holdfast.moment(e.ended_at), coalesce(': ' || e.reason, ''))
+  end;
+end
+$$;
 
-  if j.token is not null then
-    select bool_or(l.outside), max(l.problem) into v_outside, v_problem from holdfast.lease l where l.token = j.token and l.open;
-    return case
-      when v_outside and j.lease_until > v_now then format('Waits for an answer from %s until %s, attempt %s of %s.', j.worker,
-        to_char(j.lease_until, 'YYYY-MM-DD HH24:MI:SS TZ'), j.attempt, j.max_attempts)
-      when j.lease_until > v_now then format('Leased by %s until %s, attempt %s of %s.', j.worker,
-        to_char(j.lease_until, 'HH24:MI:SS TZ'), j.attempt, j.max_attempts)
-      when j.kind = any(holdfast.asked_kinds(v_now)) then format(
-        'The lease of %s ran out %s ago; a worker of kind %s looks whether the work is done before it runs again.',
-        j.worker, date_trunc('second', v_now - j.lease_until), j.kind)
-      when v_problem is not null then format('The lease of %s ran out %s ago; it cannot be taken back (%s).',
-        j.worker, date_trunc('second', v_now - j.lease_until), v_problem)
-      when v_outside then format('No answer came from %s until %s ago; the next reap takes the job back.',
-        j.worker, date_trunc('second', v_now - j.lease_until))
-      else format('The lease of %s ran out %s ago; the next reap takes the job back.', j.worker, date_trunc('second', v_now - j.lease_until))
-    end;
-  end if;
+-- explain_held: of a job that somebody holds, or whose lease ran out.
+create or replace function holdfast.explain_held(j holdfast.job, at timestamptz)
+returns text
+language plpgsql stable
+as $$
+declare
+  v_over constant interval := date_trunc('second', at - j.lease_until);
+  v_outside boolean;
+  v_problem text;
+begin
+  select bool_or(l.outside), max(l.problem) into v_outside, v_problem
+  from holdfast.lease l
+  where l.token = j.token and l.open;
+  return case
+    when v_outside and j.lease_until > at then format('Waits for an answer from %s until %s, attempt %s of %s.',
+      j.worker, holdfast.moment(j.lease_until), j.attempt, j.max_attempts)
+    when j.lease_until > at then format('Leased by %s until %s, attempt %s of %s.', j.worker,
+      holdfast.hour(j.lease_until), j.attempt, j.max_attempts)
+    when j.kind = any(holdfast.asked_kinds(at)) then format(
+      'The lease of %s ran out %s ago; a worker of kind %s looks whether the work is done before it runs again.',
+      j.worker, v_over, j.kind)
+    when v_problem is not null then format('The lease of %s ran out %s ago; it cannot be taken back (%s).',
+      j.worker, v_over, v_problem)
+    when v_outside then format('No answer came from %s until %s ago; the next reap takes the job back.',
+      j.worker, v_over)
+    else format('The lease of %s ran out %s ago; the next reap takes the job back.', j.worker, v_over)
+  end;
+end
+$$;
 
-  select q.* into v_queue from holdfast.queue q where q.name = j.queue;
-  if v_queue.paused_at is not null and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
-    return format('Queue %s is paused%s since %s%s%s.', j.queue, coalesce(' by ' || v_queue.paused_by, ''),
-      to_char(v_queue.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(' until ' || to_char(v_queue.paused_until, 'YYYY-MM-DD HH24:MI:SS TZ'), ''),
-      coalesce(': ' || v_queue.paused_reason, ''));
-  end if;
-  select s.* into v_strike from holdfast.strike s where s.number = holdfast.strike_of(j.queue, j.kind, j.payload, v_now);
+-- explain_pause: that its queue is paused.
+create or replace function holdfast.explain_pause(queue_row holdfast.queue, at timestamptz)
+returns text
+language sql stable
+as $$
+  select format('Queue %s is paused%s since %s%s%s.', (queue_row).name, coalesce(' by ' || (queue_row).paused_by, ''),
+    holdfast.moment((queue_row).paused_at), coalesce(' until ' || holdfast.moment((queue_row).paused_until), ''),
+    coalesce(': ' || (queue_row).paused_reason, ''))
+  where (queue_row).paused_at is not null and ((queue_row).paused_until is null or (queue_row).paused_until > at)
+$$;
+
+-- explain_strike: that a strike is on it, or was.
+create or replace function holdfast.explain_strike(j holdfast.job, at timestamptz)
+returns text
+language plpgsql stable
+as $$
+declare
+  s holdfast.strike;
+begin
+  select x.* into s
+  from holdfast.strike x
+  where x.number = holdfast.strike_of(j.queue, j.kind, j.payload, at);
   if found then
-    return format(case v_strike.mode
+    return format(case s.mode
         when 'hold' then 'Held back by strike %s on %s%s%s%s.'
         else 'Struck by strike %s on %s%s%s%s: the next claim that meets it cancels it.' end,
-      v_strike.number, concat_ws(', ', 'queue ' || v_strike.queue, 'kind ' || v_strike.kind,
-        'what its payload contains: ' || (select string_agg(k, ', ') from jsonb_object_keys(v_strike.payload) k)),
-      coalesce(' by ' || v_strike.actor, ''),
-      case when isfinite(v_strike.expires_at) then ' until ' || to_char(v_strike.expires_at, 'YYYY-MM-DD HH24:MI:SS TZ') else ' until it is lifted' end,
-      coalesce(' (' || v_strike.reason || ')', ''));
+      s.number, concat_ws(', ', 'queue ' || s.queue, 'kind ' || s.kind,
+        'what its payload contains: ' || (select string_agg(k, ', ') from jsonb_object_keys(s.payload) k)),
+      coalesce(' by ' || s.actor, ''),
+      case when isfinite(s.expires_at) then ' until ' || holdfast.moment(s.expires_at) else ' until it is lifted' end,
+      coalesce(' (' || s.reason || ')', ''));
+  elsif j.strike is not null then
+    return format(
+      'Was held back by strike %s, which is over; it enters the ready order with the next claim or upkeep.', j.strike);
   end if;
-  if j.strike is not null then
-    return format('Was held back by strike %s, which is over; it enters the ready order with the next claim or upkeep.', j.strike);
-  end if;
+  return null;
+end
+$$;
+
+-- explain_time: that it follows another, or that its time has not come.
+create or replace function holdfast.explain_time(j holdfast.job, at timestamptz)
+returns text
+language plpgsql stable
+as $$
+declare
+  v_left constant interval := date_trunc('second', j.run_at - at + interval '1 second');
+  other  record;
+begin
   if j.follow then
-    select h.id, h.worker into other from holdfast.job h
+    select h.id, h.worker into other
+    from holdfast.job h
     where h.part = j.part and h.queue = j.queue and h.kind = j.kind and h.key = j.key and not h.follow;
     if not found then
       return format('Followed a job with the same key %L that has ended; the next upkeep lets it in.', j.key);
     end if;
-    return format('Duplicate of job %s, which has the same key %L%s: it follows when that one has ended.', other.id, j.key,
-      coalesce(' and runs on ' || other.worker, ''));
+    return format('Duplicate of job %s, which has the same key %L%s: it follows when that one has ended.', other.id,
+      j.key, coalesce(' and runs on ' || other.worker, ''));
+  elsif j.run_at <= at or j.pos is not null then   -- one that was copied is ready, whatever time it has
+    return null;
+  elsif j.error is not null then
+    return format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts,
+      left(j.error, 200), v_left);
   end if;
-  if j.run_at > v_now and j.pos is null then   -- one that was copied is ready, whatever time it has
-    return case
-      when j.error is not null then format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts, left(j.error, 200), date_trunc('second', j.run_at - v_now + interval '1 second'))
-      else format('Not due before %s (in %s).', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'), date_trunc('second', j.run_at - v_now + interval '1 second'))
-    end;
-  end if;
+  return format('Not due before %s (in %s).', holdfast.moment(j.run_at), v_left);
+end
+$$;
 
-  if j.lane is not null then
-    select l.* into v_lane from holdfast.lane l where l.part = j.part and l.queue = j.queue and l.name = j.lane;
-    if v_lane.halted_by is not null then
-      return format('Lane %s is halted since job %s died in it; retry, archive or purge that job to go on.', j.lane, v_lane.halted_by);
-    end if;
-    v_count := (select count(*) from holdfast.job h where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held)
-      + (select count(*) from holdfast.leaving g where g.part = j.part and g.queue = j.queue and g.lane = j.lane);
-    if v_count >= coalesce(v_lane.lane_limit, v_queue.lane_limit, 1) then
-      select g.id, g.worker, g.until into other
-      from holdfast.leaving g
-      where g.part = j.part and g.queue = j.queue and g.lane = j.lane
-      order by g.lane_seq
-      limit 1;
-      if found then
-        return format('Lane %s is busy: job %s was cancelled, and %s has until %s to stop its handler (%s of %s at a time).', j.lane, other.id,
-          other.worker, to_char(other.until, 'HH24:MI:SS TZ'), v_count, coalesce(v_lane.lane_limit, v_queue.lane_limit, 1));
-      end if;
-      select h.id, h.worker, h.lease_until into other
-      from holdfast.job h
-      where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held
-      order by h.lease_until > v_now, h.lane_seq
-      limit 1;
-      if other.lease_until <= v_now then
-        return format('Lane %s is busy: the lease of job %s on %s ran out %s ago, and the next reap takes it back (%s of %s at a time).', j.lane,
-          other.id, other.worker, date_trunc('second', v_now - other.lease_until), v_count, coalesce(v_lane.lane_limit, v_queue.lane_limit, 1));
-      end if;
-      return format('Lane %s is busy: job %s runs on %s until %s (%s of %s at a time).', j.lane, other.id, other.worker,
-        to_char(other.lease_until, 'HH24:MI:SS TZ'), v_count, coalesce(v_lane.lane_limit, v_queue.lane_limit, 1));
-    end if;
-    -- as many may start as there are free slots: it waits for the first of those before it if they take all of them
-    select (array_agg(f.id order by f.lane_seq))[1] as id, (array_agg(f.run_at order by f.lane_seq))[1] as run_at into other
-    from (
-      select h.id, h.run_at, h.lane_seq
-      from holdfast.job h
-      where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.lane_seq < j.lane_seq and h.token is null
-      order by h.lane_seq
-      limit coalesce(v_lane.lane_limit, v_queue.lane_limit, 1) - v_count
-    ) f
-    having count(*) >= coalesce(v_lane.lane_limit, v_queue.lane_limit, 1) - v_count;
-    if found and other.run_at > v_now then
-      return format('Lane %s keeps its order: job %s is first and is retried in %s.', j.lane, other.id, date_trunc('second', other.run_at - v_now + interval '1 second'));
-    elsif found then
-      return format('Lane %s keeps its order: job %s is first and waits to be claimed.', j.lane, other.id);
-    end if;
-    if v_lane.rate_limit is not null then
-      select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
-      where u.part = j.part and u.queue = j.queue and u.lane = j.lane and u.at > v_now - v_lane.rate_period;
-      if v_count >= v_lane.rate_limit then
-        return format('Lane %s has used its rate of %s per %s; the next may start at %s.', j.lane, v_lane.rate_limit, v_lane.rate_period,
-          to_char(v_since + v_lane.rate_period, 'HH24:MI:SS TZ'));
-      end if;
-    end if;
+-- explain_place_in_lane: that its lane is halted, busy, used up, or has another first.
+create or replace function holdfast.explain_place_in_lane(j holdfast.job, queue_row holdfast.queue, at timestamptz)
+returns text
+language plpgsql stable
+as $$
+declare
+  v_lane  holdfast.lane;
+  v_limit integer;
+  v_count bigint;
+  other   record;
+begin
+  if j.lane is null then
+    return null;
   end if;
+  select l.* into v_lane from holdfast.lane l where l.part = j.part and l.queue = j.queue and l.name = j.lane;
+  if v_lane.halted_by is not null then
+    return format('Lane %s is halted since job %s died in it; retry, archive or purge that job to go on.', j.lane,
+      v_lane.halted_by);
+  end if;
+  v_limit := coalesce(v_lane.lane_limit, queue_row.lane_limit);
+  v_count := (
+    select count(*) from holdfast.job h
+    where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held) + (
+    select count(*) from holdfast.leaving g where g.part = j.part and g.queue = j.queue and g.lane = j.lane);
+  if v_count >= v_limit then
+    return format('Lane %s is busy: %s (%s of %s at a time).', j.lane, holdfast.explain_holder(j, at), v_count,
+      v_limit);
+  end if;
+  -- as many may start as there are free slots: it waits for the first of those before it if they take all of them
+  select (array_agg(f.id order by f.lane_seq))[1] as id, (array_agg(f.run_at order by f.lane_seq))[1] as run_at
+  into other
+  from (
+    select h.id, h.run_at, h.lane_seq
+    from holdfast.job h
+    where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.lane_seq < j.lane_seq and h.token is null
+    order by h.lane_seq
+    limit v_limit - v_count
+  ) f
+  having count(*) >= v_limit - v_count;
+  if found and other.run_at > at then
+    return format('Lane %s keeps its order: job %s is first and is retried in %s.', j.lane, other.id,
+      date_trunc('second', other.run_at - at + interval '1 second'));
+  elsif found then
+    return format('Lane %s keeps its order: job %s is first and waits to be claimed.', j.lane, other.id);
+  end if;
+  return holdfast.explain_rate(
+    'Lane', j.lane, v_lane.rate_limit, v_lane.rate_period, j.part, j.queue, j.lane, at);
+end
+$$;
 
-  if v_queue.lease_limit is not null then
-    select count(*), count(*) filter (where h.until <= v_now) as over into v_count, v_over
-    from generate_series(0, v_queue.fanout - 1) step
-    cross join lateral (
-      select h.lease_until as until from holdfast.job h
-      where h.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and h.queue = j.queue and h.held
-      union all
-      select g.until from holdfast.leaving g
-      where g.part = ((holdfast.queue_part(j.queue) + step) % 64)::smallint and g.queue = j.queue) h;
-    if v_count >= v_queue.lease_limit then
-      return format('Queue %s runs %s, its limit is %s.', j.queue, case when v_count = 1 then '1 job' else v_count || ' jobs' end, v_queue.lease_limit)
-        || case v_over when 0 then '' when 1 then ' One of the leases ran out; the next reap takes it back.'
-             else format(' %s of the leases ran out; the next reap takes them back.', v_over) end;
-    end if;
+-- explain_holder: who holds the lane of a job.
+create or replace function holdfast.explain_holder(j holdfast.job, at timestamptz)
+returns text
+language plpgsql stable
+as $$
+declare
+  other record;
+begin
+  select g.id, g.worker, g.until into other
+  from holdfast.leaving g
+  where g.part = j.part and g.queue = j.queue and g.lane = j.lane
+  order by g.lane_seq
+  limit 1;
+  if found then
+    return format('job %s was cancelled, and %s has until %s to stop its handler', other.id, other.worker,
+      holdfast.hour(other.until));
   end if;
-  if v_queue.rate_limit is not null then
-    select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
-    where u.part = holdfast.queue_part(j.queue) and u.queue = j.queue and u.lane = '' and u.at > v_now - v_queue.rate_period;
-    if v_count >= v_queue.rate_limit then
-      return format('Queue %s has used its rate of %s per %s; the next may start at %s.', j.queue, v_queue.rate_limit, v_queue.rate_period,
-        to_char(v_since + v_queue.rate_period, 'HH24:MI:SS TZ'));
-    end if;
+  select h.id, h.worker, h.lease_until into other
+  from holdfast.job h
+  where h.part = j.part and h.queue = j.queue and h.lane = j.lane and h.held
+  order by h.lease_until > at, h.lane_seq
+  limit 1;
+  if other.lease_until <= at then
+    return format('the lease of job %s on %s ran out %s ago, and the next reap takes it back', other.id, other.worker,
+      date_trunc('second', at - other.lease_until));
   end if;
-  if not holdfast.is_handled(j.queue, j.kind, v_now) then
-    select count(*) into v_count from holdfast.worker w where w.seen_at > v_now - interval '1 minute';
-    -- who says nothing of itself may be about to claim: wait a minute before saying that nobody will
-    if v_count > 0 or j.run_at < v_now - interval '1 minute' then
-      return format('No worker for kind %s in queue %s: of %s none handles it; it waits since %s.', j.kind, j.queue,
-        case v_count when 1 then '1 living worker' else v_count || ' living workers' end, to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'));
-    end if;
+  return format('job %s runs on %s until %s', other.id, other.worker, holdfast.hour(other.lease_until));
+end
+$$;
+
+-- explain_limit: that its queue runs as many as it may.
+create or replace function holdfast.explain_limit(queue_row holdfast.queue, at timestamptz)
+returns text
+language plpgsql stable
+as $$
+declare
+  runs record;
+begin
+  if queue_row.lease_limit is null then
+    return null;
   end if;
+  select count(*) as jobs, count(*) filter (where h.until <= at) as over into runs
+  from generate_series(0, queue_row.fanout - 1) step
+  cross join lateral (select ((holdfast.queue_part(queue_row.name) + step) % 64)::smallint as part) p
+  cross join lateral (
+    select h.lease_until as until from holdfast.job h where h.part = p.part and h.queue = queue_row.name and h.held
+    union all
+    select g.until from holdfast.leaving g where g.part = p.part and g.queue = queue_row.name) h;
+  if runs.jobs < queue_row.lease_limit then
+    return null;
+  end if;
+  return format('Queue %s runs %s, its limit is %s.', queue_row.name, holdfast.jobs_text(runs.jobs),
+      queue_row.lease_limit)
+    || case runs.over
+         when 0 then ''
+         when 1 then ' One of the leases ran out; the next reap takes it back.'
+         else format(' %s of the leases ran out; the next reap takes them back.', runs.over) end;
+end
+$$;
+
+-- explain_rate: that a queue, or a lane of it, has used its rate.
+create or replace function holdfast.explain_rate(
+  what text, name text, rate_limit integer, rate_period interval, part smallint, queue text, lane text, at timestamptz)
+returns text
+language sql stable
+as $$
+  select format('%s %s has used its rate of %s per %s; the next may start at %s.', what, name, rate_limit, rate_period,
+    holdfast.hour(min(u.at) + rate_period))
+  from holdfast.rate_use u
+  where rate_limit is not null and u.part = explain_rate.part and u.queue = explain_rate.queue
+    and u.lane = explain_rate.lane and u.at > explain_rate.at - rate_period
+  having coalesce(sum(u.starts), 0) >= rate_limit
+$$;
+
+-- explain_nobody: that no living worker handles its kind.
+create or replace function holdfast.explain_nobody(j holdfast.job, at timestamptz)
+returns text
+language plpgsql stable
+as $$
+declare
+  v_living bigint;
+begin
+  if holdfast.is_handled(j.queue, j.kind, at) then
+    return null;
+  end if;
+  select count(*) into v_living from holdfast.worker w where w.seen_at > at - interval '1 minute';
+  -- who says nothing of itself may be about to claim: wait a minute before saying that nobody will
+  if v_living > 0 or j.run_at < at - interval '1 minute' then
+    return format('No worker for kind %s in queue %s: of %s none handles it; it waits since %s.', j.kind, j.queue,
+      case v_living when 1 then '1 living worker' else v_living || ' living workers' end, holdfast.moment(j.run_at));
+  end if;
+  return null;
+end
+$$;
+
+-- explain_place: that it is ready, and how many are ahead of it.
+create or replace function holdfast.explain_place(j holdfast.job, queue_row holdfast.queue)
+returns text
+language plpgsql stable
+as $$
+declare
+  v_ahead bigint;
+begin
   if j.pos is null then
     return 'Due; it enters the ready order with the next claim or upkeep.';
-  end if;
-  if j.pos < holdfast.front(j.part, j.queue, j.priority) then
-    return 'Its place is behind the point where claims start, as after a long transaction or a restore; upkeep moves it within a minute.';
-  end if;
-  if v_queue.fair then
-    select count(*) into v_count
+  elsif j.pos < holdfast.front(j.part, j.queue, j.priority) then
+    return 'Its place is behind the point where claims start, as after a long transaction or a restore; '
+      || 'upkeep moves it within a minute.';
+  elsif queue_row.fair then
+    select count(*) into v_ahead
     from (
       select from holdfast.job h
-      where h.part = j.part and h.queue = j.queue and h.priority = j.priority and h.tenant = j.tenant and h.pos < j.pos and h.token is null
+      where h.part = j.part and h.queue = j.queue and h.priority = j.priority and h.tenant = j.tenant
+        and h.pos < j.pos and h.token is null
       limit 10001
     ) ahead;
-    return format('Ready since %s; queue %s serves tenants in turn, and %s of tenant %L %s ahead of it.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'), j.queue,
-      case when v_count > 10000 then 'more than 10000 jobs' when v_count = 1 then '1 job' when v_count = 0 then 'nothing' else v_count || ' jobs' end,
-      j.tenant, case when v_count <= 1 then 'is' else 'are' end);
+    return format('Ready since %s; queue %s serves tenants in turn, and %s of tenant %L %s ahead of it.',
+      holdfast.moment(j.run_at), j.queue, holdfast.ahead_text(v_ahead), j.tenant,
+      case when v_ahead <= 1 then 'is' else 'are' end);
   end if;
-
-  select count(*) into v_count
+  select count(*) into v_ahead
   from (
     select from holdfast.job h
     where h.part = j.part and h.queue = j.queue and h.token is null and h.pos is not null
       and (h.priority > j.priority or h.priority = j.priority and h.pos < j.pos)
     limit 10001
   ) ahead;
-  return format('Ready since %s; %s ahead of it in queue %s.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
-    case when v_count > 10000 then 'more than 10000 jobs are' when v_count = 1 then '1 job is' when v_count = 0 then 'nothing is' else v_count || ' jobs are' end,
-    j.queue);
+  return format('Ready since %s; %s %s ahead of it in queue %s.', holdfast.moment(j.run_at),
+    holdfast.ahead_text(v_ahead), case when v_ahead <= 1 then 'is' else 'are' end, j.queue);
 end
+$$;
+
+-- ahead_text: how many are ahead, of those that were counted.
+create or replace function holdfast.ahead_text(jobs bigint)
+returns text
+language sql immutable parallel safe
+as $$
+  select case when jobs > 10000 then 'more than 10000 jobs' when jobs = 0 then 'nothing'
+         else holdfast.jobs_text(jobs) end
 $$;
 
 -- explain_queue: one sentence how a queue does, and what keeps it back.
@@ -643,7 +835,6 @@ as $$
 #variable_conflict use_column
 declare
   v_now   constant timestamptz := holdfast.now();
-  v_count bigint;
   v_since timestamptz;
   v_text  text;
   q       holdfast.queues;
@@ -654,7 +845,7 @@ begin
   end if;
   if q.paused_at is not null then
     return format('Queue %s is paused%s since %s%s%s; %s waiting.', q.queue, coalesce(' by ' || q.paused_by, ''),
-      to_char(q.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(' until ' || to_char(q.paused_until, 'YYYY-MM-DD HH24:MI:SS TZ'), ''),
+      holdfast.moment(q.paused_at), coalesce(' until ' || holdfast.moment(q.paused_until), ''),
       coalesce(': ' || q.paused_reason, ''), q.queued);
   end if;
   if q.queued = 0 then
@@ -662,29 +853,29 @@ begin
   end if;
   if q."limit" is not null and q.leased >= q."limit" then
     return format('Queue %s runs %s, its limit is %s; %s waiting, the first for %s.', q.queue,
-      case q.leased when 1 then '1 job' else q.leased || ' jobs' end, q."limit", q.queued, holdfast.span_text(q.oldest));
+      holdfast.jobs_text(q.leased), q."limit", q.queued, holdfast.span_text(q.oldest));
   end if;
-  if q.rate_limit is not null then
-    select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
-    where u.part = q.part and u.queue = q.queue and u.lane = '' and u.at > v_now - q.rate_period;
-    if v_count >= q.rate_limit then
-      return format('Queue %s has used its rate of %s per %s; the next may start at %s.', q.queue, q.rate_limit, q.rate_period,
-        to_char(v_since + q.rate_period, 'HH24:MI:SS TZ'));
-    end if;
+  v_text := holdfast.explain_rate('Queue', q.queue, q.rate_limit, q.rate_period, q.part, q.queue, '', v_now);
+  if v_text is not null then
+    return v_text;
   end if;
   select string_agg(k.kind, ', ' order by k.kind), min(k.since) into v_text, v_since
   from holdfast.waiting_kinds(v_now) k
   where k.queue = q.queue and not holdfast.is_handled(k.queue, k.kind, v_now)
-    and (k.since < v_now - interval '1 minute' or exists (select from holdfast.worker w where w.seen_at > v_now - interval '1 minute'));
+    and (k.since < v_now - interval '1 minute' or exists (select from holdfast.worker w
+      where w.seen_at > v_now - interval '1 minute'));
   if v_text is not null then
-    return format('No living worker handles %s in queue %s; %s waiting, the first of these for %s.', v_text, q.queue, q.queued, holdfast.span_text(v_now - v_since));
+    return format('No living worker handles %s in queue %s; %s waiting, the first of these for %s.', v_text, q.queue,
+      q.queued, holdfast.span_text(v_now - v_since));
   end if;
   if q.oldest is null then
-    return format('%s in queue %s, none is ready: they wait for their time, behind others in their lane, or for a strike to be lifted.',
+    return format('%s in queue %s, none is ready: they wait for their time, behind others in their lane, or for a '
+      'strike to be lifted.',
       case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end, q.queue);
   end if;
   select f.sentence into v_text from holdfast.forecast(q.queue) f;
-  return format('%s in queue %s, the first for %s; %s running. %s', case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end,
+  return format('%s in queue %s, the first for %s; %s running. %s', case q.queued
+    when 1 then '1 job waits' else q.queued || ' jobs wait' end,
     q.queue, holdfast.span_text(q.oldest), q.leased, v_text);
 end
 $$;
@@ -699,8 +890,7 @@ as $$
 #variable_conflict use_column
 declare
   v_now   constant timestamptz := holdfast.now();
-  v_count bigint;
-  v_since timestamptz;
+  v_text  text;
   head    record;
   l       holdfast.lanes;
   d       record;
@@ -710,30 +900,32 @@ begin
     return format('Nobody is in lane %s of queue %s.', lane, queue);
   end if;
   if l.halted_by is not null then
-    select x.ended_at, x.error into d from holdfast.dead x where x.part = holdfast.part_of(l.halted_by) and x.id = l.halted_by;
-    return format('Lane %s is halted%s since job %s died in it%s; %s waiting. Retry, archive or purge that job to go on.', l.lane,
-      coalesce(' at ' || to_char(d.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), ''), l.halted_by, coalesce(' (' || left(d.error, 200) || ')', ''), l.waiting);
+    select x.ended_at, x.error into d from holdfast.dead x where x.part = holdfast.part_of(l.halted_by)
+           and x.id = l.halted_by;
+    return format('Lane %s is halted%s since job %s died in it%s; %s waiting. Retry, archive or purge that job to go '
+      'on.', l.lane,
+      coalesce(' at ' || holdfast.moment(d.ended_at), ''), l.halted_by, coalesce(' (' || left(d.error, 200) || ')', ''),
+        l.waiting);
   end if;
   if exists (
-    select from holdfast.queue q where q.name = l.queue and q.paused_at is not null and (q.paused_until is null or q.paused_until > v_now)) then
+    select from holdfast.queue q where q.name = l.queue and q.paused_at is not null
+           and (q.paused_until is null or q.paused_until > v_now)) then
     return holdfast.explain_queue(l.queue);
   end if;
   if l.running >= l."limit" then
-    return format('Lane %s is busy: job %s runs on %s until %s (%s of %s at a time); %s waiting.', l.lane, l.job, l.worker,
-      to_char(l.lease_until, 'HH24:MI:SS TZ'), l.running, l."limit", l.waiting);
+    return format('Lane %s is busy: job %s runs on %s until %s (%s of %s at a time); %s waiting.', l.lane, l.job,
+      l.worker,
+      holdfast.hour(l.lease_until), l.running, l."limit", l.waiting);
   end if;
-  if l.rate_limit is not null then
-    select coalesce(sum(u.starts), 0), min(u.at) into v_count, v_since from holdfast.rate_use u
-    where u.queue = l.queue and u.lane = l.lane and u.at > v_now - l.rate_period
-      and u.part = (select x.part from holdfast.lane x where x.queue = l.queue and x.name = l.lane limit 1);
-    if v_count >= l.rate_limit then
-      return format('Lane %s has used its rate of %s per %s; the next may start at %s.', l.lane, l.rate_limit, l.rate_period,
-        to_char(v_since + l.rate_period, 'HH24:MI:SS TZ'));
-    end if;
+  v_text := holdfast.explain_rate('Lane', l.lane, l.rate_limit, l.rate_period, (
+    select x.part from holdfast.lane x where x.queue = l.queue and x.name = l.lane limit 1), l.queue, l.lane, v_now);
+  if v_text is not null then
+    return v_text;
   end if;
   select j.id into head
   from holdfast.lane x
-  join holdfast.job j on j.part = x.part and j.queue = x.queue and j.lane = x.name and j.lane_seq is not null and j.token is null
+  join holdfast.job j on j.part = x.part and j.queue = x.queue and j.lane = x.name and j.lane_seq is not null
+    and j.token is null
   where x.queue = l.queue and x.name = l.lane
   order by j.lane_seq
   limit 1;

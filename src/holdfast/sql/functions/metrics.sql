@@ -20,11 +20,14 @@ declare
   v_step  double precision := extract(epoch from step);
   v_since timestamptz := coalesce(since, v_now - interval '1 hour');
   v_fine  integer;
-  v_share double precision := case split_part(metric, '_p', 2) when '50' then 0.5 when '95' then 0.95 when '99' then 0.99 end;
+  v_share double precision := case split_part(metric, '_p', 2) when '50' then 0.5 when '95' then 0.95
+    when '99' then 0.99 end;
 begin
-  if not coalesce(metric = any('{enqueued,done,failed,queued,leased,dead,oldest,pickup_p50,pickup_p95,pickup_p99,run_p50,run_p95,run_p99}'), false) then
+  if not coalesce(metric = any('{enqueued,done,failed,queued,leased,dead,oldest,pickup_p50,pickup_p95,pickup_p99,'
+    'run_p50,run_p95,run_p99}'), false) then
     perform holdfast.refuse('HF229', format('metric %L is unknown', metric), null,
-      'Metrics are: enqueued, done, failed, queued, leased, dead, oldest, and p50, p95, p99 of pickup and run, as in run_p95.');
+      'Metrics are: enqueued, done, failed, queued, leased, dead, oldest, and p50, p95, p99 of pickup and run, as in '
+      'run_p95.');
   end if;
   if not coalesce(v_step between 1 and 86400 * 31, false) then
     perform holdfast.refuse('HF204', format('step %s is out of range', step), null, 'It is 1 second to 31 days.');
@@ -48,7 +51,8 @@ begin
     ), mine as (
       select f.*
       from fine f
-      where (queues is null or f.queue = any(queues)) and (series.kind is null or f.kind = series.kind or metric = 'oldest' and f.kind = '')
+      where (queues is null or f.queue = any(queues)) and (series.kind is null or f.kind = series.kind
+        or metric = 'oldest' and f.kind = '')
     ), summed as (
       select m.cell, sum(m.enqueued) as enqueued, sum(m.done) as done, sum(m.failed) as failed,
              sum(m.queued) as queued, sum(m.leased) as leased, sum(m.dead) as dead, max(m.oldest) as oldest
@@ -59,7 +63,8 @@ begin
       from (
         select m.cell, u.nth, sum(u.jobs)::bigint as jobs
         from mine m
-        cross join lateral unnest(case when metric like 'pickup%' then m.pickup else m.run end) with ordinality u(jobs, nth)
+        cross join lateral unnest(case when metric like 'pickup%' then m.pickup else m.run end) with ordinality u(jobs,
+          nth)
         where v_share is not null
         group by m.cell, u.nth
       ) p
@@ -70,7 +75,8 @@ begin
       when metric = 'oldest' then coalesce(s.oldest, 0)
       when metric = any('{queued,leased,dead}') then
         coalesce(case metric when 'queued' then s.queued when 'leased' then s.leased else s.dead end, 0) / l.times
-      else coalesce(case metric when 'enqueued' then s.enqueued when 'done' then s.done else s.failed end, 0) / (l.times * v_fine)
+      else coalesce(case metric when 'enqueued' then s.enqueued
+        when 'done' then s.done else s.failed end, 0) / (l.times * v_fine)
     end
     from looked l
     left join summed s on s.cell = l.cell
@@ -95,14 +101,17 @@ declare
   v_ones  timestamptz;
 begin
   if not coalesce(span between interval '10 seconds' and interval '14 days', false) then
-    perform holdfast.refuse('HF204', format('span %s is out of range', coalesce(span::text, 'null')), null, 'It is 10 seconds to 14 days.');
+    perform holdfast.refuse('HF204', format('span %s is out of range', coalesce(span::text, 'null')), null,
+      'It is 10 seconds to 14 days.');
   end if;
   v_tens := case when span > interval '3 hours'
     then (select max(s.at) + interval '600 seconds' from holdfast.sample s where s.step = 600 and s.at >= v_since) end;
   v_tens := coalesce(v_tens, v_since);
-  v_ones := coalesce((select max(s.at) + interval '60 seconds' from holdfast.sample s where s.step = 60 and s.at >= v_tens), v_tens);
+  v_ones := coalesce((select max(s.at) + interval '60 seconds' from holdfast.sample s
+    where s.step = 60 and s.at >= v_tens), v_tens);
   return query
-    select s.queue, s.kind, sum(s.done)::bigint, sum(s.failed)::bigint, sum(s.done)::double precision / sum(s.done + s.failed)
+    select s.queue, s.kind, sum(s.done)::bigint, sum(s.failed)::bigint,
+           sum(s.done)::double precision / sum(s.done + s.failed)
     from holdfast.sample s
     where (s.step = 600 and s.at >= v_since and s.at < v_tens or s.step = 60 and s.at >= v_tens and s.at < v_ones
            or s.step = 10 and s.at >= v_ones)
@@ -163,7 +172,8 @@ begin
   from (
     select coalesce(a.queue, '') as name, t.*
     from (
-      select t.queue, t.kind, t.queued, t.leased, t.dead from holdfast.total t where (t.queued, t.leased, t.dead) <> (0, 0, 0)
+      select t.queue, t.kind, t.queued, t.leased, t.dead from holdfast.total t
+        where (t.queued, t.leased, t.dead) <> (0, 0, 0)
       union all
       select t.queue, t.kind, t.queued, t.leased, t.dead from holdfast.tally t
     ) t
@@ -225,12 +235,15 @@ begin
   end if;
   perform holdfast.choose_apart();
   for these in
-    select * from (values (10, 60, interval '3 hours'), (60, 600, '2 days'), (600, 3600, '14 days')) s(fine, coarse, keep)
+    select * from (values (10, 60, interval '3 hours'), (60, 600, '2 days'), (600, 3600, '14 days')) s(fine, coarse,
+           keep)
   loop
     -- The newest coarse one is made once more: it may have been made of less.
-    insert into holdfast.sample as s (step, at, queue, kind, enqueued, done, failed, queued, leased, dead, oldest, pickup, run)
+    insert into holdfast.sample as s (step, at, queue, kind, enqueued, done, failed, queued, leased, dead, oldest,
+      pickup, run)
     select these.coarse, c.cell, c.queue, c.kind, sum(c.enqueued), sum(c.done), sum(c.failed),
-           sum(c.queued) * these.fine / these.coarse, sum(c.leased) * these.fine / these.coarse, sum(c.dead) * these.fine / these.coarse,
+           sum(c.queued) * these.fine / these.coarse, sum(c.leased) * these.fine / these.coarse,
+           sum(c.dead) * these.fine / these.coarse,
            max(c.oldest), holdfast.added_all(jsonb_agg(c.pickup) filter (where c.pickup is not null)),
            holdfast.added_all(jsonb_agg(c.run) filter (where c.run is not null))
     from (
@@ -243,7 +256,8 @@ begin
     group by c.cell, c.queue, c.kind
     on conflict (step, at, queue, kind) do update
     set enqueued = excluded.enqueued, done = excluded.done, failed = excluded.failed, queued = excluded.queued,
-        leased = excluded.leased, dead = excluded.dead, oldest = excluded.oldest, pickup = excluded.pickup, run = excluded.run;
+        leased = excluded.leased, dead = excluded.dead, oldest = excluded.oldest, pickup = excluded.pickup,
+          run = excluded.run;
     get diagnostics v_rows = row_count;
     v_done := v_done + v_rows;
     delete from holdfast.sample x where x.step = these.fine and x.at < v_now - these.keep;
@@ -289,11 +303,13 @@ as $$
 #variable_conflict use_column
 begin
   if (select count(*) from holdfast.sampled) < 200
-     or not exists (select from holdfast.stir s where not exists (select from holdfast.sampled a where a.queue = s.queue)) then
+     or not exists (select from holdfast.stir s where not exists (select from holdfast.sampled a
+       where a.queue = s.queue)) then
     return;
   end if;
   with largest as materialized (
-    select t.queue from holdfast.total t where t.queue <> '' group by t.queue order by sum(t.enqueued) desc, t.queue limit 200
+    select t.queue from holdfast.total t where t.queue <> '' group by t.queue order by sum(t.enqueued) desc, t.queue
+      limit 200
   ), gone as (
     delete from holdfast.sampled s where not exists (select from largest l where l.queue = s.queue)
   )
@@ -315,7 +331,8 @@ as $$
   select case
     when one is null then other
     when other is null then one
-    else array(select coalesce(u.one, 0) + coalesce(u.other, 0) from unnest(one, other) with ordinality u(one, other, nth) order by u.nth)
+    else array(select coalesce(u.one, 0) + coalesce(u.other, 0)
+      from unnest(one, other) with ordinality u(one, other, nth) order by u.nth)
   end
 $$;
 
@@ -347,7 +364,8 @@ begin
   where length(t.said ->> 'queue') between 1 and 120 and length(t.said ->> 'kind') between 1 and 200
   limit 1000;
   insert into holdfast.attempt (part, id, attempt, token, outcome, worker, started_at, ended_at, host, version, log)
-  select holdfast.part_of(a.id), a.id, a.attempt, a.token, 'done', take_measures.worker, a.started_at, a.ended_at, w.host, w.version,
+  select holdfast.part_of(a.id), a.id, a.attempt, a.token, 'done', take_measures.worker, a.started_at, a.ended_at,
+         w.host, w.version,
          left(a.log, 20000)
   from jsonb_to_recordset(measured -> 'attempts') a(
     id uuid, attempt smallint, token uuid, started_at timestamptz, ended_at timestamptz, log text)

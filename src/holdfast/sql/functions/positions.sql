@@ -45,7 +45,8 @@ begin
     v_last := coalesce(pg_sequence_last_value(own.sequence::regclass), 0);
     if v_last < v_high then
       perform setval(own.sequence::regclass, v_high);
-      perform holdfast.note('caught_up', 'upkeep', format('sequence %s was at %s and the rows at %s, as after a restore or a cut-over',
+      perform holdfast.note('caught_up', 'upkeep',
+        format('sequence %s was at %s and the rows at %s, as after a restore or a cut-over',
         own.sequence, v_last, v_high));
     end if;
   end loop;

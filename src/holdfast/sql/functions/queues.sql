@@ -8,7 +8,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout,activity,keep_activity,archive_dead,archive_done}';
+  v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,'
+    'rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout,activity,keep_activity,archive_dead,archive_done}';
   v_field text;
   old     holdfast.queue;
   new     holdfast.queue;
@@ -44,39 +45,56 @@ begin
   end if;
   begin
     update holdfast.queue q
-    set max_attempts    = case when settings ? 'max_attempts' then (settings ->> 'max_attempts')::smallint else q.max_attempts end,
-        lease           = case when settings ? 'lease' then make_interval(secs => (settings ->> 'lease')::double precision) else q.lease end,
-        keep_done       = case when settings ? 'keep_done' then make_interval(secs => (settings ->> 'keep_done')::double precision) else q.keep_done end,
-        payload_limit   = case when settings ? 'payload_limit' then (settings ->> 'payload_limit')::integer else q.payload_limit end,
-        backoff         = case when settings ? 'backoff' then make_interval(secs => (settings ->> 'backoff')::double precision) else q.backoff end,
-        backoff_cap     = case when settings ? 'backoff_cap' then make_interval(secs => (settings ->> 'backoff_cap')::double precision) else q.backoff_cap end,
+    set max_attempts    = case when settings ? 'max_attempts' then (settings ->> 'max_attempts')::smallint
+        else q.max_attempts end,
+        lease           = case when settings ? 'lease'
+        then make_interval(secs => (settings ->> 'lease')::double precision) else q.lease end,
+        keep_done       = case when settings ? 'keep_done'
+        then make_interval(secs => (settings ->> 'keep_done')::double precision) else q.keep_done end,
+        payload_limit   = case when settings ? 'payload_limit' then (settings ->> 'payload_limit')::integer
+        else q.payload_limit end,
+        backoff         = case when settings ? 'backoff'
+        then make_interval(secs => (settings ->> 'backoff')::double precision) else q.backoff end,
+        backoff_cap     = case when settings ? 'backoff_cap'
+        then make_interval(secs => (settings ->> 'backoff_cap')::double precision) else q.backoff_cap end,
         lease_limit     = case when settings ? 'limit' then (settings ->> 'limit')::integer else q.lease_limit end,
-        rate_limit      = case when settings ? 'rate_limit' then (settings ->> 'rate_limit')::integer else q.rate_limit end,
-        rate_period     = case when settings ? 'rate_period' then make_interval(secs => (settings ->> 'rate_period')::double precision) else q.rate_period end,
+        rate_limit      = case when settings ? 'rate_limit' then (settings ->> 'rate_limit')::integer
+        else q.rate_limit end,
+        rate_period     = case when settings ? 'rate_period'
+        then make_interval(secs => (settings ->> 'rate_period')::double precision) else q.rate_period end,
         fair            = case when settings ? 'fair' then (settings ->> 'fair')::boolean else q.fair end,
         by_kind         = case when settings ? 'by_kind' then (settings ->> 'by_kind')::boolean else q.by_kind end,
-        lane_limit      = case when settings ? 'lane_limit' then (settings ->> 'lane_limit')::integer else q.lane_limit end,
-        lane_on_failure = case when settings ? 'lane_on_failure' then settings ->> 'lane_on_failure' else q.lane_on_failure end,
+        lane_limit      = case when settings ? 'lane_limit' then (settings ->> 'lane_limit')::integer
+        else q.lane_limit end,
+        lane_on_failure = case when settings ? 'lane_on_failure' then settings ->> 'lane_on_failure'
+        else q.lane_on_failure end,
         fanout          = case when settings ? 'fanout' then (settings ->> 'fanout')::smallint else q.fanout end,
         activity        = case when settings ? 'activity' then settings ->> 'activity' else q.activity end,
-        keep_activity   = case when settings ? 'keep_activity' then make_interval(secs => (settings ->> 'keep_activity')::double precision) else q.keep_activity end,
-        archive_dead    = case when settings ? 'archive_dead' then make_interval(secs => (settings ->> 'archive_dead')::double precision) else q.archive_dead end,
-        archive_done    = case when settings ? 'archive_done' then make_interval(secs => (settings ->> 'archive_done')::double precision) else q.archive_done end
+        keep_activity   = case when settings ? 'keep_activity'
+        then make_interval(secs => (settings ->> 'keep_activity')::double precision) else q.keep_activity end,
+        archive_dead    = case when settings ? 'archive_dead'
+        then make_interval(secs => (settings ->> 'archive_dead')::double precision) else q.archive_dead end,
+        archive_done    = case when settings ? 'archive_done'
+          then make_interval(secs => (settings ->> 'archive_done')::double precision) else q.archive_done end
     where q.name = queue_set.queue
     returning q.* into new;
-  exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range or datetime_field_overflow then
+  exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range
+    or datetime_field_overflow then
     perform holdfast.refuse('HF221', format('settings %s do not fit a queue', settings), sqlerrm,
-      'Counts are whole numbers, durations are seconds (a year at most, keep_done, archive_dead and archive_done a hundred), rate_limit and rate_period go together, archive_done needs keep_done.');
+      'Counts are whole numbers, durations are seconds (a year at most, keep_done, archive_dead and archive_done a '
+      'hundred), rate_limit and rate_period go together, archive_done needs keep_done.');
   end;
 
   if new.fanout <> old.fanout then
     perform holdfast.move_lanes(queue, new.fanout);
   end if;
-  if new.by_kind and not old.by_kind or new.fair and not old.fair or new.lease_limit is not null and old.lease_limit is null then
+  if new.by_kind and not old.by_kind or new.fair and not old.fair
+    or new.lease_limit is not null and old.lease_limit is null then
     perform holdfast.apply_settings(queue);
     insert into holdfast.redo (queue) values (queue_set.queue);
   end if;
-  if (new.lease_limit, new.rate_limit, new.rate_period) is distinct from (old.lease_limit, old.rate_limit, old.rate_period) then
+  if (new.lease_limit, new.rate_limit, new.rate_period) is distinct from (old.lease_limit, old.rate_limit,
+    old.rate_period) then
     perform holdfast.wake_for_ready(queue, 16);   -- it may let in more than before
   end if;
   perform holdfast.note('queue_set', actor, null, queue, jsonb_build_object('settings', settings));
@@ -94,7 +112,9 @@ as $$
 begin
   lock table holdfast.job in share row exclusive mode;
 exception when lock_not_available then
-  perform holdfast.refuse('HF409', format('fanout of queue %L cannot change: a transaction that writes jobs has been open for two seconds', queue), null,
+  perform holdfast.refuse('HF409',
+    format('fanout of queue %L cannot change: a transaction that writes jobs has been open for two seconds', queue),
+    null,
     'Where a job with a key or a lane lives depends on it. End long transactions, or try again when there are none.');
 end
 $$;
@@ -111,10 +131,13 @@ as $$
     from generate_series(0, fanout - 1) step
     cross join lateral (select ((holdfast.queue_part(has_jobs.queue) + step) % 64)::smallint as part) p
     where exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.pos is not null)
-       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.pos is null and not j.blocked)
-       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.lane_seq is not null)
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.pos is null
+       and not j.blocked)
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue
+       and j.lane_seq is not null)
        or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.follow)
-       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.strike is not null)
+       or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue
+       and j.strike is not null)
        or exists (select from holdfast.leaving g where g.part = p.part and g.queue = has_jobs.queue))
 $$;
 
@@ -127,7 +150,8 @@ as $$
     delete from holdfast.lane l where l.queue = move_lanes.queue returning l.*
   )
   insert into holdfast.lane (part, queue, name, lane_limit, on_failure, rate_limit, rate_period, halted_by)
-  select distinct on (g.name) holdfast.home(g.queue, move_lanes.fanout, g.name, null, null), g.queue, g.name, g.lane_limit, g.on_failure,
+  select distinct on (g.name) holdfast.home(g.queue, move_lanes.fanout, g.name, null, null), g.queue, g.name,
+         g.lane_limit, g.on_failure,
          g.rate_limit, g.rate_period, g.halted_by
   from gone g
   order by g.name, num_nonnulls(g.lane_limit, g.on_failure, g.rate_limit, g.halted_by) > 0 desc;
@@ -156,7 +180,8 @@ begin
     select j.id
     from holdfast.job j
     where j.queue = q.name
-      and (q.by_kind and not j.by_kind or q.fair and j.tenant is null or q.lease_limit is not null and j.token is not null and j.held is null)
+      and (q.by_kind and not j.by_kind or q.fair and j.tenant is null
+        or q.lease_limit is not null and j.token is not null and j.held is null)
     order by j.id
     for update);
   update holdfast.job j
@@ -179,12 +204,14 @@ as $$
 begin
   perform holdfast.named('queue', queue, 120);
   if until <= holdfast.clock() or not holdfast.is_time(until::text) then
-    perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null, 'Leave it out to pause until resumed.');
+    perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null,
+      'Leave it out to pause until resumed.');
   end if;
   insert into holdfast.queue (name, paused_at, paused_by, paused_reason, paused_until)
   values (pause.queue, holdfast.now(), pause.actor, pause.reason, pause.until)
   on conflict (name) do update
-  set paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason, paused_until = excluded.paused_until;
+  set paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason,
+    paused_until = excluded.paused_until;
   perform holdfast.note('paused', actor, reason, queue, jsonb_build_object('until', until));
   return query select q.* from holdfast.queues q where q.queue = pause.queue;
 end
@@ -227,7 +254,8 @@ declare
   seen     record;
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed', coalesce(max_jobs::text, 'null')));
+    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+      coalesce(max_jobs::text, 'null')));
   end if;
   lock table holdfast.job in row exclusive mode;
   select count(*) as jobs, (array_agg(x.id))[count(*)::integer] as last,
@@ -239,7 +267,8 @@ begin
     cross join lateral (
       select y.ctid, y.id, y.queue, y.by_kind
       from holdfast.job y
-      where y.part = p.part and y.id > case when holdfast.part_of(after) = p.part then after else '00000000-0000-0000-0000-000000000000' end
+      where y.part = p.part and y.id > case when holdfast.part_of(after) = p.part then after
+        else '00000000-0000-0000-0000-000000000000' end
       order by y.id
       limit max_jobs
     ) j

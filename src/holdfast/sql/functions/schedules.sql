@@ -48,7 +48,8 @@ begin
         where s.name = old.name and (s.withdrawn_at is not null or s.owner is distinct from schedule_declare.owner);
         continue;
       end if;
-      new := holdfast.schedule_with(case when found then old else holdfast.schedule_blank(name) end, v_defaults || v_said);
+      new := holdfast.schedule_with(case when found then old else holdfast.schedule_blank(name) end, v_defaults
+        || v_said);
       new.declared := v_said;
       new.edited := false;
       new.owner := schedule_declare.owner;
@@ -95,7 +96,8 @@ begin
     new.updated_by := actor;
     exit when holdfast.schedule_store(old, new) is not null;
   end loop;
-  perform holdfast.note('schedule_set', actor, null, new.queue, jsonb_build_object('schedule', name, 'settings', settings - 'payload'), new.kind);
+  perform holdfast.note('schedule_set', actor, null, new.queue,
+    jsonb_build_object('schedule', name, 'settings', settings - 'payload'), new.kind);
   return query select s.* from holdfast.schedules s where s.name = schedule_set.name;
 end
 $$;
@@ -165,11 +167,13 @@ begin
       s.skipped := s.skipped + 1;
     else
       if v_live then
-        perform holdfast.cancel(array[s.last_job], format('schedule %s: its next slot came', s.name), 'schedule ' || s.name);
+        perform holdfast.cancel(array[s.last_job], format('schedule %s: its next slot came', s.name),
+          'schedule ' || s.name);
       end if;
       begin
         select e.id, case when e.created then 'fired' else 'duplicate' end into job, outcome
-        from holdfast.enqueue(jsonb_build_array(holdfast.schedule_item(s, jsonb_build_object('slot', holdfast.schedule_text(slot))))) e;
+        from holdfast.enqueue(jsonb_build_array(holdfast.schedule_item(s,
+          jsonb_build_object('slot', holdfast.schedule_text(slot))))) e;
         s.fired := s.fired + (outcome = 'fired')::integer;
         s.last_job := job;
       exception when others then
@@ -219,14 +223,17 @@ declare
 begin
   s := holdfast.schedule_named(name);
   -- slots are whole seconds: a run must not stand in the place of one
-  slot := holdfast.now() + case when extract(microseconds from holdfast.now())::bigint % 1000000 = 0 then interval '1 microsecond' else '0' end;
+  slot := holdfast.now() + case when extract(microseconds from holdfast.now())::bigint % 1000000 = 0
+    then interval '1 microsecond' else '0' end;
   select e.id, case when e.created then 'run' else 'duplicate' end into job, outcome
-  from holdfast.enqueue(jsonb_build_array(holdfast.schedule_item(s, jsonb_strip_nulls(jsonb_build_object('run_by', actor))))) e;
+  from holdfast.enqueue(jsonb_build_array(holdfast.schedule_item(s,
+    jsonb_strip_nulls(jsonb_build_object('run_by', actor))))) e;
   update holdfast.schedule x set last_job = schedule_run.job where x.name = s.name;
   insert into holdfast.schedule_slot (name, slot, outcome, job, at)
   values (s.name, schedule_run.slot, schedule_run.outcome, schedule_run.job, schedule_run.slot)
   on conflict do nothing;
-  perform holdfast.note('schedule_run', actor, null, s.queue, jsonb_build_object('schedule', s.name, 'job', job), s.kind);
+  perform holdfast.note('schedule_run', actor, null, s.queue, jsonb_build_object('schedule', s.name, 'job', job),
+    s.kind);
   return next;
 end
 $$;
@@ -297,7 +304,8 @@ declare
 begin
   select x.* into s from holdfast.schedule x where x.name = schedule_named.name for update;
   if not found then
-    perform holdfast.refuse('HF312', format('no schedule is named %L', name), null, 'See them: select name from holdfast.schedules.');
+    perform holdfast.refuse('HF312', format('no schedule is named %L', name), null,
+      'See them: select name from holdfast.schedules.');
   end if;
   return s;
 end
@@ -360,7 +368,8 @@ as $$
 declare
   v_known   constant text[] := '{kind,queue,payload,options,cron,every,anchor,tz,missed,overlap}';
   v_options constant text[] := array(   -- what an item says, less what the schedule itself does
-    select f from unnest(holdfast.item_fields()) f where not f in ('id', 'kind', 'queue', 'payload', 'run_at', 'delay'));
+    select f from unnest(holdfast.item_fields()) f where not f in ('id', 'kind', 'queue', 'payload', 'run_at',
+           'delay'));
   v_now     constant timestamptz := holdfast.clock();
   v_what    constant text := format('schedule %s', old.name);
   new       holdfast.schedule := old;
@@ -369,14 +378,16 @@ declare
   v_hint    text;
 begin
   if settings is null or jsonb_typeof(settings) <> 'object' then
-    perform holdfast.refuse('HF223', format('%s: settings must be a JSON object', v_what), null, 'For example {"kind": "clean_up", "cron": "30 5 * * *"}.');
+    perform holdfast.refuse('HF223', format('%s: settings must be a JSON object', v_what), null,
+      'For example {"kind": "clean_up", "cron": "30 5 * * *"}.');
   end if;
   select k into v_field from jsonb_object_keys(settings) k where not k = any(v_known) limit 1;
   if v_field is not null then
     perform holdfast.refuse('HF223', format('%s: setting %L is unknown', v_what, v_field), null,
       'Settings are: ' || array_to_string(v_known, ', ') || '.');
   end if;
-  select k into v_field from jsonb_object_keys(case when jsonb_typeof(settings -> 'options') = 'object' then settings -> 'options' else '{}' end) k
+  select k into v_field from jsonb_object_keys(case when jsonb_typeof(settings -> 'options') = 'object'
+         then settings -> 'options' else '{}' end) k
   where not k = any(v_options) limit 1;
   if v_field is not null then
     perform holdfast.refuse('HF223', format('%s: option %L is unknown', v_what, v_field), null,
@@ -384,14 +395,16 @@ begin
   end if;
   foreach v_field in array '{kind,queue,cron,tz,missed,overlap,anchor}'::text[] loop
     if not coalesce(jsonb_typeof(settings -> v_field), 'null') in ('string', 'null') then
-      perform holdfast.refuse('HF223', format('%s: %s %s is not a text', v_what, v_field, left((settings -> v_field)::text, 80)));
+      perform holdfast.refuse('HF223', format('%s: %s %s is not a text', v_what, v_field,
+        left((settings -> v_field)::text, 80)));
     end if;
   end loop;
 
   new.kind    := case when settings ? 'kind' then settings ->> 'kind' else new.kind end;
   new.queue   := case when settings ? 'queue' then coalesce(settings ->> 'queue', 'default') else new.queue end;
   new.payload := case when settings ? 'payload' then settings -> 'payload' else new.payload end;
-  new.options := case when settings ? 'options' then jsonb_strip_nulls(coalesce(nullif(settings -> 'options', 'null'), '{}')) else new.options end;
+  new.options := case when settings ? 'options'
+    then jsonb_strip_nulls(coalesce(nullif(settings -> 'options', 'null'), '{}')) else new.options end;
   new.tz      := case when settings ? 'tz' then coalesce(settings ->> 'tz', 'UTC') else new.tz end;
   new.missed  := case when settings ? 'missed' then coalesce(settings ->> 'missed', 'once') else new.missed end;
   new.overlap := case when settings ? 'overlap' then coalesce(settings ->> 'overlap', 'queue') else new.overlap end;
@@ -416,12 +429,15 @@ begin
     new.every := null;
     new.anchor := null;
     if cardinality(string_to_array(new.cron, ' ')) <> 5 and new.cron not like '@%' or length(new.cron) > 200 then
-      perform holdfast.refuse('HF223', format('%s: cron %L has %s fields', v_what, left(new.cron, 80), cardinality(string_to_array(new.cron, ' '))), null,
+      perform holdfast.refuse('HF223', format('%s: cron %L has %s fields', v_what, left(new.cron, 80),
+        cardinality(string_to_array(new.cron, ' '))), null,
         'It has five: minute, hour, day of the month, month, day of the week.');
     end if;
   elsif settings ->> 'every' is not null then
-    if jsonb_typeof(settings -> 'every') <> 'number' or (settings ->> 'every')::numeric not between 1 and 31622400 or (settings ->> 'every')::numeric % 1 <> 0 then
-      perform holdfast.refuse('HF223', format('%s: every %s is out of range', v_what, left((settings -> 'every')::text, 80)), null,
+    if jsonb_typeof(settings -> 'every') <> 'number' or (settings ->> 'every')::numeric not between 1 and 31622400
+      or (settings ->> 'every')::numeric % 1 <> 0 then
+      perform holdfast.refuse('HF223', format('%s: every %s is out of range', v_what,
+        left((settings -> 'every')::text, 80)), null,
         'It is a whole number of seconds, from 1 to 31622400 (366 days).');
     end if;
     new.cron := null;
@@ -430,13 +446,15 @@ begin
       new.anchor := null;
     end if;
   end if;
-  if new.cron is null and new.every is null or settings ->> 'cron' is null and settings ->> 'every' is null and settings ?& '{cron,every}' then
+  if new.cron is null and new.every is null or settings ->> 'cron' is null and settings ->> 'every' is null
+    and settings ?& '{cron,every}' then
     perform holdfast.refuse('HF223', format('%s has neither cron nor every', v_what), null,
       'For example "cron": "30 5 * * MON-FRI", or "every": 300.');
   end if;
   v_value := settings ->> 'anchor';
   if v_value is not null and (new.every is null or not holdfast.is_time(v_value)) then
-    perform holdfast.refuse('HF223', format('%s: anchor %L is not a time, or not that of an interval', v_what, v_value), null,
+    perform holdfast.refuse('HF223', format('%s: anchor %L is not a time, or not that of an interval', v_what, v_value),
+      null,
       'For example "every": 3600, "anchor": "2026-01-01T00:10:00Z".');
   end if;
   if new.every is not null then

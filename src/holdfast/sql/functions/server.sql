@@ -54,7 +54,8 @@ $$;
 
 -- tell: a consumer that speaks through a server was seen, and did so much since it was told last. facts are
 -- those of beat; counts are claimed, acked, failed, lost and busy_time, and add up over all servers.
-create or replace function holdfast.tell(worker text, facts jsonb default '{}', counts jsonb default '{}', measured jsonb default null)
+create or replace function holdfast.tell(worker text, facts jsonb default '{}', counts jsonb default '{}',
+  measured jsonb default null)
 returns table (stop boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp

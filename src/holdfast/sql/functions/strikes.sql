@@ -29,16 +29,19 @@ begin
     perform holdfast.named('kind', kind);
   end if;
   if jsonb_typeof(payload) <> 'object' or payload = '{}' or pg_column_size(payload) > 8192 then
-    perform holdfast.refuse('HF228', format('payload %s is not what a payload could contain', holdfast.told(payload, 200)), null,
+    perform holdfast.refuse('HF228', format('payload %s is not what a payload could contain',
+      holdfast.told(payload, 200)), null,
       'Give an object with at least one member, such as {"user": 42}.');
   end if;
   perform holdfast.check_value('payload of the strike', payload, 8192);
   perform holdfast.check_length('expires', expires, '100 years');
   if expires = '0' then
-    perform holdfast.refuse('HF228', 'expires is 0: the strike would be over at once', null, 'Leave it out for one that is lifted by hand.');
+    perform holdfast.refuse('HF228', 'expires is 0: the strike would be over at once', null,
+      'Leave it out for one that is lifted by hand.');
   end if;
   insert into holdfast.strike (mode, queue, kind, payload, reason, actor, created_at, expires_at)
-  values (strike_add.mode, strike_add.queue, strike_add.kind, strike_add.payload, strike_add.reason, strike_add.actor, holdfast.now(),
+  values (strike_add.mode, strike_add.queue, strike_add.kind, strike_add.payload, strike_add.reason, strike_add.actor,
+    holdfast.now(),
     coalesce(holdfast.now() + strike_add.expires, 'infinity'))
   returning number into v_number;
   perform holdfast.note('struck', actor, reason, queue,
@@ -156,7 +159,8 @@ begin
          array_agg(j.ctid) filter (where s.mode = 'hold' and j.lane is null) as held,
          array_agg(j.strike) filter (where s.mode = 'hold' and j.lane is null) as strikes,
          array_agg(j.id) filter (where s.mode = 'skip') as ended,
-         array_agg(format('skipped by strike %s%s', s.number, ': ' || s.reason)) filter (where s.mode = 'skip') as reasons,
+         array_agg(format('skipped by strike %s%s', s.number,
+         ': ' || s.reason)) filter (where s.mode = 'skip') as reasons,
          array_agg(s.number) filter (where s.number is not null and (s.mode = 'skip' or j.lane is null)) as numbers
   into met
   from (
@@ -175,7 +179,8 @@ begin
     where j.ctid = u.place;
   end if;
   if met.ended is not null then
-    perform holdfast.end_cancelled(part, met.ended, array_fill(null::uuid, array[cardinality(met.ended)]), met.reasons, 'cancelled', at, 'strike');
+    perform holdfast.end_cancelled(part, met.ended, array_fill(null::uuid, array[cardinality(met.ended)]), met.reasons,
+      'cancelled', at, 'strike');
   end if;
 end
 $$;
@@ -202,7 +207,8 @@ declare
     where r.strike is not null
     limit 1000);
 begin
-  v_rows := array(select j.ctid from holdfast.job j where j.ctid = any(v_rows) and j.token is null and j.pos is not null for update skip locked);
+  v_rows := array(select j.ctid from holdfast.job j where j.ctid = any(v_rows) and j.token is null
+    and j.pos is not null for update skip locked);
   return (select p.moved from holdfast.pass_strikes(part, v_rows, at) p);
 end
 $$;

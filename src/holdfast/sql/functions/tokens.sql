@@ -33,13 +33,16 @@ begin
     with made as (
       insert into holdfast.api_token (id, sort, name, hash, scopes, queues, parent, created_at, created_by, expires_at)
       values (token_create.id, token_create.sort, token_create.name, token_create.hash, token_create.scopes,
-        token_create.queues, token_create.parent, holdfast.now(), token_create.actor, holdfast.now() + token_create.expires)
+        token_create.queues, token_create.parent, holdfast.now(), token_create.actor,
+          holdfast.now() + token_create.expires)
       returning *
     )
-    select m.id, m.sort, m.name, m.scopes, m.queues, m.created_at, m.created_by, m.expires_at, m.used_at, m.revoked_at, m.revoked_by
+    select m.id, m.sort, m.name, m.scopes, m.queues, m.created_at, m.created_by, m.expires_at, m.used_at, m.revoked_at,
+           m.revoked_by
     from made m;
   if sort = 'token' then
-    perform holdfast.note('token_created', actor, detail => jsonb_build_object('token', id, 'name', name, 'scopes', scopes, 'queues', queues));
+    perform holdfast.note('token_created', actor, detail => jsonb_build_object('token', id, 'name', name, 'scopes',
+      scopes, 'queues', queues));
   end if;
 end
 $$;

@@ -135,7 +135,8 @@ begin
   end if;
   with late as (
     delete from holdfast.bell b
-    where b.nth = any(array(select x.nth from holdfast.bell x where x.kept order by x.nth limit 1000 for update skip locked))
+    where b.nth = any(array(select x.nth from holdfast.bell x where x.kept order by x.nth
+      limit 1000 for update skip locked))
     returning b.queue, b.jobs, b.worker
   )
   insert into holdfast.bell (queue, jobs, worker)
@@ -161,12 +162,14 @@ begin
   perform holdfast.named('queue', q, 120) from unnest(queues) q;
   perform holdfast.named('kind', k) from unnest(kinds) k;
   if patience is null then
-    perform holdfast.refuse('HF204', 'patience is missing', null, 'Say how long to be remembered, for example ''1 minute''.');
+    perform holdfast.refuse('HF204', 'patience is missing', null,
+      'Say how long to be remembered, for example ''1 minute''.');
   end if;
   perform holdfast.check_length('patience', patience, '1 day');
   insert into holdfast.waiter (queue, until, worker, kinds, ear)
   select q, holdfast.now() + patience, await_work.worker,
-         case when await_work.kinds is not null then array(select distinct k from unnest(await_work.kinds) k order by k) end, await_work.ear
+         case when await_work.kinds is not null then array(select distinct k from unnest(await_work.kinds) k
+           order by k) end, await_work.ear
   from unnest(queues) q;
 end
 $$;

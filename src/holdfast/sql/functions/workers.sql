@@ -12,7 +12,8 @@ as $$
 #variable_conflict use_column
 declare
   v_now   constant timestamptz := holdfast.clock();
-  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,failed,lost,busy_time,claimed_at,acked_at,claims,clock,listens}';
+  v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,'
+    'failed,lost,busy_time,claimed_at,acked_at,claims,clock,listens}';
   v_field text;
   v_said  holdfast.worker;
 begin
@@ -30,7 +31,8 @@ begin
     v_said.skew := extract(epoch from (facts ->> 'clock')::timestamptz - v_now);
   exception when data_exception then
     perform holdfast.refuse('HF221', format('facts %s do not fit a worker', left(facts::text, 200)), sqlerrm,
-      'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, the counts are whole numbers.');
+      'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, the counts are '
+      'whole numbers.');
   end;
 
   return query
@@ -41,7 +43,8 @@ begin
       beat.worker, v_now, coalesce(v_said.started_at, v_now), v_said.host, v_said.pid, v_said.version, v_said.python,
       coalesce(v_said.queues, '{}'), coalesce(v_said.kinds, '{}'), coalesce(v_said.slots, 0), coalesce(v_said.busy, 0),
       v_said.rss, v_said.loop_lag, coalesce(v_said.claimed, 0), coalesce(v_said.acked, 0), coalesce(v_said.failed, 0),
-      coalesce(v_said.lost, 0), coalesce(v_said.busy_time, 0), v_said.claimed_at, v_said.acked_at, coalesce(v_said.claims, '{}'), v_said.skew,
+      coalesce(v_said.lost, 0), coalesce(v_said.busy_time, 0), v_said.claimed_at, v_said.acked_at,
+      coalesce(v_said.claims, '{}'), v_said.skew,
       v_said.listens)
     on conflict (name) do update
     set seen_at    = v_now,
@@ -89,8 +92,10 @@ begin
   if not found then
     return false;
   end if;
-  perform holdfast.note('worker_left', null, worker => leave.worker, detail => jsonb_build_object('host', gone.host, 'started_at', gone.started_at,
-    'claimed', gone.claimed, 'acked', gone.acked, 'failed', gone.failed, 'lost', gone.lost, 'busy_time', gone.busy_time));
+  perform holdfast.note('worker_left', null, worker => leave.worker,
+    detail => jsonb_build_object('host', gone.host, 'started_at', gone.started_at,
+    'claimed', gone.claimed, 'acked', gone.acked, 'failed', gone.failed, 'lost', gone.lost, 'busy_time',
+      gone.busy_time));
   return true;
 end
 $$;
@@ -151,9 +156,11 @@ $$;
 -- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
 -- somebody to look whether they are done; operating, whether an operation waits for its next step; detecting,
 -- whether detectors are due; delivering, whether anomalies wait to be told.
-create or replace function holdfast.tend(holder text, length interval default '5 seconds', steps text[] default null, failed jsonb default null)
+create or replace function holdfast.tend(holder text, length interval default '5 seconds', steps text[] default null,
+  failed jsonb default null)
 returns table (
-  leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean, detecting boolean, delivering boolean)
+  leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean, detecting boolean,
+    delivering boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -179,7 +186,8 @@ begin
     where c.name = 'detected' and (c.at <= holdfast.now() - interval '5 seconds' or c.at > holdfast.now()));
   delivering := leads and exists (
     select from holdfast.job j
-    where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null and j.token is null);
+    where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null
+      and j.token is null);
   return next;
 end
 $$;
