@@ -171,8 +171,7 @@ class LeaseMachine(RuleBasedStateMachine):
             assert (answer.created, answer.duplicate_of) == (False, target.id)
             if policy == "replace":
                 target.priority, target.run_at = item["priority"], due
-                if not target.follow:
-                    target.max_attempts, target.attempt = item["max_attempts"], 0
+                target.max_attempts, target.attempt = item["max_attempts"], 0
 
     # -- workers
 
