@@ -65,10 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Postgres:
-    """The server of this run: its address and its major version."""
+    """The server of this run: its address, its major version, and who makes databases there."""
 
     url: str
     major: int
+    connection: psycopg.Connection
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -97,9 +98,8 @@ def postgres(binaries: Path) -> Iterator[Postgres]:
         if not url:
             server = embedded.start(_memory(), temporary=True, settings=SETTINGS, binaries=binaries)
             url = stack.enter_context(server).url
-        with psycopg.connect(url) as connection:
-            major = connection.info.server_version // 10_000
-        yield Postgres(url, major)
+        connection = stack.enter_context(psycopg.connect(url, autocommit=True))
+        yield Postgres(url, connection.info.server_version // 10_000, connection)
 
 
 @pytest.fixture(scope="session")
@@ -202,18 +202,16 @@ def _memory() -> Path | None:
 
 
 def _create(postgres: Postgres, name: str, template: str = "template0") -> None:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        # Files are copied in two thirds of the time that it takes to log all their pages.
-        strategy = sql.SQL("strategy file_copy" if connection.info.server_version >= 150000 else "")
-        connection.execute(
-            sql.SQL("create database {} template {} {}").format(
-                sql.Identifier(name), sql.Identifier(template), strategy
-            )
+    # Files are copied in two thirds of the time that it takes to log all their pages.
+    strategy = sql.SQL("strategy file_copy" if postgres.major >= 15 else "")
+    postgres.connection.execute(
+        sql.SQL("create database {} template {} {}").format(
+            sql.Identifier(name), sql.Identifier(template), strategy
         )
+    )
 
 
 def _drop(postgres: Postgres, name: str) -> None:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
-        )
+    postgres.connection.execute(
+        sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+    )

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, namedtuple_row, scalar_row
 from psycopg.types.json import Jsonb
 
@@ -73,6 +74,15 @@ delete from holdfast.failing;
 delete from holdfast.pulse;
 insert into holdfast.pulse (reaped_at) values (holdfast.now());
 update holdfast.chore set at = '-infinity', cursor = '{}';
+"""
+
+FORGET = """
+reset session authorization;
+reset all;
+close all;
+unlisten *;
+discard temp;
+select pg_advisory_unlock_all();
 """
 
 
@@ -227,6 +237,54 @@ def shared_database(url: str, template: str) -> Iterator[str]:
             connection.execute(CLOCK)
         yield shared
         server.execute(sql.SQL("drop database {} with (force)").format(name))
+
+
+class Sessions:
+    """Sessions of one database that a test gives back and the next takes: their plans are made.
+
+    A new session compiles every function that it calls, which takes longer than most tests. What a
+    session is told to forget here is all that `discard all` has it forget, but for those plans.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._idle: list[psycopg.Connection] = []
+
+    @contextmanager
+    def lent(self) -> Iterator[Callable[[], psycopg.Connection]]:
+        """Lend sessions; take them back in the end."""
+        taken: list[psycopg.Connection] = []
+
+        def take() -> psycopg.Connection:
+            taken.append(self._idle.pop() if self._idle else self._open())
+            return taken[-1]
+
+        try:
+            yield take
+        finally:
+            # The first is lent first again: it has seen the most.
+            for connection in reversed(taken):
+                self._take_back(connection)
+
+    def close(self) -> None:
+        for connection in self._idle:
+            connection.close()
+
+    def _open(self) -> psycopg.Connection:
+        return psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
+
+    def _take_back(self, connection: psycopg.Connection) -> None:
+        # Whoever left a transaction open may not even have meant to.
+        if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+            connection.close()
+            return
+        try:
+            connection.autocommit = True
+            connection.execute(FORGET)
+        except psycopg.Error:  # its server, its database or itself was ended
+            connection.close()
+            return
+        self._idle.append(connection)
 
 
 class Protocol:

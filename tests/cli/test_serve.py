@@ -21,6 +21,7 @@ from holdfast.records import NewJob
 from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
+from tests.plain import NO_TLS
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def _until_it_answers(url: str, process: subprocess.Popen[str]) -> None:
     end = time.monotonic() + 120
     while time.monotonic() < end:
         try:
-            if httpx.get(f"{url}/healthz", timeout=5).status_code == 200:
+            if httpx.get(f"{url}/healthz", verify=NO_TLS, timeout=5).status_code == 200:
                 return
         except httpx.TransportError:
             assert process.poll() is None, process.communicate()
@@ -63,7 +64,7 @@ def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
 ) -> None:
     client.queues.set("mail")
     with serving("--url", database, "--name", "prod", "--color", "#c00") as (url, process):
-        me = httpx.get(f"{url}/v1/me").json()
+        me = httpx.get(f"{url}/v1/me", verify=NO_TLS).json()
         waiting = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
         waiting.sendall(b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
         body = b'{"worker": "w", "queues": ["mail"], "wait": 60}'
@@ -101,7 +102,7 @@ def test_it_looks_at_the_standby_and_has_the_pool_that_it_is_told(
     )
     options = ("--url", database, "--read-url", empty_database, "--pool", "2", "--no-upkeep")
     with serving(*options) as (url, _), ThreadPoolExecutor(4) as threads:
-        [queue] = httpx.get(f"{url}/v1/queues").json()["queues"]
+        [queue] = httpx.get(f"{url}/v1/queues", verify=NO_TLS).json()["queues"]
         # All of them wait for the one that has their key and is not committed.
         job = {"kind": "a", "key": "k"}
         asked = [
@@ -122,7 +123,7 @@ def test_it_looks_at_the_standby_and_has_the_pool_that_it_is_told(
 
 def test_it_logs_as_json_if_asked(database: str) -> None:
     with serving("--url", database, "--log-format", "json") as (url, process):
-        httpx.post(f"{url}/v1/jobs", json={"kind": "greet"}).raise_for_status()
+        httpx.post(f"{url}/v1/jobs", verify=NO_TLS, json={"kind": "greet"}).raise_for_status()
         process.terminate()
         _, said = process.communicate(timeout=100)
 
@@ -212,8 +213,10 @@ def test_where_tokens_exist_a_public_address_asks_for_one(
 ) -> None:
     secret = client.tokens.create("php", ["read"]).secret
     with serving("--url", database, "--host", "0.0.0.0") as (url, process):
-        nobody = httpx.get(f"{url}/v1/queues")
-        somebody = httpx.get(f"{url}/v1/queues", headers={"Authorization": f"Bearer {secret}"})
+        nobody = httpx.get(f"{url}/v1/queues", verify=NO_TLS)
+        somebody = httpx.get(
+            f"{url}/v1/queues", verify=NO_TLS, headers={"Authorization": f"Bearer {secret}"}
+        )
         process.terminate()
         _, err = process.communicate(timeout=100)
 
@@ -241,7 +244,7 @@ def test_options_come_from_the_environment_and_are_named_when_they_are_wrong(
 ) -> None:
     told = {"HOLDFAST_SERVE_READ_ONLY": "1", "HOLDFAST_SERVE_NAME": "prod"}
     with serving("--url", database, **told) as (url, _):
-        me = httpx.get(f"{url}/v1/me").json()
+        me = httpx.get(f"{url}/v1/me", verify=NO_TLS).json()
     monkeypatch.setenv("HOLDFAST_SERVE_PORT", "many")
     monkeypatch.setenv("HOLDFAST_WORKER_GRACE", "soon")
     refused = holdfast("serve")
@@ -261,7 +264,7 @@ def test_names_and_passwords_come_from_the_environment(database: str) -> None:
     users = "ada:secret:admin,bob:pass:word:viewer"
     with serving("--url", database, "--auth", "basic", HOLDFAST_BASIC=users) as (url, _):
         answers = [
-            httpx.get(f"{url}/v1/me", auth=auth).json()
+            httpx.get(f"{url}/v1/me", verify=NO_TLS, auth=auth).json()
             for auth in (("ada", "secret"), ("bob", "pass:word"))
         ]
 

@@ -20,6 +20,7 @@ import pytest
 
 from holdfast import embedded
 from tests.docs import pages
+from tests.plain import NO_TLS
 
 EXAMPLES = sorted(path.parent.name for path in (pages.ROOT / "examples").glob("*/README.md"))
 # Was done once, for these tests.
@@ -158,6 +159,6 @@ def answers(said: str) -> bool:
     """Whether the server that told its address is ready."""
     address = re.search(r"http://127\.0\.0\.1:\d+", said)
     try:
-        return bool(address) and httpx.get(f"{address[0]}/readyz").status_code == 200
+        return bool(address) and httpx.get(f"{address[0]}/readyz", verify=NO_TLS).status_code == 200
     except httpx.TransportError:
         return False

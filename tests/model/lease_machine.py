@@ -72,6 +72,7 @@ ACTIONS = {
     "ask_what_is_held": 1,
     "time_passes": 3,
     "reap": 1,
+    "reap_what_has_seconds_left": 1,
     "promote": 1,
     "sweep": 1,
     "upkeep": 1,
@@ -326,6 +327,13 @@ class LeaseMachine(RuleBasedStateMachine):
     def reap(self, draw: Draw) -> None:
         reaped = self.db.reap()
         self._notice_all_reaped({each.id: each.outcome for each in reaped})
+
+    def reap_what_has_seconds_left(self, draw: Draw) -> None:
+        """A moment that chance comes upon in one of some hundred runs."""
+        self._claim(draw(queues), 3, None)
+        self.world.now += LEASE - timedelta(seconds=draw(st.sampled_from([1, 15])))
+        self._tell_time()
+        self.reap(draw)
 
     def promote(self, draw: Draw) -> None:
         self.db.promote()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from threading import Barrier
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 import pytest
 
-from tests.protocol import Later, Open, Protocol, shared_database
+from tests.protocol import Later, Open, Protocol, Sessions, shared_database
 
 Answer = TypeVar("Answer")
 PATIENCE = 20.0
@@ -47,14 +47,19 @@ def races_database(postgres: Any, template: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def sessions_of_all(races_database: str) -> Iterator[Sessions]:
+    with closing(Sessions(races_database)) as sessions:
+        yield sessions
+
+
 @pytest.fixture
-def other(races_database: str) -> Iterator[Open]:
-    """Opens further sessions, and closes them at the end."""
-    with ExitStack() as stack:
+def other(sessions_of_all: Sessions) -> Iterator[Open]:
+    """Lends further sessions until the end."""
+    with sessions_of_all.lent() as take:
 
         def open_session(*, autocommit: bool = True) -> Protocol:
-            connection = psycopg.connect(races_database, autocommit=True, prepare_threshold=None)
-            stack.callback(connection.close)
+            connection = take()
             connection.execute("set statement_timeout = '20s'; set deadlock_timeout = '50ms'")
             connection.autocommit = autocommit
             return Protocol(connection)

@@ -9,6 +9,7 @@ import httpx
 
 from holdfast.server import Server
 from holdfast.server.serve import beside
+from tests.plain import NO_TLS
 
 
 class Serving:
@@ -21,7 +22,7 @@ class Serving:
 
     def client(self, **options: Any) -> httpx.Client:
         """A client that is closed with its context."""
-        return httpx.Client(base_url=self.url, timeout=30.0, **options)
+        return httpx.Client(base_url=self.url, timeout=30.0, verify=NO_TLS, **options)
 
 
 @contextmanager

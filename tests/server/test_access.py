@@ -72,11 +72,11 @@ def scope_by_what_it_does(entry: Entry) -> str:
     if odd := ODD.get(f"{entry.method} {path}"):
         return odd
     does, _, family = entry.handler.__name__, *entry.handler.__module__.rpartition(".")[1:]
-    if family in ("produce", "consume", "relay"):
+    if family in ("produce", "consume", "messages"):
         if does in PRODUCES:
             return "produce"
         return "consume" if does.removesuffix("_many") in CONSUMES or does in CONSUMES else "?"
-    if family == "people":
+    if family == "sign_in":
         return "admin"
     return "read" if entry.method == "GET" else "operate"
 

@@ -1,13 +1,12 @@
 """The protocol on a connection; whatever a test does, the counters must agree with the rows."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from typing import Any
 
-import psycopg
 import pytest
 
-from tests.protocol import Later, Open, Protocol, shared_database
+from tests.protocol import Later, Open, Protocol, Sessions, shared_database
 
 
 @pytest.fixture(scope="session")
@@ -16,16 +15,20 @@ def sql_database(postgres: Any, template: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def sessions_of_all(sql_database: str) -> Iterator[Sessions]:
+    with closing(Sessions(sql_database)) as sessions:
+        yield sessions
+
+
 @pytest.fixture
-def other(sql_database: str) -> Iterator[Open]:
-    """Opens further sessions, and closes them at the end."""
-    with ExitStack() as stack:
+def other(sessions_of_all: Sessions) -> Iterator[Open]:
+    """Lends further sessions until the end."""
+    with sessions_of_all.lent() as take:
 
         def open_session(*, autocommit: bool = True) -> Protocol:
-            connection = psycopg.connect(
-                sql_database, autocommit=autocommit, prepare_threshold=None
-            )
-            stack.callback(connection.close)
+            connection = take()
+            connection.autocommit = autocommit
             return Protocol(connection)
 
         yield open_session
