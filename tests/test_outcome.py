@@ -51,24 +51,24 @@ def raised_by(fail: Callable[[], Any]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-def nack(error: BaseException, *, attempt: int = 1, retry: Policy = None) -> records.Nack:
+def nack(error: BaseException, *, attempt: int = 1, retry: Policy = None) -> records.Failed:
     settlement = decide(lease(attempt), raised=error, retry=retry, rng=random.Random(0))
-    assert isinstance(settlement, records.Nack)
+    assert isinstance(settlement, records.Failed)
     return settlement
 
 
 @pytest.mark.parametrize(
     ("arguments", "settlement"),
     [
-        ({}, records.Ack(lease())),
-        ({"returned": 42}, records.Ack(lease())),
-        ({"returned": 42, "keep_result": True}, records.Ack(lease(), 42, keep=True)),
-        ({"returned": None, "keep_result": True}, records.Ack(lease(), None, keep=True)),
-        ({"raised": Release()}, records.Release(lease())),
-        ({"raised": Release(in_=60)}, records.Release(lease(), 60)),
-        ({"raised": Release(TENTH)}, records.Release(lease(), TENTH)),
-        ({"raised": Cancel("user left")}, records.Cancel(lease(), "user left")),
-        ({"raised": Cancel()}, records.Cancel(lease(), "the handler cancelled its job")),
+        ({}, records.Done(lease())),
+        ({"returned": 42}, records.Done(lease())),
+        ({"returned": 42, "keep_result": True}, records.Done(lease(), 42, keep=True)),
+        ({"returned": None, "keep_result": True}, records.Done(lease(), None, keep=True)),
+        ({"raised": Release()}, records.Released(lease())),
+        ({"raised": Release(in_=60)}, records.Released(lease(), 60)),
+        ({"raised": Release(TENTH)}, records.Released(lease(), TENTH)),
+        ({"raised": Cancel("user left")}, records.Cancelled(lease(), "user left")),
+        ({"raised": Cancel()}, records.Cancelled(lease(), "the handler cancelled its job")),
     ],
 )
 def test_what_a_handler_gives_says_how_its_lease_ends(
@@ -107,7 +107,7 @@ def test_a_coroutine_that_nobody_awaited_is_not_done() -> None:
 
     settlement = decide(lease(), returned=work())
 
-    assert isinstance(settlement, records.Nack)
+    assert isinstance(settlement, records.Failed)
     assert settlement.final
     assert "declare it with async def" in (settlement.message or "")
 
@@ -355,44 +355,44 @@ def test_what_a_handler_raises_survives_the_way_from_another_process(error: Exce
 
 def test_retries_are_a_share_of_first_attempts_once_the_reserve_is_spent() -> None:
     budget = RetryBudget(0.2, reserve=10, cap=60)
-    failed = [budget.charge(records.Nack(lease(1), delay=1)) for _ in range(1000)]
+    failed = [budget.charge(records.Failed(lease(1), delay=1)) for _ in range(1000)]
 
-    at_once = [one for one in failed if one == records.Nack(lease(1), delay=1)]
+    at_once = [one for one in failed if one == records.Failed(lease(1), delay=1)]
 
     assert 205 <= len(at_once) <= 215
 
 
 def test_out_of_budget_a_retry_waits_for_the_cap_and_never_dies() -> None:
     budget = RetryBudget(0.0, reserve=1, cap=60)
-    budget.charge(records.Nack(lease()))
+    budget.charge(records.Failed(lease()))
 
-    assert budget.charge(records.Nack(lease())) == records.Nack(lease(), delay=60)
-    assert budget.charge(records.Nack(lease(), delay=TENTH)) == records.Nack(lease(), delay=60)
-    assert budget.charge(records.Nack(lease(), delay=90)) == records.Nack(lease(), delay=90)
+    assert budget.charge(records.Failed(lease())) == records.Failed(lease(), delay=60)
+    assert budget.charge(records.Failed(lease(), delay=TENTH)) == records.Failed(lease(), delay=60)
+    assert budget.charge(records.Failed(lease(), delay=90)) == records.Failed(lease(), delay=90)
 
 
 def test_success_earns_retries_up_to_the_reserve() -> None:
     budget = RetryBudget(0.5, reserve=2, cap=60)
     for _ in range(2):
-        budget.charge(records.Nack(lease(2)))
-    assert budget.charge(records.Nack(lease(2))) == records.Nack(lease(2), delay=60)
+        budget.charge(records.Failed(lease(2)))
+    assert budget.charge(records.Failed(lease(2))) == records.Failed(lease(2), delay=60)
 
     for _ in range(100):
-        budget.charge(records.Ack(lease(1)))
+        budget.charge(records.Done(lease(1)))
 
-    free = [budget.charge(records.Nack(lease(2))) == records.Nack(lease(2)) for _ in range(3)]
+    free = [budget.charge(records.Failed(lease(2))) == records.Failed(lease(2)) for _ in range(3)]
     assert free == [True, True, False]
 
 
 @pytest.mark.parametrize(
     "settlement",
     [
-        records.Ack(lease(2)),
-        records.Release(lease(2)),
-        records.Cancel(lease(2)),
-        records.Nack(lease(3)),
-        records.Nack(lease(2), final=True),
-        records.Nack((UUID(int=1), UUID(int=2))),
+        records.Done(lease(2)),
+        records.Released(lease(2)),
+        records.Cancelled(lease(2)),
+        records.Failed(lease(3)),
+        records.Failed(lease(2), final=True),
+        records.Failed((UUID(int=1), UUID(int=2))),
     ],
 )
 def test_what_is_no_retry_costs_nothing(settlement: records.Settlement) -> None:
@@ -404,4 +404,4 @@ def test_what_is_no_retry_costs_nothing(settlement: records.Settlement) -> None:
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
 def test_a_handler_that_interrupts_itself_has_failed(error: BaseException) -> None:
-    assert isinstance(outcome.decide(lease(), raised=error), records.Nack)
+    assert isinstance(outcome.decide(lease(), raised=error), records.Failed)

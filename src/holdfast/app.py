@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from holdfast import cron, embedded, schema
-from holdfast.callsite import caller, place
+from holdfast.callsite import caller, declared_at
 from holdfast.client import AsyncClient, Client
 from holdfast.client.foreign import async_client_on, client_on
 from holdfast.errors import InvalidTask, Misuse
@@ -287,8 +287,8 @@ class App:
         # The same function declared anew, as in a notebook, takes its own place.
         if other and _identity(other.fn) != _identity(fn):
             raise InvalidTask(
-                f"two tasks are of the kind {task.kind!r}: {other.kind}{place(other.fn)} "
-                f"and {task.kind}{place(fn)}",
+                f"two tasks are of the kind {task.kind!r}: {other.kind}{declared_at(other.fn)} "
+                f"and {task.kind}{declared_at(fn)}",
                 fix='Give one of them another:  @app.task(kind="…")',
             )
         self.tasks[task.kind] = task
@@ -336,7 +336,7 @@ class App:
             database.url,
             pool_size=self.pool_size or self._room,
             application_name=f"holdfast {self.name}" if self.name else "holdfast",
-            source=_SOURCES[database.origin],
+            source=SOURCES[database.origin],
         )
 
     def _abandon_closed_loops(self) -> None:
@@ -397,7 +397,7 @@ def _after_fork() -> None:
         app._forget()
 
 
-_SOURCES = {
+SOURCES = {
     "argument": "the url of the App",
     "HOLDFAST_URL": "HOLDFAST_URL in the environment",
     "embedded": "the embedded server",

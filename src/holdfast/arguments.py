@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast import jsonb
-from holdfast.callsite import caller, outside, place
+from holdfast.callsite import caller, declared_at, outside
 from holdfast.errors import InvalidArguments, InvalidPayload, InvalidResult, InvalidTask
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -63,7 +63,7 @@ class Arguments:
             return coder.decode(payload_json)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidPayload(
-                f"the payload does not fit {self.name}{place(self._fn)}: {_told(error)}",
+                f"the payload does not fit {self.name}{declared_at(self._fn)}: {_told(error)}",
                 why="The function changed since the job was enqueued, or another hand wrote it.",
                 fix="Mend the function, or edit the payload and retry the job.",
             ) from None
@@ -95,7 +95,7 @@ class Arguments:
             hints = get_type_hints(_annotated(self._fn), include_extras=True)
         except NameError as error:
             raise InvalidTask(
-                f"{self.name}{place(self._fn)}: the type {error.name!r} of an argument is unknown",
+                f"{self.name}{declared_at(self._fn)}: the argument type {error.name!r} is unknown",
                 fix="Import it where it can be found at run time, not only for type checkers.",
             ) from None
         self._coder = _Coder(self._parameters, hints, self.name)
@@ -133,7 +133,7 @@ class Result:
         wanted = _wanted(hints.get("return", Any))
         if why := jsonb.unsupported(wanted):
             raise InvalidTask(
-                f"{self.name}{place(self._fn)}: its result cannot be kept: {why}",
+                f"{self.name}{declared_at(self._fn)}: its result cannot be kept: {why}",
                 fix="Return what JSON can say, a dataclass or a model; or do without keep_result.",
             )
         return jsonb.decoder(wanted)

@@ -19,7 +19,7 @@ def caller() -> str:
     return f"{_shown(path)}:{line}   {text}".rstrip()
 
 
-def place(fn: Callable[..., Any]) -> str:
+def declared_at(fn: Callable[..., Any]) -> str:
     """Say where a function is written: " (app.py:7)", or nothing if that is unknown."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code else ""

@@ -4,14 +4,13 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from enum import Enum
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from holdfast.errors import LeaseLost, Misuse, Unavailable
-from holdfast.outcome import seconds
+from holdfast.outcome import Stop, seconds
 from holdfast.records import Duration, Lease
 
 if TYPE_CHECKING:
@@ -56,15 +55,6 @@ def _told(job: "CurrentJob", open: bool) -> bool:
         facts = {"job": str(job.id), "queue": job.queue, "kind": job.kind}
         log.warning("Duplicate prevented: %s", job.lease.subject or job.id, extra=facts)
     return open
-
-
-class Stop(Enum):
-    """Why a handler is stopped before it has ended."""
-
-    LOST = "its lease belongs to somebody else"
-    FENCED = "its lease could not be renewed in time"
-    DEADLINE = "it ran longer than its task may"
-    SHUTDOWN = "the worker shuts down"
 
 
 class Keeps(Protocol):

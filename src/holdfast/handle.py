@@ -14,7 +14,7 @@ from holdfast.errors import (
     ResultTimeout,
     ResultUnreadable,
 )
-from holdfast.jitter import uniform
+from holdfast.jitter import random_between
 from holdfast.outcome import seconds
 from holdfast.records import Change, Duration, Enqueued, Job, State
 
@@ -115,7 +115,7 @@ class _Wait(Generic[R]):
         return job.state not in ("queued", "leased")
 
     def pause(self) -> float:
-        pause = self._pause * uniform(0.5, 1.0)
+        pause = self._pause * random_between(0.5, 1.0)
         self._pause = min(self._pause * 1.5, 1.0)
         if self._timeout is None:
             return pause

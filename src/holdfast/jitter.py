@@ -1,7 +1,7 @@
-"""Chance for pauses, of its own: a program that seeds `random` is not disturbed by it."""
+"""Random numbers for pauses, apart from `random`: a program that seeds that one is undisturbed."""
 
 from random import SystemRandom
 
-__all__ = ["uniform"]
+__all__ = ["random_between"]
 
-uniform = SystemRandom().uniform
+random_between = SystemRandom().uniform

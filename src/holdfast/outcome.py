@@ -1,9 +1,10 @@
 # ruff: noqa: N818 - what a handler raises is named for what it asks for
 """What becomes of a job once its handler has ended. Pure: nothing here knows a clock or a database.
 
-`decide` turns what a handler returned or raised into a settlement. A handler steers by raising
-`Retry`, `Release` or `Cancel`; anything else it raises is a failed attempt, and the policy of its
-task says when the next one comes.
+`decide` turns what a handler returned or raised into a settlement, and `settle_handler` adds what
+else is known of the job: that it was stopped, acked or handed over meanwhile. A handler steers by
+raising `Retry`, `Release` or `Cancel`; anything else it raises is a failed attempt, and the policy
+of its task says when the next one comes.
 """
 
 import random
@@ -13,14 +14,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from types import CoroutineType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+from uuid import UUID
 
 from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.callsite import is_own
-from holdfast.errors import InvalidPayload, InvalidResult
-from holdfast.records import Duration, Lease, Settlement
+from holdfast.errors import InvalidPayload, InvalidResult, LeaseLost
+from holdfast.records import Duration, Lease, Settlement, Ticket
 
 # A message is for people to read, a traceback for people to search.
 LONGEST_MESSAGE = 10_000
@@ -137,7 +139,7 @@ class RetryBudget:
             return settlement
         if lease.attempt == 1:
             self.saved = min(self.saved + self.ratio, self.reserve)
-        if not isinstance(settlement, records.Nack) or settlement.final:
+        if not isinstance(settlement, records.Failed) or settlement.final:
             return settlement
         if lease.attempt >= lease.max_attempts:
             return settlement
@@ -145,6 +147,94 @@ class RetryBudget:
             self.saved -= 1
             return settlement
         return replace(settlement, delay=max(seconds(settlement.delay or 0), seconds(self.cap)))
+
+
+class Stop(Enum):
+    """Why a handler is stopped before it has ended."""
+
+    LOST = "its lease is not this worker's any more"
+    FENCED = "its lease could not be renewed in time"
+    DEADLINE = "it ran longer than its task may"
+    SHUTDOWN = "the worker shuts down"
+
+
+class Killed(Exception):
+    """What a retry policy is asked about when the process of a handler died."""
+
+
+class TaskOf(Protocol):
+    """What the end of a job needs to know of its task."""
+
+    timeout: float | None
+    retry: Policy
+    keep_result: bool
+
+    def encode_result(self, returned: Any) -> Any:
+        """Return a result as the database keeps it; raises InvalidResult if it cannot be kept."""
+
+
+class Attempted(Protocol):
+    """What the end of a job needs to know of it: `CurrentJob` has more."""
+
+    lease: Lease
+    stopped: Stop | None
+    settled: bool
+    ticket: Ticket | None
+    cut_by: Exception | None
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+
+    @property
+    def task(self) -> TaskOf:
+        """The task whose handler was called."""
+
+
+def settle_handler(
+    job: Attempted, returned: Any = None, raised: BaseException | None = None
+) -> Settlement | None:
+    """Return how to end a job whose handler returned or raised; None if it has ended already."""
+    if job.settled:
+        return None
+    if job.stopped:
+        return settle_stopped(job)
+    if job.ticket and raised is None:
+        return None
+    if isinstance(raised, LeaseLost) and raised.id == job.id:
+        return records.Released(job.lease)
+    if raised is not None and raised is job.cut_by:
+        # Nothing was done and nothing is wrong with the job: an outage costs it no attempt.
+        return records.Released(job.lease, _RNG.uniform(1, 5))
+    task = job.task
+    if raised is None and task.keep_result:
+        try:
+            returned = task.encode_result(returned)
+        except Exception as error:
+            raised = error
+    settlement = decide(
+        job.lease, returned=returned, raised=raised, retry=task.retry, keep_result=task.keep_result
+    )
+    return _under_ticket(job, settlement)
+
+
+def settle_stopped(job: Attempted) -> Settlement | None:
+    """Return how to end a job whose handler was stopped; None if somebody else ends it."""
+    match job.stopped:
+        case Stop.DEADLINE:
+            return records.Failed(job.lease, "TimedOut", f"timed out after {job.task.timeout:g} s")
+        case Stop.SHUTDOWN | Stop.FENCED:
+            return records.Released(job.lease)
+        case _:
+            return None
+
+
+def settle_killed(job: Attempted, how: str) -> Settlement:
+    """Return how to end a job whose process died; `how` says of what."""
+    settlement = decide(job.lease, raised=Killed(how), retry=job.task.retry)
+    if isinstance(settlement, records.Failed):
+        settlement = replace(settlement, traceback=None)
+    return _under_ticket(job, settlement)
 
 
 def decide(
@@ -165,12 +255,12 @@ def decide(
         returned.close()
         return replace(_failed(lease, TypeError(_NOT_AWAITED)), final=True)
     if raised is None:
-        return records.Ack(lease, returned, keep=True) if keep_result else records.Ack(lease)
+        return records.Done(lease, returned, keep=True) if keep_result else records.Done(lease)
     match raised:
         case Release():
-            return records.Release(lease, raised.in_)
+            return records.Released(lease, raised.in_)
         case Cancel():
-            return records.Cancel(lease, printable(str(raised), LONGEST_MESSAGE))
+            return records.Cancelled(lease, printable(str(raised), LONGEST_MESSAGE))
         case InvalidPayload() | InvalidResult():
             # Another attempt would fail alike, or do the work once more for nothing.
             return replace(_failed(lease, raised), final=True)
@@ -189,16 +279,16 @@ def decide(
 
 
 def check_policy(policy: Any) -> None:
-    """Raise TypeError if something is no policy."""
+    """Raise TypeError if something is not a policy."""
     if not isinstance(policy, Mapping):
         if not _is_choice(policy) or policy is NEVER:
-            raise TypeError(f"{policy!r} is no retry policy")
+            raise TypeError(f"{policy!r} is not a retry policy")
         return
     for kind, choice in policy.items():
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise TypeError(f"{kind!r} is no class of exceptions to retry by")
+            raise TypeError(f"{kind!r} is not an exception class to retry by")
         if not _is_choice(choice):
-            raise TypeError(f"{choice!r} is no retry policy for {kind.__name__}")
+            raise TypeError(f"{choice!r} is not a retry policy for {kind.__name__}")
 
 
 def seconds(duration: Duration) -> float:
@@ -246,8 +336,12 @@ def printable(text: str, longest: int) -> str:
     return f"{head.decode(errors='ignore')}{mark}{tail.decode(errors='ignore')}"
 
 
-def _failed(lease: Lease, error: BaseException) -> records.Nack:
-    return records.Nack(lease, error_kind(error), error_message(error), told_traceback(error))
+def _under_ticket(job: Attempted, settlement: Settlement) -> Settlement:
+    return replace(settlement, lease=(job.id, job.ticket.token)) if job.ticket else settlement
+
+
+def _failed(lease: Lease, error: BaseException) -> records.Failed:
+    return records.Failed(lease, error_kind(error), error_message(error), told_traceback(error))
 
 
 def _delay(
@@ -294,6 +388,6 @@ def _cut_own_frames(told: traceback.TracebackException) -> None:
         pending += part.exceptions or ()
 
 
-_NOT_AWAITED = "the function returned a coroutine, which nobody awaits: declare it with async def"
+_NOT_AWAITED = "the function returned a coroutine that is never awaited: declare it with async def"
 # Without a state of its own: forked children would all draw the same numbers.
 _RNG = random.SystemRandom()

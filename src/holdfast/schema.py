@@ -34,7 +34,7 @@ from holdfast.errors import (
     SchemaTooNew,
     Unavailable,
 )
-from holdfast.jitter import uniform
+from holdfast.jitter import random_between
 
 BEHAVIOUR = "functions, views and grants"
 # A server that takes longer than this to read a few rows will not answer at all.
@@ -83,7 +83,7 @@ def migrate(
             except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
                 if time.monotonic() > give_up:
                     raise _blocked(connection, patience) from error
-                time.sleep(uniform(0.1, 0.5))
+                time.sleep(random_between(0.1, 0.5))
 
 
 def _mend_tables(connection: psycopg.Connection) -> list[str]:

@@ -24,7 +24,7 @@ from psycopg import Connection
 from psycopg.types.json import Jsonb
 
 from holdfast.arguments import Arguments, Result
-from holdfast.callsite import caller, place
+from holdfast.callsite import caller, declared_at
 from holdfast.client.foreign import async_client_on, client_on
 from holdfast.errors import InvalidJob, InvalidTask, Misuse
 from holdfast.handle import Handle
@@ -257,7 +257,7 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
     except TypeError as error:
         problem = str(error)
     if problem:
-        raise InvalidTask(f"task {kind!r}{place(fn)}: {problem}")
+        raise InvalidTask(f"task {kind!r}{declared_at(fn)}: {problem}")
 
 
 def _check(where: str, given: Mapping[str, Any], known: type) -> None:
@@ -280,7 +280,7 @@ def _fits(takes: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _shown(choose: Any) -> str:
-    return f"{getattr(choose, '__name__', choose)}{place(choose)}"
+    return f"{getattr(choose, '__name__', choose)}{declared_at(choose)}"
 
 
 def _name(fn: Any) -> str:

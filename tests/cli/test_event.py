@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.client import Client
-from holdfast.records import Nack
+from holdfast.records import Failed
 from tests.cli.conftest import PROGRAM, Run
 
 
@@ -74,7 +74,7 @@ def test_job_show_has_the_history_and_the_log_of_the_last_attempt(
 ) -> None:
     client.enqueue("send", queue="mail", max_attempts=1)
     [lease] = client.claim("mail", worker="w1")
-    client.settle([Nack(lease, "Timeout", "no route", log="12:00 INFO shop: asked for a route")])
+    client.settle([Failed(lease, "Timeout", "no route", log="12:00 INFO shop: asked for a route")])
     client.jobs.retry([lease.id], actor="eve", reason="route is back")
 
     shown = holdfast("job", "show", lease.id).out

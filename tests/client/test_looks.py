@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import NewJob, __version__
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.errors import Unavailable
 from holdfast.records import Count
 from tests.client.conftest import MakeClient
@@ -16,7 +16,7 @@ BUSY = "select count(*) from pg_stat_activity where query ~ '^select pg_sleep' a
 
 
 def look_for_long(client: Any) -> None:
-    looking = client._door.run(Call("look", "select pg_sleep(30)", reads=True))
+    looking = client._door.run(Statement("look", "select pg_sleep(30)", reads=True))
     if inspect.iscoroutine(looking):
         client._runner.run(looking)
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import AsyncClient, Client, HoldfastError, NewJob, schema
-from holdfast.client.call import may_retry, was_cut
+from holdfast.client.statement import may_retry, was_cut
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
 from holdfast.records import new_id
 from tests import machine

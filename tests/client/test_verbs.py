@@ -8,7 +8,17 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import InvalidJob, LeaseLost, UnknownJob
-from holdfast.records import Ack, Cancel, Lease, Nack, NewJob, Release, new_id, part_of, queue_part
+from holdfast.records import (
+    Cancelled,
+    Done,
+    Failed,
+    Lease,
+    NewJob,
+    Released,
+    new_id,
+    part_of,
+    queue_part,
+)
 
 
 def claim_one(client: Any, queue: str = "default", **options: Any) -> Lease:
@@ -281,10 +291,10 @@ def test_leases_are_settled_in_different_ways_at_once(client: Any) -> None:
 
     settled = client.settle(
         [
-            Release(back),
-            Nack(dead, error_kind="ValueError", message="no"),
-            Ack((lost.id, uuid4())),
-            Ack(done, result={"sent": 3}),
+            Released(back),
+            Failed(dead, error_kind="ValueError", message="no"),
+            Done((lost.id, uuid4())),
+            Done(done, result={"sent": 3}),
         ]
     )
 
@@ -491,7 +501,7 @@ def test_a_result_is_kept_for_a_caller_who_asks(client: Any) -> None:
     first, second, third = client.claim(worker="ada", limit=3)
 
     client.ack([first], [{"n": 1}], keep=True)
-    client.settle([Ack(second, {"n": 2}, keep=True), Ack(third, {"n": 3})])
+    client.settle([Done(second, {"n": 2}, keep=True), Done(third, {"n": 3})])
 
     assert (client.jobs.get(first.id).result, client.jobs.get(second.id).result) == (
         {"n": 1},
@@ -505,7 +515,7 @@ def test_a_holder_can_end_a_job_for_good(client: Any) -> None:
     first, second, third = client.claim(worker="ada", limit=3)
 
     [nacked] = client.nack([first], message="never", final=True)
-    settled = client.settle([Nack(second, final=True), Cancel(third, "nothing to do")])
+    settled = client.settle([Failed(second, final=True), Cancelled(third, "nothing to do")])
 
     assert nacked.outcome == "dead"
     assert [one.outcome for one in settled] == ["dead", "cancelled"]

@@ -18,12 +18,12 @@ import pytest
 from holdfast import App, Client, HoldfastError, NewJob, adopt, embedded, schema
 from holdfast.cli import locate, main
 from holdfast.client.sync.queues import Queues
-from holdfast.records import Ack, Nack
+from holdfast.records import Done, Failed
 from holdfast.server import Server, Settings
 from holdfast.server.settings import Oidc
 from holdfast.upkeep.listener import Listener
 from holdfast.worker import Worker, fleet
-from holdfast.worker.process.source import Place
+from holdfast.worker.process.source import AppSource
 from holdfast.worker.screen import Screen
 from tests.docs import pages
 from tests.server.serving import serving
@@ -245,7 +245,7 @@ def test_an_app_whose_module_fails(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_as_soon_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "FIRST_PAUSE", 0.0)
-    nowhere = Place("nosuch", "app", (), (), "")
+    nowhere = AppSource("nosuch", "app", (), (), "")
     started = fleet.Fleet(nowhere, [fleet.Role("worker", {})], screen=Screen("none"))
 
     assert _code(started.run) == "HF340"
@@ -287,7 +287,7 @@ def test_results_there_are_not(database: str) -> None:
         dead, cancelled, odd, purged, waiting = (task.enqueue(n, 1) for n in range(5))
         cancelled.cancel()
         died, done, gone = app.client.claim(worker="a", limit=3)
-        app.client.settle([Nack(died), Ack(done, "x", keep=True), Ack(gone)])
+        app.client.settle([Failed(died), Done(done, "x", keep=True), Done(gone)])
 
         codes = [_code(partial(job.result, 0)) for job in (dead, cancelled, odd, purged, waiting)]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Client
-from holdfast.records import Nack
+from holdfast.records import Failed
 from holdfast.server.live import consumers
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
@@ -54,7 +54,7 @@ def test_what_is_redacted_is_masked_in_the_record_too(serve: Serve, client: Clie
     with serve(fresh=0.0, redact=["payload.card"]).client() as api:
         client.enqueue("pay", {"card": "4111-1111", "n": 1}, max_attempts=1)
         [lease] = client.claim("default", worker="ada")
-        failed = Nack(lease, "Refused", "refused 4111-1111", log="card 4111-1111 was refused")
+        failed = Failed(lease, "Refused", "refused 4111-1111", log="card 4111-1111 was refused")
         client.settle([failed])
         [id] = client.jobs.find("state:dead")
         client.jobs.edit([id], payload={"card": "5500-0000", "n": 2}, actor="eve")

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import App, Cancel, Release, Retry
-from holdfast.worker import Worker, loop
+from holdfast.worker import Worker, claiming
 
 Drain = Callable[..., Worker]
 
@@ -354,7 +354,7 @@ def test_a_job_nobody_was_told_of_is_found_by_looking(app: App, database: str) -
 def test_an_idle_worker_is_told_of_a_job_and_starts_it_without_another_look(
     app: App, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(claiming, "FIRST_LOOK", 3600.0)
     ran = threading.Semaphore(0)
 
     @app.task

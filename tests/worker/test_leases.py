@@ -234,7 +234,7 @@ def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
     wait_for(lambda: running.worker.counts.lost == 1)
     if sort != "async":
         # The worker has given the handler up: its slot is free for others, its lane is not.
-        wait_for(lambda: not running.worker._life.running())
+        wait_for(lambda: not running.worker._jobs.running())
     # Whatever the worker had to say of the first job, it has said before it settled this one.
     third = beside.enqueue()
     wait_for(lambda: third.state() is None)

@@ -17,7 +17,8 @@ from holdfast import App
 from holdfast.client.sync.workers import Workers
 from holdfast.records import Claim
 from holdfast.worker import Worker
-from holdfast.worker.loop import Counts, Life, Line
+from holdfast.worker.claiming import Claiming
+from holdfast.worker.queue_slots import QueueSlots
 from tests.worker.conftest import Running
 
 Start = Callable[..., Running]
@@ -37,17 +38,15 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
 
 @pytest.fixture(autouse=True)
 def polls_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.POLL_HEARING", HOUR)
-    monkeypatch.setattr("holdfast.worker.loop.FIRST_LOOK", HOUR)
-    monkeypatch.setattr("holdfast.worker.loop.PATIENCE", 2 * HOUR)
+    monkeypatch.setattr("holdfast.worker.worker.POLL_HEARING", HOUR)
+    monkeypatch.setattr("holdfast.worker.claiming.FIRST_LOOK", HOUR)
+    monkeypatch.setattr("holdfast.worker.claiming.PATIENCE", 2 * HOUR)
 
 
 def settled(running: Running) -> None:
     """Wait until a worker would look again only in an hour."""
-    life = running.worker._life
-    wait_for(
-        lambda: all(line.look_at > time.monotonic() + HOUR / 2 for line in life._lines.values())
-    )
+    queues = running.worker._jobs.claiming.queues
+    wait_for(lambda: all(line.look_at > time.monotonic() + HOUR / 2 for line in queues.values()))
 
 
 def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgotten(
@@ -60,11 +59,11 @@ def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgo
         ran.append(n)
 
     said = Workers.await_work
-    woken = Life.wake
+    woken = Claiming.wake
     heard = threading.Event()
 
-    def wake(life: Life, queue: str) -> bool:
-        answer = woken(life, queue)
+    def wake(claiming: Claiming, queue: str) -> bool:
+        answer = woken(claiming, queue)
         heard.set()
         return answer
 
@@ -75,7 +74,7 @@ def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgo
             work.enqueue(0)
             assert heard.wait(100)
 
-    monkeypatch.setattr(Life, "wake", wake)
+    monkeypatch.setattr(Claiming, "wake", wake)
     monkeypatch.setattr(Workers, "await_work", await_work)
     running = start(concurrency=2, upkeep=False)
     wait_for(lambda: ran == [0])
@@ -122,7 +121,7 @@ def test_a_worker_that_no_longer_hears_looks_soon_by_itself(
     wait_for(lambda: running.worker.hears)
     settled(running)
     # It cannot listen again; what it asked for is of no use any more.
-    monkeypatch.setattr("holdfast.worker.loop.FIRST_LOOK", 0.01)
+    monkeypatch.setattr("holdfast.worker.claiming.FIRST_LOOK", 0.01)
     monkeypatch.setattr("holdfast.upkeep.listener.CHANNEL", "elsewhere")
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(CUT)
@@ -235,28 +234,28 @@ def test_a_worker_may_be_stopped_at_any_moment_of_its_start(
     running.stop()
 
 
-def test_what_was_asked_with_another_listener_is_asked_again(app: App) -> None:
+def test_what_was_asked_with_another_listener_is_asked_again() -> None:
     ears = iter([1, 1, 2, 2])
     told: list[int | None] = []
-    line = Line("default", 1, ["work"], dry=True)
+    slots = QueueSlots("default", 1, ["work"], dry=True)
     now = {"ear": 1}
     workers = SimpleNamespace(await_work=lambda *_, ear, **__: told.append(ear))
     client: Any = SimpleNamespace(workers=workers)
-    life = Life(
-        app,
+    claiming = Claiming(
         client,
-        [line],
+        [slots],
         worker="ada",
-        counts=Counts(),
         lease=30.0,
         poll=lambda: HOUR,
         stopping=threading.Event(),
+        lock=threading.Lock(),
+        bell=threading.Event(),
         ear=lambda: now["ear"],
     )
     claim = Claim("default", "ada", 1, 30.0, ["work"], uuid4())
 
     for now["ear"] in ears:
-        life._await_work([claim], time.monotonic())
+        claiming.await_work([claim], time.monotonic())
 
     assert told == [1, 2]
 
@@ -264,8 +263,8 @@ def test_what_was_asked_with_another_listener_is_asked_again(app: App) -> None:
 def test_a_worker_that_looks_rarely_is_never_forgotten_among_those_who_wait(
     app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.loop.PATIENCE", 3.0)
-    monkeypatch.setattr("holdfast.worker.loop.SAYS_AGAIN", 2.0)
+    monkeypatch.setattr("holdfast.worker.claiming.PATIENCE", 3.0)
+    monkeypatch.setattr("holdfast.worker.claiming.SAYS_AGAIN", 2.0)
 
     @app.task
     def work() -> None: ...

@@ -28,7 +28,7 @@ from holdfast.adopt.catalog import (
 )
 from holdfast.adopt.plan import Choices, Plan, Planner, Step
 from holdfast.errors import AdoptionBlocked, CannotAdopt, Refused
-from holdfast.jitter import uniform
+from holdfast.jitter import random_between
 
 __all__ = [
     "Choices",
@@ -347,7 +347,7 @@ def _run(
                     fix="What was done stays done. End these transactions and run it again.",
                 ) from error
             # Writers that queued behind it get through first.
-            time.sleep(uniform(0.05, 0.25))
+            time.sleep(random_between(0.05, 0.25))
 
 
 def _apply_alone(connection: psycopg.Connection, statement: str, index: str) -> None:

@@ -29,12 +29,12 @@ from holdfast.errors import InvalidJob, InvalidSchedule, PayloadTooLarge
 from holdfast.records import (
     PARTS,
     UNSEEN,
-    Ack,
-    Cancel,
+    Cancelled,
+    Done,
     Duration,
+    Failed,
     Finding,
     Held,
-    Nack,
     NewJob,
     NewSchedule,
     QueueSettings,
@@ -174,7 +174,7 @@ def settlements(wanted: Iterable[Settlement]) -> str:
 
 def is_plain_ack(settlement: Settlement) -> bool:
     """Whether a settlement is an ack with nothing to store: what most of them are."""
-    return type(settlement) is Ack and settlement.result is None and not settlement.keep
+    return type(settlement) is Done and settlement.result is None and not settlement.keep
 
 
 def schedules(declared: Iterable[NewSchedule]) -> str:
@@ -338,17 +338,17 @@ def moment(at: datetime, what: str) -> datetime:
 
 def _settlement(wanted: Settlement) -> dict[str, Any]:
     id, token = id_and_token(wanted.lease)
-    item: dict[str, Any] = {"id": id, "token": token, "verb": type(wanted).__name__.lower()}
-    if isinstance(wanted, Ack):
+    item: dict[str, Any] = {"id": id, "token": token, "verb": wanted.verb}
+    if isinstance(wanted, Done):
         if wanted.result is not None:
             item["result"] = msgspec.Raw(encoded(wanted.result, f"result of job {id}"))
         if wanted.keep:
             item["keep"] = True
         return item
-    if isinstance(wanted, Cancel):
+    if isinstance(wanted, Cancelled):
         item["reason"] = text(wanted.reason)
         return item
-    if isinstance(wanted, Nack):
+    if isinstance(wanted, Failed):
         item["error_kind"] = text(wanted.error_kind)
         item["message"] = text(wanted.message)
         item["traceback"] = text(wanted.traceback)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 from uuid import UUID, uuid4
 
 from msgspec import field
@@ -78,17 +78,19 @@ class Doubtful(Record, frozen=True):
 Held = Lease | Ticket | Doubtful | tuple[UUID, UUID]
 
 
-class Ack(Record, frozen=True):
+class Done(Record, frozen=True):
     """End a lease with success; `keep` puts the job into the history whatever its queue does."""
 
+    verb: ClassVar = "ack"
     lease: Held
     result: Any = None
     keep: bool = False
 
 
-class Nack(Record, frozen=True):
+class Failed(Record, frozen=True):
     """End a lease with failure: the job is tried again after `delay`, or dies; `final`: dies."""
 
+    verb: ClassVar = "nack"
     lease: Held
     error_kind: str | None = None
     message: str | None = None
@@ -98,21 +100,23 @@ class Nack(Record, frozen=True):
     log: str | None = None
 
 
-class Release(Record, frozen=True):
+class Released(Record, frozen=True):
     """Give a lease back unused: the attempt does not count."""
 
+    verb: ClassVar = "release"
     lease: Held
     delay: Duration | None = None
 
 
-class Cancel(Record, frozen=True):
+class Cancelled(Record, frozen=True):
     """End a lease, and with it its job, as cancelled: there is nothing left to do."""
 
+    verb: ClassVar = "cancel"
     lease: Held
     reason: str | None = None
 
 
-Settlement = Ack | Nack | Release | Cancel
+Settlement = Done | Failed | Released | Cancelled
 
 
 class Settled(Record, frozen=True):

@@ -292,7 +292,7 @@ async def _once(entry: Entry, request: Request, body: bytes, key: str) -> Respon
         kept = [answer.status, dict(answer.headers), answer.document]
         return render.encode(kept).decode()
 
-    kept, again = await request.live.client.once(
+    kept, again = await request.live.client.idempotent(
         key, work, caller=request.user.caller, digest=digest
     )
     if kept is None:

@@ -16,7 +16,7 @@ from psycopg import sql
 from holdfast import conninfo
 from holdfast.client import Client
 from holdfast.errors import HoldfastError
-from holdfast.jitter import uniform
+from holdfast.jitter import random_between
 
 log = logging.getLogger("holdfast")
 
@@ -70,7 +70,7 @@ class Listener:
             if self.up:
                 pause = 0.1
             self._trust(None)
-            stop.wait(uniform(0, pause))
+            stop.wait(random_between(0, pause))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def doubt(self) -> None:

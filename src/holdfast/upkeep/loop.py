@@ -28,7 +28,7 @@ from holdfast.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from holdfast.jitter import uniform
+from holdfast.jitter import random_between
 from holdfast.records import Doubtful, DueSchedule, Tended
 from holdfast.watch import webhooks
 from holdfast.watch.webhooks import OwnDetector
@@ -121,7 +121,7 @@ class Upkeep:
                 # Of later outages the client speaks; of a database that was never there, nobody.
                 if not self._reached:
                     self._failed("database", error)
-                pause = uniform(0.1, 1.0)
+                pause = random_between(0.1, 1.0)
             except (SchemaError, Refused) as error:
                 self._failed("database", error)
                 pause = LEAD
@@ -141,7 +141,7 @@ class Upkeep:
             # Whoever leads may not have these checks: they are asked by everyone who has them.
             if doubtful:
                 self._look()
-            return LEAD * uniform(0.6, 1.0)
+            return LEAD * random_between(0.6, 1.0)
         # Where that failed nobody knows who leads, nor what has come: the other duties look.
         done = self._counted(tended.done or {}) if tended else {}
         next_slot = tended.next_slot if tended else timedelta()

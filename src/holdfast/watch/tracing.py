@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from holdfast.records import Ack, Cancel, Lease, Nack, NewJob, Release, Settlement, Ticket
+from holdfast.records import Cancelled, Done, Failed, Lease, NewJob, Released, Settlement, Ticket
 
 log = logging.getLogger("holdfast")
 
@@ -118,7 +118,7 @@ class AttemptSpan:
 
         span = self._span
         span.set_attribute("holdfast.job.outcome", outcome(job, settlement))
-        if isinstance(settlement, Nack):
+        if isinstance(settlement, Failed):
             span.set_attribute("error.type", settlement.error_kind or "_OTHER")
             span.set_status(Status(StatusCode.ERROR, settlement.message))
             if raised is not None:
@@ -129,13 +129,13 @@ class AttemptSpan:
 def outcome(job: Ran, settlement: Settlement | None) -> str:
     """Name how an attempt ended, as far as its worker can tell before the database has answered."""
     match settlement:
-        case Ack():
+        case Done():
             return "done"
-        case Nack():
+        case Failed():
             return "failed"
-        case Release():
+        case Released():
             return "released"
-        case Cancel():
+        case Cancelled():
             return "cancelled"
     if job.settled:
         return "done"

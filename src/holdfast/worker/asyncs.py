@@ -3,16 +3,12 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from holdfast.current import CurrentJob, Stop, running
-from holdfast.records import Settlement
-from holdfast.watch import tracing
-from holdfast.worker.loop import decided, stopped
-
-Finish = Callable[[CurrentJob, Settlement | None], None]
+from holdfast.current import CurrentJob
+from holdfast.outcome import Stop, settle_stopped
+from holdfast.worker.handlers import Attempt, Finish
 
 # A handler that swallows its cancellation is left behind after this long.
 STUBBORN = 5.0
@@ -55,22 +51,9 @@ class AsyncRunner:
         job.runner = self._loop.create_task(self._run(job), context=self._context.copy())
 
     async def _run(self, job: CurrentJob) -> None:
-        running.set(job)
-        if job.stopped:
-            self._finish(job, stopped(job))
-            return
-        task = job.task
-        job.span, raised = tracing.begin(job.lease), None
-        try:
-            args, kwargs = task.arguments.decode(job.lease.payload_json)
-            returned = await task.fn(*args, **kwargs)
-        except BaseException as error:
-            settlement, raised = decided(job, raised=error), error
-        else:
-            settlement = decided(job, returned)
-        if job.span:
-            job.span.end(job, settlement, raised)
-        self._finish(job, settlement)
+        with Attempt(job) as attempt:
+            attempt.returned = await attempt.call()
+        self._finish(job, attempt.settlement)
 
     def _cancel(self, job: CurrentJob) -> None:
         # One that has not begun sees for itself that it is to stop.
@@ -83,4 +66,4 @@ class AsyncRunner:
     def _abandon(self, job: CurrentJob) -> None:
         if not job.finished:
             job.goes_on = True
-            self._finish(job, stopped(job))
+            self._finish(job, settle_stopped(job))

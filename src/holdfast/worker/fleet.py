@@ -18,15 +18,13 @@ from typing import Any
 import psycopg
 
 from holdfast import __version__, conninfo, schema
-from holdfast.app import App
+from holdfast.app import SOURCES, App
 from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, Unavailable, WorkerDied
-from holdfast.jitter import uniform
+from holdfast.jitter import random_between
 from holdfast.outcome import seconds
 from holdfast.watch.meter import Address
-from holdfast.worker import GRACE, Worker
 from holdfast.worker.allowance import Allowance
-from holdfast.worker.process import source
-from holdfast.worker.process.source import Place
+from holdfast.worker.process.source import AppSource, find_source, refuse_while_importing
 from holdfast.worker.process.spawned import (
     SPAWN,
     STOPS,
@@ -37,6 +35,7 @@ from holdfast.worker.process.spawned import (
     unblock_stops,
 )
 from holdfast.worker.screen import Screen
+from holdfast.worker.worker import GRACE, Worker
 
 log = logging.getLogger("holdfast.worker")
 
@@ -53,7 +52,7 @@ def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options
 
     `processes` is how many ordinary workers there are. The options are those of Worker.
     """
-    source.refuse_while_importing()
+    refuse_while_importing()
     with (screen or Screen.default()).shown():
         # A worker for cron comes again by itself; any other waits for its database.
         _look_at_database(app, patient=not options.get("until_idle"))
@@ -61,7 +60,7 @@ def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options
         if len(roles) == 1:
             Worker(app, **roles[0].options).run()
         else:
-            Fleet(source.place_of(app), roles, screen=screen).run()
+            Fleet(find_source(app), roles, screen=screen).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Role:
 def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
     """Say which workers an app needs."""
     if processes < 1:
-        raise Misuse(f"{processes} processes cannot work", fix="Say at least 1.")
+        raise Misuse(f"processes must be at least 1, not {processes}")
     kinds = Worker(app, **options).kinds
     hosted = [kind for kind in kinds if app.tasks[kind].runs == "process"]
     others = [kind for kind in kinds if kind not in hosted]
@@ -94,7 +93,7 @@ def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
 class Fleet:
     """Workers in processes of their own, started again when they die."""
 
-    def __init__(self, place: Place, roles: Sequence[Role], *, screen: Screen | None) -> None:
+    def __init__(self, source: AppSource, roles: Sequence[Role], *, screen: Screen | None) -> None:
         options = roles[0].options
         self._until_idle = bool(options.get("until_idle"))
         self._grace = seconds(options.get("grace", GRACE))
@@ -102,7 +101,7 @@ class Fleet:
         if jobs := options.get("max_jobs"):
             allowance = Allowance(jobs, sharers=len(roles))
         self._members = [
-            Member(place, role, screen, nth, allowance) for nth, role in enumerate(roles)
+            Member(source, role, screen, nth, allowance) for nth, role in enumerate(roles)
         ]
         self._stopping = False
         self._kill_at = 0.0
@@ -197,7 +196,7 @@ class Member:
     """One worker of a fleet: its process, and how often it fell."""
 
     def __init__(
-        self, place: Place, role: Role, screen: Screen | None, nth: int, allowance: Any
+        self, source: AppSource, role: Role, screen: Screen | None, nth: int, allowance: Any
     ) -> None:
         self.role = role
         self.process: Spawned | None = None
@@ -207,7 +206,7 @@ class Member:
         self.start_at = 0.0
         self._started_at = 0.0
         self._claimed = SPAWN.RawValue("q", 0)
-        self._arguments = (place, role, screen, nth, allowance, self._claimed)
+        self._arguments = (source, role, screen, nth, allowance, self._claimed)
 
     def start(self) -> None:
         """Start its process."""
@@ -250,7 +249,7 @@ class _Ordered(Worker):
 
 def _work(
     parent: int,
-    place: Place,
+    source: AppSource,
     role: Role,
     screen: Screen | None,
     nth: int,
@@ -268,7 +267,7 @@ def _work(
         options["metrics"] = str(replace(first, port=first.port + nth))
     with (screen or Screen.default()).shown():
         try:
-            worker = _Ordered(place.app(), **options)
+            worker = _Ordered(source.app(), **options)
             for number in STOPS:
                 signal.signal(number, lambda *_: worker.stop())
             unblock_stops()
@@ -283,7 +282,7 @@ def _work(
 def _look_at_database(app: App, *, patient: bool) -> None:
     """See that the schema is there before anything is started, and say which database it is."""
     database = app.database
-    found = _status(database.url, _SOURCES[database.origin], patient=patient)
+    found = _status(database.url, SOURCES[database.origin], patient=patient)
     if isinstance(found.problem, SchemaTooNew):
         # In an upgrade the schema comes first, and programs of the release before go on.
         log.warning("the schema is newer than this program", extra={"version": __version__})
@@ -305,15 +304,8 @@ def _status(url: str, source: str, *, patient: bool) -> schema.Status:
             if not told:
                 log.warning("%s\n      Waiting for it.", error)
             told = True
-            sleep(uniform(0.2, 1.0))
+            sleep(random_between(0.2, 1.0))
 
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
-_SOURCES = {
-    "argument": "the url of the App",
-    "HOLDFAST_URL": "HOLDFAST_URL in the environment",
-    "embedded": "the embedded server",
-}

@@ -12,9 +12,11 @@ from typing import Any
 import psycopg
 
 from holdfast.client import Client
-from holdfast.current import CurrentJob, Stop
+from holdfast.current import CurrentJob
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
-from holdfast.worker.loop import Life, believe
+from holdfast.outcome import Stop
+from holdfast.worker.lease_clock import count_lease_from
+from holdfast.worker.loop import JobLoop
 
 log = logging.getLogger("holdfast.worker")
 
@@ -30,8 +32,8 @@ BLOCKED = 1.0
 class Keeper:
     """Renews leases at a third of their length and watches what the clock says of them."""
 
-    def __init__(self, life: Life, client: Client, watch: "LoopWatch | None" = None) -> None:
-        self._life = life
+    def __init__(self, jobs: JobLoop, client: Client, watch: "LoopWatch | None" = None) -> None:
+        self._jobs = jobs
         self._client = client
         self._watch = watch
         self._noted = threading.Event()
@@ -58,11 +60,11 @@ class Keeper:
                 self._watch.look()
 
     def _tick(self) -> float:
-        shortest = min((job.lease_seconds for job in list(self._life.held.values())), default=60.0)
+        shortest = min((job.lease_seconds for job in list(self._jobs.held.values())), default=60.0)
         return min(TICK, shortest / 6)
 
     def _renew(self, now: float) -> None:
-        held = [job for job in list(self._life.held.values()) if not (job.ticket or job.settled)]
+        held = [job for job in list(self._jobs.held.values()) if not (job.ticket or job.settled)]
         due = [job for job in held if job.renew_at <= now or job.noted]
         if not due:
             return
@@ -82,9 +84,9 @@ class Keeper:
             if job.noted is note:
                 job.noted = None
             if answer.held:
-                believe(job, now)
+                count_lease_from(job, now)
             elif not (job.ticket or job.settled or job.finished):
-                self._life.lost(job, answer.detail or "")
+                self._jobs.lost(job, answer.detail or "")
 
     def _enforce(self, now: float) -> None:
         """Stop what the clock forbids.
@@ -92,23 +94,23 @@ class Keeper:
         Past its deadline a job refuses guarded effects by itself. Its handler goes on for a while:
         leases are credited with an outage, so that the job may well be its own when it is over.
         """
-        for job in list(self._life.held.values()):
+        for job in list(self._jobs.held.values()):
             if job.finished or job.ticket or job.settled:
                 continue
             if now >= job.deadline + OUTAGE:
                 facts = {"job": str(job.id), "kind": job.kind}
                 log.warning("lease could not be renewed", extra=facts)
-                self._life.stop(job, Stop.FENCED)
+                self._jobs.stop(job, Stop.FENCED)
             elif job.run_until is not None and now >= job.run_until:
-                self._life.stop(job, Stop.DEADLINE)
+                self._jobs.stop(job, Stop.DEADLINE)
 
 
 class LoopWatch:
     """Notices that a handler blocks the event loop, and says which one and where."""
 
-    def __init__(self, life: Life, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+    def __init__(self, jobs: JobLoop, loop: asyncio.AbstractEventLoop, thread: int) -> None:
         self.lag = 0.0
-        self._life = life
+        self._jobs = jobs
         self._loop = loop
         self._thread = thread
         self._asked: float | None = None
@@ -136,7 +138,7 @@ class LoopWatch:
     def _tell(self) -> None:
         facts: dict[str, Any] = {"seconds": round(self.lag, 1)}
         if frame := sys._current_frames().get(self._thread):
-            facts["at"] = _place(frame)
+            facts["at"] = _line_of(frame)
         if (task := asyncio.current_task(self._loop)) and (job := self._job_of(task)):
             facts |= {"kind": job.kind, "job": str(job.id)}
         log.warning(
@@ -147,8 +149,8 @@ class LoopWatch:
         )
 
     def _job_of(self, task: "asyncio.Task[Any]") -> CurrentJob | None:
-        return next((job for job in self._life.running() if job.runner is task), None)
+        return next((job for job in self._jobs.running() if job.runner is task), None)
 
 
-def _place(frame: FrameType) -> str:
+def _line_of(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"

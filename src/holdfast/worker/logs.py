@@ -42,7 +42,7 @@ class Log:
 
 
 @contextmanager
-def captured() -> Iterator[None]:
+def capture_logs() -> Iterator[None]:
     """Keep what handlers log while inside, of as many workers as there are in this process."""
     root = logging.getLogger()
     with _lock:

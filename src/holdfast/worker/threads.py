@@ -1,17 +1,14 @@
 """Runs `def` handlers in threads."""
 
 import threading
-from collections.abc import Callable
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any
 
-from holdfast.current import CurrentJob, running
+from holdfast.current import CurrentJob
+from holdfast.outcome import settle_stopped
 from holdfast.records import Settlement
-from holdfast.watch import tracing
-from holdfast.worker.loop import decided, stopped
-
-Finish = Callable[[CurrentJob, Settlement | None], None]
+from holdfast.worker.handlers import Attempt, Finish
 
 
 class ThreadRunner:
@@ -44,7 +41,7 @@ class ThreadRunner:
     def stop(self, job: CurrentJob) -> None:
         """Give the job up; the handler may ask `job.assert_held()`, and cannot be interrupted."""
         job.goes_on = True
-        self._finish(job, stopped(job))
+        self._finish(job, settle_stopped(job))
 
     def close(self) -> None:
         """Let idle threads end."""
@@ -54,7 +51,7 @@ class ThreadRunner:
 
     def _work(self) -> None:
         while job := self._jobs.get():
-            settlement = copy_context().run(self._settlement, job)
+            settlement = copy_context().run(_run, job)
             with self._lock:
                 left_behind = job.finished
                 if not left_behind:
@@ -62,20 +59,10 @@ class ThreadRunner:
                     self._idle += 1
             self._finish(job, settlement)
             if left_behind:
-                return  # whoever took the place has its job
+                return  # another thread has taken its place
 
-    def _settlement(self, job: CurrentJob) -> Settlement | None:
-        running.set(job)
-        if job.stopped:
-            return stopped(job)
-        job.span, raised = tracing.begin(job.lease), None
-        try:
-            args, kwargs = job.task.arguments.decode(job.lease.payload_json)
-            returned = job.task.fn(*args, **kwargs)
-        except BaseException as error:
-            settlement, raised = decided(job, raised=error), error
-        else:
-            settlement = decided(job, returned)
-        if job.span:
-            job.span.end(job, settlement, raised)
-        return settlement
+
+def _run(job: CurrentJob) -> Settlement | None:
+    with Attempt(job) as attempt:
+        attempt.returned = attempt.call()
+    return attempt.settlement

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import Duration, Event, EventPage, LogState, Watched
 
 
@@ -46,7 +46,7 @@ class AsyncActivity(AsyncNoun):
         span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
         place = [before, after, limit, wire.interval(patience)]
         parameters = [names, kind, event, actor, worker, job, *span, *place]
-        rows = await self._door.run(Call("activity", sql, parameters, reads=True))
+        rows = await self._door.run(Statement("activity", sql, parameters, reads=True))
         events = [Event(*row[:-1]) for row in rows if row[0] is not None]
         return EventPage(events, rows[0][-1] if rows else None)
 
@@ -101,5 +101,5 @@ class AsyncActivity(AsyncNoun):
         names = None if queues is None else [*queues]
         span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
         parameters = [metric, names, kind, *span, wire.interval(step)]
-        rows = await self._door.run(Call("series", sql, parameters, reads=True))
+        rows = await self._door.run(Statement("series", sql, parameters, reads=True))
         return [(at, value) for at, value in rows]

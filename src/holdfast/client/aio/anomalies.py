@@ -6,7 +6,7 @@ from typing import Any, LiteralString
 
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import Anomaly, AnomalyChange, Detector, Duration, Finding, Mute
 
 
@@ -91,7 +91,7 @@ class AsyncDetectors(AsyncNoun):
             "from holdfast.report(code => %s, findings => %s)"
         )
         parameters = [code, code, wire.findings(findings)]
-        rows = await self._door.run(Call("report", sql, parameters))
+        rows = await self._door.run(Statement("report", sql, parameters))
         return [AnomalyChange(*row) for row in rows]
 
     async def set(

@@ -33,8 +33,8 @@ from holdfast.client.aio.tokens import AsyncTokens
 from holdfast.client.aio.upkeep import AsyncUpkeep
 from holdfast.client.aio.webhooks import AsyncWebhooks
 from holdfast.client.aio.workers import AsyncWorkers
-from holdfast.client.call import Call, Row, may_retry
-from holdfast.client.told import tell_enqueued
+from holdfast.client.enqueue_log import log_enqueued
+from holdfast.client.statement import Row, Statement, may_retry
 from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.records import (
     Checkup,
@@ -252,7 +252,7 @@ class AsyncClient:
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
             answers = await _enqueue(self._door, traced, ids, repeat)
-        tell_enqueued(jobs, answers)
+        log_enqueued(jobs, answers)
         return answers
 
     async def copy(self, jobs: Iterable[NewJob]) -> int:
@@ -280,7 +280,7 @@ class AsyncClient:
         lost reply the client asks what the token holds before it claims again.
         """
         claim = Claim(queue, worker, limit, lease, kinds, token or uuid4())
-        return _leases(claim, await self._door.run(_claim_call(claim, self._door.durable)))
+        return _leases(claim, await self._door.run(_claim_statement(claim, self._door.durable)))
 
     async def exchange(
         self, settlements: Sequence[Settlement], claims: Sequence[Claim]
@@ -292,15 +292,15 @@ class AsyncClient:
         """
         plain = [one for one in settlements if wire.is_plain_ack(one)]
         other = [one for one in settlements if not wire.is_plain_ack(one)]
-        calls = []
+        statements = []
         if plain:
             held = wire.held_arrays([one.lease for one in plain])
-            calls.append(Call("ack", _ACK, [*held, None, False]))
+            statements.append(Statement("ack", _ACK, [*held, None, False]))
         if other:
-            calls.append(Call("settle", _SETTLE, [wire.settlements(other)]))
-        settling = len(calls)
-        calls += [_claim_call(claim, self._door.durable) for claim in claims]
-        answers = await self._door.run_all(calls)
+            statements.append(Statement("settle", _SETTLE, [wire.settlements(other)]))
+        settling = len(statements)
+        statements += [_claim_statement(claim, self._door.durable) for claim in claims]
+        answers = await self._door.run_all(statements)
 
         acked = iter(answers[0]) if plain else iter(())
         rest = iter(answers[settling - 1]) if other else iter(())
@@ -313,7 +313,7 @@ class AsyncClient:
     async def held(self, tokens: Sequence[UUID]) -> list[Lease]:
         """Return the leases that are still held by the tokens of earlier claims."""
         sql = f"select {_LEASE}, token, queue, worker from holdfast.held(tokens => %s::uuid[])"
-        rows = await self._door.run(Call("held", sql, [wire.array(tokens)], reads=True))
+        rows = await self._door.run(Statement("held", sql, [wire.array(tokens)], reads=True))
         return [Lease(*row) for row in rows]
 
     async def touch(
@@ -390,7 +390,7 @@ class AsyncClient:
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """End leases in different ways at once, answered in their order.
 
-        A settlement is an Ack, Nack, Release or Cancel.
+        A settlement is a Done, Failed, Released or Cancelled.
         """
         return await _settle(
             self._door,
@@ -439,7 +439,7 @@ class AsyncClient:
             "holder => %s::text)"
         )
         parameters = [id, token, new_token, wire.interval(timeout), holder]
-        [row] = await self._door.run(Call("hand_over", sql, parameters))
+        [row] = await self._door.run(Statement("hand_over", sql, parameters))
         settled = Settled(id, *row).raise_if_lost()
         assert settled.lease_until is not None
         return Ticket(id, new_token, settled.lease_until)
@@ -453,7 +453,7 @@ class AsyncClient:
         """
         id, token = wire.id_and_token(lease)
         sql = "select holdfast.guard(id => %s::uuid, token => %s::uuid)"
-        [(open,)] = await self._door.run(Call("guard", sql, [id, token]))
+        [(open,)] = await self._door.run(Statement("guard", sql, [id, token]))
         if open is None:
             raise LeaseLost(id, f"job {id} is not held any more")
         return bool(open)
@@ -461,22 +461,22 @@ class AsyncClient:
     async def read_only(self) -> bool:
         """Whether the database takes no changes: a standby, or one that was set so."""
         sql = "select current_setting('transaction_read_only') = 'on'"
-        [(answer,)] = await self._door.run(Call("read_only", sql, reads=True))
+        [(answer,)] = await self._door.run(Statement("read_only", sql, reads=True))
         return bool(answer)
 
     async def system(self) -> System:
         """Return the versions and sizes of the database, the largest tables first."""
-        [about] = await self._door.run(Call("system", _SYSTEM, reads=True))
-        rows = await self._door.run(Call("relations", _RELATIONS, reads=True))
+        [about] = await self._door.run(Statement("system", _SYSTEM, reads=True))
+        rows = await self._door.run(Statement("relations", _RELATIONS, reads=True))
         return System(*(*about, [Relation(*row) for row in rows]))
 
     async def now(self) -> datetime:
         """Return the time of the database, by which everything is decided."""
-        [(at,)] = await self._door.run(Call("now", "select holdfast.now()", reads=True))
+        [(at,)] = await self._door.run(Statement("now", "select holdfast.now()", reads=True))
         assert isinstance(at, datetime)
         return at
 
-    async def once(
+    async def idempotent(
         self, key: str, work: Callable[[Self], Awaitable[str]], *, caller: str, digest: str
     ) -> tuple[str | None, bool]:
         """Do work in a transaction, unless the caller had it done under this key before.
@@ -486,19 +486,19 @@ class AsyncClient:
         was used with another `digest`, which says what was asked. A repeat that comes meanwhile
         waits.
         """
-        async with self._door.transaction("once") as door:
+        async with self._door.transaction("idempotent") as door:
             sql = (
                 "select known, same, answer from holdfast.once("
                 "caller => %s::text, key => %s::text, digest => %s::text)"
             )
-            [(known, same, kept)] = await door.run(Call("once", sql, [caller, key, digest]))
+            [(known, same, kept)] = await door.run(Statement("once", sql, [caller, key, digest]))
             if known:
                 return (kept if same else None), True
             answer = await work(self.on(door.connection))
             sql = (
                 "select holdfast.answered(caller => %s::text, key => %s::text, answer => %s::text)"
             )
-            await door.run(Call("answered", sql, [caller, key, answer]))
+            await door.run(Statement("answered", sql, [caller, key, answer]))
             return answer, False
 
     @asynccontextmanager
@@ -513,14 +513,14 @@ class AsyncClient:
     async def doctor(self) -> list[Checkup]:
         """Return what the database says of its own health."""
         sql = f"select {wire.columns(Checkup)} from holdfast.doctor()"
-        return [Checkup(*row) for row in await self._door.run(Call("doctor", sql))]
+        return [Checkup(*row) for row in await self._door.run(Statement("doctor", sql))]
 
     # Last of the public methods: behind it, `list` in this class is the method.
 
 
-def _claim_call(claim: Claim, durable: bool) -> Call:
+def _claim_statement(claim: Claim, durable: bool) -> Statement:
     held = f"select {_LEASE} from holdfast.held(tokens => %s::uuid[])"
-    return Call(
+    return Statement(
         "claim",
         f"select {_LEASE} from holdfast.claim("
         "queue => %s::text, worker => %s::text, token => %s::uuid, max_jobs => %s::int, "
@@ -534,7 +534,7 @@ def _claim_call(claim: Claim, durable: bool) -> Call:
             None if claim.kinds is None else list(claim.kinds),
             durable,
         ],
-        again=Call("held", held, [[claim.token]]),
+        again=Statement("held", held, [[claim.token]]),
     )
 
 
@@ -550,8 +550,10 @@ async def _enqueue(
     if len(jobs) > _MANY:
         return await _enqueue_in_steps(door, jobs, ids, repeat)
     items = wire.items(jobs, ids)
-    again = Call("enqueue", _ENQUEUE, [items, True])
-    first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
+    again = Statement("enqueue", _ENQUEUE, [items, True])
+    first = (
+        again if repeat else Statement("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
+    )
     return [Enqueued(*row) for row in await door.run(first)]
 
 
@@ -567,7 +569,7 @@ async def _enqueue_in_steps(
                 for start in range(0, len(jobs), _MANY):
                     some = slice(start, start + _MANY)
                     items = wire.items(jobs[some], ids[some])
-                    rows = await bound.run(Call("enqueue", _ENQUEUE, [items, repeat]))
+                    rows = await bound.run(Statement("enqueue", _ENQUEUE, [items, repeat]))
                     answers += [Enqueued(*row) for row in rows]
             return answers
         except UnknownOutcome as error:
@@ -591,7 +593,7 @@ async def _copy(door: AsyncPool | AsyncBound, jobs: Iterable[NewJob]) -> int:
     queues: dict[str, wire.CopySettings] = {}
     counts: Counter[tuple[str, str]] = Counter()
     async with door.transaction("copy") as bound:
-        [(now,)] = await bound.run(Call("copy", "select holdfast.now()::text"))
+        [(now,)] = await bound.run(Statement("copy", "select holdfast.now()::text"))
         while some := list(islice(jobs, 2000)):
             unseen = {job.queue for job in some} - queues.keys()
             queues.update(await _copy_settings(bound, unseen))
@@ -599,7 +601,9 @@ async def _copy(door: AsyncPool | AsyncBound, jobs: Iterable[NewJob]) -> int:
             counts.update((job.queue, job.kind) for job in some)
         for queue in queues:
             kinds = {kind: stored for (name, kind), stored in counts.items() if name == queue}
-            await bound.run(Call("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
+            await bound.run(
+                Statement("copied", _COPIED, [queue, list(kinds), list(kinds.values())])
+            )
     return counts.total()
 
 
@@ -608,7 +612,7 @@ async def _settle(
 ) -> list[Settled]:
     if parameters[0] in ("{}", "[]"):
         return []
-    return [Settled(*row) for row in await door.run(Call(name, sql, parameters))]
+    return [Settled(*row) for row in await door.run(Statement(name, sql, parameters))]
 
 
 async def _copy_settings(door: AsyncBound, queues: Iterable[str]) -> dict[str, wire.CopySettings]:
@@ -618,6 +622,6 @@ async def _copy_settings(door: AsyncBound, queues: Iterable[str]) -> dict[str, w
             f"select queue, {wire.columns(wire.CopySettings)} from holdfast.queues "
             "where queue = any(%s::text[])"
         )
-        rows = await door.run(Call("queues", sql, [list(unseen)]))
+        rows = await door.run(Statement("queues", sql, [list(unseen)]))
         unseen.update((name, wire.CopySettings(*settings)) for name, *settings in rows)
     return unseen

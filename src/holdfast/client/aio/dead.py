@@ -6,7 +6,7 @@ from typing import LiteralString
 from uuid import UUID
 
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import DeadGroup, Job
 
 
@@ -41,4 +41,4 @@ class AsyncDead(AsyncNoun):
     async def oldest(self) -> dict[str, timedelta]:
         """Return how long ago the first dead job died, for each queue that has some."""
         sql: LiteralString = "select queue, oldest from holdfast.dead_ages"
-        return dict(await self._door.run(Call("dead_oldest", sql, reads=True)))
+        return dict(await self._door.run(Statement("dead_oldest", sql, reads=True)))

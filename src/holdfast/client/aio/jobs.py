@@ -6,7 +6,7 @@ from uuid import UUID
 
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
 
 
@@ -63,7 +63,7 @@ class AsyncJobs(AsyncNoun):
             "patience => %s) s) j"
         )
         parameters = [filter, limit, before, wire.interval(patience)]
-        rows = await self._door.run(Call("search", sql, parameters, reads=True))
+        rows = await self._door.run(Statement("search", sql, parameters, reads=True))
         jobs = [Job(*row[:-2]) for row in rows if row[0] is not None]
         return JobPage(jobs, *(rows[0][-2:] if rows else (None, 0)))
 
@@ -160,4 +160,4 @@ class AsyncJobs(AsyncNoun):
             f"from holdfast.{verb}(ids => %s::uuid[], reason => %s, actor => %s{further})"
         )
         parameters = [named, reason, actor, *more.values()]
-        return [Change(*row) for row in await self._door.run(Call(verb, sql, parameters))]
+        return [Change(*row) for row in await self._door.run(Statement(verb, sql, parameters))]

@@ -5,7 +5,7 @@ from typing import Any, LiteralString, TypeVar
 
 from holdfast.client import wire
 from holdfast.client.aio.pool import AsyncBound, AsyncPool
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -31,9 +31,11 @@ class AsyncNoun:
         repeatable: bool = True,
     ) -> list[R]:
         sql = f"select {wire.columns(record)} from {source}"
-        call = Call(wire.name_of(source), sql, parameters, reads=reads, repeatable=repeatable)
+        statement = Statement(
+            wire.name_of(source), sql, parameters, reads=reads, repeatable=repeatable
+        )
         made = wire.maker(record)
-        return [made(row) for row in await self._door.run(call)]
+        return [made(row) for row in await self._door.run(statement)]
 
     async def _one(
         self,
@@ -69,12 +71,12 @@ class AsyncNoun:
         repeatable: bool = True,
     ) -> Any:
         """Return what a function returns that gives one value."""
-        call = Call(
+        statement = Statement(
             wire.name_of(function),
             f"select {function}",
             parameters,
             reads=reads,
             repeatable=repeatable,
         )
-        [(value,)] = await self._door.run(call)
+        [(value,)] = await self._door.run(statement)
         return value

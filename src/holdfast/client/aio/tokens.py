@@ -6,7 +6,7 @@ from typing import LiteralString
 from holdfast.client import secret as secrets
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import ApiToken, Caller, Duration, NewToken, Scope
 
 
@@ -47,7 +47,7 @@ class AsyncTokens(AsyncNoun):
         sql: LiteralString = (
             "select name, scopes, queues, sort, expires_at, hash from holdfast.token_find(id => %s)"
         )
-        rows = await self._door.run(Call("token_check", sql, [id]))
+        rows = await self._door.run(Statement("token_check", sql, [id]))
         if not rows or not secrets.fits(secret, rows[0][-1]):
             return None
         return Caller(id, *rows[0][:-1])
@@ -60,8 +60,8 @@ class AsyncTokens(AsyncNoun):
         sql: LiteralString = (
             "select name, scopes, queues from holdfast.link_spend(id => %s, hash => %s)"
         )
-        call = Call("link_spend", sql, [id, secrets.digest(secret)], repeatable=False)
-        for name, scopes, queues in await self._door.run(call):
+        statement = Statement("link_spend", sql, [id, secrets.digest(secret)], repeatable=False)
+        for name, scopes, queues in await self._door.run(statement):
             return Caller(id, name, scopes, queues, "link")
         return None
 

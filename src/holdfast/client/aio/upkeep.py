@@ -5,7 +5,7 @@ from typing import Any, LiteralString
 
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import Doubtful, Duration, Held, Reaped, Settled, Tended
 
 
@@ -25,7 +25,7 @@ class AsyncUpkeep(AsyncNoun):
     async def steps(self) -> list[str]:
         """Return the names of the steps of upkeep, in their order."""
         sql: LiteralString = "select name from holdfast.upkeep_steps() order by nth"
-        return [name for (name,) in await self._door.run(Call("upkeep_steps", sql))]
+        return [name for (name,) in await self._door.run(Statement("upkeep_steps", sql))]
 
     async def lead(self, holder: str, *, length: Duration = 5.0) -> bool:
         """Return whether `holder` is the one that does upkeep, for `length` from now.
@@ -54,8 +54,10 @@ class AsyncUpkeep(AsyncNoun):
         named = None if steps is None else [*steps]
         recorded = None if failed is None else wire.settings(failed, "failed")
         # Idempotent: a turn that takes too long is cancelled, not left to run on beside the next.
-        call = Call("tend", sql, [holder, wire.interval(length), named, recorded], reads=True)
-        [(leads, done, *rest)] = await self._door.run(call)
+        statement = Statement(
+            "tend", sql, [holder, wire.interval(length), named, recorded], reads=True
+        )
+        [(leads, done, *rest)] = await self._door.run(statement)
         return Tended(leads, done and wire.decoded_object(done), *rest)
 
     async def reap(self, limit: int = 1000) -> list[Reaped]:
@@ -94,5 +96,5 @@ class AsyncUpkeep(AsyncNoun):
             "ids => %s::uuid[], tokens => %s::uuid[], done => %s::bool[])"
         )
         held = wire.held_arrays([held for held, _ in found])
-        call = Call("reconcile", sql, [*held, [done for _, done in found]])
-        return [Settled(*row) for row in await self._door.run(call)]
+        statement = Statement("reconcile", sql, [*held, [done for _, done in found]])
+        return [Settled(*row) for row in await self._door.run(statement)]

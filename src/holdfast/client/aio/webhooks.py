@@ -4,7 +4,7 @@ from typing import Any, LiteralString
 
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import Webhook
 
 
@@ -24,7 +24,9 @@ class AsyncWebhooks(AsyncNoun):
     async def target(self, name: str) -> tuple[str, str] | None:
         """Return the address and the secret of a webhook, to deliver; None if it is gone."""
         sql: LiteralString = "select url, secret from holdfast.webhook_target(name => %s)"
-        for url, secret in await self._door.run(Call("webhook_target", sql, [name], reads=True)):
+        for url, secret in await self._door.run(
+            Statement("webhook_target", sql, [name], reads=True)
+        ):
             return url, secret
         return None
 

@@ -6,7 +6,7 @@ from typing import Any, LiteralString
 
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.records import Duration, WorkerRow
 
 _MINUTE = timedelta(minutes=1)
@@ -34,8 +34,8 @@ class AsyncWorkers(AsyncNoun):
         )
         sent = None if measured is None else wire.settings(measured, "measured")
         parameters = [worker, wire.settings(facts, "facts"), sent]
-        call = Call("beat", sql, parameters, repeatable=measured is None)
-        [(stop,)] = await self._door.run(call)
+        statement = Statement("beat", sql, parameters, repeatable=measured is None)
+        [(stop,)] = await self._door.run(statement)
         return bool(stop)
 
     async def tell(
@@ -60,7 +60,7 @@ class AsyncWorkers(AsyncNoun):
             wire.settings(counts, "counts"),
             None if measured is None else wire.settings(measured, "measured"),
         ]
-        [(stop,)] = await self._door.run(Call("tell", sql, parameters, repeatable=False))
+        [(stop,)] = await self._door.run(Statement("tell", sql, parameters, repeatable=False))
         return bool(stop)
 
     async def leave(self, worker: str) -> bool:

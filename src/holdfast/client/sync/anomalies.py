@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from holdfast.client import wire
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import Anomaly, AnomalyChange, Detector, Duration, Finding, Mute
 
@@ -89,7 +89,7 @@ class Detectors(Noun):
             "from holdfast.report(code => %s, findings => %s)"
         )
         parameters = [code, code, wire.findings(findings)]
-        rows = self._door.run(Call("report", sql, parameters))
+        rows = self._door.run(Statement("report", sql, parameters))
         return [AnomalyChange(*row) for row in rows]
 
     def set(

@@ -15,7 +15,8 @@ from psycopg import Connection
 
 from holdfast import conninfo
 from holdfast.client import wire
-from holdfast.client.call import Call, Row, may_retry
+from holdfast.client.enqueue_log import log_enqueued
+from holdfast.client.statement import Row, Statement, may_retry
 from holdfast.client.sync.activity import Activity
 from holdfast.client.sync.anomalies import Anomalies, Detectors
 from holdfast.client.sync.dead import Dead
@@ -31,7 +32,6 @@ from holdfast.client.sync.tokens import Tokens
 from holdfast.client.sync.upkeep import Upkeep
 from holdfast.client.sync.webhooks import Webhooks
 from holdfast.client.sync.workers import Workers
-from holdfast.client.told import tell_enqueued
 from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.records import (
     Checkup,
@@ -247,7 +247,7 @@ class Client:
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
             answers = _enqueue(self._door, traced, ids, repeat)
-        tell_enqueued(jobs, answers)
+        log_enqueued(jobs, answers)
         return answers
 
     def copy(self, jobs: Iterable[NewJob]) -> int:
@@ -275,7 +275,7 @@ class Client:
         lost reply the client asks what the token holds before it claims again.
         """
         claim = Claim(queue, worker, limit, lease, kinds, token or uuid4())
-        return _leases(claim, self._door.run(_claim_call(claim, self._door.durable)))
+        return _leases(claim, self._door.run(_claim_statement(claim, self._door.durable)))
 
     def exchange(
         self, settlements: Sequence[Settlement], claims: Sequence[Claim]
@@ -287,15 +287,15 @@ class Client:
         """
         plain = [one for one in settlements if wire.is_plain_ack(one)]
         other = [one for one in settlements if not wire.is_plain_ack(one)]
-        calls = []
+        statements = []
         if plain:
             held = wire.held_arrays([one.lease for one in plain])
-            calls.append(Call("ack", _ACK, [*held, None, False]))
+            statements.append(Statement("ack", _ACK, [*held, None, False]))
         if other:
-            calls.append(Call("settle", _SETTLE, [wire.settlements(other)]))
-        settling = len(calls)
-        calls += [_claim_call(claim, self._door.durable) for claim in claims]
-        answers = self._door.run_all(calls)
+            statements.append(Statement("settle", _SETTLE, [wire.settlements(other)]))
+        settling = len(statements)
+        statements += [_claim_statement(claim, self._door.durable) for claim in claims]
+        answers = self._door.run_all(statements)
 
         acked = iter(answers[0]) if plain else iter(())
         rest = iter(answers[settling - 1]) if other else iter(())
@@ -308,7 +308,7 @@ class Client:
     def held(self, tokens: Sequence[UUID]) -> list[Lease]:
         """Return the leases that are still held by the tokens of earlier claims."""
         sql = f"select {_LEASE}, token, queue, worker from holdfast.held(tokens => %s::uuid[])"
-        rows = self._door.run(Call("held", sql, [wire.array(tokens)], reads=True))
+        rows = self._door.run(Statement("held", sql, [wire.array(tokens)], reads=True))
         return [Lease(*row) for row in rows]
 
     def touch(
@@ -383,7 +383,7 @@ class Client:
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """End leases in different ways at once, answered in their order.
 
-        A settlement is an Ack, Nack, Release or Cancel.
+        A settlement is a Done, Failed, Released or Cancelled.
         """
         return _settle(
             self._door,
@@ -432,7 +432,7 @@ class Client:
             "holder => %s::text)"
         )
         parameters = [id, token, new_token, wire.interval(timeout), holder]
-        [row] = self._door.run(Call("hand_over", sql, parameters))
+        [row] = self._door.run(Statement("hand_over", sql, parameters))
         settled = Settled(id, *row).raise_if_lost()
         assert settled.lease_until is not None
         return Ticket(id, new_token, settled.lease_until)
@@ -446,7 +446,7 @@ class Client:
         """
         id, token = wire.id_and_token(lease)
         sql = "select holdfast.guard(id => %s::uuid, token => %s::uuid)"
-        [(open,)] = self._door.run(Call("guard", sql, [id, token]))
+        [(open,)] = self._door.run(Statement("guard", sql, [id, token]))
         if open is None:
             raise LeaseLost(id, f"job {id} is not held any more")
         return bool(open)
@@ -454,22 +454,22 @@ class Client:
     def read_only(self) -> bool:
         """Whether the database takes no changes: a standby, or one that was set so."""
         sql = "select current_setting('transaction_read_only') = 'on'"
-        [(answer,)] = self._door.run(Call("read_only", sql, reads=True))
+        [(answer,)] = self._door.run(Statement("read_only", sql, reads=True))
         return bool(answer)
 
     def system(self) -> System:
         """Return the versions and sizes of the database, the largest tables first."""
-        [about] = self._door.run(Call("system", _SYSTEM, reads=True))
-        rows = self._door.run(Call("relations", _RELATIONS, reads=True))
+        [about] = self._door.run(Statement("system", _SYSTEM, reads=True))
+        rows = self._door.run(Statement("relations", _RELATIONS, reads=True))
         return System(*(*about, [Relation(*row) for row in rows]))
 
     def now(self) -> datetime:
         """Return the time of the database, by which everything is decided."""
-        [(at,)] = self._door.run(Call("now", "select holdfast.now()", reads=True))
+        [(at,)] = self._door.run(Statement("now", "select holdfast.now()", reads=True))
         assert isinstance(at, datetime)
         return at
 
-    def once(
+    def idempotent(
         self, key: str, work: Callable[[Self], str], *, caller: str, digest: str
     ) -> tuple[str | None, bool]:
         """Do work in a transaction, unless the caller had it done under this key before.
@@ -479,19 +479,19 @@ class Client:
         was used with another `digest`, which says what was asked. A repeat that comes meanwhile
         waits.
         """
-        with self._door.transaction("once") as door:
+        with self._door.transaction("idempotent") as door:
             sql = (
                 "select known, same, answer from holdfast.once("
                 "caller => %s::text, key => %s::text, digest => %s::text)"
             )
-            [(known, same, kept)] = door.run(Call("once", sql, [caller, key, digest]))
+            [(known, same, kept)] = door.run(Statement("once", sql, [caller, key, digest]))
             if known:
                 return (kept if same else None), True
             answer = work(self.on(door.connection))
             sql = (
                 "select holdfast.answered(caller => %s::text, key => %s::text, answer => %s::text)"
             )
-            door.run(Call("answered", sql, [caller, key, answer]))
+            door.run(Statement("answered", sql, [caller, key, answer]))
             return answer, False
 
     @contextmanager
@@ -506,14 +506,14 @@ class Client:
     def doctor(self) -> list[Checkup]:
         """Return what the database says of its own health."""
         sql = f"select {wire.columns(Checkup)} from holdfast.doctor()"
-        return [Checkup(*row) for row in self._door.run(Call("doctor", sql))]
+        return [Checkup(*row) for row in self._door.run(Statement("doctor", sql))]
 
     # Last of the public methods: behind it, `list` in this class is the method.
 
 
-def _claim_call(claim: Claim, durable: bool) -> Call:
+def _claim_statement(claim: Claim, durable: bool) -> Statement:
     held = f"select {_LEASE} from holdfast.held(tokens => %s::uuid[])"
-    return Call(
+    return Statement(
         "claim",
         f"select {_LEASE} from holdfast.claim("
         "queue => %s::text, worker => %s::text, token => %s::uuid, max_jobs => %s::int, "
@@ -527,7 +527,7 @@ def _claim_call(claim: Claim, durable: bool) -> Call:
             None if claim.kinds is None else list(claim.kinds),
             durable,
         ],
-        again=Call("held", held, [[claim.token]]),
+        again=Statement("held", held, [[claim.token]]),
     )
 
 
@@ -543,8 +543,10 @@ def _enqueue(
     if len(jobs) > _MANY:
         return _enqueue_in_steps(door, jobs, ids, repeat)
     items = wire.items(jobs, ids)
-    again = Call("enqueue", _ENQUEUE, [items, True])
-    first = again if repeat else Call("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
+    again = Statement("enqueue", _ENQUEUE, [items, True])
+    first = (
+        again if repeat else Statement("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
+    )
     return [Enqueued(*row) for row in door.run(first)]
 
 
@@ -560,7 +562,7 @@ def _enqueue_in_steps(
                 for start in range(0, len(jobs), _MANY):
                     some = slice(start, start + _MANY)
                     items = wire.items(jobs[some], ids[some])
-                    rows = bound.run(Call("enqueue", _ENQUEUE, [items, repeat]))
+                    rows = bound.run(Statement("enqueue", _ENQUEUE, [items, repeat]))
                     answers += [Enqueued(*row) for row in rows]
             return answers
         except UnknownOutcome as error:
@@ -584,7 +586,7 @@ def _copy(door: Pool | Bound, jobs: Iterable[NewJob]) -> int:
     queues: dict[str, wire.CopySettings] = {}
     counts: Counter[tuple[str, str]] = Counter()
     with door.transaction("copy") as bound:
-        [(now,)] = bound.run(Call("copy", "select holdfast.now()::text"))
+        [(now,)] = bound.run(Statement("copy", "select holdfast.now()::text"))
         while some := list(islice(jobs, 2000)):
             unseen = {job.queue for job in some} - queues.keys()
             queues.update(_copy_settings(bound, unseen))
@@ -592,7 +594,7 @@ def _copy(door: Pool | Bound, jobs: Iterable[NewJob]) -> int:
             counts.update((job.queue, job.kind) for job in some)
         for queue in queues:
             kinds = {kind: stored for (name, kind), stored in counts.items() if name == queue}
-            bound.run(Call("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
+            bound.run(Statement("copied", _COPIED, [queue, list(kinds), list(kinds.values())]))
     return counts.total()
 
 
@@ -601,7 +603,7 @@ def _settle(
 ) -> list[Settled]:
     if parameters[0] in ("{}", "[]"):
         return []
-    return [Settled(*row) for row in door.run(Call(name, sql, parameters))]
+    return [Settled(*row) for row in door.run(Statement(name, sql, parameters))]
 
 
 def _copy_settings(door: Bound, queues: Iterable[str]) -> dict[str, wire.CopySettings]:
@@ -611,6 +613,6 @@ def _copy_settings(door: Bound, queues: Iterable[str]) -> dict[str, wire.CopySet
             f"select queue, {wire.columns(wire.CopySettings)} from holdfast.queues "
             "where queue = any(%s::text[])"
         )
-        rows = door.run(Call("queues", sql, [list(unseen)]))
+        rows = door.run(Statement("queues", sql, [list(unseen)]))
         unseen.update((name, wire.CopySettings(*settings)) for name, *settings in rows)
     return unseen

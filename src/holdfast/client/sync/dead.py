@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import LiteralString
 from uuid import UUID
 
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import DeadGroup, Job
 
@@ -41,4 +41,4 @@ class Dead(Noun):
     def oldest(self) -> dict[str, timedelta]:
         """Return how long ago the first dead job died, for each queue that has some."""
         sql: LiteralString = "select queue, oldest from holdfast.dead_ages"
-        return dict(self._door.run(Call("dead_oldest", sql, reads=True)))
+        return dict(self._door.run(Statement("dead_oldest", sql, reads=True)))

@@ -5,7 +5,7 @@ from typing import Any, LiteralString
 from uuid import UUID
 
 from holdfast.client import wire
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
 
@@ -63,7 +63,7 @@ class Jobs(Noun):
             "patience => %s) s) j"
         )
         parameters = [filter, limit, before, wire.interval(patience)]
-        rows = self._door.run(Call("search", sql, parameters, reads=True))
+        rows = self._door.run(Statement("search", sql, parameters, reads=True))
         jobs = [Job(*row[:-2]) for row in rows if row[0] is not None]
         return JobPage(jobs, *(rows[0][-2:] if rows else (None, 0)))
 
@@ -158,4 +158,4 @@ class Jobs(Noun):
             f"from holdfast.{verb}(ids => %s::uuid[], reason => %s, actor => %s{further})"
         )
         parameters = [named, reason, actor, *more.values()]
-        return [Change(*row) for row in self._door.run(Call(verb, sql, parameters))]
+        return [Change(*row) for row in self._door.run(Statement(verb, sql, parameters))]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, LiteralString, TypeVar
 
 from holdfast.client import wire
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.client.sync.pool import Bound, Pool
 from holdfast.records import Record
 
@@ -31,9 +31,11 @@ class Noun:
         repeatable: bool = True,
     ) -> list[R]:
         sql = f"select {wire.columns(record)} from {source}"
-        call = Call(wire.name_of(source), sql, parameters, reads=reads, repeatable=repeatable)
+        statement = Statement(
+            wire.name_of(source), sql, parameters, reads=reads, repeatable=repeatable
+        )
         made = wire.maker(record)
-        return [made(row) for row in self._door.run(call)]
+        return [made(row) for row in self._door.run(statement)]
 
     def _one(
         self,
@@ -69,12 +71,12 @@ class Noun:
         repeatable: bool = True,
     ) -> Any:
         """Return what a function returns that gives one value."""
-        call = Call(
+        statement = Statement(
             wire.name_of(function),
             f"select {function}",
             parameters,
             reads=reads,
             repeatable=repeatable,
         )
-        [(value,)] = self._door.run(call)
+        [(value,)] = self._door.run(statement)
         return value

@@ -18,18 +18,18 @@ from psycopg.types.json import JsonbLoader
 from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
-from holdfast.client.call import (
+from holdfast.client.slots import Slots
+from holdfast.client.statement import (
     AWAY,
-    Call,
     Row,
+    Statement,
     may_retry,
     speaks_for_the_server,
     translate,
     was_cut,
 )
-from holdfast.client.slots import Slots
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
-from holdfast.jitter import uniform
+from holdfast.jitter import random_between
 
 RV = TypeVar("RV")
 
@@ -64,7 +64,7 @@ class Pool:
         self._closed = False
         self._connected_once = False
 
-    def run(self, call: Call, cut: psycopg.Error | None = None) -> list[Row]:
+    def run(self, statement: Statement, cut: psycopg.Error | None = None) -> list[Row]:
         """Make a call, again and again where that is safe, until it answers or time is up.
 
         `cut` says that it was sent before and how that ended.
@@ -72,25 +72,27 @@ class Pool:
         deadline = monotonic() + self._timeout
         for turn in count(1):
             try:
-                return self._once(call, deadline, after_cut=cut is not None)
+                return self._once(statement, deadline, after_cut=cut is not None)
             except Unavailable as error:
                 if cut is None:
                     raise
-                raise _unknown(call, cut) from error
+                raise _unknown(statement, cut) from error
             except psycopg.Error as error:
                 if not may_retry(error, turn):
                     raise self._translated(error) from error
-                if was_cut(error) and not call.reads:
+                if was_cut(error) and not statement.reads:
                     cut = error
                 if speaks_for_the_server(error):
                     self._discard_idle()
                 pause = _jitter(turn)
-                if (cut and not call.repeatable) or monotonic() + pause > deadline:
-                    raise (_unknown(call, cut) if cut else self._too_late(call, error)) from error
+                if (cut and not statement.repeatable) or monotonic() + pause > deadline:
+                    raise (
+                        _unknown(statement, cut) if cut else self._too_late(statement, error)
+                    ) from error
             time.sleep(pause)
         raise AssertionError("unreachable")
 
-    def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
+    def run_all(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Make calls one behind the other, each in a transaction of its own.
 
         To a server that is far they travel in one round trip. If the connection or any call
@@ -100,12 +102,12 @@ class Pool:
         try:
             with self._connection(deadline, proven=False) as connection:
                 if connection.far:
-                    return _pipelined(connection, calls)
-                return [_fetch(connection.cursor(), call) for call in calls]
+                    return _pipelined(connection, statements)
+                return [_fetch(connection.cursor(), statement) for statement in statements]
         except psycopg.Error as error:
             if speaks_for_the_server(error):
                 self._discard_idle()
-            return [self.run(call, cut=error) for call in calls]
+            return [self.run(statement, cut=error) for statement in statements]
 
     @contextmanager
     def transaction(self, name: str, *, plain: bool = False) -> Iterator["Bound"]:
@@ -153,15 +155,19 @@ class Pool:
         for connection in self._slots.clear():
             connection.pgconn.finish()
 
-    def _once(self, call: Call, deadline: float, *, after_cut: bool) -> list[Row]:
-        with self._connection(deadline, proven=not call.repeatable) as connection:
-            if after_cut and call.again and (rows := _fetch(connection.cursor(), call.again)):
+    def _once(self, statement: Statement, deadline: float, *, after_cut: bool) -> list[Row]:
+        with self._connection(deadline, proven=not statement.repeatable) as connection:
+            if (
+                after_cut
+                and statement.again
+                and (rows := _fetch(connection.cursor(), statement.again))
+            ):
                 return rows
             try:
-                return _fetch(connection.cursor(), call)
+                return _fetch(connection.cursor(), statement)
             except _TooLate:
                 # Hung up alone, the server would go on looking for nobody.
-                if call.reads:
+                if statement.reads:
                     with suppress(psycopg.Error):
                         connection.cancel_safe(timeout=1.0)
                 raise
@@ -250,9 +256,9 @@ class Pool:
     def _translated(self, error: psycopg.Error) -> Exception:
         return translate(error, conninfo.database(self._url)) or error
 
-    def _too_late(self, call: Call, error: psycopg.Error) -> Unavailable:
+    def _too_late(self, statement: Statement, error: psycopg.Error) -> Unavailable:
         reason = _first_line(error)
-        return Unavailable(f"{call.name}: no success within {self._timeout:g} s: {reason}")
+        return Unavailable(f"{statement.name}: no success within {self._timeout:g} s: {reason}")
 
 
 class Bound:
@@ -266,16 +272,16 @@ class Bound:
     def __init__(self, connection: Connection[Any]) -> None:
         self.connection = connection
 
-    def run(self, call: Call) -> list[Row]:
+    def run(self, statement: Statement) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return _fetch(self._cursor(), call)
+            return _fetch(self._cursor(), statement)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
-    def run_all(self, calls: Sequence[Call]) -> list[list[Row]]:
+    def run_all(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Refuse: calls in one transaction of the caller's are no transactions of their own."""
-        raise Misuse("exchange needs the client's own connections", fix="Call it unbound.")
+        raise Misuse("exchange needs the client's own connections", fix="Statement it unbound.")
 
     @contextmanager
     def transaction(self, name: str, *, plain: bool = False) -> Iterator[Self]:
@@ -345,20 +351,20 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
         return result
 
 
-def _fetch(cursor: Cursor[Row], call: Call) -> list[Row]:
-    cursor.execute(call.sql, call.parameters, prepare=False)
+def _fetch(cursor: Cursor[Row], statement: Statement) -> list[Row]:
+    cursor.execute(statement.sql, statement.parameters, prepare=False)
     return cursor.fetchall()
 
 
-def _pipelined(connection: Connection[Row], calls: Sequence[Call]) -> list[list[Row]]:
-    cursors = [connection.cursor() for _ in calls]
+def _pipelined(connection: Connection[Row], statements: Sequence[Statement]) -> list[list[Row]]:
+    cursors = [connection.cursor() for _ in statements]
     rows: list[list[Row]] = []
     failed: psycopg.Error | None = None
     try:
         with connection.pipeline() as pipeline:
             try:
-                for cursor, call in zip(cursors, calls, strict=True):
-                    cursor.execute(call.sql, call.parameters, prepare=False)
+                for cursor, statement in zip(cursors, statements, strict=True):
+                    cursor.execute(statement.sql, statement.parameters, prepare=False)
                     # Not one transaction for all: a claim is committed less durably than an ack.
                     pipeline.sync()
                 rows = [cursor.fetchall() for cursor in cursors]
@@ -385,9 +391,9 @@ def _lives(connection: Connection[Any]) -> bool:
     return True
 
 
-def _unknown(call: Call, cut: psycopg.Error) -> UnknownOutcome:
-    fix = "Repeat it with the same ids and repeat=True." if call.ids else ""
-    return UnknownOutcome(call.name, _first_line(cut), fix=fix, ids=call.ids)
+def _unknown(statement: Statement, cut: psycopg.Error) -> UnknownOutcome:
+    fix = "Repeat it with the same ids and repeat=True." if statement.ids else ""
+    return UnknownOutcome(statement.name, _first_line(cut), fix=fix, ids=statement.ids)
 
 
 def _reusable(connection: Connection[Any]) -> bool:
@@ -395,7 +401,7 @@ def _reusable(connection: Connection[Any]) -> bool:
 
 
 def _jitter(turn: int) -> float:
-    return uniform(0, min(1.0, 0.025 * 2**turn))
+    return random_between(0, min(1.0, 0.025 * 2**turn))
 
 
 def _is_final(error: psycopg.Error) -> bool:

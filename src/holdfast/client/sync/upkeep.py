@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
 
 from holdfast.client import wire
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import Doubtful, Duration, Held, Reaped, Settled, Tended
 
@@ -25,7 +25,7 @@ class Upkeep(Noun):
     def steps(self) -> list[str]:
         """Return the names of the steps of upkeep, in their order."""
         sql: LiteralString = "select name from holdfast.upkeep_steps() order by nth"
-        return [name for (name,) in self._door.run(Call("upkeep_steps", sql))]
+        return [name for (name,) in self._door.run(Statement("upkeep_steps", sql))]
 
     def lead(self, holder: str, *, length: Duration = 5.0) -> bool:
         """Return whether `holder` is the one that does upkeep, for `length` from now.
@@ -54,8 +54,10 @@ class Upkeep(Noun):
         named = None if steps is None else [*steps]
         recorded = None if failed is None else wire.settings(failed, "failed")
         # Idempotent: a turn that takes too long is cancelled, not left to run on beside the next.
-        call = Call("tend", sql, [holder, wire.interval(length), named, recorded], reads=True)
-        [(leads, done, *rest)] = self._door.run(call)
+        statement = Statement(
+            "tend", sql, [holder, wire.interval(length), named, recorded], reads=True
+        )
+        [(leads, done, *rest)] = self._door.run(statement)
         return Tended(leads, done and wire.decoded_object(done), *rest)
 
     def reap(self, limit: int = 1000) -> list[Reaped]:
@@ -92,5 +94,5 @@ class Upkeep(Noun):
             "ids => %s::uuid[], tokens => %s::uuid[], done => %s::bool[])"
         )
         held = wire.held_arrays([held for held, _ in found])
-        call = Call("reconcile", sql, [*held, [done for _, done in found]])
-        return [Settled(*row) for row in self._door.run(call)]
+        statement = Statement("reconcile", sql, [*held, [done for _, done in found]])
+        return [Settled(*row) for row in self._door.run(statement)]

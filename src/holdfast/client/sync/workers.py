@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, LiteralString
 
 from holdfast.client import wire
-from holdfast.client.call import Call
+from holdfast.client.statement import Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import Duration, WorkerRow
 
@@ -32,8 +32,8 @@ class Workers(Noun):
         )
         sent = None if measured is None else wire.settings(measured, "measured")
         parameters = [worker, wire.settings(facts, "facts"), sent]
-        call = Call("beat", sql, parameters, repeatable=measured is None)
-        [(stop,)] = self._door.run(call)
+        statement = Statement("beat", sql, parameters, repeatable=measured is None)
+        [(stop,)] = self._door.run(statement)
         return bool(stop)
 
     def tell(
@@ -58,7 +58,7 @@ class Workers(Noun):
             wire.settings(counts, "counts"),
             None if measured is None else wire.settings(measured, "measured"),
         ]
-        [(stop,)] = self._door.run(Call("tell", sql, parameters, repeatable=False))
+        [(stop,)] = self._door.run(Statement("tell", sql, parameters, repeatable=False))
         return bool(stop)
 
     def leave(self, worker: str) -> bool:

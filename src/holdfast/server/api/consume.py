@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from holdfast import jsonb
 from holdfast.errors import HoldfastError, InvalidJob, UnknownJob, UnknownQueue
-from holdfast.records import Ack, Cancel, Nack, Release, Settled, Settlement
+from holdfast.records import Cancelled, Done, Failed, Released, Settled, Settlement
 from holdfast.server.doors.access import COOKIE
 from holdfast.server.http import inputs, render
 from holdfast.server.http.problems import Problem
@@ -51,7 +51,7 @@ async def claim(request: Request) -> Answer:
 async def ack(request: Request) -> Answer:
     """End a lease with success."""
     said: inputs.Acked = request.body
-    done = Ack(await _mine(request, said.token), _result(said.result), said.keep)
+    done = Done(await _mine(request, said.token), _result(said.result), said.keep)
     results = None if done.result is None else [done.result]
     [settled] = await request.client.ack([done.lease], results, keep=said.keep)
     return await _ended(request, done, settled)
@@ -61,7 +61,7 @@ async def nack(request: Request) -> Answer:
     """End a lease with failure: the job waits for its next attempt, or is dead."""
     said: inputs.Nacked = request.body
     error = _failure(said.error)
-    failed = Nack(
+    failed = Failed(
         await _mine(request, said.token),
         error.kind,
         error.message,
@@ -76,7 +76,7 @@ async def nack(request: Request) -> Answer:
 async def release(request: Request) -> Answer:
     """Give a lease back unused."""
     said: inputs.Released = request.body
-    unused = Release(await _mine(request, said.token), said.delay)
+    unused = Released(await _mine(request, said.token), said.delay)
     [settled] = await request.client.settle([unused])
     return await _ended(request, unused, settled)
 
@@ -212,7 +212,7 @@ async def _ended(request: Request, settlement: Settlement, settled: Settled) -> 
     request.live.consumers.settled(settlement, settled)
     await _raise_if_lost(request, settled)
     request.live.note_change()
-    if settled.outcome in ("done", "already") and isinstance(settlement, Ack):
+    if settled.outcome in ("done", "already") and isinstance(settlement, Done):
         told: dict[str, Any] = {"id": settled.id, "state": "done"}
     else:
         job = await request.client.jobs.get(settled.id)
@@ -251,14 +251,14 @@ def _settlement(item: bytes) -> Settlement:
     except ValueError:
         raise UnknownJob(said.id) from None
     if said.verb == "ack":
-        return Ack(held, _result(said.result), said.keep)
+        return Done(held, _result(said.result), said.keep)
     if said.verb == "release":
-        return Release(held, said.delay)
+        return Released(held, said.delay)
     if said.verb == "cancel":
-        return Cancel(held, said.reason)
+        return Cancelled(held, said.reason)
     error = _failure(said.error)
     delay = said.delay if said.retry_in is None else said.retry_in
-    return Nack(held, error.kind, error.message, error.traceback, delay, said.final)
+    return Failed(held, error.kind, error.message, error.traceback, delay, said.final)
 
 
 def _result(value: msgspec.Raw | UnsetType) -> Any:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
-from holdfast.records import Ack, Lease, Nack, Settled, Settlement
+from holdfast.records import Done, Failed, Lease, Settled, Settlement
 from holdfast.server.http.inputs import NewClaim
 from holdfast.watch.measures import Measures
 
@@ -90,10 +90,10 @@ class Consumers:
         if not settled.held:
             self._count(worker, "lost")
             return
-        if isinstance(settlement, Ack):
+        if isinstance(settlement, Done):
             self._count(worker, "acked")
             self._facts.setdefault(worker, {})["acked_at"] = datetime.now(UTC)
-        elif isinstance(settlement, Nack):
+        elif isinstance(settlement, Failed):
             self._count(worker, "failed")
         about = claimed.jobs.pop(settlement.lease[0], None)
         if not claimed.jobs:

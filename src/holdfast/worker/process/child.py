@@ -24,12 +24,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.app import App
-from holdfast.current import CurrentJob, JobTransaction, running
-from holdfast.records import Duration, Lease, Nack, Settlement, Ticket
-from holdfast.watch import tracing
-from holdfast.worker.logs import captured
-from holdfast.worker.loop import decided
-from holdfast.worker.process.source import Place
+from holdfast.current import CurrentJob, JobTransaction
+from holdfast.records import Duration, Failed, Lease, Settlement, Ticket
+from holdfast.worker.handlers import Attempt
+from holdfast.worker.logs import capture_logs
+from holdfast.worker.process.source import AppSource
 from holdfast.worker.process.spawned import belong, ignore_stops
 from holdfast.worker.screen import Screen
 
@@ -37,42 +36,42 @@ from holdfast.worker.screen import Screen
 QUIET = 0.1
 
 
-def run(parent: int, place: Place, pipe: Any, deadline: Any, screen: Screen | None) -> None:
+def run(parent: int, source: AppSource, pipe: Any, deadline: Any, screen: Screen | None) -> None:
     """Run what comes through the pipe until it says that there is nothing more."""
     belong(parent)
     ignore_stops()
     with screen.shown() if screen else nullcontext():
-        _work(place, pipe, deadline)
+        _work(source, pipe, deadline)
 
 
-def _work(place: Place, pipe: Any, deadline: Any) -> None:
+def _work(source: AppSource, pipe: Any, deadline: Any) -> None:
     # The last words of a process that crashes.
     with suppress(AttributeError, OSError, ValueError):
         faulthandler.enable()
-    line = Line(pipe)
+    worker = WorkerPipe(pipe)
     try:
-        app = place.app()
+        app = source.app()
         loop = Loop(app)
     except BaseException:
-        line.say("broken", traceback.format_exc())
+        worker.say("broken", traceback.format_exc())
         sys.exit(1)
-    line.say("ready")
+    worker.say("ready")
     # A worker that has ended says nothing more.
     with suppress(EOFError, OSError):
         while order := pipe.recv():
             lease, lease_seconds = order
-            job = ChildJob(app, lease, lease_seconds, line, deadline)
-            with captured():
-                settlement, spent = _run(job, loop)
+            job = ChildJob(app, lease, lease_seconds, worker, deadline)
+            with capture_logs():
+                settlement, spent = copy_context().run(_run, job, loop)
             _flush()
-            line.end(job, settlement, spent)
+            worker.end(job, settlement, spent)
             if spent:
                 break
     loop.close()
     app.close()
 
 
-class Line:
+class WorkerPipe:
     """The pipe to the worker, shared by all threads of a handler."""
 
     def __init__(self, pipe: Any) -> None:
@@ -146,18 +145,18 @@ class ChildJob(CurrentJob):
     The monotonic clock is one for both.
     """
 
-    __slots__ = ("_deadline", "_line", "_shared")
+    __slots__ = ("_deadline", "_shared", "_worker")
 
     def __init__(
-        self, app: App, lease: Lease, lease_seconds: float, line: Line, shared: Any
+        self, app: App, lease: Lease, lease_seconds: float, worker: WorkerPipe, shared: Any
     ) -> None:
-        self._line = line
+        self._worker = worker
         self._shared = shared
-        super().__init__(lease, app.tasks[lease.kind], line)
+        super().__init__(lease, app.tasks[lease.kind], worker)
         self._deadline: float | None = None
         self.lease_seconds = lease_seconds
         self.renew_at = inf
-        line.begin(self)
+        worker.begin(self)
 
     @property
     def deadline(self) -> float:
@@ -180,12 +179,12 @@ class ChildJob(CurrentJob):
 
     def hand_over(self, timeout: Duration) -> Ticket:
         """Pass the lease to somebody outside, as in the worker itself."""
-        with self._line.ending(self):
+        with self._worker.ending(self):
             return super().hand_over(timeout)
 
     async def ahand_over(self, timeout: Duration) -> Ticket:
         """Do what `hand_over` does, in an async handler."""
-        with self._line.ending(self):
+        with self._worker.ending(self):
             return await super().ahand_over(timeout)
 
 
@@ -200,7 +199,7 @@ class ChildTransaction(JobTransaction):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        with self._job._line.ending(self._job):
+        with self._job._worker.ending(self._job):
             return super().__exit__(kind, error, traceback)
 
     async def __aexit__(
@@ -209,7 +208,7 @@ class ChildTransaction(JobTransaction):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        with self._job._line.ending(self._job):
+        with self._job._worker.ending(self._job):
             return await super().__aexit__(kind, error, traceback)
 
 
@@ -226,15 +225,10 @@ class Loop:
             target=lambda: asyncio.run(self._hold()), name="holdfast-loop", daemon=True
         )
         self._thread.start()
-        self._resources = self._opened.result()
+        self.resources = self._opened.result()
 
-    def call(self, job: CurrentJob) -> Any:
-        """Run the handler of a job and return what it returned."""
-        running.set(job)
-        job.resources = self._resources
-        job.span = tracing.begin(job.lease)
-        args, kwargs = job.task.arguments.decode(job.lease.payload_json)
-        returned = job.task.fn(*args, **kwargs)
+    def result_of(self, returned: Any) -> Any:
+        """Return what a handler returned; a coroutine is run on the loop first."""
         if not inspect.iscoroutine(returned):
             return returned
         try:
@@ -262,23 +256,17 @@ class Loop:
 
 def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
     """Return how to end the job, and whether this process is not fit for another one."""
-    spent, raised = False, None
-    try:
-        with _limited(job.task.memory):
-            returned = copy_context().run(loop.call, job)
-    except BaseException as error:
-        spent = isinstance(error, MemoryError)
-        settlement, raised = decided(job, raised=error), error
-    else:
-        settlement = decided(job, returned)
-    if job.span:
-        job.span.end(job, settlement, raised)
-    if job.log is not None and isinstance(settlement, Nack):
+    job.resources = loop.resources
+    # Outside of the limit: what is decided needs memory, too.
+    with Attempt(job) as attempt, _limited(job.task.memory):
+        attempt.returned = loop.result_of(attempt.call())
+    settlement = attempt.settlement
+    if job.log is not None and isinstance(settlement, Failed):
         settlement = replace(settlement, log=job.log.text())
     if settlement and isinstance(settlement.lease, Lease):
         # The worker has the lease with its payload.
         settlement = replace(settlement, lease=(job.id, job.lease.token))
-    return settlement, spent
+    return settlement, isinstance(attempt.raised, MemoryError)
 
 
 @contextmanager

@@ -13,17 +13,15 @@ from msgspec.structs import replace
 
 from holdfast.current import CurrentJob
 from holdfast.errors import WorkerDied
-from holdfast.outcome import decide
-from holdfast.records import Lease, Nack, Release, Settlement
+from holdfast.outcome import settle_killed, settle_stopped
+from holdfast.records import Lease, Released, Settlement
 from holdfast.worker import screen
-from holdfast.worker.loop import stopped
+from holdfast.worker.handlers import Finish
 from holdfast.worker.process import child
-from holdfast.worker.process.source import Place
+from holdfast.worker.process.source import AppSource
 from holdfast.worker.process.spawned import SPAWN, Spawned, how_it_ended
 
 log = logging.getLogger("holdfast.worker")
-
-Finish = Callable[[CurrentJob, Settlement | None], None]
 
 # A child that is told to end has this long to close what its lifespan opened.
 PATIENCE = 5.0
@@ -42,9 +40,9 @@ class ProcessRunner:
     """
 
     def __init__(
-        self, place: Place, finish: Finish, give_up: Callable[[BaseException], None]
+        self, source: AppSource, finish: Finish, give_up: Callable[[BaseException], None]
     ) -> None:
-        self._place = place
+        self._source = source
         self._finish = finish
         self._give_up = give_up
         self._jobs: SimpleQueue[CurrentJob | None] = SimpleQueue()
@@ -87,7 +85,7 @@ class ProcessRunner:
         try:
             while job := self._jobs.get():
                 try:
-                    running = running or Child(self._place)
+                    running = running or Child(self._source)
                 except OSError as error:
                     # There is no room for another process.
                     settlement: Settlement | None = self._no_child(job, ChildDied(str(error)))
@@ -110,26 +108,26 @@ class ProcessRunner:
         try:
             while not running.ready:
                 if job.stopped:
-                    return stopped(job)
+                    return settle_stopped(job)
                 running.greet(0.1)
         except ChildDied as died:
             return self._no_child(job, died)
         self._broken = 0
         with self._lock:
             if job.stopped:
-                return stopped(job)
+                return settle_stopped(job)
             job.runner = running
         try:
             told = running.run(job)
         except ChildDied as died:
-            told = _killed(job, died.how)
+            told = settle_killed(job, died.how)
         with self._lock:
             job.runner = job.mirror = None
         if job.settled:
             return None
         if job.stopped:
             # Whoever has the ticket ends what was handed over.
-            return None if job.ticket else stopped(job)
+            return None if job.ticket else settle_stopped(job)
         return told
 
     def _no_child(self, job: CurrentJob, died: "ChildDied") -> Settlement:
@@ -138,13 +136,13 @@ class ProcessRunner:
         self._broken += 1
         if self._broken >= MOST_BROKEN:
             self._give_up(WorkerDied(f"child processes cannot start: {died.how}", why=died.said))
-        return Release(job.lease, BREATH)
+        return Released(job.lease, BREATH)
 
 
 class Child:
     """A child process and the pipe to it; used by the one thread that made it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, source: AppSource) -> None:
         self.ready = False
         self.fit = True
         self._said = ""
@@ -152,7 +150,9 @@ class Child:
         self._deadline = SPAWN.RawValue("d", 0.0)
         self._pipe, theirs = SPAWN.Pipe()
         with closing(theirs):
-            self._process = Spawned(child.run, place, theirs, self._deadline, screen.for_children())
+            self._process = Spawned(
+                child.run, source, theirs, self._deadline, screen.for_children()
+            )
 
     def greet(self, patience: float) -> None:
         """Wait a while for it to be ready; raises ChildDied if it never will be."""
@@ -243,17 +243,6 @@ class ChildDied(Exception):  # noqa: N818 - named for what happened
         super().__init__(how)
         self.how = how
         self.said = said.strip()
-
-
-class Killed(Exception):  # noqa: N818 - named for what happened
-    """What a retry policy is asked about when the process of a handler died."""
-
-
-def _killed(job: CurrentJob, how: str) -> Settlement:
-    settlement = decide(job.lease, raised=Killed(how), retry=job.task.retry)
-    if isinstance(settlement, Nack):
-        settlement = replace(settlement, error_kind="Killed", traceback=None)
-    return replace(settlement, lease=(job.id, job.ticket.token)) if job.ticket else settlement
 
 
 def _under(lease: Lease, settlement: Settlement | None) -> Settlement | None:

@@ -18,7 +18,7 @@ _MAIN = ("__main__", "__mp_main__")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AppSource:
     """An attribute of a module, the modules that declare its tasks, and the database it uses."""
 
     module: str
@@ -64,7 +64,7 @@ def refuse_while_importing() -> None:
         )
 
 
-def place_of(app: App) -> Place:
+def find_source(app: App) -> AppSource:
     """Say where a fresh process can import an app; raises AppNotFound if it cannot."""
     found = [
         (module.__name__, name)
@@ -78,8 +78,8 @@ def place_of(app: App) -> Place:
             fix="Assign it to a name of a module:  app = holdfast.App()",
         )
     # A script is run again in any case; a module it took the app from is the better known place.
-    module, name = min(found, key=lambda place: place[0] in _MAIN)
-    return Place(module, name, tuple(_declaring(app)), tuple(app.tasks), app.url)
+    module, name = min(found, key=lambda one: one[0] in _MAIN)
+    return AppSource(module, name, tuple(_declaring(app)), tuple(app.tasks), app.url)
 
 
 def _declaring(app: App) -> list[str]:

@@ -28,7 +28,7 @@ AWAY: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Statement:
     """One call of the protocol and what may be done when its outcome is unknown.
 
     `again` is asked first after an unknown outcome: its rows, if there are any, are the answer.
@@ -38,7 +38,7 @@ class Call:
     name: str
     sql: LiteralString
     parameters: Sequence[Any] = ()
-    again: "Call | None" = None
+    again: "Statement | None" = None
     reads: bool = False
     repeatable: bool = True
     ids: Sequence[UUID] = ()

@@ -8,7 +8,7 @@ from holdfast.records import Enqueued, NewJob
 log = logging.getLogger("holdfast")
 
 
-def tell_enqueued(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
+def log_enqueued(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
     """Log in a line each how many jobs were duplicates, and who is in the way of the others."""
     if not log.isEnabledFor(logging.INFO):
         return

@@ -1,0 +1,35 @@
+"""What a worker has of one queue: the slots its handlers run in, and when to look for more jobs."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.current import CurrentJob
+
+
+@dataclass(slots=True)
+class QueueSlots:
+    """The slots of one queue: jobs that run in them, and some claimed ahead that wait for one."""
+
+    queue: str
+    slots: int
+    kinds: Sequence[str]
+    running: int = 0
+    waiting: deque[CurrentJob] = field(default_factory=deque)
+    ahead: int = 0
+    ended: int = 0
+    # When to look for jobs again, and whether the last look found fewer than were asked for.
+    look_at: float = 0.0
+    dry: bool = False
+    looks: int = 0
+    # Until when the database will notify this worker of the next job, and on which connection.
+    awaited_until: float = 0.0
+    ear: int | None = None
+    # The worker was notified of work; there may be more than it has room for.
+    told: bool = False
+
+    def wanted(self) -> int:
+        """How many jobs to claim: none while enough wait for a slot."""
+        if len(self.waiting) > self.ahead // 2:
+            return 0
+        return max(self.slots - self.running, 0) + self.ahead - len(self.waiting)
