@@ -38,7 +38,9 @@ class Arguments:
         if (hints := _hints(fn)) is not None:
             self._coder = _Coder(self._parameters, hints, name)
 
-    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any], verb: str = "enqueue") -> Any:
+    def encode(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], verb: str = "enqueue"
+    ) -> jsonb.Encoded:
         """Return the payload of a call, as JSON that is ready to be sent.
 
         Raises InvalidArguments, which names the argument and the caller's line.
@@ -116,10 +118,10 @@ class Result:
         if hints is not None:
             self._decoder = self._made(hints)
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: Any) -> jsonb.Encoded:
         """Return a result as JSON that is ready to be sent; raise InvalidResult if it cannot be."""
         try:
-            return msgspec.Raw(jsonb.encode(value))
+            return jsonb.encode(value)
         except jsonb.Unfit as unfit:
             raise InvalidResult(f"the result of {self.name} {unfit}", fix=unfit.fix) from None
 
@@ -184,14 +186,13 @@ class _Coder:
         )
         self._decoder = jsonb.decoder(self._type)
 
-    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> msgspec.Raw:
-        given = self._bound(args, kwargs)
-        text = jsonb.encode(given)
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> jsonb.Encoded:
+        text = jsonb.encode(self._bound(args, kwargs))
         if self._open:
             self.decode(text)
         else:
             self._decoder.decode(text)
-        return msgspec.Raw(text)
+        return text
 
     def decode(self, text: str | bytes) -> Call:
         values = msgspec.structs.astuple(self._decoder.decode(text))

@@ -19,8 +19,16 @@ class Unfit(ValueError):  # noqa: N818 - read as "the payload" + str(unfit)
     fix = ""
 
 
-def encode(value: Any) -> bytes:
+class Encoded(bytes):
+    """JSON that `encode` has made: it is checked, and encoding it again gives itself."""
+
+    __slots__ = ()
+
+
+def encode(value: Any) -> Encoded:
     """Encode a value as JSON; raise Unfit for what cannot be."""
+    if type(value) is Encoded:
+        return value
     try:
         text = _ENCODER.encode(value)
     except RecursionError:
@@ -40,7 +48,7 @@ def encode(value: Any) -> bytes:
         unfit = Unfit("holds a number beyond 1e308 or with too many decimals")
         unfit.fix = "Send what is larger than a double can hold as a string."
         raise unfit
-    return text
+    return Encoded(text)
 
 
 def decoder(wanted: Any) -> "msgspec.json.Decoder[Any]":

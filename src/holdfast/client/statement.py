@@ -1,7 +1,6 @@
-"""A call of the protocol, and what its failure means: misuse, a refusal, or nobody knows."""
+"""A statement of the protocol, and what its failure means: misuse, a refusal, or nobody knows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from holdfast.errors import (
     SchemaError,
     UnknownSchedule,
 )
+from holdfast.records import Record
 
 Row = tuple[Any, ...]
 
@@ -27,12 +27,11 @@ Row = tuple[Any, ...]
 AWAY: dict[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One call of the protocol and what may be done when its outcome is unknown.
+class Statement(Record, frozen=True):
+    """One statement of the protocol, and what may be done when its outcome is unknown.
 
     `again` is asked first after an unknown outcome: its rows, if there are any, are the answer.
-    A call that is not `repeatable` is never sent twice unless the first surely came to nothing.
+    One that is not `repeatable` is never sent twice unless the first surely came to nothing.
     """
 
     name: str

@@ -22,7 +22,7 @@ from typing import (
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import fields
+from msgspec.structs import astuple, fields
 
 from holdfast import cron, jsonb
 from holdfast.errors import InvalidJob, InvalidSchedule, PayloadTooLarge
@@ -79,14 +79,13 @@ def maker(record: type[R]) -> Callable[[Sequence[Any]], R]:
 
 def new_job(kind: str, payload: Any, options: Mapping[str, Any]) -> NewJob:
     """Make a NewJob of a call's arguments; an unknown option is an error that names the nearest."""
-    known = [field.name for field in fields(NewJob)]
     for option in options:
-        if option not in known:
-            near = get_close_matches(option, known, n=1)
+        if option not in _NAMES:
+            near = get_close_matches(option, _NAMES, n=1)
             raise InvalidJob(
                 f"enqueue of {kind!r}: unknown option `{option}`"
                 + (f" (did you mean `{near[0]}`?)" if near else ""),
-                fix=f"Options are: {', '.join(known[2:])}.",
+                fix=f"Options are: {', '.join(_NAMES[2:])}.",
             )
     return NewJob(kind=kind, payload=payload, **options)
 
@@ -267,9 +266,9 @@ class CopySettings(Record, frozen=True):
 
 def _item(job: NewJob, id: UUID) -> dict[str, Any]:
     item: dict[str, Any] = {"id": id, "kind": job.kind, "queue": job.queue}
-    for name, default in _GIVEN:
-        value = getattr(job, name)
-        if value is None or (default is not None and value == default):
+    for name, value, default in zip(_NAMES, astuple(job), _DEFAULTS, strict=True):
+        # What is left at its default is not sent: SQL knows it.
+        if value is None or name in item or (default is not None and value == default):
             continue
         if name in ("payload", "headers"):
             item[name] = msgspec.Raw(encoded(value, f"{name} of {job.kind!r}"))
@@ -282,8 +281,8 @@ def _item(job: NewJob, id: UUID) -> dict[str, Any]:
     return item
 
 
-# What an item has only if it is not the default, which SQL knows.
-_GIVEN = [(f.name, f.default) for f in fields(NewJob) if f.name not in ("id", "kind", "queue")]
+_NAMES = [field.name for field in fields(NewJob)]
+_DEFAULTS = [field.default for field in fields(NewJob)]
 
 
 def _schedule(new: NewSchedule) -> dict[str, Any]:

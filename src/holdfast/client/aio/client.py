@@ -251,7 +251,16 @@ class AsyncClient:
             return []
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
-            answers = await _enqueue(self._door, traced, ids, repeat)
+            if len(jobs) > _MANY:
+                answers = await _enqueue_in_steps(self._door, traced, ids, repeat)
+            else:
+                items = wire.items(traced, ids)
+                statement = Statement("enqueue", _ENQUEUE, [items, True])
+                if not repeat:
+                    statement = Statement(
+                        "enqueue", _ENQUEUE, [items, False], again=statement, ids=ids
+                    )
+                answers = [Enqueued(*row) for row in await self._door.run(statement)]
         log_enqueued(jobs, answers)
         return answers
 
@@ -542,19 +551,6 @@ def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
     assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, asked for {claim.limit}"
     held = (claim.token, claim.queue, claim.worker)
     return [Lease(*(*row, *held)) for row in rows]
-
-
-async def _enqueue(
-    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
-) -> list[Enqueued]:
-    if len(jobs) > _MANY:
-        return await _enqueue_in_steps(door, jobs, ids, repeat)
-    items = wire.items(jobs, ids)
-    again = Statement("enqueue", _ENQUEUE, [items, True])
-    first = (
-        again if repeat else Statement("enqueue", _ENQUEUE, [items, False], again=again, ids=ids)
-    )
-    return [Enqueued(*row) for row in await door.run(first)]
 
 
 async def _enqueue_in_steps(
