@@ -161,12 +161,10 @@ class AsyncPool:
 
     async def _once(self, statement: Statement, deadline: float, *, after_cut: bool) -> list[Row]:
         async with self._connection(deadline, proven=not statement.repeatable) as connection:
-            if (
-                after_cut
-                and statement.again
-                and (rows := await _fetch(connection.cursor(), statement.again))
-            ):
-                return rows
+            if after_cut and statement.again:
+                rows = await _fetch(connection.cursor(), statement.again)
+                if rows:
+                    return rows
             try:
                 return await _fetch(connection.cursor(), statement)
             except _TooLate:

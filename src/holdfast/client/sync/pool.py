@@ -157,12 +157,10 @@ class Pool:
 
     def _once(self, statement: Statement, deadline: float, *, after_cut: bool) -> list[Row]:
         with self._connection(deadline, proven=not statement.repeatable) as connection:
-            if (
-                after_cut
-                and statement.again
-                and (rows := _fetch(connection.cursor(), statement.again))
-            ):
-                return rows
+            if after_cut and statement.again:
+                rows = _fetch(connection.cursor(), statement.again)
+                if rows:
+                    return rows
             try:
                 return _fetch(connection.cursor(), statement)
             except _TooLate:
