@@ -212,3 +212,15 @@ def _section(page: str, heading: str) -> str:
 
 def _text(page: str) -> str:
     return (REFERENCE / page).read_text("utf-8")
+
+
+def test_every_event_of_a_stream_is_explained() -> None:
+    rooms = (pages.ROOT / "src" / "holdfast" / "server" / "live").glob("*.py")
+    source = "".join(file.read_text("utf-8") for file in rooms)
+    sent = set(re.findall(r"_publish\(\s*\"(\w+)\"", source))
+    table = _section("http.md", "Events").partition("| event | data |")[2].partition("\n\n")[0]
+
+    shown = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+
+    assert sent - shown == set()
+    assert {"hello", "activity", "gap", "resync"} <= shown
