@@ -26,7 +26,8 @@ from holdfast.adopt.catalog import (
     name_sql,
     pin_names,
 )
-from holdfast.adopt.plan import Choices, Plan, Planner, Step
+from holdfast.adopt.plan import Choices, Plan, Step
+from holdfast.adopt.planner import make_plan
 from holdfast.errors import AdoptionBlocked, CannotAdopt, Refused
 from holdfast.jitter import random_between
 
@@ -56,7 +57,7 @@ def plan(url: str, table: str, choices: Choices | None = None, *, source: str = 
     """
     with _connection(url, source) as connection:
         act_for(connection, locate(connection, table)[0])
-        return _begun(connection, table) or Planner(connection, table, choices or Choices()).plan()
+        return _begun(connection, table) or make_plan(connection, table, choices or Choices())
 
 
 def adopt(
@@ -112,7 +113,7 @@ def unadopt(
                 told(f"undo {step.name}")
                 _apply(connection, step, step.undo, relation=made.relation, patience=patience)
                 _mark(connection, made.part, step.name, False)
-        connection.execute("delete from holdfast.adopted where part = %s", [made.part])
+        connection.execute("select holdfast.end_adoption(%s::smallint)", [made.part])
     return made
 
 
@@ -253,26 +254,13 @@ def _begun(connection: psycopg.Connection, table: str) -> Plan | None:
 
 def _begin(connection: psycopg.Connection, made: Plan, actor: str | None) -> None:
     """Remember the plan before the first step, unless it was begun before."""
-    with connection.transaction():
-        connection.execute("lock table holdfast.adopted in share row exclusive mode")
-        others = connection.execute(
-            "select part, relation, queue from holdfast.adopted "
-            "where part = %s or relation = %s or queue = %s",
-            [made.part, made.relation, made.queue],
-        ).fetchall()
-        if others == [(made.part, made.relation, made.queue)]:
-            return
-        if others:
-            raise CannotAdopt(
-                f"{others[0][1]} was adopted meanwhile, as queue {others[0][2]}",
-                fix="Make the plan again.",
-            )
-        steps = [asdict(step) | {"done": False} for step in made.steps]
-        connection.execute(
-            "insert into holdfast.adopted (part, queue, relation, spec, steps, adopted_by) "
-            "values (%s, %s, %s, %s, %s, %s)",
-            [made.part, made.queue, made.relation, Jsonb(dict(made.spec)), Jsonb(steps), actor],
-        )
+    steps = [asdict(step) | {"done": False} for step in made.steps]
+    row = connection.execute(
+        "select holdfast.begin_adoption(%s::smallint, %s, %s, %s, %s, %s)",
+        [made.part, made.queue, made.relation, Jsonb(dict(made.spec)), Jsonb(steps), actor],
+    ).fetchone()
+    if row and row[0]:
+        raise CannotAdopt(row[0], fix="Make the plan again.")
 
 
 def _done(connection: psycopg.Connection, part: int) -> set[str]:
@@ -288,10 +276,7 @@ def _done(connection: psycopg.Connection, part: int) -> set[str]:
 
 def _mark(connection: psycopg.Connection, part: int, name: str, done: bool) -> None:
     connection.execute(
-        "update holdfast.adopted a set steps = (select jsonb_agg(case when s.step ->> 'name' = %s "
-        "then s.step || jsonb_build_object('done', %s::boolean) else s.step end order by s.nth) "
-        "from jsonb_array_elements(a.steps) with ordinality s(step, nth)) where a.part = %s",
-        [name, done, part],
+        "select holdfast.mark_step(%s::smallint, %s, %s::boolean)", [part, name, done]
     )
 
 
@@ -363,8 +348,7 @@ def _let_go(connection: psycopg.Connection, made: Plan, force: bool) -> None:
     if "the verbs" not in made.done:
         return
     held = connection.execute(
-        "select array_agg(h.id), array_agg(h.token) from holdfast.held(array("
-        "select token from holdfast.lease where part = %s and open)) h",
+        "select array_agg(h.id), array_agg(h.token) from holdfast.adopted_held(%s::smallint) h",
         [made.part],
     ).fetchone()
     assert held

@@ -4,485 +4,6 @@
 -- attempts, notes) is written here. The rows themselves say what state a job is in, so whoever else writes them
 -- is understood.
 
--- adopted_words: the pieces of SQL that what is generated for a table is made of. prefix names the row: 'job.',
--- or '' where nothing else is in sight.
-create or replace function holdfast.adopted_words(a holdfast.adopted, prefix text default 'job.')
-returns jsonb
-language plpgsql stable
-as $$
-#variable_conflict use_variable
-declare
-  v_columns constant jsonb := a.spec -> 'columns';
-  v_states  constant jsonb := a.spec -> 'states';
-  v_words   jsonb;
-  v_key     text;
-  v_zone    constant text := coalesce(a.spec ->> 'timezone', 'UTC');
-  v_status  constant text := prefix || quote_ident(a.spec ->> 'status');
-  -- the rows that are jobs, of a table that has others too
-  v_mine    constant text := coalesce((
-    select string_agg(format('%s%I = %L::%s', prefix, w.x ->> 'column', w.x ->> 'value', w.x ->> 'type'), ' and ' order by w.nth)
-    from jsonb_array_elements(a.spec -> 'where') with ordinality w(x, nth)), 'true');
-  v_one     record;
-begin
-  -- one column as it is; more of them with their lengths, so that no two keys read the same
-  select case when count(*) = 1 then min(format('%s%I::text', prefix, k.name))
-              else string_agg(format('length(%1$s%2$I::text)::text || '':'' || %1$s%2$I::text', prefix, k.name), ' || '','' || ' order by k.nth) end
-  into v_key
-  from jsonb_array_elements_text(a.spec -> 'key') with ordinality k(name, nth);
-  v_words := jsonb_build_object(
-    'table', a.relation, 'part', a.part::text, 'status', v_status,
-    'status_name', quote_ident(a.spec ->> 'status'), 'key', v_key, 'mine', v_mine,
-    'id', format('overlay(md5(%s) placing %L from 13 for 5)::uuid', v_key, '8' || lpad(to_hex(a.part::integer), 3, '0') || '8'),
-    'order', (select string_agg(format('%s%I', prefix, o.name), ', ' order by o.nth)
-              from jsonb_array_elements_text(a.spec -> 'order') with ordinality o(name, nth)),
-    'since', quote_literal(a.adopted_at::text) || '::timestamptz',
-    'done_when', coalesce(a.spec ->> 'done_when_sql', 'false'));
-  -- what each state is called: the first value is written, all are understood
-  for v_one in
-    select s.state, string_agg(format('%L::%s', x.value, a.spec ->> 'status_type'), ', ' order by x.nth) as all_values,
-           min(format('%L::%s', x.value, a.spec ->> 'status_type')) filter (where x.nth = 1) as first_value
-    from (values ('queued'), ('leased'), ('done'), ('dead'), ('cancelled')) s(state)
-    left join lateral jsonb_array_elements_text(v_states -> s.state) with ordinality x(value, nth) on true
-    group by s.state
-  loop
-    v_words := v_words || jsonb_build_object(
-      v_one.state, coalesce(v_one.first_value, v_words ->> 'dead'),
-      'is_' || v_one.state, case when v_one.all_values is null then 'false'
-                                 when v_one.all_values = v_one.first_value then format('%s = %s', v_status, v_one.first_value)
-                                 else format('%s in (%s)', v_status, v_one.all_values) end
-                           || case when a.spec ? 'where' and v_one.all_values is not null then ' and ' || v_mine else '' end);
-  end loop;
-  if a.spec ? 'where' then
-    select v_words || jsonb_object_agg(w.key, '(' || w.value || ')') into v_words
-    from jsonb_each_text(v_words) w
-    where w.key like 'is\_%';
-  end if;
-  if jsonb_array_length(coalesce(v_states -> 'cancelled', '[]')) = 0 then
-    v_words := v_words || jsonb_build_object('cancelled', v_words -> 'dead');
-  end if;
-  -- columns by their meaning; what the table does not have is null, or a constant; numbers are cut to what fits
-  for v_one in
-    select m.meaning, v_columns ->> m.meaning as name, m.sort, a.spec -> 'types' ->> m.meaning as type
-    from (values ('token', 'uuid'), ('lease_until', 'timestamptz'), ('worker', 'text'), ('attempt', 'smallint'),
-                 ('run_at', 'timestamptz'), ('error', 'text'), ('reason', 'text'), ('at', 'timestamptz'),
-                 ('started_at', 'timestamptz'), ('ended_at', 'timestamptz'), ('failed_at', 'timestamptz'), ('created_at', 'timestamptz'),
-                 ('max_attempts', 'smallint'),
-                 ('priority', 'smallint'), ('lane', 'text'), ('tenant', 'text'), ('kind', 'text')) m(meaning, sort)
-  loop
-    v_words := v_words || jsonb_build_object(
-      v_one.meaning || '_name', quote_ident(v_one.name),
-      v_one.meaning || '_type', coalesce(v_one.type, v_one.sort),
-      v_one.meaning, case
-        when v_one.name is null then 'null::' || v_one.sort
-        when v_one.sort = 'smallint' then format('case when %1$s%2$I is not null then least(greatest(%1$s%2$I, 0), 30000)::smallint end', prefix, v_one.name)
-        -- infinity, and years that no client can read, are as none
-        when v_one.sort = 'timestamptz' and v_one.meaning <> 'started_at' then format(
-          case when v_one.type like 'timestamp%without time zone'
-               then 'case when %1$s%2$I between ''0001-01-03'' and ''9999-12-29'' then %1$s%2$I at time zone %3$L end'
-               else 'case when %1$s%2$I between ''0001-01-03 UTC'' and ''9999-12-29 UTC'' then %1$s%2$I end' end, prefix, v_one.name, v_zone)
-        when v_one.type like 'timestamp%without time zone' then format('(%s%I at time zone %L)', prefix, v_one.name, v_zone)
-        else format('%s%I::%s', prefix, v_one.name, v_one.sort) end,
-      -- the statement's time as that column has it
-      v_one.meaning || '_now', case
-        when v_one.type like 'timestamp%without time zone' then format('(hf_at at time zone %L)', v_zone)
-        else 'hf_at' end);
-  end loop;
-  return v_words || jsonb_build_object(
-    'state', format('case when %1$s or %2$s then case when %3$s is not null or %2$s then ''leased'' else ''queued'' end'
-      || ' when %4$s then ''done'' when %5$s then ''dead'' when %6$s then ''cancelled'' else ''archived'' end',
-      v_words ->> 'is_queued', v_words ->> 'is_leased', v_words ->> 'token',
-      v_words ->> 'is_done', v_words ->> 'is_dead', v_words ->> 'is_cancelled'),
-    'kind', case when v_columns ? 'kind' then format('coalesce(nullif(%s, ''''), %L)', v_words ->> 'kind', coalesce(a.spec ->> 'kind', a.queue))
-                 else quote_literal(coalesce(a.spec ->> 'kind', a.queue)) || '::text' end,
-    'attempt', format('coalesce(%s, 0)::smallint', v_words ->> 'attempt'),
-    -- three retries are four attempts
-    'max_attempts', case when v_columns ? 'max_retries' and not v_columns ? 'max_attempts'
-      then format('case when %1$s%2$I is not null then least(greatest(%1$s%2$I, 0), 30000)::smallint + 1::smallint end', prefix, v_columns ->> 'max_retries')
-      else v_words ->> 'max_attempts' end,
-    'priority', format('least(coalesce(%s, 0), 9)::smallint', v_words ->> 'priority'),
-    'created_at', format('coalesce(%s, %s)', v_words ->> 'created_at', v_words ->> 'since'),
-    -- columns that come later are not told: handlers do not know them
-    'payload', case
-      when a.spec ? 'payload_column' then format('coalesce(to_jsonb(%s%I), ''{}'')', prefix, a.spec ->> 'payload_column')
-      when a.spec ?| '{payload,row}' then format(
-        '(select coalesce(jsonb_object_agg(hf_e.key, hf_e.value), ''{}'') from jsonb_each(to_jsonb(%s*)) hf_e where hf_e.key = any(%L::text[]))',
-        prefix, array(select jsonb_array_elements_text(coalesce(a.spec -> 'payload', a.spec -> 'row'))))
-      else format('to_jsonb(%s*) - %L::text[]', prefix, array(select jsonb_array_elements_text(a.spec -> 'hidden'))) end,
-    'is_free', format('(%1$s%2$I is null or %1$s%2$I <= hf_at) and (%1$s%3$I is null or %1$s%3$I <= hf_at)',
-      prefix, v_columns ->> 'lease_until', v_columns ->> 'run_at'),
-    'set_started', case when v_columns ? 'started_at' then format('%I = %s,', v_columns ->> 'started_at', v_words ->> 'started_at_now') else '' end,
-    'set_restarted', case when v_columns ? 'started_at' then
-      format('%I = case when d.outcome = ''queued'' then null else %s%I end,', v_columns ->> 'started_at', prefix, v_columns ->> 'started_at') else '' end,
-    'set_ended', case when v_columns ? 'ended_at' then
-      format('%I = case when d.outcome <> ''queued'' then %s end,', v_columns ->> 'ended_at', v_words ->> 'ended_at_now') else '' end,
-    'set_failed', case when v_columns ? 'failed_at' then
-      format('%I = case when d.outcome = ''dead'' then %s end,', v_columns ->> 'failed_at', v_words ->> 'failed_at_now') else '' end,
-    -- success deletes the row, if the table was adopted so
-    'and_stays', case when a.spec ->> 'on_success' = 'delete' then ' and d.outcome <> ''done''' else '' end,
-    'deleted', case when a.spec ->> 'on_success' = 'delete' then format(
-      E', deleted as (\n      delete from %s job using d where job.ctid = d.place and d.outcome = ''done'''
-      || E'\n      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome\n    )', a.relation) else '' end,
-    'and_deleted', case when a.spec ->> 'on_success' = 'delete' then
-      E'\n    union all\n    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from deleted c' else '' end,
-    'by_priority', case when v_columns ? 'priority' then format('%s%I desc nulls last, ', prefix, v_columns ->> 'priority') else '' end);
-end
-$$;
-
--- filled: a template with its {words} replaced, each once: what a word brings along is not looked at again.
-create or replace function holdfast.filled(template text, words jsonb)
-returns text
-language sql immutable
-as $$
-  select string_agg(t.piece || coalesce(words ->> w.word[1], case when w.word is null then '' else 'null' end), '' order by t.nth)
-  from regexp_split_to_table(template, '\{[a-z_]+\}') with ordinality t(piece, nth)
-  left join regexp_matches(template, '\{([a-z_]+)\}', 'g') with ordinality w(word, nth) on w.nth = t.nth
-$$;
-
--- adopted_code: what is generated for a table, as a script for its owner to run.
-create or replace function holdfast.adopted_code(a holdfast.adopted)
-returns text
-language plpgsql stable
-as $code$
-declare
-  v_script text := $template$
--- rows of {table} as jobs: those with these ids, or else a page, newest first
-create or replace function holdfast_adopted."{part}_rows"(hf_ids uuid[], hf_before uuid, hf_max integer)
-returns setof holdfast_adopted.job_row
-language plpgsql stable {rights}
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $body$
-#variable_conflict use_column
-begin
-  if hf_ids is not null then
-    return query select {columns} from {table} job where {id} = any(hf_ids) and {mine};
-  else
-    return query select {columns} from {table} job
-      where {id} < coalesce(hf_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff') and {mine} order by {id} desc limit hf_max;
-  end if;
-end
-$body$;
-
--- without a token it only looks what would be taken
-create or replace function holdfast_adopted."{part}_claim"(
-  hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[], hf_lane_limit integer,
-  hf_skip uuid[], hf_only uuid, hf_at timestamptz)
-returns setof holdfast_adopted.job_row
-language plpgsql {rights}
-set plan_cache_mode = force_generic_plan set jit = off
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
-as $body$
-#variable_conflict use_column
-declare
-  v_rows tid[];
-begin
-  if hf_only is not null then
-    v_rows := array(select job.ctid from {table} job where {id} = hf_only and {is_queued} and {is_free} for update of job skip locked);
-  else
-    v_rows := array(
-    {pick}
-    for update of job skip locked);
-  end if;
-  if hf_token is null then
-    return query select {columns} from unnest(v_rows) with ordinality p(place, nth) join {table} job on job.ctid = p.place order by p.nth;
-    return;
-  end if;
-  return query
-    with taken as (
-      update {table} job
-      set {status_name} = {leased}, {token_name} = hf_token, {worker_name} = hf_worker::{worker_type}, {lease_until_name} = hf_at + hf_lease,
-          {attempt_name} = {attempt} + 1, {run_at_name} = null, {set_started} {at_name} = clock_timestamp()
-      from unnest(v_rows) with ordinality p(place, nth)
-      where job.ctid = p.place
-      returning p.nth as hf_nth, {columns}
-    )
-    select {names} from taken order by hf_nth;
-end
-$body$;
-
-create or replace function holdfast_adopted."{part}_touch"(hf_ids uuid[], hf_tokens uuid[], hf_untils timestamptz[])
-returns table (id uuid, token uuid, lease_until timestamptz)
-language sql {rights}
-as $body$
-  update {table} job
-  set {lease_until_name} = greatest(job.{lease_until_name}, u.until), {at_name} = clock_timestamp()
-  from (select x.id, x.token, x.until from unnest(hf_ids, hf_tokens, hf_untils) x(id, token, until) order by x.id) u
-  where {id} = u.id and job.{token_name} = u.token and ({is_queued} or {is_leased})
-  returning u.id, u.token, job.{lease_until_name}
-$body$;
-
--- Who asks without a token is an operator: it may end what waits or runs, and retry what ended.
--- The rows are locked first; whether the work is done is asked in the statement that puts the job back.
-create or replace function holdfast_adopted."{part}_settle"(
-  hf_ids uuid[], hf_tokens uuid[], hf_verb text, hf_finals boolean[], hf_errors text[], hf_delays interval[], hf_reason text,
-  hf_max_attempts smallint, hf_backoff interval, hf_cap interval, hf_at timestamptz)
-returns table (id uuid, token uuid, kind text, worker text, attempt smallint, outcome text)
-language plpgsql {rights}
-set plan_cache_mode = force_custom_plan set jit = off
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
-as $body$
-#variable_conflict use_column
-begin
-  if hf_verb <> 'expire' then   -- reap has locked them, and waits for nobody
-    perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
-    cross join lateral (select from {table} job where {id} = u.id for update) l;
-  end if;
-  return query
-    with d as materialized (
-      select job.ctid as place, u.id, {token} as token, {kind} as kind, {worker} as worker,
-        ({attempt} + u.uncounted)::smallint as attempt, u.error,
-        case
-          when hf_verb = 'ack' then 'done' when hf_verb in ('release', 'retry', 'reset') then 'queued' when hf_verb = 'cancel' then 'cancelled'
-          when hf_verb = 'expire' and ({done_when}) then 'done'
-          when {attempt} + u.uncounted >= coalesce({max_attempts}, hf_max_attempts) or u.final then 'dead'
-          else 'queued'
-        end as outcome,
-        coalesce(u.delay, case when hf_verb = 'nack' then make_interval(secs => random() * least(
-          extract(epoch from hf_backoff) * power(2, least({attempt}, 40) - 1), extract(epoch from hf_cap))::double precision)
-          else '0' end) as delay
-      from (
-        select distinct on (x.id, x.token) x.id, x.token, coalesce(x.final, false) as final, x.error, x.delay,
-               -- other code that took a row did not count it
-               case when hf_verb = 'expire' and x.token is null then 1 else 0 end as uncounted
-        from unnest(hf_ids, hf_tokens, hf_finals, hf_errors, hf_delays) x(id, token, final, error, delay)
-      ) u
-      join {table} job on {id} = u.id
-      where case
-        when u.token is not null then job.{token_name} = u.token and ({is_queued} or {is_leased})
-        when hf_verb = 'retry' then {is_done} or {is_dead} or {is_cancelled}
-        else ({is_queued} or {is_leased}) end
-    ), changed as (
-      update {table} job
-      set {status_name} = case d.outcome when 'done' then {done} when 'dead' then {dead} when 'cancelled' then {cancelled} else {queued} end,
-          {token_name} = null, {lease_until_name} = null, {worker_name} = case when d.outcome <> 'queued' then d.worker::{worker_type} end,
-          {attempt_name} = case when hf_verb = 'release' then greatest(d.attempt - 1, 0) when hf_verb in ('retry', 'reset') then 0 else d.attempt end,
-          {run_at_name} = case when d.outcome = 'queued' and d.delay > '0' then hf_at + d.delay end,
-          {error_name} = case when hf_verb in ('nack', 'expire') and d.outcome <> 'done' then d.error::{error_type}
-                              when hf_verb in ('retry', 'reset') then null else job.{error_name} end,
-          {reason_name} = coalesce(hf_reason::{reason_type}, job.{reason_name}), {set_restarted} {set_ended} {set_failed}
-          {at_name} = clock_timestamp()
-      from d
-      where job.ctid = d.place{and_stays}
-      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome
-    ){deleted}
-    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from changed c{and_deleted};
-end
-$body$;
-
--- what of these leases has expired, locked; and how long the rest lasts
-create or replace function holdfast_adopted."{part}_expired"(hf_ids uuid[], hf_token uuid, hf_cut timestamptz)
-returns table (id uuid, lease_until timestamptz, expired boolean)
-language sql {rights}
-as $body$
-  select u.id, x.{lease_until_name}, l.id is not null
-  from unnest(hf_ids) u(id)
-  join lateral (
-    select job.{lease_until_name} from {table} job
-    where {id} = u.id and job.{token_name} = hf_token and ({is_queued} or {is_leased}) limit 1) x on true
-  left join lateral (
-    select u.id from {table} job
-    where {id} = u.id and job.{token_name} = hf_token and job.{lease_until_name} <= hf_cut
-    for update skip locked) l on true
-$body$;
-
--- rows that other code took and left: nobody holds them, and they have not ended
-create or replace function holdfast_adopted."{part}_stuck"(hf_max integer, hf_since timestamptz)
-returns setof uuid
-language sql {rights}
-as $body$
-  select {id} from {table} job
-  where {is_leased} and job.{token_name} is null and {started_at} <= hf_since
-  order by {started_at}
-  limit hf_max
-  for update skip locked
-$body$;
-
-create or replace function holdfast_adopted."{part}_hand_over"(
-  hf_id uuid, hf_token uuid, hf_new_token uuid, hf_until timestamptz, hf_holder text)
-returns timestamptz
-language sql {rights}
-as $body$
-  update {table} job
-  set {token_name} = hf_new_token, {worker_name} = hf_holder::{worker_type}, {lease_until_name} = hf_until, {at_name} = clock_timestamp()
-  where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
-  returning job.{lease_until_name}
-$body$;
-
-create or replace function holdfast_adopted."{part}_oldest"()
-returns timestamptz
-language sql stable {rights}
-as $body$
-  select coalesce({run_at}, {created_at}) from {table} job where {is_queued} order by {by_priority}{order} limit 1
-$body$;
-
--- how many are taken, and which of them
-create or replace function holdfast_adopted."{part}_leased"()
-returns integer
-language sql stable {rights}
-as $body$
-  select count(*)::integer from {table} job where {is_leased}
-$body$;
-
-create or replace function holdfast_adopted."{part}_taken"(hf_max integer)
-returns setof uuid
-language sql stable {rights}
-as $body$
-  select {id} from {table} job where {is_leased} limit hf_max
-$body$;
-
-create or replace function holdfast_adopted."{part}_count"()
-returns table (kind text, state text, jobs bigint)
-language sql stable {rights}
-as $body$
-  select {kind}, {state}, count(*) from {table} job where {mine} group by 1, 2
-$body$;
-
-create or replace function holdfast_adopted."{part}_done"(hf_ids uuid[])
-returns table (id uuid, done boolean)
-language sql {rights}
-as $body$
-  select u.id, coalesce(({done_when}), false)
-  from unnest(hf_ids) u(id)
-  join {table} job on {id} = u.id
-$body$;
-
-create or replace function holdfast_adopted."{part}_guard"(hf_id uuid, hf_token uuid)
-returns boolean
-language plpgsql {rights}
-as $body$
-#variable_conflict use_column
-begin
-  -- held to the end of the caller's transaction: whoever else does this job waits here, and then sees
-  perform from {table} job
-  where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
-  for update;
-  if not found then
-    return null;
-  end if;
-  return (select coalesce(({done_when}), false) from {table} job where {id} = hf_id);
-end
-$body$;
-$template$;
-  v_first constant text := $pick$select job.ctid
-    from {table} job
-    where {is_queued} and {is_free} and (hf_kinds is null or {kind} = any(hf_kinds)) and (hf_skip is null or {id} <> all(hf_skip))
-    order by {by_priority}{order}
-    limit hf_max$pick$;
-  -- Of each lane the first that is due, if the lane has room; a lane is found by one probe from the one before.
-  v_heads constant text := $pick$select job.ctid
-    from {table} job
-    where job.ctid = any(array(
-      with recursive lanes as (
-        (select job.{lane_name} as name from {table} job where {is_queued} and job.{lane_name} is not null order by job.{lane_name} limit 1)
-        union all
-        select (select job.{lane_name} from {table} job where {is_queued} and job.{lane_name} > l.name order by job.{lane_name} limit 1)
-        from lanes l
-        where l.name is not null
-      ), heads as (
-        select h.*
-        from lanes l
-        cross join lateral (
-          select job.ctid as place, {priority} as priority, row({order}) as nth, {kind} as kind
-          from {table} job
-          where {is_queued} and {is_free} and job.{lane_name} = l.name and (hf_skip is null or {id} <> all(hf_skip))
-          order by {order}
-          limit 1
-        ) h
-        where (select count(*) from {table} job where {is_leased} and job.{lane_name} = l.name) < hf_lane_limit
-        union all
-        (select job.ctid, {priority}, row({order}), {kind}
-         from {table} job
-         where {is_queued} and {is_free} and job.{lane_name} is null and (hf_skip is null or {id} <> all(hf_skip))
-         order by {order}
-         limit hf_max)
-      )
-      select h.place
-      from heads h
-      where hf_kinds is null or h.kind = any(hf_kinds)
-      order by h.priority desc, h.nth
-      limit hf_max)) and {is_queued} and {is_free}$pick$;
-  -- One for each sort of statement: each sees its own rows. The application's write must not fail because of
-  -- what Holdfast cannot read any more.
-  v_track constant text := $template$
-create or replace function holdfast_adopted."{part}_{event}"()
-returns trigger
-language plpgsql {rights}
-set enable_hashjoin = on set enable_sort = on set enable_seqscan = on   -- whatever the writer has set
-as $body$
-declare
-  v_kinds text[]; v_states text[]; v_counts bigint[]; v_ready bigint; v_whats text[]; v_jobs bigint[]; v_samples text[]; v_ids uuid[];
-begin
-  if tg_op = 'TRUNCATE' then
-    perform holdfast_told."{part}_mended"(null);
-    return null;
-  end if;
-  begin
-    select array_agg(c.kind), array_agg(c.state), array_agg(c.n) into v_kinds, v_states, v_counts
-    from (
-      select r.kind, r.state, sum(r.n) as n
-      from ({rows}) r
-      group by r.kind, r.state
-      having sum(r.n) <> 0
-    ) c;
-    {ready}
-    {notes}
-  exception when others then
-    return null;
-  end;
-  if holdfast_told."{part}_wrote"(v_kinds, v_states, v_counts, v_ready, v_whats, v_jobs, v_samples) then
-    begin
-      v_ids := array(select {id} from {before} job);
-    exception when others then
-      return null;
-    end;
-    perform holdfast_told."{part}_mended"(v_ids);
-  end if;
-  return null;
-end
-$body$;
-$template$;
-  v_ready constant text := 'select count(*) into v_ready from new_rows job where {is_queued} and job.{token_name} is null;';
-  v_notes constant text := $notes$select array_agg(w.what), array_agg(w.jobs), array_agg(w.sample) into v_whats, v_jobs, v_samples
-    from (
-      select w.what, count(*) as jobs, min(w.key) as sample
-      from (
-        select n.key, case
-          when o.held and n.state = 'leased' and o.status is not distinct from n.status then 'took a row that Holdfast had leased'
-          when o.held and o.status is distinct from n.status then 'set a row that Holdfast had leased to ' || n.status
-          when o.state = 'queued' and n.state = 'leased' then 'took'
-          else 'set ' || coalesce(o.status, 'null') || ' to ' || coalesce(n.status, 'null') end as what
-        from (select {key} as key, {status}::text as status, {state} as state, {token} is not null as held, job.{at_name} as at, {started_at} as started from old_rows job) o
-        join (select {key} as key, {status}::text as status, {state} as state, job.{at_name} as at, {started_at} as started from new_rows job where {mine}) n on n.key = o.key
-        where n.at is not distinct from o.at and (o.status is distinct from n.status or o.held and o.started is distinct from n.started)
-      ) w
-      group by w.what
-    ) w;$notes$;
-  v_words jsonb := holdfast.adopted_words(a) || jsonb_build_object('rights', 'security definer set search_path = pg_catalog, pg_temp');
-  v_one   record;
-begin
-  for v_one in
-    select * from (values
-      ('inserted', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}', v_ready, '', 'new_rows'),
-      ('updated', 'select {kind} as kind, {state} as state, 1 as n from new_rows job where {mine}'
-       || ' union all select {kind}, {state}, -1 from old_rows job where {mine}',
-       v_ready, v_notes, 'old_rows'),
-      ('deleted', 'select {kind} as kind, {state} as state, -1 as n from old_rows job where {mine}', '', '', 'old_rows')) x(event, rows, ready, notes, before)
-  loop
-    v_script := v_script || replace(replace(replace(replace(replace(v_track, '{event}', v_one.event), '{rows}', v_one.rows),
-      '{ready}', v_one.ready), '{notes}', v_one.notes), '{before}', v_one.before);
-  end loop;
-  v_script := replace(v_script, '{pick}', case when a.spec -> 'columns' ? 'lane' then v_heads else v_first end);
-  v_words := v_words || jsonb_build_object(
-    'names', 'id, token, kind, state, priority, attempt, max_attempts, run_at, created_at, lease_until, worker, lane, tenant, subject, payload, error, reason, ended_at',
-    'columns', holdfast.filled($columns${id} as id, {token} as token, {kind} as kind, {state} as state, {priority} as priority, {attempt} as attempt,
-        {max_attempts} as max_attempts, coalesce({run_at}, {created_at}) as run_at, {created_at} as created_at, {lease_until} as lease_until,
-        {worker} as worker, {lane} as lane, {tenant} as tenant, {key} as subject, {payload} as payload, {error} as error, {reason} as reason,
-        case when not ({is_queued} or {is_leased}) then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at$columns$, v_words));
-  -- no name or value of the table can end a body
-  return holdfast.filled(replace(v_script, '$body$', '$hf' || md5(v_words::text) || '$'), v_words);
-end
-$code$;
-
 -- owner_of_holdfast: whose functions call what is generated.
 create or replace function holdfast.owner_of_holdfast()
 returns name
@@ -505,14 +26,16 @@ as $$
     (select n.oid from named n where n.oid = a.relid),
     (select t.tgrelid
      from pg_proc p
-     join pg_depend d on d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.classid = 'pg_trigger'::regclass
+     join pg_depend d on d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid
+       and d.classid = 'pg_trigger'::regclass
      join pg_trigger t on t.oid = d.objid
      where p.proname = any(array[a.part || '_inserted', a.part || '_updated', a.part || '_deleted']::name[])
        and p.pronamespace = 'holdfast_adopted'::regnamespace
      limit 1),
     (select n.oid from named n),
     -- renamed, and without any trigger: if it still has a column of the lease
-    (select c.oid from pg_class c join pg_attribute t on t.attrelid = c.oid and t.attname = a.spec -> 'columns' ->> 'token' and not t.attisdropped
+    (select c.oid from pg_class c join pg_attribute t on t.attrelid = c.oid
+      and t.attname = a.spec -> 'columns' ->> 'token' and not t.attisdropped
      where c.oid = a.relid and c.relkind = 'r'))
 $$;
 
@@ -521,13 +44,15 @@ create or replace function holdfast.may_act_as(role name)
 returns boolean
 language sql stable
 as $$
-  select pg_has_role(session_user, role, case when current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end)
+  select pg_has_role(session_user, role, case when current_setting('server_version_num')::integer >= 160000 then 'SET'
+         else 'MEMBER' end)
 $$;
 
 -- run_as_owner: run a script, or ask a query for one value, with the rights of a table's owner and no way back to
 -- those of the session, which SET ROLE alone would leave open to whatever is called. Only while a script makes what
 -- is generated may the owner reach the schema it is in: whatever of the owner's is called meanwhile could, too.
-create or replace function holdfast.run_as_owner(relation oid, script text, asks boolean default false, makes boolean default false)
+create or replace function holdfast.run_as_owner(
+  relation oid, script text, asks boolean default false, makes boolean default false)
 returns text
 language plpgsql
 as $$
@@ -545,8 +70,10 @@ begin
   perform set_config('role', v_owner, true);
   execute format('create function holdfast_adopted.%I() returns text language plpgsql security definer'
     || ' set search_path = pg_catalog, pg_temp as %L', v_name,
-    format(case when asks then 'declare v_said text; begin execute %L into v_said; return v_said; end' else 'begin execute %L; return null; end' end, script));
-  execute format('revoke all on function holdfast_adopted.%1$I() from public; grant execute on function holdfast_adopted.%1$I() to %2$I', v_name, v_holdfast);
+    format(case when asks then 'declare v_said text; begin execute %L into v_said; return v_said; end'
+      else 'begin execute %L; return null; end' end, script));
+  execute format('revoke all on function holdfast_adopted.%1$I() from public; grant execute on function '
+    'holdfast_adopted.%1$I() to %2$I', v_name, v_holdfast);
   perform set_config('role', v_holdfast, true);
   if not makes then
     perform holdfast.shut_out(v_owner);
@@ -588,15 +115,17 @@ language sql stable
 as $$
   select array(
       select s.name || ' = ' || current_setting(s.name, true)
-      from unnest('{search_path,role,session_authorization,transaction_read_only,default_transaction_read_only,default_transaction_isolation,
-        default_transaction_deferrable,statement_timeout,lock_timeout,transaction_timeout,idle_in_transaction_session_timeout,
-        idle_session_timeout,row_security,session_replication_role,standard_conforming_strings,backslash_quote,client_encoding,DateStyle,
-        IntervalStyle,TimeZone,bytea_output,extra_float_digits,xmloption,default_tablespace,temp_tablespaces,check_function_bodies,
+      from unnest('{search_path,role,session_authorization,transaction_read_only,default_transaction_read_only,
+        default_transaction_isolation,default_transaction_deferrable,statement_timeout,lock_timeout,transaction_timeout,
+        idle_in_transaction_session_timeout,idle_session_timeout,row_security,session_replication_role,
+        standard_conforming_strings,backslash_quote,client_encoding,DateStyle,IntervalStyle,TimeZone,bytea_output,
+        extra_float_digits,xmloption,default_tablespace,temp_tablespaces,check_function_bodies,
         default_table_access_method,quote_all_identifiers,transform_null_equals,synchronous_commit,application_name,
         holdfast.rung}'::text[]) s(name))
     -- a temporary table is found before others of the same name
     || array['temporary objects: ' || case when pg_my_temp_schema() <> 0 then (
-               select count(*) from pg_depend d where d.refclassid = 'pg_namespace'::regclass and d.refobjid = pg_my_temp_schema()) else 0 end]
+               select count(*) from pg_depend d where d.refclassid = 'pg_namespace'::regclass
+                      and d.refobjid = pg_my_temp_schema()) else 0 end]
 $$;
 
 create or replace function holdfast.check_marks(marks text[])
@@ -628,7 +157,8 @@ begin
   from holdfast.adopted a
   join pg_class c on c.oid = a.relid
   join pg_namespace s on s.oid = c.relnamespace and format('%I.%I', s.nspname, c.relname) = a.relation
-  join pg_proc p on p.proname = (a.part || '_claim')::name and p.pronamespace = 'holdfast_adopted'::regnamespace and p.proowner = c.relowner and p.prosecdef
+  join pg_proc p on p.proname = (a.part || '_claim')::name and p.pronamespace = 'holdfast_adopted'::regnamespace
+    and p.proowner = c.relowner and p.prosecdef
   join pg_roles r on r.oid = c.relowner
   join pg_namespace n on n.nspname = 'holdfast'
   where a.part = watched.part;
@@ -637,11 +167,13 @@ begin
   elsif v_owner is null and not exists (   -- renamed, or restored
     select from holdfast.adopted a
     join pg_class c on c.oid = holdfast.table_of(a)
-    join pg_proc o on o.proname = (a.part || '_claim')::name and o.pronamespace = 'holdfast_adopted'::regnamespace and o.proowner = c.relowner and o.prosecdef
+    join pg_proc o on o.proname = (a.part || '_claim')::name and o.pronamespace = 'holdfast_adopted'::regnamespace
+      and o.proowner = c.relowner and o.prosecdef
     where a.part = watched.part)
   then
     raise exception using errcode = '42501', message = (
-      select format('what was generated for table %s is not there, or not its owner''s', a.relation) from holdfast.adopted a where a.part = watched.part);
+      select format('what was generated for table %s is not there, or not its owner''s', a.relation)
+      from holdfast.adopted a where a.part = watched.part);
   end if;
   return holdfast.session_marks();
 end
@@ -658,7 +190,8 @@ begin
   end if;
   perform holdfast.check_marks(marks);
   if current_setting('server_version_num')::integer < 180000 and holdfast.puts_off(part) then
-    raise exception using errcode = '42501', message = 'a trigger on the table can be put off, and would run as whoever commits';
+    raise exception using errcode = '42501',
+      message = 'a trigger on the table can be put off, and would run as whoever commits';
   end if;
 end
 $$;
@@ -707,7 +240,8 @@ declare
   v_step     text;
   a          holdfast.adopted;
 begin
-  for a in select x.* from holdfast.adopted x where x.live and holdfast.adopted_problem(x) is not null order by x.part loop
+  for a in select x.* from holdfast.adopted x where x.live and holdfast.adopted_problem(x) is not null
+    order by x.part loop
     v_table := holdfast.table_of(a);
     continue when v_table is null;
     begin
@@ -745,17 +279,20 @@ begin
   select x.* into a from holdfast.adopted x where x.part = readopt_one.part;
   v_table := holdfast.table_of(a);
   if v_table is null then
-    perform holdfast.refuse('HF250', format('table %s is gone', a.relation), null, format('Give its queue up: holdfast unadopt %s', a.relation));
+    perform holdfast.refuse('HF250', format('table %s is gone', a.relation), null,
+      format('Give its queue up: holdfast unadopt %s', a.relation));
   end if;
   v_owner := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = v_table);
-  perform holdfast.refuse('HF250', format('role %I may not act for %I, who owns %s', session_user, r.role, r.what), null,
+  perform holdfast.refuse('HF250', format('role %I may not act for %I, who owns %s', session_user, r.role, r.what),
+    null,
     format('grant %I to %I;', r.role, session_user))
   from (values (v_owner, a.relation), (v_holdfast, 'Holdfast')) r(role, what)
   where not holdfast.may_act_as(r.role);
   a := holdfast.fitted(a, v_table);
 
   perform set_config('role', v_holdfast, true);
-  update holdfast.adopted x set relation = a.relation, spec = a.spec, relid = a.relid, shape = a.shape where x.part = a.part;
+  update holdfast.adopted x set relation = a.relation, spec = a.spec, relid = a.relid, shape = a.shape
+  where x.part = a.part;
   execute format('grant usage, create on schema holdfast_adopted to %I', v_owner);
   execute format('grant usage on schema holdfast_told to %I', v_owner);
   -- The triggers' functions stay, since triggers stand on them; the rest is made anew.
@@ -763,7 +300,8 @@ begin
   for v_routine in
     select p.oid::regprocedure as name, p.prorettype = 'trigger'::regtype as fires, p.proowner
     from pg_proc p
-    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace) and p.proname like a.part || '\_%'
+    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace)
+      and p.proname like a.part || '\_%'
   loop
     if not v_routine.fires then
       execute format('drop routine %s', v_routine.name);
@@ -775,9 +313,11 @@ begin
   end loop;
   execute format($script$
     create function holdfast_told.%1$I(
-      hf_kinds text[], hf_states text[], hf_counts bigint[], hf_ready bigint, hf_whats text[], hf_jobs bigint[], hf_samples text[])
+      hf_kinds text[], hf_states text[], hf_counts bigint[], hf_ready bigint, hf_whats text[], hf_jobs bigint[],
+        hf_samples text[])
     returns boolean language plpgsql security definer set search_path = pg_catalog, pg_temp as
-      'begin return holdfast.adopted_wrote(%3$s::smallint, hf_kinds, hf_states, hf_counts, hf_ready, hf_whats, hf_jobs, hf_samples); end';
+      'begin return holdfast.adopted_wrote(%3$s::smallint, hf_kinds, hf_states, hf_counts, hf_ready, hf_whats, '
+        'hf_jobs, hf_samples); end';
     create function holdfast_told.%2$I(hf_ids uuid[])
     returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as
       'begin perform holdfast.adopted_mended(%3$s::smallint, hf_ids); end';
@@ -793,7 +333,8 @@ begin
     begin
       for v_routine in
         select p.oid from pg_proc p
-        where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like %L and p.proowner = (select r.oid from pg_roles r where r.rolname = current_user)
+        where p.pronamespace = 'holdfast_adopted'::regnamespace and p.proname like %L
+          and p.proowner = (select r.oid from pg_roles r where r.rolname = current_user)
       loop
         execute format('revoke all on function %%s from public', v_routine);
         execute format('grant execute on function %%s to %%I', v_routine, %L);
@@ -818,34 +359,42 @@ begin
   -- so that names of types are told with their schemas
   perform set_config('search_path', 'pg_catalog, pg_temp', true);
   a.relid := fitted.relation;
-  a.relation := (select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = fitted.relation);
+  a.relation := (select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n
+    on n.oid = c.relnamespace where c.oid = fitted.relation);
   select jsonb_object_agg(s.key, t.attname) into v_renamed
   from jsonb_each(a.shape) s
-  join pg_attribute t on t.attrelid = a.relid and t.attnum = (s.value -> 'number')::smallint and not t.attisdropped and t.attname <> s.key
+  join pg_attribute t on t.attrelid = a.relid and t.attnum = (s.value -> 'number')::smallint and not t.attisdropped
+    and t.attname <> s.key
   where not exists (select from pg_attribute o where o.attrelid = a.relid and o.attname = s.key and not o.attisdropped);
   if v_renamed is not null then
     a.spec := a.spec || jsonb_strip_nulls(jsonb_build_object(
       'status', coalesce(v_renamed ->> (a.spec ->> 'status'), a.spec ->> 'status'),
       'payload_column', coalesce(v_renamed ->> (a.spec ->> 'payload_column'), a.spec ->> 'payload_column'),
-      'columns', (select jsonb_object_agg(c.key, coalesce(v_renamed ->> c.value, c.value)) from jsonb_each_text(a.spec -> 'columns') c),
+      'columns', (select jsonb_object_agg(c.key, coalesce(v_renamed ->> c.value, c.value))
+        from jsonb_each_text(a.spec -> 'columns') c),
       'key', holdfast.renamed(a.spec -> 'key', v_renamed), 'order', holdfast.renamed(a.spec -> 'order', v_renamed),
       'payload', holdfast.renamed(a.spec -> 'payload', v_renamed), 'row', holdfast.renamed(a.spec -> 'row', v_renamed),
       'hidden', holdfast.renamed(a.spec -> 'hidden', v_renamed),
       'done_when', holdfast.renamed_in(a.spec ->> 'done_when', v_renamed),
-      'where', (select jsonb_agg(w || jsonb_build_object('column', coalesce(v_renamed ->> (w ->> 'column'), w ->> 'column')))
+      'where', (select jsonb_agg(w || jsonb_build_object('column',
+        coalesce(v_renamed ->> (w ->> 'column'), w ->> 'column')))
                 from jsonb_array_elements(a.spec -> 'where') w)));
   end if;
   select string_agg(u.name, ', ') into v_gone
   from holdfast.used_columns(a) u
-  where not exists (select from pg_attribute t where t.attrelid = a.relid and t.attname = u.name and t.attnum > 0 and not t.attisdropped);
+  where not exists (select from pg_attribute t where t.attrelid = a.relid and t.attname = u.name and t.attnum > 0
+    and not t.attisdropped);
   if v_gone is not null then
     perform holdfast.refuse('HF250', format('table %s has no column %s any more', a.relation, v_gone), null,
-      format('Put the column back, or adopt the table anew: holdfast unadopt %1$s, then holdfast adopt %1$s', a.relation));
+      format('Put the column back, or adopt the table anew: holdfast unadopt %1$s, then holdfast adopt %1$s',
+        a.relation));
   end if;
   a.spec := a.spec || jsonb_build_object(
-    'status_type', (select format_type(t.atttypid, t.atttypmod) from pg_attribute t where t.attrelid = a.relid and t.attname = a.spec ->> 'status'),
+    'status_type', (select format_type(t.atttypid, t.atttypmod) from pg_attribute t where t.attrelid = a.relid
+      and t.attname = a.spec ->> 'status'),
     'types', (select jsonb_object_agg(c.key, format_type(t.atttypid, t.atttypmod))
-              from jsonb_each_text(a.spec -> 'columns') c join pg_attribute t on t.attrelid = a.relid and t.attname = c.value));
+              from jsonb_each_text(a.spec -> 'columns') c join pg_attribute t on t.attrelid = a.relid
+                and t.attname = c.value));
   if not a.spec ?| '{payload,payload_column,row}' then
     a.spec := a.spec || jsonb_build_object('row', (
       select jsonb_agg(t.attname order by t.attnum) from pg_attribute t
@@ -855,7 +404,8 @@ begin
     a.spec := a.spec || jsonb_build_object('done_when_sql', holdfast.resolved(a.relation, a.spec ->> 'done_when'));
   end if;
   a.shape := (
-    select jsonb_object_agg(u.name, jsonb_build_object('number', t.attnum, 'type', format_type(t.atttypid, t.atttypmod)))
+    select jsonb_object_agg(u.name, jsonb_build_object('number', t.attnum, 'type',
+           format_type(t.atttypid, t.atttypmod)))
     from holdfast.used_columns(a) u join pg_attribute t on t.attrelid = a.relid and t.attname = u.name);
   perform set_config('search_path', v_path, true);
   return a;
@@ -865,7 +415,8 @@ $$;
 create or replace function holdfast.renamed(names jsonb, renames jsonb)
 returns jsonb
 language sql immutable
-as $$ select jsonb_agg(coalesce(renames ->> n.name, n.name) order by n.nth) from jsonb_array_elements_text(names) with ordinality n(name, nth) $$;
+as $$ select jsonb_agg(coalesce(renames ->> n.name, n.name) order by n.nth)
+  from jsonb_array_elements_text(names) with ordinality n(name, nth) $$;
 
 create or replace function holdfast.renamed_in(condition text, renames jsonb)
 returns text
@@ -903,7 +454,8 @@ language plpgsql
 as $$
 declare
   v_path  constant text := current_setting('search_path');
-  v_query constant text := 'create temporary view %I as select (%s)::boolean as hf_done_when from %s job, (values (1)) hf_one(n)';
+  v_query constant text := 'create temporary view %I as select (%s)::boolean as hf_done_when '
+    'from %s job, (values (1)) hf_one(n)';
   v_true  text;
   v_said  text;
 begin
@@ -934,40 +486,50 @@ begin
   if v_table is null then
     return format('Table %s is gone. Give its queue up: holdfast unadopt %1$s', a.relation);
   end if;
-  select format('%I.%I', n.nspname, c.relname) into v_said from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = v_table;
+  select format('%I.%I', n.nspname, c.relname) into v_said from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  where c.oid = v_table;
   if v_said <> a.relation then
     return format('Table %s is called %s now. Type: holdfast adopt %2$s --refresh', a.relation, v_said);
   end if;
   select string_agg(case when t.attname is null then format('has no column %s any more', s.key)
                          when t.attname <> s.key then format('calls column %s %s now', s.key, t.attname)
-                         else format('has made column %s %s', s.key, format_type(t.atttypid, t.atttypmod)) end, ', ' order by s.key)
+                         else format('has made column %s %s', s.key, format_type(t.atttypid, t.atttypmod)) end, ', '
+                           order by s.key)
   into v_said
   from jsonb_each(a.shape) s
   left join pg_attribute n on n.attrelid = v_table and n.attname = s.key and n.attnum > 0 and not n.attisdropped
-  left join pg_attribute t on t.attrelid = v_table and t.attnum = coalesce(n.attnum, (s.value -> 'number')::smallint) and not t.attisdropped
+  left join pg_attribute t on t.attrelid = v_table and t.attnum = coalesce(n.attnum, (s.value -> 'number')::smallint)
+    and not t.attisdropped
   where t.attname is distinct from s.key or format_type(t.atttypid, t.atttypmod) <> s.value ->> 'type';
   if v_said is not null then
     return format('Table %s %s. Type: holdfast adopt %1$s --refresh', a.relation, v_said);
   end if;
   if exists (
     select from pg_proc p
-    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace) and p.proname like a.part || '\_%'
-    having count(*) < 18 or not bool_and(p.prosecdef and (p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
+    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace)
+      and p.proname like a.part || '\_%'
+    having count(*) < 18 or not bool_and(p.prosecdef
+      and (p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
       or p.pronamespace = 'holdfast_told'::regnamespace)))
   then
-    return format('What was generated for table %s is not there, or not its owner''s. Type: holdfast adopt %1$s --refresh', a.relation);
+    return format('What was generated for table %s is not there, or not its owner''s. Type: holdfast adopt %1$s'
+      || ' --refresh', a.relation);
   end if;
   if (select count(*) from pg_trigger t where t.tgrelid = v_table and t.tgenabled <> 'D' and t.tgname in (
         'holdfast_inserted', 'holdfast_updated', 'holdfast_deleted', 'holdfast_truncated')) < 4 then
-    return format('Triggers of Holdfast on table %s are gone or disabled: its counters are not kept. Type: holdfast adopt %1$s --refresh', a.relation);
+    return format('Triggers of Holdfast on table %s are gone or disabled: its counters are not kept. Type: holdfast '
+      'adopt %1$s --refresh', a.relation);
   end if;
   if current_setting('server_version_num')::integer < 180000 and holdfast.puts_off(a.part) and not exists (
-    select from pg_class c join pg_roles r on r.oid = c.relowner where c.oid = v_table and (r.rolsuper or r.rolname = holdfast.owner_of_holdfast()))
+    select from pg_class c join pg_roles r on r.oid = c.relowner where c.oid = v_table
+           and (r.rolsuper or r.rolname = holdfast.owner_of_holdfast()))
   then
-    return format('Table %s has a trigger that can be put off, and would run as whoever commits. Make it anew, not deferrable.', a.relation);
+    return format('Table %s has a trigger that can be put off, and would run as whoever commits. Make it anew, not '
+      'deferrable.', a.relation);
   end if;
   if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
-    return format('A thousand rows of table %s cannot be written: no more are tried. See: holdfast job list queue:%s state:dead', a.relation, a.queue);
+    return format('A thousand rows of table %s cannot be written: no more are tried. See: holdfast job list queue:%s '
+      'state:dead', a.relation, a.queue);
   end if;
   return null;
 end
@@ -983,7 +545,8 @@ as $$ select code like any ('{40%,53%,57%,58%,HF%,55P03}') and split_part(contex
 -- adopted_wrote: count what a statement did to the rows of a table. What it is told comes from the table's owner.
 -- True if rows of the table could not be written before: which of them these are is asked then.
 create or replace function holdfast.adopted_wrote(
-  part smallint, kinds text[], states text[], counts bigint[], ready bigint, whats text[], jobs bigint[], samples text[])
+  part smallint, kinds text[], states text[], counts bigint[], ready bigint, whats text[], jobs bigint[],
+    samples text[])
 returns boolean
 language plpgsql
 as $$
@@ -996,9 +559,11 @@ begin
   end if;
   if kinds is not null then
     insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
-    select adopted_wrote.part, v_queue, c.kind, coalesce(sum(c.n) filter (where c.state = 'queued'), 0), coalesce(sum(c.n) filter (where c.state = 'leased'), 0),
+    select adopted_wrote.part, v_queue, c.kind, coalesce(sum(c.n) filter (where c.state = 'queued'), 0),
+           coalesce(sum(c.n) filter (where c.state = 'leased'), 0),
            coalesce(sum(c.n) filter (where c.state = 'dead'), 0), coalesce(sum(c.n) filter (where c.state = 'done'), 0),
-           coalesce(sum(c.n) filter (where c.state = 'cancelled'), 0), coalesce(sum(c.n) filter (where c.state = 'archived'), 0)
+           coalesce(sum(c.n) filter (where c.state = 'cancelled'), 0),
+             coalesce(sum(c.n) filter (where c.state = 'archived'), 0)
     from (
       select holdfast.adopted_kind(x.kind, v_queue) as kind, x.state, least(greatest(x.n, -100000000), 100000000) as n
       from unnest(kinds, states, counts) x(kind, state, n)
@@ -1010,7 +575,8 @@ begin
   end if;
   if whats is not null then
     insert into holdfast.adopted_note (part, hour, who, what, jobs, sample)
-    select adopted_wrote.part, date_trunc('hour', holdfast.now()), concat_ws(' as ', nullif(current_setting('application_name', true), ''), session_user),
+    select adopted_wrote.part, date_trunc('hour', holdfast.now()),
+           concat_ws(' as ', nullif(current_setting('application_name', true), ''), session_user),
            left(coalesce(w.what, ''), 300), least(greatest(w.jobs, 0), 100000000), left(w.sample, 300)
     from unnest(whats, jobs, samples) w(what, jobs, sample);
   end if;
@@ -1038,7 +604,8 @@ begin
     returning f.kind, f.state
   )
   insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
-  select a.part, a.queue, m.kind, count(*) filter (where m.state = 'queued'), count(*) filter (where m.state = 'leased'),
+  select a.part, a.queue, m.kind, count(*) filter (where m.state = 'queued'),
+         count(*) filter (where m.state = 'leased'),
          -count(*) + count(*) filter (where m.state = 'dead'), count(*) filter (where m.state = 'done'),
          count(*) filter (where m.state = 'cancelled'), count(*) filter (where m.state = 'archived')
   from mended m
@@ -1051,7 +618,8 @@ end
 $$;
 
 -- note_fault: a row that refused a change is a dead job that says why.
-create or replace function holdfast.note_fault(a holdfast.adopted, id uuid, verb text, code text, message text, at timestamptz)
+create or replace function holdfast.note_fault(
+  a holdfast.adopted, id uuid, verb text, code text, message text, at timestamptz)
 returns void
 language plpgsql
 as $$
@@ -1063,14 +631,16 @@ declare
   v_marks text[];
 begin
   update holdfast.adopted_fault f
-  set verb = note_fault.verb, code = note_fault.code, message = left(note_fault.message, 1000), at = note_fault.at, times = f.times + 1
+  set verb = note_fault.verb, code = note_fault.code, message = left(note_fault.message, 1000), at = note_fault.at,
+    times = f.times + 1
   where f.part = a.part and f.id = note_fault.id;
   if found then
     return;
   end if;
   begin
     v_marks := holdfast.watched(a.part);
-    execute format('select holdfast.adopted_kind(r.kind, $2), r.state from holdfast_adopted.%I(array[$1], null, null) r', a.part || '_rows')
+    execute format('select holdfast.adopted_kind(r.kind, $2), r.state from '
+      'holdfast_adopted.%I(array[$1], null, null) r', a.part || '_rows')
     into v_kind, v_state using id, a.queue;
     perform holdfast.check_watched(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
@@ -1084,12 +654,14 @@ begin
   end if;
   with noted as (
     insert into holdfast.adopted_fault (part, id, kind, state, verb, code, message, at)
-    values (a.part, note_fault.id, v_kind, v_state, note_fault.verb, note_fault.code, left(note_fault.message, 1000), note_fault.at)
+    values (a.part, note_fault.id, v_kind, v_state, note_fault.verb, note_fault.code, left(note_fault.message, 1000),
+      note_fault.at)
     on conflict do nothing
     returning 1
   )
   insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
-  select a.part, a.queue, v_kind, -(v_state = 'queued')::integer, -(v_state = 'leased')::integer, 1 - (v_state = 'dead')::integer,
+  select a.part, a.queue, v_kind, -(v_state = 'queued')::integer, -(v_state = 'leased')::integer,
+         1 - (v_state = 'dead')::integer,
          -(v_state = 'done')::integer, -(v_state = 'cancelled')::integer, -(v_state = 'archived')::integer
   from noted;
 end
@@ -1100,8 +672,10 @@ create or replace function holdfast.adopted_by_ids(ids uuid[])
 returns setof holdfast.jobs
 language sql stable
 as $$
-  select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until, r.worker, r.key, r.lane,
-         r.tenant, r.subject, r.headers, r.payload, r.error, r.fingerprint, r.reason, r.result, r.ended_at, r.lease, p.part, null::jsonb, r.total_attempts
+  select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until,
+         r.worker, r.key, r.lane,
+         r.tenant, r.subject, r.headers, r.payload, r.error, r.fingerprint, r.reason, r.result, r.ended_at, r.lease,
+           p.part, null::jsonb, r.total_attempts
   from (select holdfast.part_of(i) as part, array_agg(i) as ids from unnest(adopted_by_ids.ids) i group by 1) p
   cross join lateral holdfast.adopted_jobs(p.part, p.ids) r
 $$;
@@ -1118,12 +692,15 @@ declare
   v_got  integer;
 begin
   loop
-    select array_agg(row(j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until, j.worker, j.key, j.lane,
-      j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease, list_adopted.part, null, j.total_attempts)::holdfast.jobs)
+    select array_agg(row(j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
+           j.lease_until, j.worker, j.key, j.lane,
+      j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease,
+        list_adopted.part, null, j.total_attempts)::holdfast.jobs)
     into v_page
     from holdfast.adopted_jobs(part, null, before, v_step) j;
     exit when v_page is null;
-    return query execute 'select j.* from unnest($1) j where ' || holdfast.filter_sql(filter) || ' order by j.id desc limit $2' using v_page, v_left;
+    return query execute 'select j.* from unnest($1) j where ' || holdfast.filter_sql(filter)
+      || ' order by j.id desc limit $2' using v_page, v_left;
     get diagnostics v_got = row_count;
     v_left := v_left - v_got;
     exit when v_left <= 0 or cardinality(v_page) < v_step;
@@ -1176,8 +753,10 @@ begin
              claim_adopted.at + claim_adopted.lease, array_agg(j.id)
       from unnest(v_jobs) j;
       return query
-        select j.id, holdfast.adopted_kind(j.kind, a.queue), j.payload, least(greatest(j.priority, 0), 9)::smallint, coalesce(j.attempt, 1::smallint),
-               coalesce(j.max_attempts, queue_row.max_attempts, 3::smallint), claim_adopted.at + claim_adopted.lease, j.run_at, j.created_at, null::text,
+        select j.id, holdfast.adopted_kind(j.kind, a.queue), j.payload, least(greatest(j.priority, 0), 9)::smallint,
+               coalesce(j.attempt, 1::smallint),
+               coalesce(j.max_attempts, queue_row.max_attempts, 3::smallint), claim_adopted.at + claim_adopted.lease,
+                 j.run_at, j.created_at, null::text,
                j.lane, j.tenant, j.subject, null::jsonb, null::interval
         from unnest(v_jobs) j;
       v_left := v_left - cardinality(v_jobs);
@@ -1218,13 +797,15 @@ $$;
 
 -- take_adopted: take rows all at once; if that fails, one by one. Those that refuse are noted and passed over.
 create or replace function holdfast.take_adopted(
-  a holdfast.adopted, worker text, token uuid, most integer, lease interval, kinds text[], lane_limit integer, at timestamptz)
+  a holdfast.adopted, worker text, token uuid, most integer, lease interval, kinds text[], lane_limit integer,
+    at timestamptz)
 returns holdfast_adopted.job_row[]
 language plpgsql
 as $$
 declare
   v_sql  constant text := format(
-    'select array_agg(c) from (select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9) c where holdfast.part_of(c.id) = %s limit $3) c',
+    'select array_agg(c) from (select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9) c where '
+      'holdfast.part_of(c.id) = %s limit $3) c',
     a.part || '_claim', a.part);
   v_skip uuid[] := (select array_agg(f.id) from holdfast.adopted_fault f where f.part = a.part);
   v_jobs holdfast_adopted.job_row[];
@@ -1299,14 +880,16 @@ begin
     select x.* from holdfast.adopted x
     where x.live and x.part in (select holdfast.part_of(i) from unnest(ids) i) order by x.part
   loop
-    select array_agg(u.id) as ids, array_agg(u.token) as tokens, array_agg(touch_adopted.at + coalesce(touch_adopted.lease, (
+    select array_agg(u.id) as ids, array_agg(u.token) as tokens,
+           array_agg(touch_adopted.at + coalesce(touch_adopted.lease, (
         select l.length from holdfast.lease l where l.token = u.token limit 1), '30 seconds')) as untils
     into asked
     from unnest(ids, tokens) u(id, token)
     where holdfast.part_of(u.id) = a.part;
     begin
       v_marks := holdfast.watched(a.part);
-      execute format('select array_agg(t.id) as ids, array_agg(t.token) as tokens, array_agg(t.lease_until) as untils from holdfast_adopted.%I($1, $2, $3) t',
+      execute format('select array_agg(t.id) as ids, array_agg(t.token) as tokens, array_agg(t.lease_until) as untils '
+        'from holdfast_adopted.%I($1, $2, $3) t',
         a.part || '_touch')
       into these
       using asked.ids, asked.tokens, asked.untils;
@@ -1326,8 +909,10 @@ begin
       else
         return query
           select t.id, t.token, t.lease_until
-          from (values (1, cardinality(asked.ids) / 2), (cardinality(asked.ids) / 2 + 1, cardinality(asked.ids))) h(first, last)
-          cross join lateral holdfast.touch_adopted(asked.ids[h.first:h.last], asked.tokens[h.first:h.last], touch_adopted.lease, touch_adopted.at) t;
+          from (values (1, cardinality(asked.ids) / 2),
+            (cardinality(asked.ids) / 2 + 1, cardinality(asked.ids))) h(first, last)
+          cross join lateral holdfast.touch_adopted(asked.ids[h.first:h.last], asked.tokens[h.first:h.last],
+            touch_adopted.lease, touch_adopted.at) t;
       end if;
     end;
   end loop;
@@ -1338,7 +923,8 @@ $$;
 -- ids of others are left alone. tokens null: an operator asks.
 create or replace function holdfast.settle_adopted(
   ids uuid[], tokens uuid[], verb text, at timestamptz, error_kinds text[] default null, messages text[] default null,
-  tracebacks text[] default null, delays interval[] default null, finals boolean[] default null, reason text default null)
+  tracebacks text[] default null, delays interval[] default null, finals boolean[] default null,
+    reason text default null)
 returns table (id uuid, token uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
 as $$
@@ -1354,29 +940,36 @@ begin
     select x.* from holdfast.adopted x
     where x.live and x.part in (select holdfast.part_of(i) from unnest(ids) i) order by x.part
   loop
-    select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(holdfast.adopted_kind(s.kind, a.queue)) as kinds,
+    select array_agg(s.id) as ids, array_agg(s.token) as tokens,
+           array_agg(holdfast.adopted_kind(s.kind, a.queue)) as kinds,
            array_agg(s.worker) as workers, array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes
     into these
     from (
-      select u.verb, array_agg(u.id) as ids, array_agg(u.token) as tokens, array_agg(u.final) as finals, array_agg(u.delay) as delays,
+      select u.verb, array_agg(u.id) as ids, array_agg(u.token) as tokens, array_agg(u.final) as finals,
+             array_agg(u.delay) as delays,
              array_agg(left(concat_ws(': ', u.error_kind, u.message), 2000)) as errors
       from (
         -- what could not be written is let in again, whatever its row says
-        select x.*, case when settle_adopted.verb = 'retry' and exists (select from holdfast.adopted_fault f where f.part = a.part and f.id = x.id)
+        select x.*, case when settle_adopted.verb = 'retry'
+               and exists (select from holdfast.adopted_fault f where f.part = a.part and f.id = x.id)
                          then 'reset' else settle_adopted.verb end as verb
         from unnest(ids, tokens, finals, delays, error_kinds, messages) x(id, token, final, delay, error_kind, message)
         where holdfast.part_of(x.id) = a.part
       ) u
       group by u.verb
     ) g
-    cross join lateral holdfast.settle_rows(a, g.ids, g.tokens, g.verb, g.finals, g.errors, g.delays, settle_adopted.reason, settle_adopted.at) s;
-    if verb = 'nack' and exists (select from holdfast.adopted_fault f where f.part = a.part and f.verb = 'nack' and f.at = settle_adopted.at) then
+    cross join lateral holdfast.settle_rows(a, g.ids, g.tokens, g.verb, g.finals, g.errors, g.delays,
+      settle_adopted.reason, settle_adopted.at) s;
+    if verb = 'nack' and exists (select from holdfast.adopted_fault f where f.part = a.part and f.verb = 'nack'
+      and f.at = settle_adopted.at) then
       -- the row does not know what its attempt came to: it is told all the same
       insert into holdfast.attempt (
         part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
       select a.part, j.id, j.attempt, u.token, v_how, j.worker,
-             (select max(l.claimed_at) from holdfast.lease l where l.token = u.token and l.part = a.part), settle_adopted.at,
-             left(u.error_kind, 200), left(u.message, 10000), left(u.traceback, 100000), holdfast.fingerprint(u.error_kind, u.message)
+             (select max(l.claimed_at) from holdfast.lease l where l.token = u.token and l.part = a.part),
+               settle_adopted.at,
+             left(u.error_kind, 200), left(u.message, 10000), left(u.traceback, 100000),
+               holdfast.fingerprint(u.error_kind, u.message)
       from unnest(ids, tokens, error_kinds, messages, tracebacks) u(id, token, error_kind, message, traceback)
       join holdfast.adopted_fault f on f.part = a.part and f.id = u.id and f.verb = 'nack' and f.at = settle_adopted.at
       cross join lateral holdfast.adopted_jobs(a.part, array[u.id]) j
@@ -1397,11 +990,14 @@ begin
       insert into holdfast.attempt (
         part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
       select a.part, t.id, t.attempt, t.token, case when t.outcome = 'done' then 'reconciled' else v_how end, t.worker,
-             (select max(l.claimed_at) from holdfast.lease l where l.token = t.token and l.part = a.part), settle_adopted.at,
+             (select max(l.claimed_at) from holdfast.lease l where l.token = t.token and l.part = a.part),
+               settle_adopted.at,
              case when t.outcome <> 'done' then left(u.error_kind, 200) end,
              case when t.outcome = 'done' then 'its work was found done' else left(u.message, 10000) end,
-             left(u.traceback, 100000), case when t.outcome <> 'done' then holdfast.fingerprint(u.error_kind, u.message) end
-      from unnest(these.ids, these.tokens, these.workers, these.attempts, these.outcomes) t(id, token, worker, attempt, outcome)
+             left(u.traceback, 100000), case when t.outcome <> 'done'
+               then holdfast.fingerprint(u.error_kind, u.message) end
+      from unnest(these.ids, these.tokens, these.workers, these.attempts, these.outcomes)
+        t(id, token, worker, attempt, outcome)
       cross join lateral (
         select x.error_kind, x.message, x.traceback
         from unnest(ids, error_kinds, messages, tracebacks) x(id, error_kind, message, traceback)
@@ -1409,7 +1005,8 @@ begin
       where t.token is not null;
     end if;
     if v_how is not null then
-      perform holdfast.mark_taken(array_agg(t.id), array_agg(t.token), case when verb = 'expire' and t.outcome = 'done' then 'reconciled' else v_how end)
+      perform holdfast.mark_taken(array_agg(t.id), array_agg(t.token),
+        case when verb = 'expire' and t.outcome = 'done' then 'reconciled' else v_how end)
       from unnest(these.ids, these.tokens, these.outcomes) t(id, token, outcome)
       where t.token is not null
       group by case when verb = 'expire' and t.outcome = 'done' then 'reconciled' else v_how end;
@@ -1425,7 +1022,8 @@ begin
     end if;
     return query
       select t.id, t.token, a.queue, t.kind, t.worker, t.outcome
-      from unnest(these.ids, these.tokens, these.kinds, these.workers, these.outcomes) t(id, token, kind, worker, outcome);
+      from unnest(these.ids, these.tokens, these.kinds, these.workers, these.outcomes)
+        t(id, token, kind, worker, outcome);
   end loop;
 end
 $$;
@@ -1433,7 +1031,8 @@ $$;
 -- settle_rows: settle rows of one table all at once; what fails is halved until the row that refuses is found and
 -- noted. The answers of the table's owner are believed as far as they are answers to what was asked.
 create or replace function holdfast.settle_rows(
-  a holdfast.adopted, ids uuid[], tokens uuid[], verb text, finals boolean[], errors text[], delays interval[], reason text, at timestamptz)
+  a holdfast.adopted, ids uuid[], tokens uuid[], verb text, finals boolean[], errors text[], delays interval[],
+    reason text, at timestamptz)
 returns table (id uuid, token uuid, kind text, worker text, attempt smallint, outcome text)
 language plpgsql
 as $$
@@ -1448,18 +1047,23 @@ begin
   begin
     v_marks := holdfast.watched(a.part);
     execute format(
-      'select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(s.kind) as kinds, array_agg(s.worker) as workers,'
-      || ' array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) s',
+      'select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(s.kind) as kinds, array_agg(s.worker) '
+        'as workers,'
+      || ' array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes from holdfast_adopted.%I($1, $2, $3, '
+        '$4, $5, $6, $7, $8, $9, $10, $11) s',
       a.part || '_settle')
     into these
-    using ids, tokens, verb, finals, errors, delays, reason, coalesce(q.max_attempts, 3::smallint), coalesce(q.backoff, '1 second'),
+    using ids, tokens, verb, finals, errors, delays, reason, coalesce(q.max_attempts, 3::smallint),
+      coalesce(q.backoff, '1 second'),
       coalesce(q.backoff_cap, '1 hour'), at;
     perform holdfast.check_watched(a.part, v_marks);
     return query
       select distinct on (t.id) t.id, t.token, t.kind, t.worker, coalesce(t.attempt, 0::smallint), t.outcome
-      from unnest(these.ids, these.tokens, these.kinds, these.workers, these.attempts, these.outcomes) t(id, token, kind, worker, attempt, outcome)
+      from unnest(these.ids, these.tokens, these.kinds, these.workers, these.attempts, these.outcomes) t(id, token,
+        kind, worker, attempt, outcome)
       where t.id = any(ids) and (t.token = any(tokens) or array_position(tokens, null) is not null)
-        and t.outcome = any(case verb when 'ack' then '{done}' when 'cancel' then '{cancelled}' when 'nack' then '{queued,dead}'
+        and t.outcome = any(case verb when 'ack' then '{done}' when 'cancel' then '{cancelled}' when 'nack'
+          then '{queued,dead}'
           when 'expire' then '{queued,dead,done}' else '{queued}' end::text[]);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
@@ -1473,7 +1077,8 @@ begin
       return query
         select s.id, s.token, s.kind, s.worker, s.attempt, s.outcome
         from (values (1, cardinality(ids) / 2), (cardinality(ids) / 2 + 1, cardinality(ids))) h(first, last)
-        cross join lateral holdfast.settle_rows(a, ids[h.first:h.last], tokens[h.first:h.last], verb, finals[h.first:h.last], errors[h.first:h.last],
+        cross join lateral holdfast.settle_rows(a, ids[h.first:h.last], tokens[h.first:h.last], verb,
+          finals[h.first:h.last], errors[h.first:h.last],
           delays[h.first:h.last], reason, at) s;
     end if;
   end;
@@ -1503,11 +1108,13 @@ begin
   loop
     select null::uuid[] as ids, null::timestamptz as until into these;
     begin
-      v_ids := array(select i from unnest(l.ids) i where not exists (select from holdfast.adopted_fault f where f.part = l.part and f.id = i));
+      v_ids := array(select i from unnest(l.ids) i
+        where not exists (select from holdfast.adopted_fault f where f.part = l.part and f.id = i));
       if l.live and cardinality(v_ids) > 0 then
         v_marks := holdfast.watched(l.part);
         execute format(
-          'select array_agg(e.id) filter (where e.expired) as ids, min(e.lease_until) filter (where not e.expired) as until'
+          'select array_agg(e.id) filter (where e.expired) as ids, min(e.lease_until) filter (where not e.expired) as '
+            'until'
           || ' from holdfast_adopted.%I($1, $2, $3) e', l.part || '_expired')
         into these
         using v_ids, l.token, case when l.claimed_at >= back then at else cut end;
@@ -1529,14 +1136,16 @@ begin
       v_ended := sqlstate = '57014';
     end;
     update holdfast.lease x
-    set open = these.until is not null, until = coalesce(greatest(these.until, at + interval '1 second'), at + interval '5 minutes')
+    set open = these.until is not null, until = coalesce(greatest(these.until, at + interval '1 second'),
+      at + interval '5 minutes')
     where x.token = l.token and x.part = l.part and x.open;
     exit when v_ended;
   end loop;
 end
 $$;
 
-create or replace function holdfast.hand_over_adopted(id uuid, token uuid, new_token uuid, until timestamptz, holder text)
+create or replace function holdfast.hand_over_adopted(
+  id uuid, token uuid, new_token uuid, until timestamptz, holder text)
 returns table (queue text, lease_until timestamptz)
 language plpgsql
 as $$
@@ -1552,7 +1161,8 @@ begin
   end if;
   begin
     v_marks := holdfast.watched(a.part);
-    execute format('select holdfast_adopted.%I($1, $2, $3, $4, $5)', a.part || '_hand_over') into v_until using id, token, new_token, until, holder;
+    execute format('select holdfast_adopted.%I($1, $2, $3, $4, $5)', a.part || '_hand_over') into v_until using id,
+      token, new_token, until, holder;
     perform holdfast.check_watched(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
@@ -1591,7 +1201,8 @@ returns table (
   tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval)
 language sql stable
 as $$
-  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key, j.lane,
+  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key,
+         j.lane,
          j.tenant, j.subject, j.headers, l.token, j.queue, j.worker, null::interval
   from holdfast.lease l
   cross join lateral holdfast.adopted_jobs(l.part, l.ids) j
@@ -1622,7 +1233,8 @@ begin
       perform holdfast.check_watched(a.part, v_marks);
       v_ids := array(
         select i from unnest(v_ids) i
-        where holdfast.part_of(i) = a.part and not exists (select from holdfast.adopted_fault f where f.part = a.part and f.id = i));
+        where holdfast.part_of(i) = a.part and not exists (select from holdfast.adopted_fault f where f.part = a.part
+          and f.id = i));
       continue when cardinality(v_ids) = 0;
       with saved as materialized (
         select s.outcome
@@ -1702,7 +1314,8 @@ declare
   q         holdfast.queue;
   j         record;
 begin
-  select a.relation, a.spec ->> 'on_success' = 'delete', holdfast.adopted_problem(a) into v_table, v_deletes, v_said from holdfast.adopted a where a.part = holdfast.part_of(explain_adopted.id);
+  select a.relation, a.spec ->> 'on_success' = 'delete', holdfast.adopted_problem(a) into v_table, v_deletes, v_said
+  from holdfast.adopted a where a.part = holdfast.part_of(explain_adopted.id);
   if v_said is not null then
     return v_said;
   end if;
@@ -1711,9 +1324,11 @@ begin
     if v_deletes then
       return format('There is no job %s: its row in %s is gone. Rows are deleted when they are done.', id, v_table);
     end if;
-    return format('There is no job %s: its row in %s is gone, or the table is no queue any more.', id, coalesce(v_table, 'an adopted table'));
+    return format('There is no job %s: its row in %s is gone, or the table is no queue any more.', id,
+      coalesce(v_table, 'an adopted table'));
   end if;
-  select format('Row %s of %s cannot be written since %s: %s (%s, SQLSTATE %s). Mend it, then: holdfast job retry %s', j.subject, v_table,
+  select format('Row %s of %s cannot be written since %s: %s (%s, SQLSTATE %s). Mend it, then: holdfast job retry %s',
+         j.subject, v_table,
     to_char(f.at, 'YYYY-MM-DD HH24:MI:SS TZ'), f.message, f.verb, f.code, f.id)
   into v_said
   from holdfast.adopted_fault f
@@ -1726,16 +1341,23 @@ begin
     when j.state = 'leased' and j.lease_until is null then format('Other code has row %s of %s.', j.subject, v_table)
     when j.state = 'leased' and j.lease_until > at then format('Leased by %s until %s, attempt %s of %s.', j.worker,
       to_char(j.lease_until, 'HH24:MI:SS TZ'), j.attempt, j.max_attempts)
-    when j.state = 'leased' then format('The lease of %s ran out %s ago; the next reap takes row %s of %s back.', j.worker,
+    when j.state = 'leased' then format('The lease of %s ran out %s ago; the next reap takes row %s of %s back.',
+      j.worker,
       date_trunc('second', at - j.lease_until), j.subject, v_table)
-    when j.state = 'dead' then format('Dead since %s after attempt %s of %s: %s', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+    when j.state = 'dead' then format('Dead since %s after attempt %s of %s: %s',
+      to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
       j.attempt, j.max_attempts, coalesce(nullif(j.error, ''), 'no error was given'))
-    when j.state = 'done' then format('Done since %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(' by ' || j.worker, ''))
-    when j.state = 'cancelled' then format('Cancelled since %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(': ' || j.reason, ''))
+    when j.state = 'done' then format('Done since %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+      coalesce(' by ' || j.worker, ''))
+    when j.state = 'cancelled' then format('Cancelled since %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+      coalesce(': ' || j.reason, ''))
     when j.state = 'archived' then format('Row %s of %s has a status that is no state of a job.', j.subject, v_table)
-    when q.paused_at is not null and (q.paused_until is null or q.paused_until > at) then format('Queue %s is paused%s since %s%s.', j.queue,
-      coalesce(' by ' || q.paused_by, ''), to_char(q.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'), coalesce(': ' || q.paused_reason, ''))
-    when j.run_at > at and j.error is not null then format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts,
+    when q.paused_at is not null and (q.paused_until is null or q.paused_until > at)
+      then format('Queue %s is paused%s since %s%s.', j.queue,
+      coalesce(' by ' || q.paused_by, ''), to_char(q.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+        coalesce(': ' || q.paused_reason, ''))
+    when j.run_at > at and j.error is not null
+      then format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts,
       left(j.error, 200), date_trunc('second', j.run_at - at + interval '1 second'))
     when j.run_at > at then format('Not due before %s.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'))
     else format('Ready: row %s of %s waits to be claimed%s.', j.subject, v_table, coalesce(', in lane ' || j.lane, ''))
@@ -1751,7 +1373,8 @@ as $$
 #variable_conflict use_column
 declare
   -- rows that success deleted cannot be counted again: once there are counters, those of done stay
-  v_gone constant boolean := exists (select from holdfast.adopted a where a.part = recount_adopted.part and a.spec ->> 'on_success' = 'delete')
+  v_gone constant boolean := exists (select from holdfast.adopted a where a.part = recount_adopted.part
+    and a.spec ->> 'on_success' = 'delete')
     and (exists (select from holdfast.total t where t.part = recount_adopted.part)
          or exists (select from holdfast.tally t where t.part = recount_adopted.part));
   v_context text;
@@ -1765,13 +1388,16 @@ begin
       where a.part = %2$s and not ($1 and c.state = 'done')
       union all
       -- those that cannot be written are dead
-      select f.kind, s.state, s.n from holdfast.adopted_fault f cross join lateral (values (f.state, -1), ('dead', 1)) s(state, n) where f.part = %2$s
+      select f.kind, s.state, s.n from holdfast.adopted_fault f
+      cross join lateral (values (f.state, -1), ('dead', 1)) s(state, n) where f.part = %2$s
       union all
       select c.kind, s.state, -sum(s.n)
       from (
-        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t where t.part = %2$s
+        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.total t
+        where t.part = %2$s
         union all
-        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t where t.part = %2$s
+        select t.kind, t.queued, t.leased, t.dead, t.done, t.cancelled, t.archived from holdfast.tally t
+        where t.part = %2$s
       ) c
       cross join lateral (values ('queued', c.queued), ('leased', c.leased), ('dead', c.dead),
         ('done', c.done), ('cancelled', c.cancelled), ('archived', c.archived)) s(state, n)
@@ -1780,9 +1406,12 @@ begin
     )
     insert into holdfast.tally (part, queue, kind, queued, leased, dead, done, cancelled, archived)
     select %2$s, (select a.queue from holdfast.adopted a where a.part = %2$s), d.* from (
-      select f.kind, coalesce(sum(f.n) filter (where f.state = 'queued'), 0) as queued, coalesce(sum(f.n) filter (where f.state = 'leased'), 0) as leased,
-        coalesce(sum(f.n) filter (where f.state = 'dead'), 0) as dead, coalesce(sum(f.n) filter (where f.state = 'done'), 0) as done,
-        coalesce(sum(f.n) filter (where f.state = 'cancelled'), 0) as cancelled, coalesce(sum(f.n) filter (where f.state = 'archived'), 0) as archived
+      select f.kind, coalesce(sum(f.n) filter (where f.state = 'queued'), 0) as queued,
+             coalesce(sum(f.n) filter (where f.state = 'leased'), 0) as leased,
+        coalesce(sum(f.n) filter (where f.state = 'dead'), 0) as dead,
+          coalesce(sum(f.n) filter (where f.state = 'done'), 0) as done,
+        coalesce(sum(f.n) filter (where f.state = 'cancelled'), 0) as cancelled,
+          coalesce(sum(f.n) filter (where f.state = 'archived'), 0) as archived
       from found f
       group by f.kind
     ) d
@@ -1831,13 +1460,146 @@ begin
   -- concat_ws writes values as they are stored: a cast of the table's owner would run with the rights of Holdfast
   execute format('select array_agg(j.id) from (select %L || concat_ws('','', %s) as subject from gone_rows o) s'
     || ' join holdfast.job j on j.subject = s.subject where j.token is null', tg_argv[0],
-    (select string_agg(format('o.%I', c.name), ', ' order by c.nth) from unnest(tg_argv[1:]) with ordinality c(name, nth)))
+    (select string_agg(format('o.%I', c.name), ', ' order by c.nth)
+      from unnest(tg_argv[1:]) with ordinality c(name, nth)))
   into v_ids;
   if v_ids is not null then
     perform holdfast.purge(v_ids, 'its subject was deleted');
   end if;
   return null;
 end
+$$;
+
+-- adoption_of: an adoption as it would be, to see what would be generated for it.
+create or replace function holdfast.adoption_of(part smallint, queue text, relation text, spec jsonb)
+returns holdfast.adopted
+language plpgsql stable
+as $$
+declare
+  a holdfast.adopted;
+begin
+  a.part := adoption_of.part;
+  a.queue := adoption_of.queue;
+  a.relation := adoption_of.relation;
+  a.spec := adoption_of.spec;
+  a.adopted_at := now();
+  return a;
+end
+$$;
+
+-- free_part: the part that the next adopted table gets.
+create or replace function holdfast.free_part()
+returns integer
+language sql stable
+as $$
+  select min(p)::integer
+  from generate_series(64, 4095) p
+  where not exists (select from holdfast.adopted a where a.part = p)
+$$;
+
+-- begin_adoption: remember a plan before its first step. What was adopted meanwhile in its place: null if nothing was,
+-- or if this very plan was begun before.
+create or replace function holdfast.begin_adoption(
+  part smallint, queue text, relation text, spec jsonb, steps jsonb, actor text)
+returns text
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_same  boolean;
+  v_other text;
+begin
+  lock table holdfast.adopted in share row exclusive mode;
+  select bool_and((a.part, a.relation, a.queue) = (
+           begin_adoption.part, begin_adoption.relation, begin_adoption.queue)),
+         min(format('%s was adopted meanwhile, as queue %s', a.relation, a.queue))
+  into v_same, v_other
+  from holdfast.adopted a
+  where a.part = begin_adoption.part or a.relation = begin_adoption.relation or a.queue = begin_adoption.queue;
+  if v_same is not null then
+    return case when not v_same then v_other end;
+  end if;
+  insert into holdfast.adopted (part, queue, relation, spec, steps, adopted_by)
+  values (begin_adoption.part, begin_adoption.queue, begin_adoption.relation, begin_adoption.spec, begin_adoption.steps,
+    begin_adoption.actor);
+  return null;
+end
+$$;
+
+-- mark_step: a step of a plan is done, or undone.
+create or replace function holdfast.mark_step(part smallint, name text, done boolean)
+returns void
+language sql
+as $$
+  update holdfast.adopted a
+  set steps = (
+    select jsonb_agg(case when s.step ->> 'name' = mark_step.name
+             then s.step || jsonb_build_object('done', mark_step.done) else s.step end order by s.nth)
+    from jsonb_array_elements(a.steps) with ordinality s(step, nth))
+  where a.part = mark_step.part
+$$;
+
+-- end_adoption: forget a plan all of whose steps were undone.
+create or replace function holdfast.end_adoption(part smallint)
+returns void
+language sql
+as $$ delete from holdfast.adopted a where a.part = end_adoption.part $$;
+
+-- begin_verbs, end_verbs: from here on the verbs reach the rows of a table; from here on they do not.
+create or replace function holdfast.begin_verbs(part smallint)
+returns void
+language plpgsql
+as $$
+begin
+  update holdfast.adopted a set live = true where a.part = begin_verbs.part;
+  perform holdfast.readopt_one(part);
+end
+$$;
+
+create or replace function holdfast.end_verbs(part smallint)
+returns void
+language plpgsql
+as $$
+begin
+  update holdfast.adopted a set live = false where a.part = end_verbs.part;
+  perform holdfast.forget_adopted(part);
+end
+$$;
+
+-- begin_queue, end_queue: a table is a queue with counters; it is not any more, and nothing is kept of it.
+create or replace function holdfast.begin_queue(part smallint, queue text)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  perform from holdfast.recount_adopted(part);
+  insert into holdfast.queue (name, adopted) values (begin_queue.queue, begin_queue.part)
+  on conflict (name) do update set adopted = excluded.adopted;
+end
+$$;
+
+create or replace function holdfast.end_queue(part smallint, queue text)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  delete from holdfast.queue q where q.name = end_queue.queue and q.adopted = end_queue.part;
+  delete from holdfast.tally t where t.part = end_queue.part;
+  delete from holdfast.total t where t.part = end_queue.part;
+  delete from holdfast.adopted_note n where n.part = end_queue.part;
+  delete from holdfast.lease l where l.part = end_queue.part;
+end
+$$;
+
+-- adopted_held: which rows of an adopted table are leased, and by which tokens.
+create or replace function holdfast.adopted_held(part smallint)
+returns table (id uuid, token uuid)
+language sql stable
+as $$
+  select h.id, h.token
+  from holdfast.held(array(select l.token from holdfast.lease l where l.part = adopted_held.part and l.open)) h
 $$;
 
 -- forget_adopted: drop what was generated for a table; the owner of the schema may.
@@ -1853,7 +1615,8 @@ begin
   execute format('drop view if exists holdfast_adopted.%I', part::text);
   for v_routine in
     select p.oid::regprocedure as name, pg_get_userbyid(p.proowner) as owner from pg_proc p
-    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace) and p.proname like part || '\_%'
+    where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace) and p.proname like part
+      || '\_%'
   loop
     execute format('drop routine %s', v_routine.name);
     perform holdfast.shut_out(v_routine.owner);
@@ -1866,7 +1629,8 @@ $$;
 
 -- reconcile_adopted: look at the rows of a table that are taken. Those nobody holds any more are settled by
 -- whether their output exists; dry_run only says how.
-create or replace function holdfast.reconcile_adopted(part smallint, dry_run boolean default true, max_jobs integer default 10000)
+create or replace function holdfast.reconcile_adopted(
+  part smallint, dry_run boolean default true, max_jobs integer default 10000)
 returns table (id uuid, subject text, worker text, since timestamptz, output boolean, verdict text)
 language plpgsql
 as $$
@@ -1882,9 +1646,11 @@ begin
   v_marks := holdfast.watched(part);
   execute format('select array(select t from holdfast_adopted.%I($1) t)', part || '_taken') into v_ids using max_jobs;
   execute format(
-    'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) as workers,'
+    'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) '
+      'as workers,'
     || ' array_agg(j.lease_until) as untils, array_agg(j.attempt >= j.max_attempts) as last'
-    || ' from holdfast.adopted_jobs($1, $2) j join holdfast_adopted.%I($2) d on d.id = j.id where j.state = $3', part || '_done')
+    || ' from holdfast.adopted_jobs($1, $2) j join holdfast_adopted.%I($2) d on d.id = j.id where j.state = $3', part
+      || '_done')
   into said using part, v_ids, 'leased';
   perform holdfast.check_watched(part, v_marks);
   if not dry_run then
@@ -1896,7 +1662,8 @@ begin
       when s.until > v_now then 'held'
       when s.until is null and not a.spec ? 'stuck_after' then 'held'
       when s.done then 'done' when s.last then 'dead' else 'queued' end
-    from unnest(said.ids, said.subjects, said.workers, said.untils, said.done, said.last) s(id, subject, worker, until, done, last);
+    from unnest(said.ids, said.subjects, said.workers, said.untils, said.done, said.last) s(id, subject, worker, until,
+      done, last);
 end
 $$;
 

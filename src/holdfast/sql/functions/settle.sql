@@ -888,24 +888,49 @@ $$;
 create or replace function holdfast.mark_taken(ids uuid[], tokens uuid[], how text)
 returns void
 language plpgsql
-set plan_cache_mode = force_custom_plan set jit = off
-set enable_seqscan = off set enable_nestloop = on set enable_hashjoin = on set enable_mergejoin = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
   perform holdfast.lock_ledger(tokens);
   -- A claim all of whose jobs leave at once and alike says so in a word.
-  with whole as (
+  if tokens[1] = all(tokens) then
     update holdfast.lease l
     set taken = jsonb_build_object('*', mark_taken.how)
-    from (select x.token, count(*) as jobs, count(distinct x.id) as ids from unnest(mark_taken.ids, tokens) x(id, token)
-      group by x.token) t
+    where l.token = tokens[1] and l.taken is null and cardinality(l.ids) = cardinality(mark_taken.ids)
+      and cardinality(l.ids) = (select count(distinct i) from unnest(mark_taken.ids) i)
+      and not exists (select from holdfast.lease o where o.token = l.token and o.ctid <> l.ctid);
+    if found then
+      return;
+    end if;
+  end if;
+  perform holdfast.mark_each(ids, tokens, how);
+end
+$$;
+
+-- mark_each: the same for jobs of several claims, or some jobs of one. The caller has locked the receipts.
+create or replace function holdfast.mark_each(ids uuid[], tokens uuid[], how text)
+returns void
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_nestloop = on set enable_hashjoin = on set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+  with whole as (
+    update holdfast.lease l
+    set taken = jsonb_build_object('*', mark_each.how)
+    from (
+      select x.token, count(*) as jobs, count(distinct x.id) as ids
+      from unnest(mark_each.ids, tokens) x(id, token)
+      group by x.token
+    ) t
     where l.token = t.token and l.taken is null and cardinality(l.ids) = t.jobs and t.ids = t.jobs
       and not exists (select from holdfast.lease o where o.token = l.token and o.ctid <> l.ctid)
     returning l.token
   )
   select array_agg(u.id), array_agg(u.token) into ids, tokens
-  from unnest(mark_taken.ids, tokens) u(id, token)
+  from unnest(mark_each.ids, tokens) u(id, token)
   where u.token not in (select w.token from whole w);
   if ids is null then
     return;
@@ -914,7 +939,7 @@ begin
   set taken = coalesce(l.taken, '{}') || t.taken
   from (
     -- of a token that was used twice, the claim that gave the job
-    select g.place, jsonb_object_agg(u.id, mark_taken.how) as taken
+    select g.place, jsonb_object_agg(u.id, mark_each.how) as taken
     from unnest(ids, tokens) u(id, token)
     join (
       select x.ctid as place, x.token, unnest(x.ids) as id
@@ -1040,6 +1065,10 @@ begin
     select done_ids || array_agg(a.id), done_tokens || array_agg(a.token), outcomes || array_agg(a.outcome)
     into done_ids, done_tokens, outcomes
     from holdfast.settle_adopted(ids, tokens, verb, at, error_kinds, messages, tracebacks, delays, finals, reason) a;
+  end if;
+  if done_ids = ids then
+    return query select u.id, u.outcome, null::text from unnest(done_ids, outcomes) u(id, outcome);
+    return;
   end if;
   return query
     select s.id, s.outcome, s.detail
