@@ -7,6 +7,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
+from holdfast.records import defaults
 from holdfast.records.fields import Attempts, says
 from holdfast.records.job import State
 from holdfast.records.record import Record
@@ -62,20 +63,20 @@ class QueueSettings(Record, frozen=True, kw_only=True):
 
     max_attempts: Annotated[
         Attempts, says("a job is dead after this many failed attempts, unless it says otherwise")
-    ] = 3
+    ] = defaults.MAX_ATTEMPTS
     lease: Annotated[
         Length, says("how long a claim holds a job, unless the claim or the job says otherwise")
-    ] = timedelta(seconds=30)
+    ] = defaults.LEASE
     keep_done: Annotated[
         Age, says("how long a finished job is kept with its result; 0 deletes it at once")
-    ] = timedelta(0)
+    ] = defaults.KEEP_DONE
     payload_limit: Annotated[
         Bytes, says("the largest payload with its headers, and the largest result")
-    ] = 262_144
+    ] = defaults.PAYLOAD_LIMIT
     backoff: Annotated[
         Pause, says("the longest wait before the second attempt; it doubles with each further one")
-    ] = timedelta(seconds=1)
-    backoff_cap: Annotated[Pause, says("where the doubling ends")] = timedelta(hours=1)
+    ] = defaults.BACKOFF
+    backoff_cap: Annotated[Pause, says("where the doubling ends")] = defaults.BACKOFF_CAP
     limit: Annotated[
         Most | None, says("how many of its jobs may be leased at once, by all workers together")
     ] = None
@@ -83,20 +84,26 @@ class QueueSettings(Record, frozen=True, kw_only=True):
         Most | None, says("how many may start within `rate_period`; set both, or neither")
     ] = None
     rate_period: Annotated[Length | None, says("the time that `rate_limit` counts in")] = None
-    fair: Annotated[bool, says("tenants take turns, one job each, inside each priority")] = False
+    fair: Annotated[bool, says("tenants take turns, one job each, inside each priority")] = (
+        defaults.FAIR
+    )
     by_kind: Annotated[
         bool, says("keep a ready order for each kind, so that claims of one kind stay fast")
-    ] = False
-    lane_limit: Annotated[Most, says("how many jobs of one lane may run at once")] = 1
+    ] = defaults.BY_KIND
+    lane_limit: Annotated[Most, says("how many jobs of one lane may run at once")] = (
+        defaults.LANE_LIMIT
+    )
     lane_on_failure: Annotated[
         LaneOnFailure, says("what a failed attempt does to its lane: skip, retry or halt")
-    ] = "skip"
-    fanout: Annotated[Parts, says("over how many parts the queue is spread; it can only grow")] = 1
+    ] = defaults.LANE_ON_FAILURE
+    fanout: Annotated[Parts, says("over how many parts the queue is spread; it can only grow")] = (
+        defaults.FANOUT
+    )
     activity: Annotated[
         ActivityLevel, says("what the activity log has of its jobs: off, failures or all")
-    ] = "failures"
-    keep_activity: Annotated[Days, says("how long the activity log is kept at least")] = timedelta(
-        days=7
+    ] = defaults.ACTIVITY
+    keep_activity: Annotated[Days, says("how long the activity log is kept at least")] = (
+        defaults.KEEP_ACTIVITY
     )
     archive_dead: Annotated[Age | None, says("archive dead jobs after this long")] = None
     archive_done: Annotated[

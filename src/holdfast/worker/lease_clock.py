@@ -1,11 +1,12 @@
 """How long a worker believes that a lease is its own: a little less than the database does."""
 
 from holdfast.current import CurrentJob
+from holdfast.records import defaults
 
 # The local belief in a lease ends this share of it, at most a second, before the database's.
 MARGIN = 0.1
 # The lease of a queue that nobody set up.
-USUAL_LEASE = 30.0
+USUAL_LEASE = defaults.LEASE.total_seconds()
 
 
 def count_lease_from(job: CurrentJob, sent: float) -> None:

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError
+from holdfast.records import defaults
 from holdfast.records.fields import Attempts, Name, Priority, QueueName
 from holdfast.server.api import consume, produce
 from holdfast.server.http import inputs, render
@@ -26,7 +27,7 @@ from holdfast.server.http.request import Answer, Handler, Request, decoded
 from holdfast.server.relay.words import STATUSES, UNTYPED, type_of
 
 # Of a queue that nobody set up.
-ACK_TIMEOUT = 30.0
+ACK_TIMEOUT = defaults.LEASE.total_seconds()
 # What a queue has that this dialect makes: what is acknowledged can be listed and its life
 # followed, and a type is found behind any number of others. An operator may set it otherwise.
 SETTINGS: Mapping[str, Any] = {"keep_done": 7 * 86_400, "activity": "all", "by_kind": True}
