@@ -11,20 +11,20 @@ import { go, to } from "./route";
 import { operations } from "./live";
 import type { Anomaly, Job, Json, Lane, Operation, Queue, Schedule, Worker } from "./wire";
 
-const reason: Field = { name: "reason", label: "Reason", hint: "kept with the record", placeholder: "optional" };
+const reason: Field = { name: "reason", label: "Reason", hint: "shown in Activity", placeholder: "optional" };
 const why = (values: Record<string, string>): Record<string, Json> => (values.reason?.trim() ? { reason: values.reason.trim() } : {});
 const because = (values: Record<string, string>): (string | false)[] => (values.reason?.trim() ? ["--reason", values.reason.trim()] : []);
 
 export function retryJob(job: Job): void {
   confirm({
     title: `Retry ${job.kind} ${short(job.id)}`,
-    body: "It gets another life with all its attempts. What is recorded of the last one stays.",
+    body: "The job will be retried from attempt 1. The record of its earlier attempts is kept.",
     fields: [reason],
     act: "Retry",
     deed: (values) => ({
       asked: { method: "POST", path: path(["jobs", job.id, "retry"]), body: why(values) },
       cli: shell("holdfast", "job", "retry", job.id, ...because(values)),
-      said: "Queued again",
+      said: "Queued for retry",
     }),
   });
 }
@@ -33,9 +33,10 @@ export function cancelJob(job: Job): void {
   const running = job.state === "leased";
   confirm({
     title: `Cancel ${job.kind} ${short(job.id)}`,
-    body: running ? "It is running. Its worker is told at its next touch, and can change nothing from now on." : "It will not run.",
+    body: running ? "The job is running. Its worker learns of the cancellation at its next heartbeat and can no longer change the job." : "The job will not run.",
     fields: [reason],
-    act: "Cancel the job",
+    act: "Cancel job",
+    dismiss: "Go back",
     bad: true,
     deed: (values) => ({
       asked: { method: "POST", path: path(["jobs", job.id, "cancel"]), body: why(values) },
@@ -52,8 +53,8 @@ export function archiveJob(job: Job): void {
 export function deleteJob(job: Job, after?: () => void): void {
   confirm({
     title: `Delete ${job.kind} ${short(job.id)}`,
-    body: "The job and the record of its attempts are gone for good. To keep them out of sight instead, archive it.",
-    act: "Delete for good",
+    body: "Permanently deletes the job and the record of its attempts. To hide the job but keep it, archive it instead.",
+    act: "Delete permanently",
     word: short(job.id),
     bad: true,
     deed: () => ({
@@ -70,7 +71,7 @@ export function editJob(job: Job, andRetry: boolean): void {
   const before = pretty(job.payload);
   confirm<{ id?: string }>({
     title: `${andRetry ? "Edit and retry" : "Edit"} ${job.kind} ${short(job.id)}`,
-    body: andRetry ? "The job gets this payload and another life. The record of its attempts stays." : "Takes effect at its next attempt.",
+    body: andRetry ? "The job will be retried from attempt 1 with this payload. The record of its earlier attempts is kept." : "Takes effect at the next attempt.",
     fields: [
       { name: "payload", label: "Payload", value: before, lines: 12, mono: true, required: true },
       { name: "priority", label: "Priority", value: String(job.priority), options: priorities },
@@ -85,14 +86,14 @@ export function editJob(job: Job, andRetry: boolean): void {
       const edit: Asked = { method: "PATCH", path: path(["jobs", job.id]), body: change };
       const retry: Asked = { method: "POST", path: path(["jobs", job.id, "retry"]), body: why(values) };
       const changed = "payload" in change || "priority" in change;
-      if (!changed && !andRetry) throw new Error("Nothing is changed yet.");
+      if (!changed && !andRetry) throw new Error("No changes to save.");
       return {
         asked: changed ? edit : retry,
         then: changed && andRetry ? retry : undefined,
         cli:
           shell("holdfast", "job", "edit", job.id, "--payload", JSON.stringify(payload), Number(values.priority) !== job.priority && `--priority=${values.priority}`, ...because(values)) +
           (andRetry ? " && " + shell("holdfast", "job", "retry", job.id) : ""),
-        said: andRetry ? "Saved and queued again" : "Saved",
+        said: andRetry ? "Saved and queued for retry" : "Saved",
       };
     },
   });
@@ -101,12 +102,12 @@ export function editJob(job: Job, andRetry: boolean): void {
 export function moveJob(job: Job, queues: string[]): void {
   confirm<{ id?: string; new_id?: string }>({
     title: `Move ${job.kind} ${short(job.id)}`,
-    body: "It gets a new id, since an id carries its queue; the old one is still understood.",
-    fields: [{ name: "queue", label: "To queue", value: queues.find((queue) => queue !== job.queue) ?? "", required: true, placeholder: "name of a queue" }, reason],
+    body: "The job gets a new id, because an id contains its queue. The old id still works.",
+    fields: [{ name: "queue", label: "To queue", value: queues.find((queue) => queue !== job.queue) ?? "", required: true, placeholder: "queue name" }, reason],
     act: "Move",
     deed: (values) => {
       const queue = values.queue?.trim();
-      if (!queue) throw new Error("Which queue?");
+      if (!queue) throw new Error("Enter a queue name.");
       return {
         asked: { method: "PATCH", path: path(["jobs", job.id]), body: { queue, ...why(values) } },
         cli: shell("holdfast", "job", "move", job.id, "--to", queue, ...because(values)),
@@ -122,10 +123,10 @@ export function moveJob(job: Job, queues: string[]): void {
 export function pauseQueue(queue: Queue): void {
   confirm({
     title: `Pause ${queue.queue}`,
-    body: `Nothing of it is handed out any more; ${plural(queue.leased, "job")} running now ${queue.leased === 1 ? "goes" : "go"} on. Enqueuing still works.`,
+    body: `No new jobs will start. ${queue.leased ? `${plural(queue.leased, "running job")} will finish. ` : ""}Jobs can still be enqueued.`,
     fields: [
       { name: "seconds", label: "For how long", options: [
-        { value: "", label: "until somebody resumes it" },
+        { value: "", label: "until resumed" },
         { value: "600", label: "10 minutes" },
         { value: "3600", label: "1 hour" },
         { value: "86400", label: "1 day" },
@@ -144,12 +145,12 @@ export function pauseQueue(queue: Queue): void {
 export function resumeQueue(queue: Queue): void {
   confirm({
     title: `Resume ${queue.queue}`,
-    body: `${plural(queue.queued, "job")} wait${queue.queued === 1 ? "s" : ""} in it. Workers take them at once.`,
+    body: queue.queued ? `Workers will start the ${plural(queue.queued, "queued job")} right away.` : "No jobs are queued.",
     act: "Resume",
     deed: () => ({
       asked: { method: "POST", path: path(["queues", queue.queue, "resume"]), body: {} },
       cli: shell("holdfast", "queue", "resume", queue.queue),
-      said: `${queue.queue} runs again`,
+      said: `${queue.queue} is resumed`,
     }),
   });
 }
@@ -157,13 +158,13 @@ export function resumeQueue(queue: Queue): void {
 export function stopWorker(worker: Worker): void {
   confirm({
     title: `Stop ${worker.worker}`,
-    body: worker.busy ? `It finishes the ${plural(worker.busy, "job")} it runs, claims nothing more, and ends.` : "It claims nothing more and ends.",
+    body: worker.busy ? `The worker finishes its ${plural(worker.busy, "running job")}, claims no more, and exits.` : "The worker claims no more jobs and exits.",
     act: "Stop after current jobs",
     bad: true,
     deed: () => ({
       asked: { method: "POST", path: path(["workers", worker.worker, "stop"]), body: {} },
       cli: shell("holdfast", "worker", "stop", worker.worker),
-      said: "It was told to stop",
+      said: "Stop requested",
     }),
   });
 }
@@ -171,7 +172,7 @@ export function stopWorker(worker: Worker): void {
 export function runSchedule(schedule: Schedule): void {
   confirm<{ job?: string }>({
     title: `Run ${schedule.name} now`,
-    body: `A ${schedule.kind} job is enqueued in ${schedule.queue}, outside the rule. The next slot stays as planned.`,
+    body: `Enqueues one ${schedule.kind} job in ${schedule.queue} now. The next scheduled run does not change.`,
     act: "Run now",
     deed: () => ({
       asked: { method: "POST", path: path(["schedules", schedule.name, "run"]), body: {} },
@@ -187,7 +188,7 @@ export function runSchedule(schedule: Schedule): void {
 export function pauseSchedule(schedule: Schedule): void {
   confirm({
     title: `Pause ${schedule.name}`,
-    body: "Its slots pass without a job until somebody resumes it.",
+    body: "The schedule enqueues no jobs until it is resumed.",
     fields: [reason],
     act: "Pause",
     deed: (values) => ({
@@ -201,12 +202,12 @@ export function pauseSchedule(schedule: Schedule): void {
 export function resumeSchedule(schedule: Schedule): void {
   confirm({
     title: `Resume ${schedule.name}`,
-    body: "It fires again from its next slot on.",
+    body: "The schedule enqueues jobs again from its next slot.",
     act: "Resume",
     deed: () => ({
       asked: { method: "PATCH", path: path(["schedules", schedule.name]), body: { paused: false } },
       cli: shell("holdfast", "schedule", "resume", schedule.name),
-      said: `${schedule.name} runs again`,
+      said: `${schedule.name} is resumed`,
     }),
   });
 }
@@ -214,9 +215,10 @@ export function resumeSchedule(schedule: Schedule): void {
 export function drainQueue(queue: Queue): void {
   confirm<Operation>({
     title: `Drain ${queue.queue}`,
-    body: `Everything that waits in it is cancelled: ${plural(queue.queued, "job")} as of now. What runs goes on.`,
+    body: `Cancels all queued jobs: ${plural(queue.queued, "job")} right now. Running jobs are not affected.`,
     fields: [reason],
-    act: "Cancel all that waits",
+    act: "Cancel queued jobs",
+    dismiss: "Go back",
     word: queue.queue,
     bad: true,
     deed: (values) => ({
@@ -232,9 +234,9 @@ export function releaseLane(lane: Lane): void {
   confirm({
     title: `Release lane ${lane.lane}`,
     body: lane.halted_by
-      ? "A failed job halted it. The lane goes on with the job behind it."
-      : "Its holder loses the lease, and the lane goes on with the job behind it. The server refuses while the holder is alive.",
-    act: "Release the lane",
+      ? "A failed job halted this lane. Releasing it starts the next job."
+      : "The job that holds the lane loses its lease, and the next job starts. The server refuses this while the worker that runs it is alive.",
+    act: "Release lane",
     word: lane.lane,
     bad: true,
     deed: () => ({
@@ -246,14 +248,14 @@ export function releaseLane(lane: Lane): void {
 
 export function ackAnomaly(anomaly: Anomaly): void {
   confirm({
-    title: `Ack: ${anomaly.title}`,
-    body: "Others see that you care. It stays in the list until it is over, and is told again if it gets worse.",
-    fields: [{ name: "note", label: "Note", hint: "for those who look after you", placeholder: "optional" }],
-    act: "Ack",
+    title: `Acknowledge: ${anomaly.title}`,
+    body: "Shows others that you are handling it. The anomaly stays in the list until it is over, and notifications are sent again if it gets worse.",
+    fields: [{ name: "note", label: "Note", hint: "shown to others", placeholder: "optional" }],
+    act: "Acknowledge",
     deed: (values) => ({
       asked: { method: "POST", path: path(["anomalies", anomaly.id, "ack"]), body: { ...(values.note?.trim() ? { note: values.note.trim() } : {}) } },
       cli: shell("holdfast", "anomaly", "ack", anomaly.id, ...(values.note?.trim() ? ["--note", values.note.trim()] : [])),
-      said: "Acked",
+      said: "Acknowledged",
     }),
   });
 }
@@ -261,17 +263,17 @@ export function ackAnomaly(anomaly: Anomaly): void {
 export function muteAnomaly(anomaly: Anomaly): void {
   confirm({
     title: `Mute: ${anomaly.title}`,
-    body: "Nobody is told of it, by webhook or log. It stays in the list.",
+    body: "Stops notifications by webhook and log. The anomaly stays in the list.",
     fields: [
       { name: "all", label: "What", options: [
-        { value: "", label: "this one" },
-        { value: "all", label: `everything that ${anomaly.code} finds` },
+        { value: "", label: "only this anomaly" },
+        { value: "all", label: `all anomalies of the detector ${anomaly.code}` },
       ] },
       { name: "seconds", label: "For how long", value: "86400", options: [
         { value: "86400", label: "1 day" },
         { value: "3600", label: "1 hour" },
         { value: "604800", label: "1 week" },
-        { value: "", label: "until somebody unmutes it" },
+        { value: "", label: "until unmuted" },
       ] },
       reason,
     ],
@@ -299,8 +301,8 @@ export function unmuteAnomaly(anomaly: Anomaly): void {
     title: `Unmute: ${anomaly.title}`,
     fields: [
       { name: "all", label: "What", options: [
-        { value: "", label: "this one" },
-        { value: "all", label: `everything that ${anomaly.code} finds` },
+        { value: "", label: "only this anomaly" },
+        { value: "all", label: `all anomalies of the detector ${anomaly.code}` },
       ] },
     ],
     act: "Unmute",
@@ -315,7 +317,7 @@ export function editSchedule(schedule: Schedule | null): void {
   const known = schedule;
   confirm({
     title: known ? `Edit ${known.name}` : "New schedule",
-    body: known?.owner ? "Declared in code. Your edit holds until the declaration itself changes." : undefined,
+    body: known?.owner ? "This schedule is declared in code. Your edit stays in effect until the declaration changes." : undefined,
     fields: [
       ...(known ? [] : [
         { name: "name", label: "Name", required: true, placeholder: "nightly-rates", mono: true },
@@ -325,14 +327,14 @@ export function editSchedule(schedule: Schedule | null): void {
       { name: "rule", label: "Rule", hint: "a cron expression, or an interval such as 10m", value: known ? (known.cron ?? `${known.every ?? 60}s`) : "", required: true, mono: true, placeholder: "30 5 * * MON-FRI" },
       { name: "tz", label: "Zone", value: known?.tz ?? Intl.DateTimeFormat().resolvedOptions().timeZone },
       { name: "missed", label: "Missed slots", value: known?.missed ?? "once", options: [
-        { value: "once", label: "made up for once" },
-        { value: "all", label: "made up for, all of them" },
-        { value: "skip", label: "skipped" },
+        { value: "once", label: "run once to catch up" },
+        { value: "all", label: "run all of them" },
+        { value: "skip", label: "skip them" },
       ] },
-      { name: "overlap", label: "While its last job still runs", value: known?.overlap ?? "queue", options: [
-        { value: "queue", label: "queue the next all the same" },
+      { name: "overlap", label: "If the previous job is still running", value: known?.overlap ?? "queue", options: [
+        { value: "queue", label: "enqueue the next job anyway" },
         { value: "skip", label: "skip the slot" },
-        { value: "cancel", label: "cancel the last one" },
+        { value: "cancel", label: "cancel the previous job" },
       ] },
       { name: "payload", label: "Payload", value: pretty(known?.payload ?? {}), lines: 4, mono: true },
     ],
@@ -349,10 +351,10 @@ export function editSchedule(schedule: Schedule | null): void {
         ...(known ? {} : { kind: values.kind!.trim(), queue: values.queue!.trim() || "default" }),
       };
       const name = known?.name ?? values.name!.trim();
-      if (!name) throw new Error("It needs a name.");
+      if (!name) throw new Error("Enter a name.");
       return {
         asked: { method: known ? "PATCH" : "PUT", path: path(["schedules", name]), body },
-        said: known ? "Saved" : `${name} is set up`,
+        said: known ? "Saved" : `${name} is created`,
       };
     },
   });
@@ -361,8 +363,8 @@ export function editSchedule(schedule: Schedule | null): void {
 export function deleteSchedule(schedule: Schedule): void {
   confirm({
     title: `Delete ${schedule.name}`,
-    body: "The rule and the record of its slots are gone. Jobs it enqueued stay.",
-    act: "Delete for good",
+    body: "Permanently deletes the schedule and the record of its slots. Jobs it has enqueued are kept.",
+    act: "Delete permanently",
     word: schedule.name,
     bad: true,
     deed: () => ({
@@ -384,7 +386,7 @@ export function parsed(text: string): Json {
   try {
     return JSON.parse(text) as Json;
   } catch (error) {
-    throw new Error(`This is no JSON: ${(error as Error).message}`);
+    throw new Error(`Not valid JSON: ${(error as Error).message}`);
   }
 }
 

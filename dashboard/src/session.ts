@@ -20,7 +20,7 @@ export const may = (scope: string): boolean => has(scope) && !me.value!.read_onl
 export function barred(scope: "produce" | "operate" | "admin"): string | undefined {
   if (!me.value) return "Not signed in";
   if (me.value.read_only) return "This server is read-only";
-  return may(scope) ? undefined : `You may not: this needs the scope "${scope}"`;
+  return may(scope) ? undefined : `This needs the scope "${scope}"`;
 }
 
 export const instance = computed(() => me.value?.name || "");

@@ -97,7 +97,7 @@ export function Shell() {
   const Page = parts.value.length > 1 ? place?.one : place?.all;
   return (
     <>
-      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the page</a>
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to content</a>
       <div class={`frame${menuOpen.value ? " open" : ""}`}>
         <Rail />
         <div class="scrim" onClick={() => (menuOpen.value = false)} />
@@ -126,7 +126,7 @@ function Rail() {
   const found = pressing(useAnomalies().data.value?.anomalies ?? []).length;
   const badges: Record<string, Told> = {
     dead: { number: dead, says: plural(dead, "dead job") },
-    anomalies: { number: found, says: plural(found, "anomaly", "anomalies") + " to look at" },
+    anomalies: { number: found, says: plural(found, "anomaly", "anomalies") + " to review" },
   };
   const color = /^#[0-9a-f]{3,8}$/i.test(me.value?.color ?? "") ? me.value!.color : undefined;
   return (
@@ -188,7 +188,7 @@ function TopBar({ search }: { search: { current: HTMLInputElement | null } }) {
       {me.value && (
         <Link to="settings" class="user" title={me.value.read_only ? "read-only" : me.value.scopes.join(", ")}>
           <Icon name="user" />
-          <span>{me.value.user || "nobody"}</span>
+          <span>{me.value.user || "anonymous"}</span>
           {me.value.read_only && <span class="tag">read-only</span>}
         </Link>
       )}
@@ -223,13 +223,13 @@ function LiveDot() {
   const words = { connecting: "connecting", live: "live", polling: "polling", offline: "offline", paused: "paused" };
   const tips = {
     connecting: "Connecting to the server",
-    live: "Changes arrive as they happen",
-    polling: "No stream of changes: the page looks every few seconds",
+    live: "The page updates as changes happen",
+    polling: "The page refreshes every few seconds",
     offline: "The server does not answer",
-    paused: "Nothing on this page changes until you press p",
+    paused: "Updates are paused",
   };
   return (
-    <button type="button" class={`live ${now}`} title={`${tips[now]}. Press p to ${paused.value ? "go on" : "pause"}.`} aria-pressed={paused.value} onClick={togglePause}>
+    <button type="button" class={`live ${now}`} title={`${tips[now]}. Press p to ${paused.value ? "resume" : "pause"}.`} aria-pressed={paused.value} onClick={togglePause}>
       <span class="live-dot" />
       <span>{words[now]}</span>
     </button>
@@ -240,7 +240,7 @@ function Lost() {
   if (reachable.value) return null;
   return (
     <p class="lost" role="alert">
-      <Icon name="dead" /> The server does not answer. What you see is as it last was; the page goes on trying.
+      <Icon name="dead" /> The server does not answer. Showing the last known data; reconnecting…
     </p>
   );
 }
@@ -249,8 +249,8 @@ function Nowhere() {
   return (
     <div class="empty">
       <span class="empty-icon"><Icon name="search" /></span>
-      <h2>There is no such page</h2>
-      <p><Link to="">To the overview</Link></p>
+      <h2>Page not found</h2>
+      <p><Link to="">Go to the overview</Link></p>
     </div>
   );
 }
@@ -259,17 +259,17 @@ function Help({ close }: { close: () => void }) {
   const rows: [string, string][] = [
     ...places.map((place): [string, string] => [`g ${place.key}`, place.title]),
     ["/", "search or filter"],
-    ["digits Enter", "open the job whose id ends so"],
+    ["digits Enter", "open the job whose id ends in these digits"],
     ["j  k", "next and previous row"],
     ["Enter", "open the row"],
     ["x  X", "select a row, or a range"],
     ["*", "select all rows"],
     ["r  c  e", "retry, cancel, edit"],
     ["n", "enqueue a job"],
-    ["p", "pause and resume live changes"],
-    ["t", "light or dark"],
-    [".", "all commands"],
-    ["?", "this help"],
+    ["p", "pause or resume live updates"],
+    ["t", "switch between light and dark"],
+    [".", "show all commands"],
+    ["?", "show this help"],
   ];
   return (
     <Modal title="Keys" close={close}>

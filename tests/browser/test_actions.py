@@ -31,7 +31,7 @@ def test_a_dead_job_is_retried_with_a_reason(page: Page, client: Client) -> None
     page.get_by_role("button", name="Retry r").click()
     dialog(page).get_by_label("Reason").fill("library updated")
     dialog(page).get_by_role("button", name="Retry").click()
-    told(page, "Queued again")
+    told(page, "Queued for retry")
 
     [job] = client.jobs.list(f"id:{id}")
     assert (job.state, job.reason) == ("queued", "library updated")
@@ -42,7 +42,7 @@ def test_a_dead_job_is_retried_with_a_reason(page: Page, client: Client) -> None
 def test_a_running_job_is_cancelled(page: Page, client: Client) -> None:
     id = open_job(page, client, "state:leased kind:resize_image")
     page.get_by_role("button", name="Cancel c").click()
-    dialog(page).get_by_role("button", name="Cancel the job").click()
+    dialog(page).get_by_role("button", name="Cancel job").click()
     told(page, "Cancelled")
 
     assert client.jobs.list(f"id:{id}")[0].state == "cancelled"
@@ -53,7 +53,7 @@ def test_a_payload_is_edited_and_the_job_retried(page: Page, client: Client) -> 
     page.get_by_role("button", name="Edit & retry").click()
     dialog(page).get_by_label("Payload").fill('{"image": "fixed.png"}')
     dialog(page).get_by_role("button", name="Save and retry").click()
-    told(page, "Saved and queued again")
+    told(page, "Saved and queued for retry")
 
     [job] = client.jobs.list(f"id:{id}")
     assert (job.state, job.payload) == ("queued", {"image": "fixed.png"})
@@ -65,7 +65,7 @@ def test_a_payload_that_is_no_json_is_refused_before_it_is_sent(page: Page, clie
     dialog(page).get_by_label("Payload").fill("{")
     dialog(page).get_by_role("button", name="Save and retry").click()
 
-    expect(dialog(page).get_by_role("alert")).to_contain_text("This is no JSON")
+    expect(dialog(page).get_by_role("alert")).to_contain_text("Not valid JSON")
 
 
 def test_a_dead_job_is_archived(page: Page, client: Client) -> None:
@@ -82,7 +82,7 @@ def test_deleting_needs_the_id_to_be_typed(page: Page, client: Client) -> None:
     id = open_job(page, client, "state:dead kind:resize_image")
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Delete").click()
-    go = dialog(page).get_by_role("button", name="Delete for good")
+    go = dialog(page).get_by_role("button", name="Delete permanently")
     expect(go).to_be_disabled()
     dialog(page).get_by_label("Type").fill(id[-8:])
     go.click()
@@ -152,7 +152,7 @@ def test_a_queue_is_paused_for_a_while_and_resumed(page: Page, client: Client) -
 
     page.get_by_role("button", name="Resume mail").click()
     dialog(page).get_by_role("button", name="Resume").click()
-    told(page, "mail runs again")
+    told(page, "mail is resumed")
     queue = client.queues.get("mail")
     assert queue is not None
     assert queue.paused_at is None
@@ -160,7 +160,7 @@ def test_a_queue_is_paused_for_a_while_and_resumed(page: Page, client: Client) -
 
 def test_settings_of_a_queue_are_reviewed_before_they_are_saved(page: Page, client: Client) -> None:
     page.goto(page.url + "queues/mail")
-    page.get_by_label("Limit leased at once").fill("12")
+    page.get_by_label("Limit jobs running at once").fill("12")
     page.get_by_role("button", name="Review and save").click()
     expect(dialog(page).get_by_label("Changes")).to_contain_text("limit = 12")
     dialog(page).get_by_role("button", name="Save").click()
@@ -176,7 +176,7 @@ def test_draining_needs_the_name_and_cancels_what_waits(page: Page, client: Clie
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Drain").click()
     dialog(page).get_by_label("Type").fill("reports")
-    dialog(page).get_by_role("button", name="Cancel all that waits").click()
+    dialog(page).get_by_role("button", name="Cancel queued jobs").click()
 
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("88/88")
     assert client.jobs.find("queue:reports state:queued") == []
@@ -187,14 +187,14 @@ def test_ten_are_retried_first_and_then_all(page: Page, client: Client) -> None:
     page.goto(page.url + "dead")
     group = page.locator("[data-row]").filter(has_text="TimeoutError")
     group.get_by_role("button", name="Retry 10 first").click()
-    expect(dialog(page)).to_contain_text("Jobs that come later are left alone")
+    expect(dialog(page)).to_contain_text("Jobs added later are not affected")
     dialog(page).get_by_role("button", name="Retry 10").click()
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("10/10 retried")
     assert len(client.jobs.find("state:queued tenant:acme")) == 10
     expect(group).to_contain_text("110")
 
     group.get_by_role("button", name="Retry all").click()
-    dialog(page).get_by_label("At most").select_option("")
+    dialog(page).get_by_label("Rate limit").select_option("")
     dialog(page).get_by_role("button", name="Retry 110").click()
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("110/110 retried")
 
@@ -207,10 +207,10 @@ def test_a_running_operation_can_be_stopped(page: Page, client: Client) -> None:
     page.goto(page.url + "dead")
     group = page.locator("[data-row]").filter(has_text="TimeoutError")
     group.get_by_role("button", name="Retry all").click()
-    dialog(page).get_by_label("At most").select_option("20")
+    dialog(page).get_by_label("Rate limit").select_option("20")
     dialog(page).get_by_role("button", name="Retry 120").click()
     page.get_by_label("Operations", exact=True).get_by_role("button", name="Stop").click()
-    dialog(page).get_by_role("button", name="Stop it").click()
+    dialog(page).get_by_role("button", name="Stop operation").click()
     told(page, "Stopped")
 
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("cancelled")
@@ -228,7 +228,7 @@ def test_what_an_operation_did_is_undone_from_the_tray_and_from_the_record(
             group.get_by_role("button", name="Retry 10 first").click()
         else:
             group.get_by_role("button", name="Retry all").click()
-            dialog(page).get_by_label("At most").select_option("")
+            dialog(page).get_by_label("Rate limit").select_option("")
         dialog(page).get_by_role("button", name=f"Retry {many}").click()
         expect(tray).to_contain_text(f"{many}/{many} retried")
         if place == "tray":
@@ -236,10 +236,10 @@ def test_what_an_operation_did_is_undone_from_the_tray_and_from_the_record(
         else:
             page.goto(page.url.replace("dead", "activity"))
             page.locator("[data-row]").get_by_role("button", name="Undo").click()
-        expect(dialog(page)).to_contain_text("nobody has begun since")
+        expect(dialog(page)).to_contain_text("that have not started return to their previous state")
         dialog(page).get_by_role("button", name=f"Undo {many}").click()
-        told(page, "Undo: started")
-        expect(tray).to_contain_text(f"{many}/{many} as before")
+        told(page, "Undo started")
+        expect(tray).to_contain_text(f"{many}/{many} restored")
         expect(tray.get_by_role("button", name="Undo")).to_have_count(0)
         assert len(client.jobs.find("state:dead tenant:acme")) == 120
 
@@ -281,7 +281,7 @@ def test_a_schedule_is_run_paused_resumed_edited_and_deleted(page: Page, client:
     told(page, "price_runs is paused")
     page.get_by_role("button", name="Resume").click()
     dialog(page).get_by_role("button", name="Resume").click()
-    told(page, "price_runs runs again")
+    told(page, "price_runs is resumed")
     page.get_by_role("button", name="Edit").click()
     dialog(page).get_by_label("Rule").fill("0 6 * * *")
     dialog(page).get_by_role("button", name="Save").click()
@@ -298,7 +298,7 @@ def test_a_schedule_is_run_paused_resumed_edited_and_deleted(page: Page, client:
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Delete").click()
     dialog(page).get_by_label("Type").fill("price_runs")
-    dialog(page).get_by_role("button", name="Delete for good").click()
+    dialog(page).get_by_role("button", name="Delete permanently").click()
     told(page, "Deleted")
     assert client.schedules.get("price_runs") is None
 
@@ -322,7 +322,7 @@ def test_a_worker_is_told_to_stop(page: Page, client: Client) -> None:
     page.goto(page.url + "workers")
     page.get_by_role("button", name="Stop img1-90aa12cd").click()
     dialog(page).get_by_role("button", name="Stop after current jobs").click()
-    told(page, "It was told to stop")
+    told(page, "Stop requested")
 
     assert client.workers.beat("img1-90aa12cd") is True
 
@@ -331,7 +331,7 @@ def test_a_lane_whose_holder_lives_is_not_released(page: Page) -> None:
     page.goto(page.url + "lanes")
     page.locator('[data-row="axiom"]').get_by_role("button", name="Release").click()
     dialog(page).get_by_label("Type").fill("axiom")
-    dialog(page).get_by_role("button", name="Release the lane").click()
+    dialog(page).get_by_role("button", name="Release lane").click()
 
     expect(dialog(page).get_by_role("alert")).to_contain_text("axiom-02c7d9f1")
 
@@ -340,11 +340,11 @@ def test_a_token_is_made_shown_once_and_revoked(page: Page, client: Client) -> N
     page.goto(page.url + "settings")
     page.get_by_role("button", name="New token").click()
     dialog(page).get_by_label("Name", exact=True).fill("php-importer")
-    dialog(page).get_by_role("button", name="Make it").click()
-    expect(page.get_by_text("It is shown this once")).to_be_visible()
+    dialog(page).get_by_role("button", name="Create").click()
+    expect(page.get_by_text("It is not shown again")).to_be_visible()
     page.reload()
     expect(page.get_by_role("row").filter(has_text="php-importer")).to_contain_text("produce")
-    expect(page.get_by_text("It is shown this once")).to_have_count(0)
+    expect(page.get_by_text("It is not shown again")).to_have_count(0)
 
     page.get_by_role("row").filter(has_text="php-importer").get_by_role("button").click()
     dialog(page).get_by_role("button", name="Revoke").click()
@@ -398,7 +398,7 @@ def test_jobs_are_saved_as_a_file_and_read_again(page: Page, client: Client) -> 
     page.goto(page.url + "jobs?q=state:dead kind:resize_image")
     page.get_by_role("button", name="Export and import").click()
     with page.expect_download() as saving:
-        page.get_by_role("menuitem", name="Export all that match").click()
+        page.get_by_role("menuitem", name="Export all matching jobs").click()
     saved = saving.value.path().read_text()
     assert len(saved.splitlines()) == 17
 
@@ -419,9 +419,9 @@ def test_an_anomaly_is_acked_and_muted(page: Page, client: Client) -> None:
     card = page.get_by_role("article").filter(has_text="Refunds pile up")
     card.get_by_text("Evidence").click()
     expect(card).to_contain_text("412")
-    card.get_by_role("button", name="Ack").click()
+    card.get_by_role("button", name="Acknowledge").click()
     dialog(page).get_by_label("Note").fill("on it")
-    dialog(page).get_by_role("button", name="Ack").click()
+    dialog(page).get_by_role("button", name="Acknowledge").click()
     expect(card).to_contain_text("on it")
     card.get_by_role("button", name="Mute").click()
     dialog(page).get_by_role("button", name="Mute").click()

@@ -44,7 +44,7 @@ def show(page: Page, address: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     if page.url.endswith("/settings"):
         page.get_by_role("button", name="Run doctor").click()
-        expect(page.get_by_role("list", name="What the doctor found")).to_be_visible()
+        expect(page.get_by_role("list", name="Doctor results")).to_be_visible()
     for evidence in page.get_by_text("Evidence", exact=True).all():
         evidence.click()
     expect(page.locator(".bones, .bone")).to_have_count(0)

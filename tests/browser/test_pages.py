@@ -19,13 +19,13 @@ def rows(page: Page) -> list[str]:
 SHOWN = [
     ("", "Overview", "No worker for send_sms"),
     ("queues", "Queues", "reports"),
-    ("queues/mail", "mail", "Workers that serve it"),
+    ("queues/mail", "mail", "Workers on this queue"),
     ("jobs", "Jobs", "send_sms"),
     ("dead", "Dead", "TimeoutError: 30 s waiting for"),
     ("schedules", "Schedules", "30 5 * * MON-FRI"),
-    ("schedules/fetch_rates", "fetch_rates", "run by hand"),
+    ("schedules/fetch_rates", "fetch_rates", "run manually"),
     ("workers", "Workers", "axiom-02c7d9f1"),
-    ("lanes", "Lanes", "The next one starts when that ends."),
+    ("lanes", "Lanes", "The next job starts when it ends."),
     ("anomalies", "Anomalies", "reports is paused for 26 h"),
     ("activity", "Activity", "nacked"),
     ("settings", "Settings", "API tokens"),
@@ -38,7 +38,7 @@ TAUGHT = [
     ("schedules", "@app.schedule"),
     ("workers", "holdfast worker app.py"),
     ("lanes", "--lane axiom"),
-    ("activity", "Failures and what people do are noted"),
+    ("activity", "Failures and user actions are recorded"),
 ]
 
 
@@ -64,7 +64,7 @@ def test_a_dead_job_tells_its_life_and_its_tracebacks(page: Page, client: Client
     [job] = client.jobs.list("state:dead error:Timeout*", limit=1)
     page.goto(f"{page.url}jobs/{job.id}")
 
-    life = page.get_by_role("list", name="Life of the job")
+    life = page.get_by_role("list", name="Job timeline")
     expect(life.get_by_text("attempt", exact=False)).to_have_count(3)
     expect(page.get_by_text("after attempt 3 of 3")).to_be_visible()
     expect(page.get_by_label("Traceback", exact=True)).to_contain_text("shop/mail.py")
@@ -157,7 +157,7 @@ def test_older_jobs_come_page_by_page_and_none_twice(page: Page, client: Client)
 def test_what_is_shown_can_be_saved(viewing: str, open_page: Open) -> None:
     page = open_page(f"{viewing}/queues")
     expect(page.locator("[data-row]")).to_have_count(5)
-    page.get_by_role("button", name="Save what is shown").click()
+    page.get_by_role("button", name="Download this page").click()
     with page.expect_download() as saving:
         page.get_by_role("menuitem", name="As CSV").click()
     table = list(csv.DictReader(io.StringIO(saving.value.path().read_text())))

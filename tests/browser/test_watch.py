@@ -64,10 +64,10 @@ def test_what_the_detectors_do_not_say_is_not_said(page: Page, client: Client) -
 
 
 def test_what_is_acked_or_muted_no_longer_presses(page: Page, client: Client) -> None:
-    badge = page.get_by_role("navigation", name="Pages").get_by_label("to look at")
+    badge = page.get_by_role("navigation", name="Pages").get_by_label("to review")
     pressing = [one for one in client.anomalies.list() if one.severity != "info"]
     assert len(pressing) > 1
-    expect(badge).to_have_attribute("aria-label", f"{len(pressing)} anomalies to look at")
+    expect(badge).to_have_attribute("aria-label", f"{len(pressing)} anomalies to review")
     expect(badge).to_have_text(str(len(pressing)))
 
     client.anomalies.ack(pressing[0].id, actor="ada")
@@ -77,8 +77,8 @@ def test_what_is_acked_or_muted_no_longer_presses(page: Page, client: Client) ->
 
     expect(badge).to_have_count(0)
     expect(page.get_by_role("list", name=ATTENTION)).to_have_count(0)
-    expect(page.get_by_role("main")).to_contain_text("Nothing needs you.")
-    expect(page.get_by_role("main")).to_contain_text("acked, muted or only to know")
+    expect(page.get_by_role("main")).to_contain_text("Nothing needs attention.")
+    expect(page.get_by_role("main")).to_contain_text("acknowledged, muted or informational")
 
 
 def test_that_nobody_looks_is_said(shop: str, serve: Serve, open_page: Open) -> None:
@@ -89,8 +89,8 @@ def test_that_nobody_looks_is_said(shop: str, serve: Serve, open_page: Open) -> 
         connection.execute("update holdfast.detector_run set run_at = run_at - interval '1 h'")
     page = open_page(serve(shop, read_only=True))
 
-    expect(page.get_by_role("main")).to_contain_text(re.compile("Detectors looked last .* ago"))
-    expect(page.get_by_role("main")).not_to_contain_text("Nothing needs you")
+    expect(page.get_by_role("main")).to_contain_text(re.compile("Detectors last ran .* ago"))
+    expect(page.get_by_role("main")).not_to_contain_text("Nothing needs attention")
 
 
 def events(page: Page) -> list[str]:
@@ -115,7 +115,7 @@ def test_activity_is_filtered_by_hand_and_the_address_is_the_state(
 
     fields.get_by_label("Kind", exact=True).fill("nothing_such")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Nothing like it is on record")).to_be_visible()
+    expect(page.get_by_role("heading", name="No matching events")).to_be_visible()
     page.go_back()
     expect(page.locator(".events li")).to_have_count(17)
     expect(fields.get_by_label("Kind", exact=True)).to_have_value("")
@@ -183,14 +183,14 @@ def test_the_system_is_shown_and_the_doctor_comes_when_called(page: Page, client
     expect(page.get_by_role("main")).to_contain_text(system.postgresql)
     expect(page.get_by_role("main")).to_contain_text(f"{system.schema}, migrated by")
     expect(tables.get_by_role("row", name="job", exact=False).first).to_be_visible()
-    tables.get_by_role("button", name="smaller ones").click()
+    tables.get_by_role("button", name="smaller tables").click()
     expect(tables.locator("[data-row]")).to_have_count(len(system.relations))
     assert "system" in asked
     assert "doctor" not in asked
 
     client.upkeep.run()  # the server does none here, and the shop may be minutes old
     page.get_by_role("button", name="Run doctor").click()
-    found = page.get_by_role("list", name="What the doctor found")
+    found = page.get_by_role("list", name="Doctor results")
     kinds = found.locator("[data-row=kinds]")
     expect(kinds).to_contain_text("fail")
     expect(kinds).to_contain_text("no living worker handles send_sms in default")

@@ -19,9 +19,9 @@ type Asked = Record<Field, string>;
 
 /** What the database puts on record, by what it concerns. */
 const EVENTS: [string, string[]][] = [
-  ["Attempts that failed", ["nacked", "reaped", "reconciled"]],
-  ["What people do to jobs", ["retried", "cancelled", "edited", "moved", "archived", "purged", "undone"]],
-  ["Where a queue notes all", ["enqueued", "claimed", "touched", "acked", "released", "handed_over"]],
+  ["Failed attempts", ["nacked", "reaped", "reconciled"]],
+  ["Actions on jobs", ["retried", "cancelled", "edited", "moved", "archived", "purged", "undone"]],
+  ["Only with activity=all", ["enqueued", "claimed", "touched", "acked", "released", "handed_over"]],
   ["Queues and lanes", ["queue_set", "paused", "resumed", "lane_set", "lane_released", "struck", "strike_lifted"]],
   ["Schedules", ["schedule_set", "schedule_run", "schedule_paused", "schedule_resumed", "schedule_deleted"]],
   ["Operations", ["operation_started", "operation_ended", "operation_cancelled", "operation_failed"]],
@@ -58,9 +58,9 @@ export function Activity() {
   };
   return (
     <>
-      <Head title="Activity" sub="What happened to jobs and who did what. Each queue says how much is noted: off, failures or all.">
+      <Head title="Activity" sub="What happened to jobs, and who did what. Each queue's activity setting decides what is recorded: off, failures or all.">
         <Menu
-          label="Save what is shown"
+          label="Download this page"
           icon="download"
           items={[
             { label: "As JSON", act: () => save("activity.json", "application/json", JSON.stringify(told, null, 2)) },
@@ -90,8 +90,8 @@ export function Activity() {
               </ol>
             </Panel>
           ) : (
-            <Empty icon="activity" title={cursor ? "Nothing like it among the newest" : "Nothing like it is on record"}>
-              <p>Failures and what people do are noted for every queue that is not set to off; activity=all notes every event.</p>
+            <Empty icon="activity" title={cursor ? "No matches among the newest events" : "No matching events"}>
+              <p>Failures and user actions are recorded for every queue whose activity setting is not off; activity=all records every event.</p>
             </Empty>
           )
         }

@@ -17,37 +17,37 @@ export function Anomalies() {
   const past = over.data.value?.anomalies ?? [];
   return (
     <>
-      <Head title="Anomalies" sub="What looks wrong, with the evidence and what to do." />
+      <Head title="Anomalies" sub="Problems that Holdfast has detected, with evidence and what to do." />
       {blind !== undefined && <Blind since={blind} />}
       <Wait feed={told} rows={5}>
         {({ anomalies }) =>
           anomalies.length ? (
             anomalies.map((one) => <Card key={one.id} anomaly={one} />)
           ) : blind === undefined ? (
-            <Empty icon="done" title="Nothing looks wrong">
-              <p>Every kind that waits has a worker, no queue is late, no lane is halted, and every schedule has fired when it should.</p>
+            <Empty icon="done" title="No problems found">
+              <p>Every waiting kind has a worker, no queue is late, no lane is halted, and every schedule has run on time.</p>
             </Empty>
           ) : null
         }
       </Wait>
       {past.length > 0 && (
-        <Panel title="Over" flush>
+        <Panel title="Resolved" flush>
           <ul class="rows">
             {past.map((one) => (
               <li key={one.id} data-row={one.title}>
                 <span class="strong clip">{one.title}</span>
                 <span class="soft clip">{one.detail}</span>
                 <span class="rows-end soft">
-                  over <Age at={one.resolved_at!} /> ago
+                  resolved <Age at={one.resolved_at!} /> ago
                 </span>
               </li>
             ))}
           </ul>
         </Panel>
       )}
-      <Panel title="What is looked at">
+      <Panel title="What is checked">
         <p class="soft">
-          Detectors look every few seconds, wherever upkeep runs: at queues, workers, lanes, schedules, leases, and at the database itself. Each is raised once, told to webhooks and the log, and over by itself. See and tune them with{" "}
+          Detectors run every few seconds as part of upkeep. They check queues, workers, lanes, schedules, leases and the database itself. An anomaly is reported once, to webhooks and the log, and is resolved automatically when its cause is gone. List and adjust the detectors with{" "}
           <span class="mono">holdfast anomaly detectors</span>.
         </p>
       </Panel>
@@ -67,12 +67,12 @@ function Card({ anomaly }: { anomaly: Anomaly }) {
         <span class="mono">{anomaly.code}</span>
         <span>for <Age at={anomaly.since} /></span>
         {anomaly.times > 1 && <span>came back {plural(anomaly.times - 1, "time")}</span>}
-        {anomaly.acked_at && <span class="tag">acked by {anomaly.acked_by ?? "somebody"}</span>}
+        {anomaly.acked_at && <span class="tag">acknowledged by {anomaly.acked_by ?? "unknown"}</span>}
         {anomaly.muted && <span class="tag">muted</span>}
       </p>
       <h2>{anomaly.queue ? <Link to={to(["queues", anomaly.queue])}>{anomaly.title}</Link> : anomaly.title}</h2>
       {anomaly.detail && <p class="soft">{anomaly.detail}</p>}
-      {anomaly.note && <p>{anomaly.acked_by ?? "Somebody"}: {anomaly.note}</p>}
+      {anomaly.note && <p>{anomaly.acked_by ?? "Unknown"}: {anomaly.note}</p>}
       {facts.length > 0 && (
         <details>
           <summary>Evidence</summary>
@@ -88,7 +88,7 @@ function Card({ anomaly }: { anomaly: Anomaly }) {
       )}
       <div class="concern-acts">
         {anomaly.suggestion && <Command text={anomaly.suggestion} />}
-        <Button small why={barred("operate") ?? (anomaly.acked_at ? "It is acked" : undefined)} onClick={() => ackAnomaly(anomaly)}>Ack</Button>
+        <Button small why={barred("operate") ?? (anomaly.acked_at ? "Already acknowledged" : undefined)} onClick={() => ackAnomaly(anomaly)}>Acknowledge</Button>
         {anomaly.muted ? (
           <Button small why={barred("operate")} onClick={() => unmuteAnomaly(anomaly)}>Unmute</Button>
         ) : (

@@ -17,7 +17,7 @@ export function Dead() {
   const queue = query.value.get("queue");
   return (
     <>
-      <Head title="Dead" sub="Jobs that ran out of attempts, gathered by how they failed. They wait for a person.">
+      <Head title="Dead" sub="Jobs that used up their attempts, grouped by how they failed. They stay here until you act on them.">
         <Link to={to(["jobs"], { q: "state:dead" })} class="button">
           <Icon name="jobs" />
           <span>As a list</span>
@@ -42,8 +42,8 @@ function Groups({ groups }: { groups: DeadGroup[] }) {
   const chosen = query.value.get("group");
   if (!groups.length) {
     return (
-      <Empty icon="done" title="Nobody is dead" commands={["holdfast dead groups"]}>
-        <p>A job that fails its last attempt is kept here with its payload and its errors, until you retry, edit, archive or delete it.</p>
+      <Empty icon="done" title="No dead jobs" commands={["holdfast dead groups"]}>
+        <p>A job that fails its last attempt is kept here with its payload and errors until you retry, edit, archive or delete it.</p>
       </Empty>
     );
   }
@@ -70,7 +70,7 @@ const filterOf = (group: DeadGroup): string => all(["state", "dead"], ["group", 
 function Group({ group, open }: { group: DeadGroup; open: boolean }) {
   const why = barred("operate");
   const filter = filterOf(group);
-  const name = `${group.kind}: ${group.error ?? "no error told"}`;
+  const name = `${group.kind}: ${group.error ?? "no error recorded"}`;
   return (
     <li class="group" data-row={group.fingerprint}>
       <div class="group-head">
@@ -78,7 +78,7 @@ function Group({ group, open }: { group: DeadGroup; open: boolean }) {
           <Icon name={open ? "down" : "right"} />
         </button>
         <div class="group-what">
-          <strong class="group-error">{group.error ?? "no error told"}</strong>
+          <strong class="group-error">{group.error ?? "no error recorded"}</strong>
           <span class="group-facts soft">
             <Mono>{group.kind}</Mono>
             <span>in <Link to={to(["queues", group.queue])}>{group.queue}</Link></span>
@@ -86,18 +86,18 @@ function Group({ group, open }: { group: DeadGroup; open: boolean }) {
             <span>last <Time at={group.last_at} /></span>
           </span>
         </div>
-        <Link to={to(["jobs"], { q: filter })} class="group-count number" title="Show them as a list">{count(group.jobs)}</Link>
+        <Link to={to(["jobs"], { q: filter })} class="group-count number" title="Show as a list">{count(group.jobs)}</Link>
         <div class="group-acts">
           {group.jobs > 10 && (
-            <Button small icon="retry" why={why} title="Learn in seconds whether the fix works" onClick={() => bulk("retry", filter, { limit: 10, title: "Retry 10 first" })}>Retry 10 first</Button>
+            <Button small icon="retry" why={why} title="Check quickly whether the fix works" onClick={() => bulk("retry", filter, { limit: 10, title: "Retry 10 first" })}>Retry 10 first</Button>
           )}
           <Button small icon="retry" look="primary" why={why} onClick={() => bulk("retry", filter, { title: `Retry ${plural(group.jobs, "job")}` })}>{group.jobs > 1 ? "Retry all" : "Retry"}</Button>
           <Menu
             label={`More for ${name}`}
             items={[
-              { label: "Archive all", icon: "archive", why, act: () => bulk("archive", filter, { title: "Archive the group" }) },
-              { label: "Move all to another queue", icon: "move", why, act: () => bulk("move", filter, { title: "Move the group" }) },
-              { label: "Delete all", icon: "trash", bad: true, why, act: () => bulk("purge", filter, { title: "Delete the group" }) },
+              { label: "Archive all", icon: "archive", why, act: () => bulk("archive", filter, { title: "Archive group" }) },
+              { label: "Move all to another queue", icon: "move", why, act: () => bulk("move", filter, { title: "Move group" }) },
+              { label: "Delete all", icon: "trash", bad: true, why, act: () => bulk("purge", filter, { title: "Delete group" }) },
               { label: "Show as a list", icon: "jobs", act: () => go(to(["jobs"], { q: filter })) },
             ]}
           />

@@ -3,7 +3,7 @@ import { path, type Problem } from "../api";
 import { archiveJob, cancelJob, deleteJob, editJob, jobsOf, moveJob, retryJob } from "../deeds";
 import { useFeed } from "../feed";
 import { all } from "../filter";
-import { absolute, duration, fine, short } from "../format";
+import { absolute, duration, fine, plural, short } from "../format";
 import { useKeys } from "../keys";
 import { Button, Countdown, Fact, Facts, Head, Link, Mono, None, Panel, ProgressNote, StateMark, Time } from "../parts/basics";
 import { CopyAs, CopyButton, shell } from "../parts/copy";
@@ -37,9 +37,9 @@ function Shown({ job }: { job: Job }) {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"]), 5000);
   const why = barred("operate");
   const ended = job.state !== "queued" && job.state !== "leased";
-  const retry = why ?? (ended ? undefined : "It has not ended");
-  const cancel = why ?? (ended ? "It has ended" : undefined);
-  const edit = why ?? (job.state === "queued" || job.state === "dead" ? undefined : "Only waiting and dead jobs can be edited");
+  const retry = why ?? (ended ? undefined : "The job has not ended");
+  const cancel = why ?? (ended ? "The job has ended" : undefined);
+  const edit = why ?? (job.state === "queued" || job.state === "dead" ? undefined : "Only queued and dead jobs can be edited");
   useKeys({
     r: () => !retry && retryJob(job),
     c: () => !cancel && cancelJob(job),
@@ -56,7 +56,7 @@ function Shown({ job }: { job: Job }) {
         }
         sub={
           <>
-            <span class="mono">{job.id}</span> <CopyButton text={job.id} label="Copy the id" />
+            <span class="mono">{job.id}</span> <CopyButton text={job.id} label="Copy id" />
           </>
         }
       >
@@ -75,7 +75,7 @@ function Shown({ job }: { job: Job }) {
             { label: "Retry", icon: "retry", why: retry, act: () => retryJob(job) },
             { label: "Move to another queue", icon: "move", why: edit, act: () => moveJob(job, (queues.data.value?.queues ?? []).map((one) => one.queue)) },
             { label: "Archive", icon: "archive", why: why ?? (ended && job.state !== "archived" ? undefined : "Only ended jobs can be archived"), act: () => archiveJob(job) },
-            { label: "Delete", icon: "trash", bad: true, why: why ?? (job.state === "leased" ? "Cancel it first: it is running" : undefined), act: () => deleteJob(job, () => go("jobs")) },
+            { label: "Delete", icon: "trash", bad: true, why: why ?? (job.state === "leased" ? "The job is running; cancel it first" : undefined), act: () => deleteJob(job, () => go("jobs")) },
           ]}
         />
       </Head>
@@ -87,13 +87,13 @@ function Shown({ job }: { job: Job }) {
         </p>
       )}
 
-      <Panel title="Life">
+      <Panel title="Timeline">
         <Timeline job={job} />
       </Panel>
 
       <div class="split">
         <div class="stack">
-          <Panel title="Attempts" acts={job.fingerprint && <Link to={to(["dead"], { group: job.fingerprint })}>others that failed alike</Link>}>
+          <Panel title="Attempts" acts={job.fingerprint && <Link to={to(["dead"], { group: job.fingerprint })}>similar failures</Link>}>
             <Attempts job={job} />
           </Panel>
           {job.state === "dead" && job.fingerprint && <Alike job={job} />}
@@ -103,7 +103,7 @@ function Shown({ job }: { job: Job }) {
             <Facts>
               <Fact name="Queue"><Link to={to(["queues", job.queue])}>{job.queue}</Link></Fact>
               <Fact name="Priority"><span class="number">{job.priority}</span></Fact>
-              <Fact name="Attempts"><span class="number">{job.attempt} of {job.max_attempts}</span>{job.total_attempts > job.attempt && <span class="soft"> ({job.total_attempts} in all, over its retries)</span>}</Fact>
+              <Fact name="Attempts"><span class="number">{job.attempt} of {job.max_attempts}</span>{job.total_attempts > job.attempt && <span class="soft"> ({job.total_attempts} in total, including earlier retries)</span>}</Fact>
               <Fact name="Enqueued"><Time at={job.created_at} /></Fact>
               {job.state === "queued" && <Fact name="Run at"><Time at={job.run_at} /></Fact>}
               {job.lease_until && <Fact name="Lease"><Countdown until={job.lease_until} /></Fact>}
@@ -157,7 +157,7 @@ function Shown({ job }: { job: Job }) {
 function Attempts({ job }: { job: Job }) {
   const told = [...(job.attempts ?? [])].reverse();
   if (!told.length) {
-    const sentence = job.attempt === 0 ? "It has not been tried yet." : job.state === "leased" ? "Its first attempt is running; attempts are recorded when they fail." : "No attempt failed.";
+    const sentence = job.attempt === 0 ? "No attempts yet." : job.state === "leased" ? "The first attempt is running. Attempts are recorded when they fail." : "No failed attempts.";
     return <p class="soft">{sentence}</p>;
   }
   return (
@@ -204,7 +204,7 @@ function AttemptRow({ attempt, same, open }: { attempt: Attempt; same: number | 
 
 const Log = ({ text }: { text: string }) => (
   <div class="json">
-    <CopyButton text={text} label="Copy the log" />
+    <CopyButton text={text} label="Copy log" />
     <pre class="traceback" tabIndex={0} aria-label="Log">{text}</pre>
   </div>
 );
@@ -217,7 +217,7 @@ function Traceback({ text }: { text: string }) {
   let mine = true;
   return (
     <div class="json">
-      <CopyButton text={text} label="Copy the traceback" />
+      <CopyButton text={text} label="Copy traceback" />
       <pre class="traceback" tabIndex={0} aria-label="Traceback">
         {lines.map((line, index) => {
           const frame = /^\s*File "([^"]*)"/.exec(line);
@@ -243,7 +243,7 @@ function Alike({ job }: { job: Job }) {
     <p class="notice">
       <Icon name="link" />
       <span>
-        {group.jobs - 1} other{group.jobs === 2 ? "" : "s"} died like this. <Link to={to(["dead"], { group: group.fingerprint })}>Look at the group</Link> to retry them together.
+        {plural(group.jobs - 1, "other job")} failed the same way. <Link to={to(["dead"], { group: group.fingerprint })}>Open the group</Link> to retry them together.
       </span>
     </p>
   );
@@ -254,9 +254,9 @@ function Gone({ id, problem }: { id: string; problem: Problem }) {
   return (
     <>
       <Head trail={<Link to="jobs">Jobs</Link>} title={<span class="mono">{short(id)}</span>} />
-      <Empty icon={deleted ? "done" : "search"} title={deleted ? "Deleted when it was done" : "No such job"} commands={[shell("holdfast", "job", "list", all(["id", short(id)]))]}>
+      <Empty icon={deleted ? "done" : "search"} title={deleted ? "Deleted after completion" : "No such job"} commands={[shell("holdfast", "job", "list", all(["id", short(id)]))]}>
         <p>{problem.detail}</p>
-        {!deleted && <p>A job is deleted as soon as it is done, unless its queue keeps done jobs. To keep them for a day:</p>}
+        {!deleted && <p>A job is deleted as soon as it is done, unless its queue keeps done jobs. To keep done jobs for a day:</p>}
         {!deleted && <p class="mono">holdfast queue set default keep_done=86400</p>}
       </Empty>
     </>

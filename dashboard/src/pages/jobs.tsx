@@ -30,9 +30,9 @@ const columns: Column<Job>[] = [
   { name: "kind", title: "Kind", cell: (job) => <Mono>{job.kind}</Mono>, text: (job) => job.kind },
   { name: "queue", title: "Queue", cell: (job) => job.queue, text: (job) => job.queue, rank: 2 },
   { name: "state", title: "State", cell: (job) => <StateMark state={job.state} />, text: (job) => job.state },
-  { name: "attempt", title: "Att.", right: true, tip: "Attempts used, of how many", cell: (job) => <span class="number">{job.attempt}/{job.max_attempts}</span>, text: (job) => `${job.attempt}/${job.max_attempts}`, rank: 2 },
-  { name: "total", title: "All att.", right: true, hidden: true, tip: "Attempts over all its lives: a retry counts from 0 again", cell: (job) => <span class="number">{job.total_attempts}</span>, text: (job) => String(job.total_attempts), rank: 3 },
-  { name: "age", title: "Age", right: true, tip: "Since it was enqueued", cell: (job) => <span class="number"><Age at={job.created_at} /></span>, text: (job) => job.created_at, rank: 2 },
+  { name: "attempt", title: "Att.", right: true, tip: "Attempts used, out of the maximum", cell: (job) => <span class="number">{job.attempt}/{job.max_attempts}</span>, text: (job) => `${job.attempt}/${job.max_attempts}`, rank: 2 },
+  { name: "total", title: "All att.", right: true, hidden: true, tip: "All attempts, including those before a retry; a retry restarts the count at 0", cell: (job) => <span class="number">{job.total_attempts}</span>, text: (job) => String(job.total_attempts), rank: 3 },
+  { name: "age", title: "Age", right: true, tip: "Time since it was enqueued", cell: (job) => <span class="number"><Age at={job.created_at} /></span>, text: (job) => job.created_at, rank: 2 },
   { name: "note", title: "Last error or progress", wide: true, cell: (job) => <JobNote job={job} />, text: (job) => job.error ?? job.reason, rank: 2 },
   { name: "worker", title: "Worker", cell: (job) => (job.worker ? <Mono title={job.worker}>{job.worker}</Mono> : <None />), text: (job) => job.worker, rank: 3 },
   { name: "payload", title: "Payload", hidden: true, wide: true, cell: (job) => <Mono>{job.payload_preview ? brief(job.payload_preview) : brief(job.payload)}</Mono>, text: (job) => JSON.stringify(job.payload), rank: 3 },
@@ -100,12 +100,12 @@ export function Jobs() {
           label="Export and import"
           icon="move"
           items={[
-            { label: "Export all that match", icon: "download", act: () => void exportAll(filter) },
+            { label: "Export all matching jobs", icon: "download", act: () => void exportAll(filter) },
             { label: "Import jobs", icon: "upload", why: barred("produce"), act: openImport },
-            { label: "Act on all that match", icon: "bolt", why: barred("operate"), act: () => bulk("retry", filter) },
+            { label: "Act on all matching jobs", icon: "bolt", why: barred("operate"), act: () => bulk("retry", filter) },
           ]}
         />
-        <Button look="quiet" icon={paused.value ? "play" : "pause"} pressed={paused.value} onClick={togglePause} title="Stop changes while you read (p)">
+        <Button look="quiet" icon={paused.value ? "play" : "pause"} pressed={paused.value} onClick={togglePause} title="Pause live updates (p)">
           {paused.value ? "Resume" : "Live"}
         </Button>
         <Button icon="plus" look="primary" why={barred("produce")} onClick={() => openEnqueue()}>Enqueue</Button>
@@ -128,7 +128,7 @@ export function Jobs() {
       </div>
       {data?.searched != null && (
         <p class="notice" role="status">
-          <Icon name="info" /> Searched the newest {count(data.searched)} jobs that the other terms leave. Narrow by state, queue or kind to reach older ones.
+          <Icon name="info" /> Searched only the newest {count(data.searched)} jobs that match the other terms. Narrow by state, queue or kind to search older jobs.
         </p>
       )}
       <nav class="pages" aria-label="Older and newer jobs">
@@ -214,14 +214,14 @@ function NoJobs({ filter }: { filter: string }) {
   if (!filter)
     return (
       <Empty icon="jobs" title="No jobs yet" commands={["holdfast job enqueue greet '{\"name\": \"Ada\"}'"]}>
-        <p>Enqueue one from here, from your code, with curl, or from a terminal:</p>
+        <p>Enqueue a job here, from your code, with curl, or in a terminal:</p>
       </Empty>
     );
   return (
-    <Empty icon="filter" title="No job matches" commands={[shell("holdfast", "job", "list", filter)]}>
+    <Empty icon="filter" title="No matching jobs" commands={[shell("holdfast", "job", "list", filter)]}>
       <p>
-        A term is <code>field:value</code>; all terms must hold. <code>kind:send*</code> matches a beginning, <code>-queue:noise</code> leaves out, <code>age:&lt;2h</code> is younger than two hours,
-        <code>payload.user.id:42</code> looks inside.
+        A term is <code>field:value</code>; a job must match all terms. <code>kind:send*</code> matches a prefix, <code>-queue:noise</code> excludes a queue, <code>age:&lt;2h</code> finds jobs younger than two hours,{" "}
+        <code>payload.user.id:42</code> searches the payload.
       </p>
       <p>
         <Link to="jobs">Show all jobs</Link>

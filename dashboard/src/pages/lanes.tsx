@@ -18,7 +18,7 @@ export function Lanes() {
   const limited = queues.data.value?.queues.filter((queue) => queue.limit !== null || queue.rate_limit !== null) ?? [];
   return (
     <>
-      <Head title="Lanes" sub="Jobs of a lane run in order, one at a time over the whole fleet. Limits hold for whole queues." />
+      <Head title="Lanes" sub="The jobs of a lane run in order, one at a time across all workers. Limits apply to whole queues." />
       <Wait feed={lanes}>
         {(data) =>
           data.lanes.length ? (
@@ -28,8 +28,8 @@ export function Lanes() {
               ))}
             </ol>
           ) : (
-            <Empty icon="lanes" title="No lane has jobs" commands={["holdfast job enqueue price_run '{\"scenario\": \"base\"}' --lane axiom"]}>
-              <p>Give jobs the same lane and they run one after another, whoever runs them. Others are not held up.</p>
+            <Empty icon="lanes" title="No lanes in use" commands={["holdfast job enqueue price_run '{\"scenario\": \"base\"}' --lane axiom"]}>
+              <p>Jobs with the same lane run one after another, across all workers. Other jobs do not wait for them.</p>
             </Empty>
           )
         }
@@ -46,7 +46,7 @@ export function Lanes() {
                 <span class="soft clip">
                   {queue.limit !== null && `${count(queue.limit)} at once`}
                   {queue.limit !== null && queue.rate_limit !== null && ", "}
-                  {queue.rate_limit !== null && `${count(queue.rate_limit)} starts every ${duration(queue.rate_period)}`}
+                  {queue.rate_limit !== null && `${count(queue.rate_limit)} starts per ${duration(queue.rate_period)}`}
                 </span>
                 <span class="rows-end with-meter">
                   {queue.limit !== null && <Meter value={queue.leased} most={queue.limit} />}
@@ -62,7 +62,7 @@ export function Lanes() {
 }
 
 function LaneCard({ lane }: { lane: Lane }) {
-  const why = barred("admin") ?? (lane.job || lane.halted_by ? undefined : "Nobody holds it");
+  const why = barred("admin") ?? (lane.job || lane.halted_by ? undefined : "No job holds it");
   return (
     <li class="group" data-row={lane.lane}>
       <div class="group-head">
@@ -108,18 +108,18 @@ function sentence(lane: Lane) {
   if (lane.halted_by) {
     return (
       <>
-        Halted: <JobLink id={lane.halted_by} /> failed, and this lane stops on failure until somebody releases it.
+        Halted: <JobLink id={lane.halted_by} /> failed, and this lane stops on failure until it is released.
       </>
     );
   }
   if (lane.job) {
     return (
       <>
-        <JobLink id={lane.job} /> holds it{lane.worker && <> on <Mono>{lane.worker}</Mono></>}. {lane.waiting ? "The next one starts when that ends." : "Nobody waits behind it."}
+        <JobLink id={lane.job} /> holds it{lane.worker && <> on <Mono>{lane.worker}</Mono></>}. {lane.waiting ? "The next job starts when it ends." : "No other jobs are waiting."}
       </>
     );
   }
-  return lane.waiting ? <>Nobody holds it: the next claim takes the first of {count(lane.waiting)}.</> : <>Nobody holds it, nobody waits.</>;
+  return lane.waiting ? <>Free. The next of {count(lane.waiting)} waiting jobs starts with the next claim.</> : <>Free. No jobs are waiting.</>;
 }
 
 const JobLink = ({ id }: { id: string }) => (

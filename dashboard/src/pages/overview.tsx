@@ -33,7 +33,7 @@ export function Overview() {
         <Panel title="Queues" flush acts={<Link to="queues">All queues</Link>}>
           {known ? <Busiest queues={known} /> : <Bones rows={4} />}
         </Panel>
-        <Panel title="Dead, by how they failed" flush acts={<Link to="dead">All groups</Link>}>
+        <Panel title="Dead jobs by failure" flush acts={<Link to="dead">All groups</Link>}>
           {groups.data.value ? <Groups groups={groups.data.value.groups} /> : <Bones rows={4} />}
         </Panel>
       </div>
@@ -71,8 +71,8 @@ function Verdict({ first }: { first: boolean }) {
   if (blind !== undefined) return <Blind since={blind} />;
   return (
     <p class="verdict good" role="status">
-      <Icon name="done" /> Nothing needs you.
-      {anomalies.length > 0 && <Link to="anomalies">{plural(anomalies.length, "anomaly is", "anomalies are")} acked, muted or only to know</Link>}
+      <Icon name="done" /> Nothing needs attention.
+      {anomalies.length > 0 && <Link to="anomalies">{plural(anomalies.length, "anomaly is", "anomalies are")} acknowledged, muted or informational</Link>}
     </p>
   );
 }
@@ -94,10 +94,10 @@ function Tiles({ queues, workers, groups }: { queues?: Queue[]; workers?: Worker
   const grown = growth(dead.values);
   return (
     <div class="tiles">
-      <Tile name="Done a minute" link="queues" value={rate === null || !queues ? undefined : compact(rate * 60)} note={alive && `by ${plural(alive.length, "worker")}`}>
+      <Tile name="Done per minute" link="queues" value={rate === null || !queues ? undefined : compact(rate * 60)} note={alive && `by ${plural(alive.length, "worker")}`}>
         <Spark values={done.values} label="Done, last hour" />
       </Tile>
-      <Tile name="Oldest waiting" link={worst ? to(["queues", worst.queue]) : "queues"} value={queues && duration(worst?.oldest ?? 0)} note={worst?.oldest ? `in ${worst.queue}` : "nothing waits"} bad={late}>
+      <Tile name="Oldest waiting" link={worst ? to(["queues", worst.queue]) : "queues"} value={queues && duration(worst?.oldest ?? 0)} note={worst?.oldest ? `in ${worst.queue}` : "no jobs waiting"} bad={late}>
         <Spark values={oldest.values} label="Oldest waiting, last hour" />
       </Tile>
       <Tile name="Queued" link={to(["jobs"], { q: "state:queued" })} value={queues && compact(sum("queued")!)} note={queues && `in ${plural(queues.filter((queue) => queue.queued).length, "queue")}`}>
@@ -106,7 +106,7 @@ function Tiles({ queues, workers, groups }: { queues?: Queue[]; workers?: Worker
       <Tile name="Leased" link={to(["jobs"], { q: "state:leased" })} value={queues && compact(sum("leased")!)} note={slots ? `of ${plural(slots, "slot")}` : "running now"}>
         {slots ? <Meter value={sum("leased") ?? 0} most={slots} /> : <Spark values={leased.values} label="Leased, last hour" />}
       </Tile>
-      <Tile name="Dead" link="dead" value={queues && compact(sum("dead")!)} note={groups && (groups.length ? `in ${plural(groups.length, "group")}${grown ? `, ${grown > 0 ? "+" : ""}${count(grown)}` : ""}` : "nobody waits for you")} bad={Boolean(sum("dead"))}>
+      <Tile name="Dead" link="dead" value={queues && compact(sum("dead")!)} note={groups && (groups.length ? `in ${plural(groups.length, "group")}${grown ? `, ${grown > 0 ? "+" : ""}${count(grown)}` : ""}` : "no dead jobs")} bad={Boolean(sum("dead"))}>
         <Spark values={dead.values} label="Dead, last hour" mood="bad" />
       </Tile>
     </div>
@@ -176,22 +176,22 @@ function Flow() {
       }
     >
       {done.problem && !done.known ? (
-        <p class="soft">The server tells no history.</p>
+        <p class="soft">No history available.</p>
       ) : (
         <div class="charts">
-          <Chart title="Jobs a minute" label="Jobs a minute" times={done.times} lines={flow} unit="rate" onMoment={moment} />
+          <Chart title="Jobs per minute" label="Jobs per minute" times={done.times} lines={flow} unit="rate" onMoment={moment} />
           <Chart title="Waiting" label="Jobs waiting" times={waiting.times} lines={[{ label: "queued", values: waiting.values, color: 3, fill: true }]} onMoment={moment} />
           <Chart title="Oldest waiting" label="Age of the oldest waiting job" times={oldest.times} lines={[{ label: "oldest", values: oldest.values, color: 4, fill: true }]} unit="seconds" onMoment={moment} />
         </div>
       )}
-      {!done.known && !done.problem && <p class="soft small">The server began to keep numbers a moment ago; the lines grow from here.</p>}
+      {!done.known && !done.problem && <p class="soft small">The server has just started recording; the charts fill up over time.</p>}
     </Panel>
   );
 }
 
 function Busiest({ queues }: { queues: Queue[] }) {
   const rows = [...queues].sort((a, b) => (b.oldest ?? -1) - (a.oldest ?? -1) || b.queued - a.queued).slice(0, 6);
-  if (!rows.length) return <p class="pad soft">No queue yet.</p>;
+  if (!rows.length) return <p class="pad soft">No queues yet.</p>;
   return (
     <ul class="rows">
       {rows.map((queue) => (
@@ -208,12 +208,12 @@ function Busiest({ queues }: { queues: Queue[] }) {
 
 function Groups({ groups }: { groups: DeadGroup[] }) {
   const rows = [...groups].sort((a, b) => Date.parse(b.last_at) - Date.parse(a.last_at)).slice(0, 6);
-  if (!rows.length) return <p class="pad soft">No job is dead. Those that run out of attempts are gathered here, one line for each way to fail.</p>;
+  if (!rows.length) return <p class="pad soft">No dead jobs. Jobs that use up their attempts appear here, grouped by how they failed.</p>;
   return (
     <ul class="rows">
       {rows.map((group) => (
         <li key={group.fingerprint + group.kind + group.queue} data-row={group.fingerprint}>
-          <Link to={to(["dead"], { group: group.fingerprint })} class="strong clip" title={group.error ?? ""}>{group.error ?? "no error told"}</Link>
+          <Link to={to(["dead"], { group: group.fingerprint })} class="strong clip" title={group.error ?? ""}>{group.error ?? "no error recorded"}</Link>
           <span class="soft clip mono">{group.kind}</span>
           <span class="number bad rows-end">×{count(group.jobs)}</span>
           <span class="number soft rows-end"><Age at={group.last_at} /></span>
@@ -243,8 +243,8 @@ function Coming({ schedules }: { schedules: Schedule[] }) {
 
 function FirstSteps() {
   return (
-    <Empty icon="bolt" title="Ready for its first job" commands={["holdfast job enqueue greet '{\"name\": \"Ada\"}'", "holdfast worker app.py"]}>
-      <p>Enqueue one, and start a worker that knows its kind. This page comes alive by itself.</p>
+    <Empty icon="bolt" title="Ready for the first job" commands={["holdfast job enqueue greet '{\"name\": \"Ada\"}'", "holdfast worker app.py"]}>
+      <p>Enqueue a job and start a worker that handles its kind. This page updates by itself.</p>
     </Empty>
   );
 }

@@ -31,7 +31,7 @@ export function QueuePage() {
       <>
         <Head trail={<Link to="queues">Queues</Link>} title={name} />
         <Empty icon="queues" title="No such queue" commands={[shell("holdfast", "job", "enqueue", "greet", "{}", "--queue", name)]}>
-          <p>A queue exists as soon as a job is enqueued in it, or as soon as it is set up.</p>
+          <p>A queue is created when a job is first enqueued in it, or when its settings are first saved.</p>
         </Empty>
       </>
     );
@@ -60,7 +60,7 @@ export function QueuePage() {
           look="plain"
           items={[
             { label: "Show its jobs", icon: "jobs", act: () => go(jobsOf(["queue", queue.queue])) },
-            { label: "Drain", icon: "trash", bad: true, why: why ?? (queue.queued ? undefined : "Nothing waits"), act: () => drainQueue(queue) },
+            { label: "Drain", icon: "trash", bad: true, why: why ?? (queue.queued ? undefined : "No jobs are queued"), act: () => drainQueue(queue) },
           ]}
         />
       </Head>
@@ -75,10 +75,10 @@ export function QueuePage() {
           <Panel title="Next to run" flush>
             <Upcoming queue={queue} />
           </Panel>
-          <Panel title="Attempts that ended well" flush>
+          <Panel title="Successful attempts" flush>
             <Successes queue={queue} />
           </Panel>
-          <Panel title="Workers that serve it" flush>
+          <Panel title="Workers on this queue" flush>
             <Serving queue={queue.queue} />
           </Panel>
         </div>
@@ -108,7 +108,7 @@ function Now({ queue }: { queue: Queue }) {
       <Small name="Queued" link={jobsOf(["state", "queued"], ["queue", queue.queue])} value={count(queue.queued)} note={drained(queue, rate)} />
       <Small name="Oldest" link={jobsOf(["state", "queued"], ["queue", queue.queue])} value={queue.oldest === null ? "–" : duration(queue.oldest)} note="waiting longest" bad={!queue.paused_at && (queue.oldest ?? 0) > 60} />
       <Small name="Leased" link={jobsOf(["state", "leased"], ["queue", queue.queue])} value={count(queue.leased)} note={queue.limit === null ? "no limit" : `of ${count(queue.limit)}`} />
-      <Small name="Dead" link={to(["dead"], { queue: queue.queue })} value={count(queue.dead)} note={queue.archived ? `${count(queue.archived)} archived` : "waiting for a person"} bad={queue.dead > 0} />
+      <Small name="Dead" link={to(["dead"], { queue: queue.queue })} value={count(queue.dead)} note={queue.archived ? `${count(queue.archived)} archived` : "waiting for you to act"} bad={queue.dead > 0} />
       <Small name="Done" link={jobsOf(["state", "done"], ["queue", queue.queue])} value={count(queue.done)} note={queue.keep_done ? `kept ${duration(queue.keep_done)}` : "deleted when done"} />
     </div>
   );
@@ -121,10 +121,10 @@ const share = (rates: Rate[], kind: string | null): string => {
 
 function Successes({ queue }: { queue: Queue }) {
   const { hour, day } = queue.success ?? { hour: [], day: [] };
-  if (!day.length) return <p class="pad soft">No attempt ended in the last day.</p>;
+  if (!day.length) return <p class="pad soft">No attempts ended in the last day.</p>;
   return (
     <div class="table-wrap">
-      <table aria-label="Attempts that ended well">
+      <table aria-label="Successful attempts">
         <thead>
           <tr>
             <th scope="col">Kind</th>
@@ -150,7 +150,7 @@ function Upcoming({ queue }: { queue: Queue }) {
   const page = useFeed<JobPage>(path(["queues", queue.queue, "upcoming"], { limit: 10 }), 2000);
   const jobs = page.data.value?.jobs;
   if (!jobs) return <Bones rows={3} />;
-  if (!jobs.length) return <p class="pad soft">Nothing waits to run.</p>;
+  if (!jobs.length) return <p class="pad soft">No jobs are waiting.</p>;
   return (
     <ol class="rows" aria-label="Next to run">
       {jobs.map((job) => (
@@ -166,8 +166,8 @@ function Upcoming({ queue }: { queue: Queue }) {
 
 // At the rate of the last minute; a rate of none is no promise.
 function drained(queue: Queue, rate: number | null): string {
-  if (!queue.queued) return "nothing waits";
-  if (queue.paused_at) return "while paused: never";
+  if (!queue.queued) return "no jobs waiting";
+  if (queue.paused_at) return "paused";
   if (rate === null) return "\u00a0";
   return rate ? `drained in ${fine(queue.queued / rate)}` : "none done in the last minute";
 }
@@ -194,7 +194,7 @@ function Charts({ queue }: { queue: string }) {
   const perMinute = (values: (number | null)[]) => values.map((value) => (value === null ? null : value * 60));
   return (
     <Panel
-      title="Lately"
+      title="Recent"
       acts={
         <div class="segments" role="group" aria-label="Time span">
           {spans.map((one) => (
@@ -206,7 +206,7 @@ function Charts({ queue }: { queue: string }) {
       }
     >
       <div class="charts four">
-        <Chart title="In and out, a minute" label="Jobs a minute" height={160} times={done.times} unit="rate" lines={[{ label: "done", values: perMinute(done.values), color: 1, fill: true }, { label: "enqueued", values: perMinute(enqueued.values), color: 3, dash: true }]} />
+        <Chart title="Enqueued and done per minute" label="Jobs per minute" height={160} times={done.times} unit="rate" lines={[{ label: "done", values: perMinute(done.values), color: 1, fill: true }, { label: "enqueued", values: perMinute(enqueued.values), color: 3, dash: true }]} />
         <Chart title="Queued and leased" label="Jobs queued and leased" height={160} times={queued.times} lines={[{ label: "queued", values: queued.values, color: 3, fill: true }, { label: "leased", values: leased.values, color: 1 }]} />
         <Chart title="Oldest waiting" label="Age of the oldest waiting job" height={160} times={oldest.times} unit="seconds" lines={[{ label: "oldest", values: oldest.values, color: 4, fill: true }]} />
         <Chart title="Dead" label="Dead jobs" height={160} times={dead.times} lines={[{ label: "dead", values: dead.values, color: 2, fill: true }]} />
@@ -254,7 +254,7 @@ function Serving({ queue }: { queue: string }) {
   if (!serving.length) {
     return (
       <div class="pad stack">
-        <p class="soft">Nobody serves this queue now.</p>
+        <p class="soft">No worker serves this queue.</p>
         <Command text={shell("holdfast", "worker", "app.py", "--queues", `${queue}:8`)} />
       </div>
     );
@@ -285,20 +285,20 @@ interface Setting {
 }
 
 const settings: Setting[] = [
-  { name: "max_attempts", label: "Attempts", hint: "dead after so many", type: "number" },
-  { name: "lease", label: "Lease", hint: "seconds a claim holds", type: "number" },
-  { name: "limit", label: "Limit", hint: "leased at once; empty: none", type: "number", empty: true },
-  { name: "keep_done", label: "Keep done", hint: "seconds; 0 deletes at once", type: "number" },
+  { name: "max_attempts", label: "Attempts", hint: "attempts before a job is dead", type: "number" },
+  { name: "lease", label: "Lease", hint: "seconds until an unrenewed claim expires", type: "number" },
+  { name: "limit", label: "Limit", hint: "jobs running at once; empty for none", type: "number", empty: true },
+  { name: "keep_done", label: "Keep done", hint: "seconds; 0 deletes done jobs immediately", type: "number" },
   { name: "backoff", label: "Backoff", hint: "seconds before the second attempt", type: "number" },
   { name: "backoff_cap", label: "Backoff at most", hint: "seconds", type: "number" },
   { name: "payload_limit", label: "Payload limit", hint: "bytes", type: "number" },
-  { name: "rate_limit", label: "Rate limit", hint: "starts in a period; empty: none", type: "number", empty: true },
-  { name: "rate_period", label: "Rate period", hint: "seconds; with the rate limit", type: "number", empty: true },
-  { name: "lane_limit", label: "Lane limit", hint: "of one lane at once", type: "number" },
-  { name: "lane_on_failure", label: "Lane on failure", hint: "what a failed attempt does", type: "choice", options: ["skip", "retry", "halt"] },
+  { name: "rate_limit", label: "Rate limit", hint: "starts per period; empty for none", type: "number", empty: true },
+  { name: "rate_period", label: "Rate period", hint: "seconds; used with the rate limit", type: "number", empty: true },
+  { name: "lane_limit", label: "Lane limit", hint: "jobs of one lane at once", type: "number" },
+  { name: "lane_on_failure", label: "Lane on failure", hint: "what happens after a failed attempt", type: "choice", options: ["skip", "retry", "halt"] },
   { name: "fair", label: "Fair", hint: "tenants take turns", type: "flag" },
-  { name: "archive_dead", label: "Archive dead", hint: "seconds after they died; empty: never", type: "number", empty: true },
-  { name: "archive_done", label: "Archive done", hint: "seconds, of what is kept; empty: never", type: "number", empty: true },
+  { name: "archive_dead", label: "Archive dead", hint: "seconds after the failure; empty for never", type: "number", empty: true },
+  { name: "archive_done", label: "Archive done", hint: "seconds after completion; empty for never", type: "number", empty: true },
 ];
 
 function SettingsForm({ queue }: { queue: Queue }) {
@@ -316,7 +316,7 @@ function SettingsForm({ queue }: { queue: Queue }) {
       title: `Change ${queue.queue}`,
       body: (
         <>
-          <p>Takes effect at the next call of every worker.</p>
+          <p>Takes effect the next time each worker calls the database.</p>
           <Diff before={lines((setting) => text(queue[setting.name]))} after={lines((setting) => edited[setting.name]!)} />
         </>
       ),

@@ -18,11 +18,11 @@ import type { Queue } from "../wire";
 const columns: Column<Queue>[] = [
   { name: "queue", title: "Queue", cell: (queue) => <Link to={to(["queues", queue.queue])} class="strong">{queue.queue}</Link>, text: (queue) => queue.queue, sort: (a, b) => a.queue.localeCompare(b.queue), wide: true },
   { name: "state", title: "State", cell: (queue) => <QueueState queue={queue} />, text: (queue) => (queue.paused_at ? "paused" : "active"), rank: 2 },
-  { name: "oldest", title: "Oldest", right: true, tip: "How long the job that waits longest has been ready", cell: (queue) => <span class="number">{queue.oldest === null ? <None /> : duration(queue.oldest)}</span>, text: (queue) => queue.oldest, sort: (a, b) => (a.oldest ?? -1) - (b.oldest ?? -1) },
+  { name: "oldest", title: "Oldest", right: true, tip: "How long the longest-waiting job has been ready", cell: (queue) => <span class="number">{queue.oldest === null ? <None /> : duration(queue.oldest)}</span>, text: (queue) => queue.oldest, sort: (a, b) => (a.oldest ?? -1) - (b.oldest ?? -1) },
   { name: "queued", title: "Queued", right: true, cell: (queue) => <Link to={to(["jobs"], { q: all(["state", "queued"], ["queue", queue.queue]) })}><Count value={queue.queued} quiet /></Link>, text: (queue) => queue.queued, sort: (a, b) => a.queued - b.queued },
-  { name: "leased", title: "Leased", right: true, tip: "Running now, of how many may run at once", cell: (queue) => <Leased queue={queue} />, text: (queue) => queue.leased, sort: (a, b) => a.leased - b.leased, rank: 2 },
-  { name: "rate", title: "Done/min", right: true, tip: "Over the last minute, as this page saw it", cell: (queue) => <Rate queue={queue.queue} />, rank: 3 },
-  { name: "spark", title: "Lately", cell: (queue) => <Lately queue={queue.queue} />, rank: 3 },
+  { name: "leased", title: "Leased", right: true, tip: "Running now, and the limit if one is set", cell: (queue) => <Leased queue={queue} />, text: (queue) => queue.leased, sort: (a, b) => a.leased - b.leased, rank: 2 },
+  { name: "rate", title: "Done/min", right: true, tip: "Over the last minute, as seen by this page", cell: (queue) => <Rate queue={queue.queue} />, rank: 3 },
+  { name: "spark", title: "Recent", cell: (queue) => <Lately queue={queue.queue} />, rank: 3 },
   { name: "dead", title: "Dead", right: true, cell: (queue) => <Link to={to(["dead"], { queue: queue.queue })}><Count value={queue.dead} quiet bad /></Link>, text: (queue) => queue.dead, sort: (a, b) => a.dead - b.dead },
   { name: "done", title: "Done", right: true, cell: (queue) => <Count value={queue.done} quiet />, text: (queue) => queue.done, sort: (a, b) => a.done - b.done, rank: 3 },
   { name: "attempts", title: "Attempts", right: true, hidden: true, cell: (queue) => queue.max_attempts, text: (queue) => queue.max_attempts, rank: 3 },
@@ -37,7 +37,7 @@ export function Queues() {
   const rows = queues.data.value && sortRows(queues.data.value.queues, columns, sorted);
   return (
     <>
-      <Head title="Queues" sub="What waits, what runs, and how late it is.">
+      <Head title="Queues" sub="How many jobs are waiting and running, and how late they are.">
         <TableMenu name="queues" columns={columns} rows={rows ?? []} />
         <Button icon="plus" look="primary" why={barred("produce")} onClick={() => openEnqueue()}>Enqueue</Button>
       </Head>
@@ -55,8 +55,8 @@ export function Queues() {
               onSort={(name) => setQuery({ sort: sorted.by === name && !sorted.down ? "-" + name : name })}
             />
           ) : (
-            <Empty icon="queues" title="No queue yet" commands={["holdfast job enqueue greet '{\"name\": \"Ada\"}'"]}>
-              <p>A queue exists as soon as a job is enqueued in it, or as soon as it is set up.</p>
+            <Empty icon="queues" title="No queues yet" commands={["holdfast job enqueue greet '{\"name\": \"Ada\"}'"]}>
+              <p>A queue is created when a job is first enqueued in it, or when its settings are first saved.</p>
             </Empty>
           )
         }
@@ -73,7 +73,7 @@ export function QueueState({ queue }: { queue: Queue }) {
       </Mood>
     );
   }
-  if (queue.limit && queue.leased >= queue.limit && queue.queued) return <Mood mood="leased" icon="play" title="As many run as may">at its limit</Mood>;
+  if (queue.limit && queue.leased >= queue.limit && queue.queued) return <Mood mood="leased" icon="play" title="The maximum number of jobs is running">at its limit</Mood>;
   return <Mood mood="active" icon="play">active</Mood>;
 }
 
@@ -96,10 +96,10 @@ const FEW = 15;
 
 function Lately({ queue }: { queue: string }) {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"])).data.value?.queues.length ?? 0;
-  return queues <= FEW ? <Kept queue={queue} /> : <Spark values={finished(queue)} label={`Jobs done lately in ${queue}`} />;
+  return queues <= FEW ? <Kept queue={queue} /> : <Spark values={finished(queue)} label={`Jobs done recently in ${queue}`} />;
 }
 
-const Kept = ({ queue }: { queue: string }) => <Spark values={useHistory("done", queue, spans[0]!).values} label={`Jobs done lately in ${queue}`} />;
+const Kept = ({ queue }: { queue: string }) => <Spark values={useHistory("done", queue, spans[0]!).values} label={`Jobs done recently in ${queue}`} />;
 
 function Rate({ queue }: { queue: string }) {
   const rate = rateOf(queue, "done");

@@ -36,7 +36,7 @@ export function Schedules() {
   const hit = rows?.filter((one) => one.state === "active" && stopped.has(one.queue)) ?? [];
   return (
     <>
-      <Head title="Schedules" sub="Rules by which jobs are enqueued again and again.">
+      <Head title="Schedules" sub="Rules that enqueue jobs at regular times.">
         <TableMenu name="schedules" columns={columns} rows={rows ?? []} />
         <Button icon="plus" look="primary" why={barred("operate")} onClick={() => editSchedule(null)}>New schedule</Button>
       </Head>
@@ -53,10 +53,10 @@ export function Schedules() {
           rows!.length ? (
             <Table name="schedules" label="Schedules" columns={columns} rows={rows} id={(one) => one.name} mood={(one) => (one.state === "active" ? undefined : "muted")} />
           ) : (
-            <Empty icon="schedules" title="No schedule yet">
-              <p>Declare one above a task, and the worker sets it up when it starts:</p>
+            <Empty icon="schedules" title="No schedules yet">
+              <p>Declare a schedule on a task; the worker creates it when it starts:</p>
               <pre class="snippet" tabIndex={0}>{'@app.schedule("30 5 * * MON-FRI", tz="Europe/Paris")\n@app.task\ndef rates() -> None: ...'}</pre>
-              <p>Or make one here.</p>
+              <p>Or create one here.</p>
             </Empty>
           )
         }
@@ -116,7 +116,7 @@ export function SchedulePage() {
         <p class="notice">
           <Icon name="info" />
           <span>
-            Its last job is still running. If it runs at the next slot, that slot is {one.overlap === "skip" ? "skipped" : one.overlap === "cancel" ? "given to a new job, and this one is cancelled" : "queued behind it"}.
+            The previous job is still running. If it has not ended by the next slot, {one.overlap === "skip" ? "that slot is skipped" : one.overlap === "cancel" ? "it is cancelled and a new job is enqueued" : "a new job is enqueued anyway"}.
           </span>
         </p>
       )}
@@ -139,11 +139,11 @@ export function SchedulePage() {
               <Fact name="Kind"><Mono>{one.kind}</Mono></Fact>
               <Fact name="Queue"><Link to={to(["queues", one.queue])}>{one.queue}</Link></Fact>
               <Fact name="Zone">{one.tz}</Fact>
-              <Fact name="Missed slots">{{ skip: "are skipped", once: "are made up for once", all: "are all made up for" }[one.missed]}</Fact>
-              <Fact name="Overlap">{{ queue: "queues the next all the same", skip: "skips the slot", cancel: "cancels the last one" }[one.overlap]}</Fact>
+              <Fact name="Missed slots">{{ skip: "skipped", once: "run once to catch up", all: "all run" }[one.missed]}</Fact>
+              <Fact name="Overlap">{{ queue: "enqueue the next job anyway", skip: "skip the slot", cancel: "cancel the previous job" }[one.overlap]}</Fact>
               <Fact name="Fired"><span class="number">{count(one.fired)}</span></Fact>
               <Fact name="Skipped"><span class="number">{count(one.skipped)}</span></Fact>
-              <Fact name="Declared by">{one.owner ?? "a person"}{one.edited && ", edited since"}</Fact>
+              <Fact name="Declared by">{one.owner ?? "a user"}{one.edited && ", edited later"}</Fact>
               {one.updated_by && <Fact name="Last change"><Time at={one.updated_at} /> by {one.updated_by}</Fact>}
             </Facts>
           </Panel>
@@ -169,14 +169,14 @@ export function SchedulePage() {
 }
 
 function Slots({ slots }: { slots: Slot[] }) {
-  if (!slots.length) return <p class="pad soft">No slot has come yet.</p>;
+  if (!slots.length) return <p class="pad soft">No slots yet.</p>;
   const moods = { fired: ["done", "done"], run: ["leased", "play"], skipped: ["cancelled", "minus"], duplicate: ["cancelled", "clone"], refused: ["dead", "cross"] } as const;
   return (
     <ul class="rows">
       {slots.map((slot) => (
         <li key={slot.slot}>
           <span class="number">{absolute(slot.slot)}</span>
-          <Mood mood={moods[slot.outcome][0]} icon={moods[slot.outcome][1]}>{slot.outcome === "run" ? "run by hand" : slot.outcome}</Mood>
+          <Mood mood={moods[slot.outcome][0]} icon={moods[slot.outcome][1]}>{slot.outcome === "run" ? "run manually" : slot.outcome}</Mood>
           <span class="rows-end">{slot.job ? <JobId id={slot.job} /> : <None />}</span>
         </li>
       ))}
@@ -196,7 +196,7 @@ function Rule({ schedule }: { schedule: Schedule }) {
 function ScheduleState({ schedule }: { schedule: Schedule }) {
   if (schedule.problem) return <Mood mood="dead" icon="cross" title={schedule.problem}>cannot fire</Mood>;
   if (schedule.state === "paused") return <Mood mood="paused" icon="pause" title={schedule.paused_reason ?? undefined}>paused</Mood>;
-  if (schedule.state === "withdrawn") return <Mood mood="cancelled" icon="minus" title="The program that declared it does so no more">withdrawn</Mood>;
+  if (schedule.state === "withdrawn") return <Mood mood="cancelled" icon="minus" title="The program that declared this schedule no longer does">withdrawn</Mood>;
   return <Mood mood="active" icon="play">active</Mood>;
 }
 

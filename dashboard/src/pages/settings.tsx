@@ -23,7 +23,7 @@ export function Settings() {
         <div class="stack">
           {who && may("admin") ? <Tokens /> : (
             <Panel title="API tokens">
-              <p class="soft">Tokens are made and seen by admins. {who?.read_only ? "This server is read-only." : ""}</p>
+              <p class="soft">Only admins can create and see tokens. {who?.read_only ? "This server is read-only." : ""}</p>
               <Command text="holdfast token create --scope read" />
             </Panel>
           )}
@@ -33,9 +33,9 @@ export function Settings() {
           <Panel title="You" acts={who && who.via !== "open" && <Button small onClick={() => void signOut()}>Sign out</Button>}>
             {who && (
               <Facts>
-                <Fact name="User">{who.user || "nobody"}</Fact>
-                <Fact name="Signed in by">{{ open: "nothing: everybody on this machine may come in", token: "token", session: "session" }[who.via] ?? who.via}</Fact>
-                <Fact name="May">{who.scopes.map((scope) => <span key={scope} class="tag">{scope}</span>)}</Fact>
+                <Fact name="User">{who.user || "anonymous"}</Fact>
+                <Fact name="Signed in with">{{ open: "sign-in is not required on this machine", token: "token", session: "session" }[who.via] ?? who.via}</Fact>
+                <Fact name="Scopes">{who.scopes.map((scope) => <span key={scope} class="tag">{scope}</span>)}</Fact>
                 <Fact name="Queues">{who.queues === null ? "all" : who.queues.join(", ")}</Fact>
                 <Fact name="Read-only">{who.read_only ? "yes" : "no"}</Fact>
               </Facts>
@@ -46,7 +46,7 @@ export function Settings() {
               <label class="field">
                 <span>Theme</span>
                 <select value={chosen.value} onChange={(event) => (chosen.value = event.currentTarget.value as "system")}>
-                  <option value="system">as the system</option>
+                  <option value="system">same as the system</option>
                   <option value="light">light</option>
                   <option value="dark">dark</option>
                 </select>
@@ -65,8 +65,8 @@ export function Settings() {
               <Facts>
                 <Fact name="Instance">{who.name || <None />}</Fact>
                 <Fact name="Version">{who.version}</Fact>
-                <Fact name="Hears of changes">{who.mode === "live" ? "at once, by LISTEN" : "by looking every second"}</Fact>
-                <Fact name="This page">{{ live: "is told of changes", polling: "looks every few seconds", connecting: "is connecting", offline: "cannot reach the server", paused: "is paused" }[liveness.value]}</Fact>
+                <Fact name="Change detection">{who.mode === "live" ? "immediate, with LISTEN" : "polls every second"}</Fact>
+                <Fact name="This page">{{ live: "updates live", polling: "refreshes every few seconds", connecting: "is connecting", offline: "cannot reach the server", paused: "is paused" }[liveness.value]}</Fact>
                 <Fact name="API"><a href={`${root}/docs`} target="_blank" rel="noreferrer">reference</a>, <a href={`${root}/openapi.json`} target="_blank" rel="noreferrer">openapi.json</a>, <a href={`${root}/metrics`} target="_blank" rel="noreferrer">metrics</a></Fact>
               </Facts>
             )}
@@ -91,28 +91,28 @@ function Tokens() {
       {fresh.value && (
         <div class="fresh-token" role="status">
           <p>
-            <strong>{fresh.value.name}</strong>: copy it now. It is shown this once.
+            <strong>{fresh.value.name}</strong>: copy the token now. It is not shown again.
           </p>
           <div class="command secret">
             <code>{fresh.value.secret}</code>
             <CopyButton text={fresh.value.secret} label="Copy the token" />
           </div>
-          <Button small look="quiet" onClick={() => (fresh.value = null)}>I have it</Button>
+          <Button small look="quiet" onClick={() => (fresh.value = null)}>Done</Button>
         </div>
       )}
       <Wait feed={tokens} rows={3}>
         {(data) => {
           const shown = data.tokens.filter((one) => one.sort !== "ticket");
-          if (!shown.length) return <p class="pad soft">No token yet. Programs in other languages sign their requests with one.</p>;
+          if (!shown.length) return <p class="pad soft">No tokens yet. Programs use a token to authenticate to the HTTP API.</p>;
           return (
             <div class="table-wrap">
               <table aria-label="API tokens">
                 <thead>
                   <tr>
                     <th scope="col">Name</th>
-                    <th scope="col">May</th>
+                    <th scope="col">Scopes</th>
                     <th scope="col" class="rank2">Queues</th>
-                    <th scope="col" class="rank2">Made</th>
+                    <th scope="col" class="rank2">Created</th>
                     <th scope="col">Expires</th>
                     <th scope="col" class="right"><span class="offscreen">Actions</span></th>
                   </tr>
@@ -155,7 +155,7 @@ function SystemPanel() {
                 <Fact name="Schema">{database.schema}, migrated by {database.release}</Fact>
                 <Fact name="Database">{bytes(database.size)}</Fact>
                 <Fact name="Connections">{count(database.connections)} of {count(database.max_connections)}</Fact>
-                <Fact name="Oldest transaction">{database.oldest_transaction === null ? "none is seen" : `open for ${fine(database.oldest_transaction)}`}</Fact>
+                <Fact name="Oldest transaction">{database.oldest_transaction === null ? "none visible" : `open for ${fine(database.oldest_transaction)}`}</Fact>
               </Facts>
             </div>
             <Doctor />
@@ -197,7 +197,7 @@ function Relations({ relations }: { relations: Relation[] }) {
           ))}
           {rest.length > 0 && (
             <tr>
-              <td><button type="button" class="link" onClick={() => setAll(true)}>{plural(rest.length, "smaller one")}</button></td>
+              <td><button type="button" class="link" onClick={() => setAll(true)}>{plural(rest.length, "smaller table")}</button></td>
               <td class="right number">{bytes(sum("size"))}</td>
               <td class="right rank2"><Count value={sum("rows")} quiet /></td>
               <td class="right"><Count value={sum("dead")} quiet /></td>
@@ -233,16 +233,16 @@ function Doctor() {
     <section class="doctor" aria-label="Doctor">
       <header>
         <p class="soft">
-          {found ? <>Looked at {plural(found.checks.length, "thing")} <Time at={found.at} />. </> : "What the database says of its own health. "}
-          <span class="mono">holdfast doctor</span> looks at connections and clocks as well.
+          {found ? <>{plural(found.checks.length, "check")} run <Time at={found.at} />. </> : "Checks the health of the database. "}
+          <span class="mono">holdfast doctor</span> also checks connections and clocks.
         </p>
-        <Button small disabled={busy} why={has("operate") ? undefined : 'You may not: this needs the scope "operate"'} onClick={() => void run()}>
+        <Button small disabled={busy} why={has("operate") ? undefined : 'This needs the scope "operate"'} onClick={() => void run()}>
           {found ? "Run again" : "Run doctor"}
         </Button>
       </header>
       {problem && <Trouble problem={problem} />}
       {found && (
-        <ul class="checks" aria-label="What the doctor found">
+        <ul class="checks" aria-label="Doctor results">
           {found.checks.map((one) => (
             <li key={one.name} data-row={one.name}>
               <Mood mood={levels[one.level][0]} icon={levels[one.level][1]}>{one.level}</Mood>
@@ -266,21 +266,21 @@ function createToken(): void {
   ];
   confirm<Token & { secret: string }>({
     title: "New token",
-    body: "For a program. Its secret is shown once.",
+    body: "A token lets a program use the HTTP API. Its secret is shown only once.",
     fields: [
       { name: "name", label: "Name", required: true, placeholder: "php-importer" },
-      { name: "scope", label: "May", value: "produce", options: [
-        { value: "read", label: "read: look at everything" },
+      { name: "scope", label: "Scopes", value: "produce", options: [
+        { value: "read", label: "read: see everything" },
         { value: "produce", label: "produce: enqueue" },
         { value: "consume", label: "consume: claim and settle" },
         { value: "produce,consume", label: "produce and consume" },
-        { value: "read,produce,operate", label: "operate: retry, cancel, pause, as an operator" },
+        { value: "read,produce,operate", label: "operate: retry, cancel and pause" },
         { value: "admin", label: "admin: everything" },
       ] },
-      { name: "queues", label: "Queues", hint: "names with commas; empty: all" },
+      { name: "queues", label: "Queues", hint: "comma-separated names; leave empty for all" },
       { name: "days", label: "Expires in", value: "90", options: days },
     ],
-    act: "Make it",
+    act: "Create",
     deed: (values) => {
       const queues = (values.queues ?? "").split(",").map((one) => one.trim()).filter(Boolean);
       const scopes = values.scope!.split(",");
@@ -288,7 +288,7 @@ function createToken(): void {
       return {
         asked: { method: "POST", path: path(["tokens"]), body },
         cli: shell("holdfast", "token", "create", values.name!.trim() || "NAME", ...scopes.flatMap((scope) => ["--scope", scope]), ...queues.flatMap((queue) => ["--queue", queue]), ...(values.days ? ["--expires", `${values.days}d`] : [])),
-        said: "Made",
+        said: "Token created",
       };
     },
     after: (token) => (fresh.value = { name: token.name, secret: token.secret }),
@@ -298,7 +298,7 @@ function createToken(): void {
 function revoke(token: Token): void {
   confirm({
     title: `Revoke ${token.name}`,
-    body: "Whoever uses it is let in no more, from the next request on.",
+    body: "Programs that use this token are rejected from their next request.",
     act: "Revoke",
     bad: true,
     deed: () => ({

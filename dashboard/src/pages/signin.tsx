@@ -41,7 +41,7 @@ export function SignIn() {
         {problem && <Trouble problem={problem} />}
         <Button submit look="primary" disabled={busy || !token.trim()}>Sign in</Button>
       </form>
-      <p class="soft">Or follow the one-time link that the server prints when it starts, or make a token on a machine that reaches the database:</p>
+      <p class="soft">Or open the one-time link that the server prints when it starts, or create a token on a machine that can reach the database:</p>
       <Command text="holdfast token create ada --role admin" />
     </main>
   );

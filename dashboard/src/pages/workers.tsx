@@ -18,9 +18,9 @@ const columns: Column<Worker>[] = [
   { name: "slots", title: "Slots", right: true, cell: (one) => <Slots worker={one} />, text: (one) => `${one.busy}/${one.slots}` },
   { name: "queues", title: "Queues", cell: (one) => <span class="clip names" title={one.queues.join(", ")}>{one.queues.join(", ") || <None />}</span>, text: (one) => one.queues.join(" "), rank: 2 },
   { name: "acked", title: "Acked", right: true, cell: (one) => <Count value={one.acked} quiet />, text: (one) => one.acked, rank: 2 },
-  { name: "failed", title: "Failed", right: true, tip: "Of all it ended", cell: (one) => <Failed worker={one} />, text: (one) => one.failed, rank: 2 },
-  { name: "lost", title: "Lost", right: true, tip: "Leases that ended before it did", cell: (one) => <Count value={one.lost} quiet bad />, text: (one) => one.lost, rank: 3 },
-  { name: "busy", title: "Busy", hidden: true, right: true, tip: "How long its handlers ran, in all", cell: (one) => <span class="number">{duration(one.busy_time)}</span>, text: (one) => one.busy_time, rank: 3 },
+  { name: "failed", title: "Failed", right: true, tip: "Share of all attempts it ended", cell: (one) => <Failed worker={one} />, text: (one) => one.failed, rank: 2 },
+  { name: "lost", title: "Lost", right: true, tip: "Leases it lost before the job ended", cell: (one) => <Count value={one.lost} quiet bad />, text: (one) => one.lost, rank: 3 },
+  { name: "busy", title: "Busy", hidden: true, right: true, tip: "Total time its handlers ran", cell: (one) => <span class="number">{duration(one.busy_time)}</span>, text: (one) => one.busy_time, rank: 3 },
   { name: "claimed", title: "Claimed", hidden: true, right: true, cell: (one) => <span class="number">{one.claimed_at ? <Age at={one.claimed_at} /> : <None />}</span>, text: (one) => one.claimed_at, rank: 3 },
   { name: "acks", title: "Last ack", hidden: true, right: true, cell: (one) => <span class="number">{one.acked_at ? <Age at={one.acked_at} /> : <None />}</span>, text: (one) => one.acked_at, rank: 3 },
   { name: "rss", title: "Memory", right: true, cell: (one) => <span class="number">{bytes(one.rss)}</span>, text: (one) => one.rss, rank: 3 },
@@ -43,10 +43,10 @@ export function Workers() {
   const versions = skew(told ?? []);
   return (
     <>
-      <Head title="Workers" sub="Whoever claims jobs: processes of yours, and consumers over HTTP.">
+      <Head title="Workers" sub="Everything that claims jobs: your worker processes, and consumers over HTTP.">
         {hidden > 0 && (
           <Button look="quiet" pressed={gone} onClick={() => setQuery({ gone: gone ? null : "1" })}>
-            {gone ? "Hide" : "Show"} {count(hidden)} that are gone
+            {gone ? "Hide" : "Show"} {count(hidden)} stopped
           </Button>
         )}
         <TableMenu name="workers" columns={columns} rows={rows ?? []} />
@@ -54,7 +54,7 @@ export function Workers() {
       {versions.length > 1 && (
         <p class="notice">
           <Icon name="info" />
-          <span>Version skew: living workers run {versions.join(" and ")}. Fine during a deploy, not for long.</span>
+          <span>Running workers have different versions: {versions.join(" and ")}. This is expected only during a deployment.</span>
         </p>
       )}
       <Wait feed={workers}>
@@ -62,8 +62,8 @@ export function Workers() {
           rows!.length ? (
             <Table name="workers" label="Workers" columns={columns} rows={rows} id={(one) => one.worker} mood={(one) => (one.alive ? undefined : "muted")} />
           ) : (
-            <Empty icon="workers" title="No worker is running" commands={["holdfast worker app.py"]}>
-              <p>Jobs wait until one comes. Start one from a terminal, or claim over HTTP from any language:</p>
+            <Empty icon="workers" title="No workers are running" commands={["holdfast worker app.py"]}>
+              <p>Jobs wait until a worker runs. Start one in a terminal, or claim jobs over HTTP from any language:</p>
             </Empty>
           )
         }
@@ -81,7 +81,7 @@ function Running() {
       {!jobs ? (
         <Bones rows={3} />
       ) : jobs.length === 0 ? (
-        <p class="pad soft">Nothing is leased at this moment.</p>
+        <p class="pad soft">No jobs are running.</p>
       ) : (
         <div class="table-wrap">
           <table aria-label="Running jobs">
@@ -138,7 +138,7 @@ function Failed({ worker }: { worker: Worker }) {
 }
 
 function Acts({ worker }: { worker: Worker }) {
-  const why = barred("operate") ?? (worker.alive ? (worker.stop_at ? "It is stopping" : undefined) : "It is gone");
+  const why = barred("operate") ?? (worker.alive ? (worker.stop_at ? "The worker is stopping" : undefined) : "The worker has stopped");
   return <Button small look="quiet" label={`Stop ${worker.worker}`} why={why} onClick={() => stopWorker(worker)}>Stop</Button>;
 }
 

@@ -30,11 +30,11 @@ export function bulk(verb: Verb, filter: string, options: { limit?: number; titl
 }
 
 const verbs: Record<Verb, { act: string; past: string; text: string; bad?: boolean; sure?: boolean }> = {
-  retry: { act: "Retry", past: "retried", text: "get another life with all their attempts." },
-  cancel: { act: "Cancel", past: "cancelled", text: "will not run; handlers that run are told.", bad: true },
-  archive: { act: "Archive", past: "archived", text: "are put away: still to be found, no longer counted as dead." },
-  purge: { act: "Delete", past: "deleted", text: "are deleted for good, with the record of their attempts.", bad: true, sure: true },
-  move: { act: "Move", past: "moved", text: "go to another queue, with new ids; the old ones are still understood." },
+  retry: { act: "Retry", past: "retried", text: "will be retried from attempt 1." },
+  cancel: { act: "Cancel", past: "cancelled", text: "will not run; running handlers are notified.", bad: true },
+  archive: { act: "Archive", past: "archived", text: "will be archived: you can still find them, but they no longer count as dead." },
+  purge: { act: "Delete", past: "deleted", text: "will be deleted permanently, with the record of their attempts.", bad: true, sure: true },
+  move: { act: "Move", past: "moved", text: "will move to another queue and get new ids; the old ids still work." },
 };
 
 export function Bulk() {
@@ -105,14 +105,14 @@ function Asking({ start }: { start: Wanted }) {
   }
 
   return (
-    <Modal title={start.title ?? (start.limit ? `${said.act} ${start.limit} first` : `${said.act} all that match`)} close={close}>
+    <Modal title={start.title ?? (start.limit ? `${said.act} ${start.limit} first` : `${said.act} all matching jobs`)} close={close}>
       <form onSubmit={(event) => void run(event)}>
         <p class="modal-body">
           Jobs matching <code>{q}</code> {said.text}
         </p>
         {!start.title && (
           <label class="field">
-            <span>What to do</span>
+            <span>Action</span>
             <select value={verb} onChange={(event) => setVerb(event.currentTarget.value as Verb)}>
               {Object.entries(verbs).map(([name, one]) => (
                 <option key={name} value={name}>{one.act}</option>
@@ -133,7 +133,7 @@ function Asking({ start }: { start: Wanted }) {
             <>
               <strong class="number">{count(preview.count, preview.capped)}</strong>
               <span>
-                {preview.count === 1 ? "job" : "jobs"} as of {absolute(preview.as_of, false)}. Jobs that come later are left alone.
+                {preview.count === 1 ? "job" : "jobs"} as of {absolute(preview.as_of, false)}. Jobs added later are not affected.
               </span>
               {preview.sample.length > 0 && (
                 <span class="soft">
@@ -148,7 +148,7 @@ function Asking({ start }: { start: Wanted }) {
               )}
             </>
           ) : verb === "move" && !queue.trim() ? (
-            <span class="soft">Name the queue to see how many would move.</span>
+            <span class="soft">Enter a queue to see how many jobs would move.</span>
           ) : (
             <Bones rows={2} />
           )}
@@ -156,18 +156,18 @@ function Asking({ start }: { start: Wanted }) {
         <div class="field-pair">
           <label class="field">
             <span>
-              At most <small>jobs a second</small>
+              Rate limit <small>jobs per second</small>
             </span>
             <select value={rate} onChange={(event) => setRate(event.currentTarget.value)}>
               <option value="20">20</option>
               <option value="200">200</option>
               <option value="2000">2 000</option>
-              <option value="">as fast as it goes</option>
+              <option value="">unlimited</option>
             </select>
           </label>
           <label class="field">
             <span>
-              Reason <small>kept with the record</small>
+              Reason <small>shown in Activity</small>
             </span>
             <input value={reason} placeholder="optional" onInput={(event) => setReason(event.currentTarget.value)} />
           </label>
@@ -175,7 +175,7 @@ function Asking({ start }: { start: Wanted }) {
         {sure && (
           <label class="field">
             <span>
-              Type <b class="mono">{word}</b> to go on
+              Type <b class="mono">{word}</b> to confirm
             </span>
             <input value={typed} autocomplete="off" onInput={(event) => setTyped(event.currentTarget.value)} />
           </label>
@@ -187,7 +187,7 @@ function Asking({ start }: { start: Wanted }) {
             cli={shell("holdfast", "job", verb === "purge" ? "delete" : verb, q, ...(verb === "move" ? ["--to", queue.trim()] : []), ...(start.limit ? ["--limit", String(start.limit)] : []), ...(reason.trim() ? ["--reason", reason.trim()] : []))}
           />
           <div class="modal-acts">
-            <Button look="quiet" onClick={close}>Not now</Button>
+            <Button look="quiet" onClick={close}>{verb === "cancel" ? "Go back" : "Cancel"}</Button>
             <Button submit look={said.bad ? "danger" : "primary"} disabled={busy || !preview || preview.count === 0 || (sure && typed.replaceAll(/\D/g, "") !== word)}>
               {preview ? `${said.act} ${count(preview.count, preview.capped)}` : said.act}
             </Button>
@@ -223,7 +223,7 @@ export function Tray() {
 export const runs = (operation: Operation): boolean => operation.state === "running";
 
 export function OperationLine({ operation, away }: { operation: Operation; away?: () => void }) {
-  const said = operation.verb === "undo" ? { act: "Undo", past: "as before" } : verbs[operation.verb];
+  const said = operation.verb === "undo" ? { act: "Undo", past: "restored" } : verbs[operation.verb];
   const whole = operation.total || operation.done || 1;
   return (
     <div class="operation">
@@ -235,14 +235,14 @@ export function OperationLine({ operation, away }: { operation: Operation; away?
         ) : (
           <>
             {operation.undoable > 0 && <Button small look="quiet" why={barred("operate")} onClick={() => undoOperation(operation)}>Undo</Button>}
-            {away && <Button small look="quiet" icon="close" label="Put away" onClick={away} />}
+            {away && <Button small look="quiet" icon="close" label="Dismiss" onClick={away} />}
           </>
         )}
       </div>
       <Meter value={operation.done} most={whole} mood={operation.state === "failed" ? "bad" : "good"} />
       <span class="number soft">
         {count(operation.done)}/{count(operation.total)} {runs(operation) ? "" : operation.state === "done" ? said.past : operation.state}
-        {operation.done > operation.changed ? ` · ${count(operation.done - operation.changed)} had changed before` : ""}
+        {operation.done > operation.changed ? ` · ${count(operation.done - operation.changed)} skipped: they had already changed` : ""}
         {operation.problem ? ` · ${operation.problem}` : ""}
       </span>
     </div>
@@ -252,8 +252,8 @@ export function OperationLine({ operation, away }: { operation: Operation; away?
 export function cancelOperation(operation: Operation): void {
   confirm({
     title: "Stop this operation",
-    body: `${count(operation.done)} of ${count(operation.total)} are done; the rest is left as it is.${operation.verb === "purge" ? "" : " What is done can be undone."}`,
-    act: "Stop it",
+    body: `${count(operation.done)} of ${count(operation.total)} jobs are done; the rest will not be changed.${operation.verb === "purge" ? "" : " You can undo the finished part."}`,
+    act: "Stop operation",
     bad: true,
     deed: () => ({
       asked: { method: "DELETE", path: path(["operations", operation.id]) },
@@ -266,21 +266,21 @@ export function cancelOperation(operation: Operation): void {
 
 /** What becomes of the jobs of an operation that is undone, if they are as it left them. */
 const back: Record<string, string> = {
-  retry: "that nobody has begun since end again as they had: dead with their last error, or cancelled.",
-  cancel: "that waited wait again, for the time they were to run at. Those that ran stay cancelled.",
-  archive: "that are still archived are what they were before.",
-  move: "that still wait or are dead go back to the queues they came from.",
+  retry: "that have not started return to their previous state: dead with their last error, or cancelled.",
+  cancel: "that were queued are queued again, for their original time. Jobs that were running stay cancelled.",
+  archive: "that are still archived return to their previous state.",
+  move: "that are still queued or dead return to their previous queues.",
 };
 
 export function undoOperation(operation: Operation): void {
   confirm<Operation>({
     title: `Undo: ${verbs[operation.verb as Verb].act.toLowerCase()} ${operation.filter}`,
-    body: `Of ${plural(operation.undoable, "job")}, those ${back[operation.verb]}`,
+    body: `Up to ${plural(operation.undoable, "job")} ${back[operation.verb]}`,
     act: `Undo ${count(operation.undoable)}`,
     deed: () => ({
       asked: { method: "POST", path: path(["operations", operation.id, "undo"]), body: {} },
       cli: shell("holdfast", "op", "undo", operation.id),
-      said: "Undo: started",
+      said: "Undo started",
     }),
     after: (started) => {
       operations.value = { ...operations.value, [started.id]: started };

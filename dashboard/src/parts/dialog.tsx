@@ -39,6 +39,8 @@ export interface Question<T = unknown> {
   /** A word that has to be typed first: for what cannot be taken back. */
   word?: string;
   act: string;
+  /** The button that does nothing; by default "Cancel", which would mislead where the action cancels jobs. */
+  dismiss?: string;
   bad?: boolean;
   /** May refuse by throwing an Error, whose message is shown. */
   deed: (values: Record<string, string>) => Deed<T>;
@@ -94,7 +96,7 @@ function Asking({ question }: { question: Question }) {
         {question.word && (
           <label class="field">
             <span>
-              Type <b class="mono">{question.word}</b> to go on
+              Type <b class="mono">{question.word}</b> to confirm
             </span>
             <input value={typed} autocomplete="off" onInput={(event) => setTyped(event.currentTarget.value)} />
           </label>
@@ -103,7 +105,7 @@ function Asking({ question }: { question: Question }) {
         <footer>
           {preview ? <CopyAs asked={preview.asked} then={preview.then} cli={preview.cli} /> : <span />}
           <div class="modal-acts">
-            <Button look="quiet" onClick={close}>Not now</Button>
+            <Button look="quiet" onClick={close}>{question.dismiss ?? "Cancel"}</Button>
             <Button submit look={question.bad ? "danger" : "primary"} disabled={busy || (question.word !== undefined && typed.trim() !== question.word)}>
               {question.act}
             </Button>

@@ -42,7 +42,7 @@ export function Blind({ since }: { since: string | null }) {
   return (
     <div class="notice">
       <span>
-        {since ? <>Detectors looked last <Time at={since} />.</> : "No detector has looked yet."} They run wherever upkeep does: in workers and servers.
+        {since ? <>Detectors last ran <Time at={since} />.</> : "Detectors have not run yet."} They run as part of upkeep, in workers and servers.
       </span>
       <Command text="holdfast upkeep" />
     </div>
@@ -55,7 +55,7 @@ export function Stale({ feed }: { feed: Feed<unknown> }) {
   if (!problem || feed.data.value === undefined) return null;
   return (
     <p class="stale" role="status">
-      <Icon name="clock" /> Shown as it last was: {problem.detail || problem.title}
+      <Icon name="clock" /> Showing the last known data: {problem.detail || problem.title}
     </p>
   );
 }

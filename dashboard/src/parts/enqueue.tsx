@@ -92,7 +92,7 @@ function Drawer({ begin }: { begin: Start }) {
       const stored = await ask<{ id: string; created: boolean; behind?: string }>(request());
       toast(
         <>
-          {stored.created ? "Enqueued " : "Already there: "}
+          {stored.created ? "Enqueued " : "Already enqueued: "}
           <Link to={to(["jobs", stored.id])} class="id">{short(stored.id)}</Link>
         </>,
       );
@@ -165,17 +165,17 @@ function Drawer({ begin }: { begin: Start }) {
               </label>
               <label class="field">
                 <span>Attempts</span>
-                <input value={attempts} inputMode="numeric" placeholder="as the queue says" onInput={(event) => setAttempts(event.currentTarget.value)} />
+                <input value={attempts} inputMode="numeric" placeholder="queue default" onInput={(event) => setAttempts(event.currentTarget.value)} />
               </label>
               <label class="field">
                 <span>
-                  Key <small>no duplicates</small>
+                  Key <small>prevents duplicates</small>
                 </span>
                 <input value={key} onInput={(event) => setKey(event.currentTarget.value)} />
               </label>
               <label class="field">
                 <span>
-                  Lane <small>one after another</small>
+                  Lane <small>runs one at a time, in order</small>
                 </span>
                 <input value={lane} onInput={(event) => setLane(event.currentTarget.value)} />
               </label>
@@ -193,7 +193,7 @@ function Drawer({ begin }: { begin: Start }) {
             )}
           </div>
           <div class="modal-acts">
-            <Button look="quiet" onClick={close}>Not now</Button>
+            <Button look="quiet" onClick={close}>Cancel</Button>
             <Button submit look="primary" disabled={busy || !kind.trim()}>Enqueue</Button>
           </div>
         </footer>
@@ -282,7 +282,7 @@ function assembled(schema: JsonSchema, values: Record<string, string>): Json {
       try {
         out[name] = JSON.parse(text) as Json;
       } catch {
-        throw new Error(`${name}: ${text} is no ${type || "JSON"}`);
+        throw new Error(`${name}: ${text} is not valid ${type || "JSON"}`);
       }
     }
   }
@@ -291,7 +291,7 @@ function assembled(schema: JsonSchema, values: Record<string, string>): Json {
 
 function seconds(text: string): number {
   const match = /^\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?\s*$/.exec(text);
-  if (!match) throw new Error(`${text} is no duration such as 30s, 10m or 2h`);
+  if (!match) throw new Error(`${text} is not a duration: use, for example, 30s, 10m or 2h`);
   return Number(match[1]) * { s: 1, m: 60, h: 3600, d: 86400, w: 604800 }[(match[2] ?? "s") as "s"];
 }
 

@@ -106,9 +106,9 @@ export function FilterBox({ filter, problem }: { filter: string; problem?: Probl
         </p>
       )}
       {!problem && terms(filter).length > 1 && (
-        <div class="terms" aria-label="Terms of the filter">
+        <div class="terms" aria-label="Filter terms">
           {terms(filter).map((term, index) => (
-            <button key={term.text + index} type="button" class="term" title={`Without ${term.text}`} onClick={() => apply(drop(filter, index))}>
+            <button key={term.text + index} type="button" class="term" title={`Remove ${term.text}`} onClick={() => apply(drop(filter, index))}>
               <span>{term.text}</span>
               <Icon name="close" />
             </button>
@@ -123,18 +123,18 @@ const hints: Record<string, string> = {
   "state:": "queued, leased, done, dead …",
   "kind:": "send_email, send*",
   "queue:": "mail",
-  "lane:": "its jobs run in order",
-  "worker:": "who holds it",
-  "id:": "whole, or its last digits",
+  "lane:": "jobs of one lane",
+  "worker:": "the worker that runs it",
+  "id:": "the id or its last digits",
   "key:": "order-42",
   "tenant:": "acme",
   "subject:": "user/7",
-  "error:": '"Timeout*", the last error',
-  "group:": "dead jobs that failed alike",
+  "error:": 'the last error: "Timeout*"',
+  "group:": "dead jobs with the same failure",
   "attempt:": ">2",
-  "attempts:": ">5, over all its retries",
+  "attempts:": ">5, including earlier retries",
   "priority:": ">=5",
-  "age:": "<2h, since it was enqueued",
+  "age:": "time since it was enqueued: <2h",
   "payload.": "payload.user.id:42",
 };
 

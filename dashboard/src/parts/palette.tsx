@@ -67,8 +67,8 @@ function commands(): Command[] {
     ...places.map((place): Command => ({ name: `Go to ${place.title}`, icon: place.icon, act: () => go(place.name === "overview" ? "" : place.name) })),
     ...(barred("produce") ? [] : [{ name: "Enqueue a job", icon: "plus" as const, act: () => openEnqueue() }]),
     { name: "Show dead jobs as a list", icon: "jobs", act: () => go("jobs?q=state%3Adead") },
-    { name: "Show what runs now", icon: "jobs", act: () => go("jobs?q=state%3Aleased") },
-    { name: "Pause or resume live changes", icon: "pause", act: togglePause },
+    { name: "Show running jobs", icon: "jobs", act: () => go("jobs?q=state%3Aleased") },
+    { name: "Pause or resume live updates", icon: "pause", act: togglePause },
     { name: "Switch between light and dark", icon: "moon", act: switchTheme },
     { name: "Switch between UTC and local time", icon: "clock", act: () => (zone.value = zone.value === "utc" ? "local" : "utc") },
   ];

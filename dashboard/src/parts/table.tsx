@@ -149,7 +149,7 @@ export function TableMenu<T>({ name, columns, rows }: { name: string; columns: C
           }))}
       />
       <Menu
-        label="Save what is shown"
+        label="Download this page"
         icon="download"
         items={[
           { label: "As CSV", act: () => save(`${name}.csv`, "text/csv", csv(columns, rows)) },

@@ -17,7 +17,7 @@ export function Timeline({ job }: { job: Job }) {
   const stretches = life(job, job.attempts ?? []);
   if (!stretches.length) return null;
   return (
-    <ol class="timeline" aria-label="Life of the job" tabIndex={0}>
+    <ol class="timeline" aria-label="Job timeline" tabIndex={0}>
       {stretches.map((one, index) => {
         const seconds = Math.max(0, (one.until - one.from) / 1000);
         return (
@@ -53,7 +53,7 @@ function life(job: Job, attempts: Attempt[]): Stretch[] {
   }
   if (job.state === "queued") {
     const due = Date.parse(job.run_at);
-    out.push({ what: "waiting", from: at, until: Math.max(now.value, at), mood: "open", label: due > now.value ? "not due yet" : attempts.length ? "waits for its next attempt" : "waiting" });
+    out.push({ what: "waiting", from: at, until: Math.max(now.value, at), mood: "open", label: due > now.value ? "not due yet" : attempts.length ? "waiting for the next attempt" : "waiting" });
   } else if (job.state === "leased" && job.lease_until) {
     const began = job.progress?.at ? Math.min(Date.parse(job.progress.at), Date.parse(job.lease_until)) : at;
     out.push({ what: "running", from: Math.max(at, Math.min(began, now.value)), until: now.value, mood: "open", label: `attempt ${job.attempt}`, end: { icon: "dot", text: "running", mood: "leased" } });
