@@ -397,7 +397,7 @@ def test_a_filter_that_matches_nothing_is_no_failure(holdfast: Run, client: Clie
 
         assert (answer.code, answer.out) == (0, "")
         assert "nothing to retry: 0 jobs matching" in answer.err
-    assert holdfast("job", "retry", "kind:nobody", "--json").json == []
+    assert holdfast("job", "retry", "kind:nobody", "--json").json is None
 
 
 def test_a_filter_leaves_done_jobs_alone_unless_it_names_them(
@@ -424,8 +424,58 @@ def test_a_filter_reaches_beyond_one_page(holdfast: Run, client: Client) -> None
 
     answer = holdfast("job", "cancel", "kind:greet", "--yes", "--json")
 
-    assert len({one["id"] for one in answer.json}) == 2300
+    ended = answer.json
+    assert (ended["state"], ended["seen"], ended["changed"]) == ("done", 2300, 2300)
     assert client.jobs.find("state:queued") == []
+
+
+def test_what_a_filter_changed_is_an_operation_that_can_be_undone(
+    holdfast: Run, client: Client
+) -> None:
+    ids = [client.enqueue("greet").id for _ in range(3)]
+
+    cancelled = holdfast("job", "cancel", "kind:greet", "--reason", "too many", "--yes")
+
+    [operation] = client.operations.list()
+    assert (operation.verb, operation.state, operation.changed) == ("cancel", "done", 3)
+    assert operation.reason == "too many"
+    assert cancelled.out == "3 jobs cancelled\n"
+    assert f"undo it:  holdfast op undo {operation.id}" in cancelled.err
+
+    assert holdfast("op", "undo", operation.id, "--wait", "--yes").code == 0
+    assert sorted(client.jobs.find("state:queued")) == sorted(ids)
+
+
+def test_why_jobs_of_a_filter_stay_unchanged_is_told(holdfast: Run, client: Client) -> None:
+    first = client.enqueue("greet", max_attempts=1, key="k").id
+    client.nack(client.claim(worker="w"), error_kind="Oops", message="no")
+    client.enqueue("greet", key="k")
+
+    answer = holdfast("job", "retry", "state:dead", "--yes")
+
+    assert (answer.code, answer.out) == (1, "0 jobs retried\n")
+    assert "unchanged: " in answer.err
+    assert "key" in answer.err
+    assert [job.id for job in client.jobs.list("state:dead")] == [first]
+
+
+def test_a_filter_that_is_interrupted_stops_its_operation(
+    holdfast: Run, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.enqueue_many([NewJob(kind="greet") for _ in range(3)])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.client.sync.operations.Operations.step", interrupt)
+
+    answer = holdfast("job", "cancel", "kind:greet", "--yes")
+
+    [operation] = client.operations.list()
+    assert answer.code != 0
+    assert "stopped after 0 of 3 jobs" in answer.err
+    assert operation.state == "cancelled"
+    assert len(client.jobs.find("state:queued")) == 3
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "delete", "archive"])

@@ -14,7 +14,7 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
-from holdfast.records import LABELS, Attempt, Change, Event, Job, NewJob
+from holdfast.records import LABELS, Attempt, Event, Job, NewJob
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -166,8 +166,9 @@ def retry(
     change(
         session,
         target,
-        Verb("retry", "retried", "dead,cancelled"),
+        Verb("retry", "retried", "retry", {"delay": delay}),
         lambda client, ids: client.jobs.retry(ids, reason=reason, actor=actor(), delay=delay),
+        reason=reason,
         **how,
     )
 
@@ -185,8 +186,9 @@ def cancel(session: Session, /, target: Sequence[str], reason: str | None, **how
     change(
         session,
         target,
-        Verb("cancel", "cancelled", "queued,leased", asks_for_many=True),
+        Verb("cancel", "cancelled", "cancel", asks_for_many=True),
         lambda client, ids: client.jobs.cancel(ids, reason=reason, actor=actor()),
+        reason=reason,
         **how,
     )
 
@@ -201,8 +203,9 @@ def delete(session: Session, /, target: Sequence[str], reason: str | None, **how
     change(
         session,
         target,
-        Verb("delete", "deleted", "queued,done,dead,cancelled,archived", asks_for_one=True),
+        Verb("delete", "deleted", "purge", asks_for_one=True),
         lambda client, ids: client.jobs.purge(ids, reason=reason, actor=actor()),
+        reason=reason,
         **how,
     )
 
@@ -254,8 +257,9 @@ def edit(
     change(
         session,
         target,
-        Verb("edit", "edited", "queued,dead"),
+        Verb("edit", "edited"),
         lambda client, ids: client.jobs.edit(ids, reason=reason, actor=actor(), **changes),
+        reason=reason,
         limit=limit,
         preview=preview,
         yes=yes,
@@ -277,10 +281,14 @@ def move(
 ) -> None:
     """Move queued and dead jobs to another queue; short ids stay the same."""
 
-    def apply(client: "Client", ids: list[UUID]) -> Sequence[Change]:
-        return client.jobs.move(ids, queue, reason=reason, actor=actor())
-
-    change(session, target, Verb("move", "moved", "queued,dead"), apply, **how)
+    change(
+        session,
+        target,
+        Verb("move", "moved", "move", {"queue": queue}),
+        lambda client, ids: client.jobs.move(ids, queue, reason=reason, actor=actor()),
+        reason=reason,
+        **how,
+    )
 
 
 @job.command(
@@ -296,8 +304,9 @@ def archive(session: Session, /, target: Sequence[str], reason: str | None, **ho
     change(
         session,
         target,
-        Verb("archive", "archived", "dead,cancelled,done"),
+        Verb("archive", "archived", "archive"),
         lambda client, ids: client.jobs.archive(ids, reason=reason, actor=actor()),
+        reason=reason,
         **how,
     )
 

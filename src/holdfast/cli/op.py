@@ -118,7 +118,7 @@ def show(session: Session, id: int, wait: bool) -> None:
     with session.client() as client:
         found = _get(client, id)
         if wait:
-            found = _followed(session, client, found)
+            found = follow(session, client, found)
     session.answer(found, lambda: _line(found))
     if found.state == "failed":
         fail()
@@ -167,13 +167,13 @@ def undo(
 
 
 def _tell(session: Session, client: "Client", started: "Operation", wait: bool) -> None:
-    last = _followed(session, client, started) if wait else started
+    last = follow(session, client, started) if wait else started
     session.answer(last, lambda: _line(last))
     if last.state == "running":
         session.say(f"follow it:  holdfast op show {last.id} --wait")
 
 
-def _followed(session: Session, client: "Client", followed: "Operation") -> "Operation":
+def follow(session: Session, client: "Client", followed: "Operation") -> "Operation":
     """Wait for the end of an operation, and work on it meanwhile: nobody else may be there."""
     told = time.monotonic()
     while followed.state == "running":

@@ -1,20 +1,24 @@
-"""The jobs a command means: by id, or all that match a filter, counted before anything happens."""
+"""The jobs a command means: a few by id, changed at once, or all that match a filter.
+
+What a filter selects is changed by an operation, as by `holdfast op`: it is counted before anything
+happens, can be stopped and undone, and shows in `holdfast op list`.
+"""
 
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
 from holdfast.cli import output
 from holdfast.cli.grammar import fail
-from holdfast.cli.session import Session
-from holdfast.errors import HoldfastError, InvalidFilter, Misuse, UnknownJob
-from holdfast.records import Change, Job
+from holdfast.cli.op import follow
+from holdfast.cli.session import Session, actor
+from holdfast.errors import InvalidFilter, Misuse, UnknownJob
+from holdfast.records import Change, Job, Preview
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -26,30 +30,19 @@ _UUID = re.compile(r"\w{8}-\w{4}-\w{4}-\w{4}-\w+")
 _STATE = re.compile(r"(?:^|\s)-?state:")
 
 
+Apply = Callable[["Client", list[UUID]], Sequence[Change]]
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A change to jobs; `states` are those it is meant for when a filter names none."""
+    """A change to jobs, and what it is called as an operation; `edit` is not one."""
 
     name: str
     past: str
-    states: str
+    operation: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     asks_for_one: bool = False
     asks_for_many: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Jobs found before the change: later ones are not touched by it."""
-
-    ids: list[UUID]
-    filter: str | None
-
-    @property
-    def count(self) -> str:
-        """How many, in words."""
-        if self.filter is None:
-            return output.counted(len(self.ids), "job")
-        return f"{output.counted(len(self.ids), 'job')} matching {self.filter}"
 
 
 def find_id(client: "Client", text: str) -> UUID:
@@ -87,31 +80,32 @@ def change(
     session: Session,
     targets: Sequence[str],
     verb: Verb,
-    apply: Callable[["Client", list[UUID]], Sequence[Change]],
+    apply: Apply,
     *,
+    reason: str | None,
     limit: int | None,
     preview: bool,
     yes: bool,
 ) -> None:
-    """Find the jobs, show and ask where it matters, change them, and say what became of each."""
+    """Find the jobs, show and ask where it matters, change them, and report what changed."""
     with session.client() as client:
-        chosen = _select(client, targets, verb, limit)
-        if preview:
-            _show(session, client, chosen)
-            return
-        if not chosen.ids:
-            session.say(f"nothing to {verb.name}: {chosen.count}")
-            session.answer([], str)
-            return
-        many = len(chosen.ids) > 1
-        if chosen.filter is not None or verb.asks_for_one or (many and verb.asks_for_many):
-            session.confirm(
-                f"{verb.name} {chosen.count}?",
-                count=f"this would {verb.name} {chosen.count}",
-                yes=yes,
+        named = [text for text in targets if _ID.fullmatch(text) or _UUID.fullmatch(text)]
+        filter = " ".join(targets).strip()
+        if named and len(named) < len(targets):
+            raise Misuse(f"{filter!r} mixes ids and a filter", fix="Give either ids or one filter.")
+        if named:
+            ids = list(dict.fromkeys(find_id(client, text) for text in named))[:limit]
+            _change_ids(session, client, ids, "", verb, apply, preview=preview, yes=yes)
+        elif not filter:
+            raise InvalidFilter("an empty filter means every job", fix="Name them, as in age:>0s")
+        elif not verb.operation:
+            ids, filter = _editable(client, filter, limit)
+            _change_ids(session, client, ids, filter, verb, apply, preview=preview, yes=yes)
+        else:
+            found = client.operations.preview(
+                verb.operation, filter, most=limit, reason=reason, actor=actor(), **verb.arguments
             )
-        changes = list(_batches(session, client, chosen.ids, verb, apply))
-    _report(session, changes, verb, named=chosen.filter is None)
+            _operate(session, client, found, verb, apply, preview=preview, yes=yes)
 
 
 def job_table(jobs: Sequence[Job]) -> str:
@@ -135,22 +129,72 @@ def job_table(jobs: Sequence[Job]) -> str:
     )
 
 
-def _select(client: "Client", targets: Sequence[str], verb: Verb, limit: int | None) -> Selection:
-    ids = [text for text in targets if _ID.fullmatch(text) or _UUID.fullmatch(text)]
-    if len(ids) == len(targets):
-        found = list(dict.fromkeys(find_id(client, text) for text in ids))
-        return Selection(found[:limit], None)
-    filter = " ".join(targets).strip()
-    if ids:
-        raise Misuse(f"{filter!r} mixes ids and a filter", fix="Give either ids or one filter.")
-    if not filter:
-        raise InvalidFilter("an empty filter means every job", fix="Name them, as in age:>0s")
+def _operate(
+    session: Session,
+    client: "Client",
+    found: Preview,
+    verb: Verb,
+    apply: Apply,
+    *,
+    preview: bool,
+    yes: bool,
+) -> None:
+    """Change what a filter selects by an operation, and stay until it has ended."""
+    more = "more than " if found.capped else ""
+    count = f"{more}{output.counted(found.total, 'job')} matching {found.selects}"
+    if preview:
+        _show(session, client, found.sample, found.total, count, found.selects)
+        return
+    if not found.total:
+        session.say(f"nothing to {verb.name}: {count}")
+        session.answer(None, str)
+        return
+    session.confirm(f"{verb.name} {count}?", count=f"this would {verb.name} {count}", yes=yes)
+    started = client.operations.start(found.token, actor=actor())
+    assert started is not None
+    try:
+        ended = follow(session, client, started)
+    except KeyboardInterrupt:
+        stopped = client.operations.cancel(started.id, actor=actor()) or started
+        session.say(f"stopped after {stopped.seen} of {stopped.total} jobs")
+        _offer_undo(session, stopped.id, stopped.undoable)
+        raise
+    session.answer(ended, lambda: f"{output.counted(ended.changed, 'job')} {verb.past}")
+    if ended.changed < ended.seen:
+        _tell_unchanged(_why_unchanged(client, found, apply), ended.seen - ended.changed)
+    if ended.problem:
+        click.echo(f"operation {ended.id} failed: {ended.problem}", err=True)
+    _offer_undo(session, ended.id, ended.undoable)
+    if ended.state == "failed" or not ended.changed:
+        fail()
+
+
+def _offer_undo(session: Session, id: int, undoable: int) -> None:
+    if undoable:
+        session.say(f"undo it:  holdfast op undo {id}")
+
+
+def _why_unchanged(client: "Client", found: Preview, apply: Apply) -> list[str]:
+    """Ask again for jobs of the sample that still match: one by one they are refused with why."""
+    left = set(client.jobs.find(found.selects, limit=_PAGE)) & set(found.sample)
+    return [one.detail or "" for one in apply(client, list(left)) if not one.changed]
+
+
+def _tell_unchanged(reasons: Sequence[str], count: int) -> None:
+    for reason, times in Counter(reasons).most_common(_SAMPLE):
+        click.echo(f"unchanged: {reason}" + (f" ({times} times)" if times > 1 else ""), err=True)
+    if count > len(reasons):
+        told = f"… and {count - len(reasons)} more unchanged" if reasons else f"unchanged: {count}"
+        click.echo(told, err=True)
+
+
+def _editable(client: "Client", filter: str, limit: int | None) -> tuple[list[UUID], str]:
     # Alone first: a mistake in it is reported as it was typed.
     if not client.jobs.find(filter, limit=1):
-        return Selection([], filter)
+        return [], filter
     if not _STATE.search(filter):
-        filter = f"{filter} state:{verb.states}"
-    return Selection(list(_all(client, filter, limit)), filter)
+        filter = f"{filter} state:queued,dead"
+    return list(_all(client, filter, limit)), filter
 
 
 def _all(client: "Client", filter: str, limit: int | None) -> Iterator[UUID]:
@@ -167,38 +211,50 @@ def _all(client: "Client", filter: str, limit: int | None) -> Iterator[UUID]:
         left = None if left is None else left - len(page)
 
 
-def _show(session: Session, client: "Client", chosen: Selection) -> None:
-    ids = chosen.ids[:_SAMPLE]
-    if session.json:
-        session.answer({"count": len(chosen.ids), "filter": chosen.filter, "sample": ids}, str)
-        return
-    click.echo(chosen.count)
-    if jobs := [job for id in ids if (job := client.jobs.get(id))]:
-        click.echo(job_table(jobs))
-    if len(chosen.ids) > len(ids):
-        click.echo(f"… and {len(chosen.ids) - len(ids)} more")
-
-
-def _batches(
+def _change_ids(
     session: Session,
     client: "Client",
     ids: list[UUID],
+    filter: str,
     verb: Verb,
-    apply: Callable[["Client", list[UUID]], Sequence[Change]],
-) -> Iterator[Change]:
-    started, told = time.monotonic(), 0
+    apply: Apply,
+    *,
+    preview: bool,
+    yes: bool,
+) -> None:
+    """Change jobs by their ids, now."""
+    count = output.counted(len(ids), "job") + (f" matching {filter}" if filter else "")
+    if preview:
+        _show(session, client, ids[:_SAMPLE], len(ids), count, filter or None)
+        return
+    if not ids:
+        session.say(f"nothing to {verb.name}: {count}")
+        session.answer([], str)
+        return
+    if filter or verb.asks_for_one or (len(ids) > 1 and verb.asks_for_many):
+        session.confirm(f"{verb.name} {count}?", count=f"this would {verb.name} {count}", yes=yes)
+    changes: list[Change] = []
     for start in range(0, len(ids), _PAGE):
-        try:
-            yield from apply(client, ids[start : start + _PAGE])
-        except (HoldfastError, KeyboardInterrupt):
-            if start:
-                session.say(f"stopped after {start} of {len(ids)} jobs")
-            raise
-        done = min(start + _PAGE, len(ids))
-        percent = 100 * done // len(ids)
-        if time.monotonic() - started > 1 and percent >= told + 10:
-            told = percent
-            session.say(f"{percent:3} %  {done} of {len(ids)} jobs")
+        changes += apply(client, ids[start : start + _PAGE])
+    _report(session, changes, verb, named=not filter)
+
+
+def _show(
+    session: Session,
+    client: "Client",
+    sample: Sequence[UUID],
+    total: int,
+    count: str,
+    filter: str | None,
+) -> None:
+    if session.json:
+        session.answer({"count": total, "filter": filter, "sample": sample}, str)
+        return
+    click.echo(count)
+    if jobs := [job for id in sample if (job := client.jobs.get(id))]:
+        click.echo(job_table(jobs))
+    if total > len(sample):
+        click.echo(f"… and {total - len(sample)} more")
 
 
 def _report(session: Session, changes: list[Change], verb: Verb, *, named: bool) -> None:
@@ -210,11 +266,7 @@ def _report(session: Session, changes: list[Change], verb: Verb, *, named: bool)
         )
     else:
         session.answer(changes, lambda: f"{output.counted(len(changed), 'job')} {verb.past}")
-    why = Counter(c.detail for c in refused)
-    for detail, count in why.most_common(_SAMPLE):
-        click.echo(f"unchanged: {detail}" + (f" ({count} times)" if count > 1 else ""), err=True)
-    if len(why) > _SAMPLE:
-        click.echo(f"… and {len(why) - _SAMPLE} more unchanged", err=True)
+    _tell_unchanged([one.detail or "" for one in refused], len(refused))
     if refused and (named or not changed):
         fail()
 
