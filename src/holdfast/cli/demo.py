@@ -1,31 +1,31 @@
-"""`holdfast demo`: a producer and two workers in one terminal, and what they leave behind."""
+"""`holdfast demo`: a producer and a worker in one terminal, and what they leave behind."""
 
+import logging
 import time
-import traceback
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from threading import Event, RLock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
-from msgspec.structs import replace
 
 from holdfast import __version__
 from holdfast.cli import output
 from holdfast.cli.grammar import Command
 from holdfast.cli.queue import queue_table
 from holdfast.cli.session import Session, connect, pass_session
-from holdfast.records import Lease, NewJob
 
 if TYPE_CHECKING:
+    from holdfast.app import App
     from holdfast.client import Client
 
 QUEUE = "demo"
-WORKERS = ("ada", "grace")
+WORKER, SLOTS = "ada", 2
 PATIENCE = 20.0
+# What a worker logs of a job, and what the demo calls it.
+EVENTS = {"leased": "leased", "done": "done", "attempt failed": "failed", "job died": "dead"}
 
 
 @click.command(
@@ -42,6 +42,7 @@ def demo(session: Session) -> None:
     works in the queue "demo" and wants the schema to be there.
     """
     from holdfast import conninfo, schema
+    from holdfast.app import App
 
     with session.database() as database, connect(database) as client:
         if database.server:
@@ -49,152 +50,138 @@ def demo(session: Session) -> None:
         else:
             session.say(f"using {conninfo.server(database.url)}, named by {database.origin}")
         stage = _Stage(session, client)
-        interrupted = stage.play()
+        with App(database.url) as app:
+            interrupted = stage.play(app)
         _close(session, client, stage, interrupted)
 
 
-class _Stage:
-    """The queue, the two workers and everything that was said on it."""
+class _Stage(logging.Handler):
+    """Everything that happens in the demo, told line by line: it reads the log of the worker."""
 
     def __init__(self, session: Session, client: "Client") -> None:
+        super().__init__()
         self.session = session
         self.client = client
         self.started = time.monotonic()
         self.events: list[dict[str, Any]] = []
         self.dead: list[UUID] = []
-        self._voice = RLock()
-        self._handlers: Mapping[str, Callable[[Lease], Any]] = {
-            "greet": self._greet,
-            "receipt": self._receipt,
-            "fetch_rates": self._fetch_rates,
-            "price_run": self._price_run,
-            "send_email": self._send_email,
-        }
+        # Its lock as a handler of logs, too: two of them would wait for each other.
+        self.lock = self._voice = RLock()
+        self._unheard: BrokenPipeError | None = None
 
-    def play(self) -> bool:
+    def play(self, app: "App") -> bool:
         """Run until every job has ended; returns whether it was interrupted before."""
+        from holdfast.worker.background import Processor
+        from holdfast.worker.worker import Worker
+
         self.client.queues.set(QUEUE, keep_done=timedelta(days=1), max_attempts=3)
         self.session.say(
-            f"holdfast {__version__}  queue {QUEUE}  workers: {', '.join(WORKERS)}  Ctrl-C to stop"
+            f"holdfast {__version__}  queue {QUEUE}  worker {WORKER}, {SLOTS} slots  Ctrl-C to stop"
         )
-        interrupted, stop = False, Event()
-        with ThreadPoolExecutor(len(WORKERS)) as pool:
-            workers = [pool.submit(self._work, name, stop) for name in WORKERS]
+        self._declare(app)
+        worker = Worker(app, concurrency=SLOTS, poll=0.2, grace=2)
+        worker.id = WORKER
+        interrupted = False
+        with self._listening(), Processor(worker):
             try:
-                self._produce(stop)
-                while self._busy() and not stop.wait(0.2):
-                    self.client.upkeep.run()
+                self._produce(app)
+                while self._busy():
+                    time.sleep(0.2)
             except KeyboardInterrupt:
                 interrupted = True
-            finally:
-                stop.set()
-            for worker in workers:
-                worker.result()
+        if self._unheard:
+            raise self._unheard
         return interrupted
 
-    def _produce(self, stop: Event) -> None:
-        self._enqueue(
-            NewJob(kind="greet", payload={"name": "Ada"}),
-            NewJob(kind="greet", payload={"name": "Grace", "shout": True}, priority=9),
-            NewJob(kind="greet", payload={"name": "Linus, three seconds later"}, delay=3),
-            *(
-                NewJob(kind="price_run", payload={"scenario": name}, lane="axiom")
-                for name in ("base", "up", "down")
-            ),
-            NewJob(kind="send_email", payload={"to": "ada@example.org"}),
-            NewJob(kind="fetch_rates", payload={"day": "today"}),
-        )
-        if not stop.wait(1):
-            receipt = NewJob(kind="receipt", payload={"order": 42}, key="order-42")
-            self._enqueue(receipt, receipt)
+    def _declare(self, app: "App") -> None:
+        from holdfast.current import current
 
-    def _enqueue(self, *jobs: NewJob) -> None:
-        wanted = [replace(job, queue=QUEUE) for job in jobs]
-        # Workers are quick: that a job is queued should be read before that it is leased.
+        @app.task(queue=QUEUE, keep_result=True)
+        def greet(name: str, shout: bool = False) -> str:
+            text = f"hello {name}"
+            self._print(text.upper() if shout else text)
+            return text
+
+        @app.task(queue=QUEUE, key=lambda order: f"order-{order}")
+        def receipt(order: int) -> None:
+            self._print(f"receipt for order {order}")
+
+        @app.task(queue=QUEUE)
+        def fetch_rates(day: str) -> None:
+            if current().attempt == 1:
+                raise ConnectionResetError("the bank hung up")
+
+        @app.task(queue=QUEUE, lane="axiom")
+        def price_run(scenario: str) -> None:
+            time.sleep(0.4)
+            self._print(f"priced scenario {scenario}")
+
+        @app.task(queue=QUEUE)
+        def send_email(to: str) -> None:
+            raise TimeoutError("no answer from mail.example.org in 30 s")
+
+    def _produce(self, app: "App") -> None:
+        tasks = app.tasks
+        greet, receipt = tasks["greet"], tasks["receipt"]
+        self._enqueue(
+            app,
+            greet.call("Ada"),
+            greet.options(priority=9).call("Grace", shout=True),
+            greet.options(delay=3).call("Linus, three seconds later"),
+            *(tasks["price_run"].call(name) for name in ("base", "up", "down")),
+            tasks["send_email"].call("ada@example.org"),
+            tasks["fetch_rates"].call("today"),
+        )
+        time.sleep(1)
+        self._enqueue(app, receipt.call(42), receipt.call(42))
+
+    def _enqueue(self, app: "App", *calls: Any) -> None:
+        # A worker is quick: that a job is queued should be read before that it is leased.
         with self._voice:
-            for job, enqueued in zip(wanted, self.client.enqueue_many(wanted), strict=True):
+            for call, handle in zip(calls, app.enqueue_many(calls), strict=True):
+                job = call.job
                 note = [f"priority {job.priority}"] if job.priority else []
                 note += [f"in {job.delay} s"] if job.delay else []
                 note += [f"lane {job.lane}"] if job.lane else []
                 note += [f"key {job.key}"] if job.key else []
-                outcome = "queued" if enqueued.created else "duplicate"
-                self._event(job.kind, enqueued.id, outcome, ", ".join(note))
+                outcome = "queued" if handle.created else "duplicate"
+                self._event(job.kind, handle.id, outcome, ", ".join(note))
 
     def _busy(self) -> bool:
         found = self.client.queues.get(QUEUE)
         waiting = found is not None and found.queued + found.leased > 0
-        return waiting and time.monotonic() - self.started < PATIENCE
+        return waiting and not self._unheard and time.monotonic() - self.started < PATIENCE
 
-    def _work(self, worker: str, stop: Event) -> None:
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        log = logging.getLogger("holdfast")
+        level, propagate, handlers = log.level, log.propagate, log.handlers
+        log.handlers, log.propagate = [self], False
+        log.setLevel(logging.DEBUG)
         try:
-            while not stop.is_set():
-                leases = self.client.claim(
-                    QUEUE, worker=worker, lease=5.0, kinds=list(self._handlers)
-                )
-                for lease in leases:
-                    self._run_or_release(lease, stop)
-                if not leases:
-                    stop.wait(0.05)
+            yield
         finally:
-            stop.set()
+            log.handlers, log.propagate = handlers, propagate
+            log.setLevel(level)
 
-    def _run_or_release(self, lease: Lease, stop: Event) -> None:
-        try:
-            self._run(lease, stop)
-        except BrokenPipeError:
-            # Nobody watches any more; the next demo need not wait for the lease to expire.
-            self.client.release([lease])
-            raise
-
-    def _run(self, lease: Lease, stop: Event) -> None:
-        if stop.is_set():
-            self.client.release([lease])
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell what a worker logs of a job."""
+        if (outcome := EVENTS.get(record.getMessage())) is None:
+            if record.levelno >= logging.ERROR:
+                click.echo(self.format(record), err=True)
             return
-        attempt = f"attempt {lease.attempt}/{lease.max_attempts}"
-        self._event(lease.kind, lease.id, "leased", f"{attempt} by {lease.worker}")
-        started = time.monotonic()
-        try:
-            result = self._handlers[lease.kind](lease)
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            note = f"{type(error).__name__}: {error}"
-            settle = partial(
-                self.client.nack,
-                [lease],
-                error_kind=type(error).__name__,
-                message=str(error),
-                traceback=traceback.format_exc(),
-            )
-        else:
-            note = f"{1000 * (time.monotonic() - started):.0f} ms"
-            settle = partial(self.client.ack, [lease], [result])
-        # That a job is done should be read before that the next of its lane is leased.
-        with self._voice:
-            [settled] = settle()
-            outcome = "failed" if settled.outcome == "queued" else settled.outcome
-            self._event(lease.kind, lease.id, outcome, note)
-        if settled.outcome == "dead":
-            self.dead.append(lease.id)
-
-    def _greet(self, lease: Lease) -> str:
-        text = f"hello {lease.payload['name']}"
-        self._print(text.upper() if lease.payload.get("shout") else text)
-        return text
-
-    def _receipt(self, lease: Lease) -> None:
-        self._print(f"receipt for order {lease.payload['order']}")
-
-    def _fetch_rates(self, lease: Lease) -> None:
-        if lease.attempt == 1:
-            raise ConnectionResetError("the bank hung up")
-
-    def _price_run(self, lease: Lease) -> None:
-        time.sleep(0.4)
-        self._print(f"priced scenario {lease.payload['scenario']}")
-
-    def _send_email(self, lease: Lease) -> None:
-        raise TimeoutError("no answer from mail.example.org in 30 s")
+        about: dict[str, Any] = vars(record)
+        match outcome:
+            case "leased":
+                attempt = f"{about['attempt']}/{about['max_attempts']}"
+                note = f"attempt {attempt} by {about['worker']}"
+            case "done":
+                note = f"{1000 * about['seconds']:.0f} ms"
+            case _:
+                note = about["error"]
+        self._event(about["kind"], UUID(about["job"]), outcome, note)
+        if outcome == "dead":
+            self.dead.append(UUID(about["job"]))
 
     def _event(self, kind: str, id: UUID, outcome: str, note: str) -> None:
         word = click.style(outcome, fg=output.COLOURS.get(outcome)) + " " * (9 - len(outcome))
@@ -206,9 +193,14 @@ class _Stage:
             self._print(f"{clock}  {kind:11}  {output.short(id)}  {word}  {note}".rstrip())
 
     def _print(self, line: str) -> None:
-        if not self.session.json:
-            with self._voice:
+        if self.session.json or self._unheard:
+            return
+        with self._voice:
+            try:
                 click.echo(line)
+            except BrokenPipeError as error:
+                # Nobody reads any more: the jobs that run may end, and then the demo does.
+                self._unheard = error
 
 
 def _close(session: Session, client: "Client", stage: _Stage, interrupted: bool) -> None:
