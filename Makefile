@@ -48,6 +48,7 @@ lint: setup
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/generate_sync_client.py --check
 	$(BIN)/python tools/generate_fields.py --check
+	$(BIN)/python tools/generate_contract.py --check
 	$(BIN)/python dashboard/build.py check
 
 # The protocol's tests run once more on every older PostgreSQL that Debian's packages brought.

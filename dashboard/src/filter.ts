@@ -1,6 +1,8 @@
 // The filter language, as far as a page needs it: to take a filter apart and put a term in.
 // What a filter means is decided by the database alone.
 
+import { labels } from "./wire";
+
 export interface Term {
   text: string;
   field: string | null;
@@ -8,8 +10,7 @@ export interface Term {
   not: boolean;
 }
 
-export const fields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "attempt", "attempts", "priority", "age", "payload."];
-export const stateNames = ["queued", "leased", "done", "dead", "cancelled", "archived"] as const;
+export const fields: readonly string[] = ["state", "kind", "queue", "worker", "id", ...labels, "error", "group", "attempt", "attempts", "priority", "age", "payload."];
 
 const TERM = /(?:[^\s"]|"(?:\\.|[^"\\])*"?)+/g;
 

@@ -28,8 +28,9 @@ export interface History {
 
 export function useHistory(metric: Metric, queue: string | null, span: Span): History {
   const feed = useFeed<Series>(path(["metrics", "series"], { metric, queue, step: span.step, from: from(span) }), 5000);
-  const points = new Map(feed.data.value?.points ?? []);
-  const times = since(grid(span), feed.data.value?.points[0]?.[0]);
+  const told = (feed.data.value?.points ?? []) as [number, number | null][];
+  const points = new Map(told);
+  const times = since(grid(span), told[0]?.[0]);
   return {
     times,
     values: joined(times.map((at) => points.get(at) ?? null)),

@@ -4,6 +4,8 @@ import { computed, signal } from "@preact/signals";
 import { look } from "./api";
 import type { Me } from "./wire";
 
+type Scope = Me["scopes"][number];
+
 export const me = signal<Me | undefined>(undefined);
 
 export async function meet(): Promise<void> {
@@ -11,10 +13,10 @@ export async function meet(): Promise<void> {
 }
 
 /** Whether the user has a scope; enough for what changes nothing. */
-export const has = (scope: string): boolean =>
+export const has = (scope: Scope): boolean =>
   me.value !== undefined && (me.value.scopes.includes(scope) || me.value.scopes.includes("admin"));
 
-export const may = (scope: string): boolean => has(scope) && !me.value!.read_only;
+export const may = (scope: Scope): boolean => has(scope) && !me.value!.read_only;
 
 /** Why an action is closed to this user; undefined if it is not. */
 export function barred(scope: "produce" | "operate" | "admin"): string | undefined {

@@ -160,7 +160,7 @@ def test_a_queue_is_paused_for_a_while_and_resumed(page: Page, client: Client) -
 
 def test_settings_of_a_queue_are_reviewed_before_they_are_saved(page: Page, client: Client) -> None:
     page.goto(page.url + "queues/mail")
-    page.get_by_label("Limit jobs running at once").fill("12")
+    page.get_by_label("Limit how many of its jobs").fill("12")
     page.get_by_role("button", name="Review and save").click()
     expect(dialog(page).get_by_label("Changes")).to_contain_text("limit = 12")
     dialog(page).get_by_role("button", name="Save").click()

@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { look, path } from "../api";
 import { archiveJob, cancelJob, deleteJob, editJob, retryJob } from "../deeds";
 import { useFeed, useKept } from "../feed";
-import { put, stateNames, value } from "../filter";
+import { put, value } from "../filter";
 import { count, plural } from "../format";
 import { useKeys } from "../keys";
 import { paused, togglePause } from "../live";
@@ -20,7 +20,7 @@ import { Table, TableMenu, type Column } from "../parts/table";
 import { exportAll, openImport } from "../parts/transfer";
 import { go, query, setQuery, to } from "../route";
 import { barred } from "../session";
-import type { Job, JobPage, Queue, State, Verb } from "../wire";
+import { states, type Job, type JobPage, type Queue, type State, type Verb } from "../wire";
 
 const LIMIT = 50;
 const selected = signal<Set<string>>(new Set());
@@ -195,7 +195,7 @@ function StateChips({ filter }: { filter: string }) {
       <button type="button" class="chip" aria-pressed={wanted.length === 0} onClick={() => setQuery({ q: rest, cursor: null }, {})}>
         all
       </button>
-      {stateNames.map((state) => {
+      {states.map((state) => {
         const on = wanted.includes(state);
         // Done jobs are counted for ever, but kept only where the queue says so: the number would mislead here.
         const number = counts && state !== "done" && state !== "cancelled" ? counts(state) : null;

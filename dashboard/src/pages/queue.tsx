@@ -18,7 +18,7 @@ import { rateOf } from "../rates";
 import { go, parts, query, setQuery, to } from "../route";
 import { spans, useHistory } from "../series";
 import { barred } from "../session";
-import type { JobPage, Json, Queue, Rate, State, Worker } from "../wire";
+import { queueSettings, type JobPage, type Json, type Queue, type Rate, type State, type Worker } from "../wire";
 import { QueueState } from "./queues";
 
 export function QueuePage() {
@@ -275,36 +275,13 @@ function Serving({ queue }: { queue: string }) {
   );
 }
 
-interface Setting {
-  name: keyof Queue & string;
-  label: string;
-  hint: string;
-  type: "number" | "choice" | "flag";
-  options?: string[];
-  empty?: boolean;
-}
-
-const settings: Setting[] = [
-  { name: "max_attempts", label: "Attempts", hint: "attempts before a job is dead", type: "number" },
-  { name: "lease", label: "Lease", hint: "seconds until an unrenewed claim expires", type: "number" },
-  { name: "limit", label: "Limit", hint: "jobs running at once; empty for none", type: "number", empty: true },
-  { name: "keep_done", label: "Keep done", hint: "seconds; 0 deletes done jobs immediately", type: "number" },
-  { name: "backoff", label: "Backoff", hint: "seconds before the second attempt", type: "number" },
-  { name: "backoff_cap", label: "Backoff at most", hint: "seconds", type: "number" },
-  { name: "payload_limit", label: "Payload limit", hint: "bytes", type: "number" },
-  { name: "rate_limit", label: "Rate limit", hint: "starts per period; empty for none", type: "number", empty: true },
-  { name: "rate_period", label: "Rate period", hint: "seconds; used with the rate limit", type: "number", empty: true },
-  { name: "lane_limit", label: "Lane limit", hint: "jobs of one lane at once", type: "number" },
-  { name: "lane_on_failure", label: "Lane on failure", hint: "what happens after a failed attempt", type: "choice", options: ["skip", "retry", "halt"] },
-  { name: "fair", label: "Fair", hint: "tenants take turns", type: "flag" },
-  { name: "archive_dead", label: "Archive dead", hint: "seconds after the failure; empty for never", type: "number", empty: true },
-  { name: "archive_done", label: "Archive done", hint: "seconds after completion; empty for never", type: "number", empty: true },
-];
+type Setting = (typeof queueSettings)[number];
 
 function SettingsForm({ queue }: { queue: Queue }) {
   const [edited, setEdited] = useState<Record<string, string>>({});
-  const shown = (setting: Setting): string => edited[setting.name] ?? text(queue[setting.name]);
-  const changes = settings.filter((setting) => edited[setting.name] !== undefined && edited[setting.name] !== text(queue[setting.name]));
+  const shown = (setting: Pick<Setting, "name">): string => edited[setting.name] ?? text(queue[setting.name]);
+  const number = (name: Setting["name"]): number => Number(shown({ name }));
+  const changes = queueSettings.filter((setting) => edited[setting.name] !== undefined && edited[setting.name] !== text(queue[setting.name]));
   const why = barred("operate");
 
   function save(event: Event): void {
@@ -333,12 +310,12 @@ function SettingsForm({ queue }: { queue: Queue }) {
   return (
     <form class="settings" onSubmit={save}>
       <div class="field-pair">
-        {settings.map((setting) => (
+        {queueSettings.map((setting) => (
           <label class="field" key={setting.name}>
             <span>
-              {setting.label} <small>{setting.hint}</small>
+              {setting.label} <small>{setting.type === "seconds" ? `seconds: ${setting.hint}` : setting.hint}</small>
             </span>
-            {setting.type === "number" ? (
+            {setting.type !== "flag" && setting.type !== "choice" ? (
               <input value={shown(setting)} inputMode="decimal" disabled={why !== undefined} placeholder={setting.empty ? "none" : ""} onInput={(event) => setEdited({ ...edited, [setting.name]: event.currentTarget.value })} />
             ) : (
               <select value={shown(setting)} disabled={why !== undefined} onChange={(event) => setEdited({ ...edited, [setting.name]: event.currentTarget.value })}>
@@ -351,9 +328,8 @@ function SettingsForm({ queue }: { queue: Queue }) {
         ))}
       </div>
       <Facts>
-        <Fact name="Retries wait">up to {ladder(Number(shown(settings[4]!)), Number(shown(settings[5]!)), Number(shown(settings[0]!)))}</Fact>
-        <Fact name="Payload limit">{bytes(Number(shown(settings[6]!)))}</Fact>
-        <Fact name="Fanout">{plural(queue.fanout, "part")}</Fact>
+        <Fact name="Retries wait">up to {ladder(number("backoff"), number("backoff_cap"), number("max_attempts"))}</Fact>
+        <Fact name="Payload limit">{bytes(number("payload_limit"))}</Fact>
       </Facts>
       <div class="settings-foot">
         {changes.length > 0 && (

@@ -102,7 +102,7 @@ function Tokens() {
       )}
       <Wait feed={tokens} rows={3}>
         {(data) => {
-          const shown = data.tokens.filter((one) => one.sort !== "ticket");
+          const shown = data.tokens.filter((one) => one.sort !== "link");
           if (!shown.length) return <p class="pad soft">No tokens yet. Programs use a token to authenticate to the HTTP API.</p>;
           return (
             <div class="table-wrap">

@@ -7,7 +7,8 @@ import { parsed, priorities } from "../deeds";
 import { refreshAll, useFeed } from "../feed";
 import { short } from "../format";
 import { to } from "../route";
-import type { Json, JsonSchema, Kind, Queue } from "../wire";
+import type { JsonSchema, Kind } from "../types";
+import { newJobFields, type Json, type Queue } from "../wire";
 import { Button, Link } from "./basics";
 import { CopyAs, copy, shell } from "./copy";
 import { Modal } from "./dialog";
@@ -23,6 +24,9 @@ interface Start {
   key?: string | null;
   lane?: string | null;
 }
+
+/** The options that are texts; those that need more than a text have inputs of their own. */
+const plainFields = newJobFields.filter((one) => one.type === "text" && one.name !== "kind" && one.name !== "queue");
 
 const start = signal<Start | null>(null);
 
@@ -41,8 +45,7 @@ function Drawer({ begin }: { begin: Start }) {
   const [queue, setQueue] = useState(begin.queue ?? "");
   const [priority, setPriority] = useState(String(begin.priority ?? 0));
   const [delay, setDelay] = useState("");
-  const [key, setKey] = useState(begin.key ?? "");
-  const [lane, setLane] = useState(begin.lane ?? "");
+  const [plain, setPlain] = useState<Record<string, string>>({ key: begin.key ?? "", lane: begin.lane ?? "" });
   const [attempts, setAttempts] = useState("");
   const [text, setText] = useState(pretty(begin.payload ?? {}));
   const [values, setValues] = useState<Record<string, string>>({});
@@ -66,8 +69,7 @@ function Drawer({ begin }: { begin: Start }) {
     if (target) body.queue = target;
     if (priority !== "0") body.priority = Number(priority);
     if (delay.trim()) body.delay = seconds(delay);
-    if (key.trim()) body.key = key.trim();
-    if (lane.trim()) body.lane = lane.trim();
+    for (const { name } of plainFields) if (plain[name]?.trim()) body[name] = plain[name].trim();
     if (attempts.trim()) body.max_attempts = Number(attempts);
     return { method: "POST", path: path(["jobs"]), body };
   }
@@ -79,8 +81,7 @@ function Drawer({ begin }: { begin: Start }) {
     ...(body.queue ? ["--queue", String(body.queue)] : []),
     ...(body.priority ? ["--priority", String(body.priority)] : []),
     ...(body.delay ? ["--delay", `${body.delay as number}s`] : []),
-    ...(body.key ? ["--key", String(body.key)] : []),
-    ...(body.lane ? ["--lane", String(body.lane)] : []),
+    ...plainFields.flatMap(({ name }) => (body[name] ? [`--${name.replaceAll("_", "-")}`, String(body[name])] : [])),
     ...(body.max_attempts ? ["--max-attempts", String(body.max_attempts)] : []),
   );
 
@@ -167,18 +168,14 @@ function Drawer({ begin }: { begin: Start }) {
                 <span>Attempts</span>
                 <input value={attempts} inputMode="numeric" placeholder="queue default" onInput={(event) => setAttempts(event.currentTarget.value)} />
               </label>
-              <label class="field">
-                <span>
-                  Key <small>prevents duplicates</small>
-                </span>
-                <input value={key} onInput={(event) => setKey(event.currentTarget.value)} />
-              </label>
-              <label class="field">
-                <span>
-                  Lane <small>runs one at a time, in order</small>
-                </span>
-                <input value={lane} onInput={(event) => setLane(event.currentTarget.value)} />
-              </label>
+              {plainFields.map(({ name, label, hint }) => (
+                <label class="field" key={name}>
+                  <span>
+                    {label} <small>{hint}</small>
+                  </span>
+                  <input value={plain[name] ?? ""} onInput={(event) => setPlain({ ...plain, [name]: event.currentTarget.value })} />
+                </label>
+              ))}
             </div>
           </details>
           {problem && ("title" in problem ? <Trouble problem={problem as Problem} /> : <p class="refusal" role="alert">{problem.message}</p>)}

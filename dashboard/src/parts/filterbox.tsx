@@ -3,9 +3,9 @@
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { path, type Problem } from "../api";
 import { useFeed } from "../feed";
-import { drop, fields, stateNames, terms, word } from "../filter";
+import { drop, fields, terms, word } from "../filter";
 import { setQuery } from "../route";
-import type { JobPage, Kind, Queue, Worker } from "../wire";
+import { states, type JobPage, type Kind, type Queue, type Worker } from "../wire";
 import { Button } from "./basics";
 import { Icon } from "./icon";
 
@@ -156,7 +156,7 @@ function useOffers(text: string | null): string[] {
   const field = bare.slice(0, colon);
   const begun = bare.slice(colon + 1).replace(/^"/, "");
   const known: Record<string, string[]> = {
-    state: [...stateNames],
+    state: [...states],
     queue: queues.data.value?.queues.map((one) => one.queue) ?? [],
     kind: kinds.data.value?.kinds.map((one) => one.kind) ?? [],
     worker: workers.data.value?.workers.map((one) => one.worker) ?? [],

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { ask, look, parse, path, type Asked, type Problem } from "../api";
 import { refreshAll } from "../feed";
 import { count, plural } from "../format";
-import type { Job, JobPage, Json } from "../wire";
+import { jobFields, type Job, type JobPage, type Json } from "../wire";
 import { Button } from "./basics";
 import { CopyAs } from "./copy";
 import { Modal } from "./dialog";
@@ -15,8 +15,6 @@ import { toast } from "./toast";
 
 const MOST = 10_000;
 const AT_ONCE = 500;
-/** What of a job makes another one like it. */
-const FIELDS = ["kind", "payload", "queue", "priority", "max_attempts", "lease", "key", "lane", "tenant", "subject", "headers"] as const;
 
 /** Save every job that matches, newest first, up to a number that a browser can hold. */
 export async function exportAll(filter: string): Promise<void> {
@@ -136,7 +134,7 @@ function read(text: string, queue: string): Record<string, Json>[] {
   return rows.map((row, index) => {
     if (typeof row !== "object" || row === null || typeof row.kind !== "string") throw new Error(`Line ${index + 1}: a job is an object with a kind`);
     const job: Record<string, Json> = {};
-    for (const name of FIELDS) if (row[name] !== null && row[name] !== undefined) job[name] = row[name] as Json;
+    for (const name of jobFields) if (row[name] !== null && row[name] !== undefined) job[name] = row[name] as Json;
     if (queue) job.queue = queue;
     return job;
   });
@@ -146,6 +144,6 @@ function line(text: string, index: number): Job {
   try {
     return parse(text) as Job;
   } catch {
-    throw new Error(`Line ${index + 1} is no JSON`);
+    throw new Error(`Line ${index + 1} is not JSON`);
   }
 }

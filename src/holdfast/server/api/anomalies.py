@@ -11,7 +11,7 @@ from holdfast.server.http.request import Answer, Request
 
 
 async def anomalies(request: Request) -> Answer:
-    """List what looks wrong, the worst first."""
+    """List anomalies, the worst first."""
     asked: inputs.Anomalies = request.query
     found = await (
         request.reads.anomalies.list(over=True) if asked.over else request.live.anomalies()
@@ -21,12 +21,12 @@ async def anomalies(request: Request) -> Answer:
 
 
 async def anomaly(request: Request) -> Answer:
-    """Tell of one anomaly."""
+    """Show one anomaly."""
     return Answer(render.record(await _found(request)))
 
 
 async def ack(request: Request) -> Answer:
-    """Say that somebody knows of an anomaly and cares."""
+    """Acknowledge an anomaly."""
     said: inputs.Noted = request.body
     found = await _found(request)
     acked = await request.client.anomalies.ack(found.id, note=said.note, actor=request.actor)
@@ -34,7 +34,7 @@ async def ack(request: Request) -> Answer:
 
 
 async def mute(request: Request) -> Answer:
-    """Tell nobody of an anomaly, or of all that its detector finds, for good or a while."""
+    """Mute an anomaly, or everything its detector finds, for good or for a while."""
     said: inputs.Muted = request.body
     found = await _found(request)
     until = None
@@ -51,7 +51,7 @@ async def mute(request: Request) -> Answer:
 
 
 async def unmute(request: Request) -> Answer:
-    """Tell again of an anomaly, or of all that its detector finds."""
+    """Unmute an anomaly, or everything its detector finds."""
     said: inputs.Unmuted = request.body
     found = await _found(request)
     scope = _scope(request, found, said.all)
@@ -60,14 +60,14 @@ async def unmute(request: Request) -> Answer:
 
 
 async def detectors(request: Request) -> Answer:
-    """List what is looked for, and how closely."""
+    """List the detectors and their thresholds."""
     return Answer(
         {"detectors": [_detector(request, one) for one in await request.reads.detectors.list()]}
     )
 
 
 async def detector_set(request: Request) -> Answer:
-    """Change how closely a detector looks, at all queues or one."""
+    """Change the thresholds of a detector, for all queues or one."""
     said: inputs.Tuned = request.body
     if said.queue is not None or request.user.queues is not None:
         request.user.check_queues([said.queue or ""])
@@ -83,7 +83,7 @@ async def detector_set(request: Request) -> Answer:
 
 
 async def explain_queue(request: Request) -> Answer:
-    """Say how a queue does, and what keeps it back."""
+    """Explain how a queue does, and what holds it up."""
     name = request.part("queue")
     if not request.user.sees(name) or await request.reads.queues.get(name) is None:
         raise UnknownQueue(name)
@@ -91,7 +91,7 @@ async def explain_queue(request: Request) -> Answer:
 
 
 async def explain_lane(request: Request) -> Answer:
-    """Say who holds a lane, and what is next in it."""
+    """Explain which job holds a lane, and what is next in it."""
     asked: inputs.LaneOf = request.query
     request.user.check_queues([asked.queue])
     lane = request.part("lane")
@@ -100,7 +100,7 @@ async def explain_lane(request: Request) -> Answer:
 
 
 async def forecasts(request: Request) -> Answer:
-    """Say when queues will have drained, and how many slots that takes."""
+    """Forecast when queues will have drained, and how many slots that takes."""
     asked: inputs.Forecast = request.query
     found = await request.reads.queues.forecast(
         asked.queue or None, target=asked.target, span=asked.span
@@ -110,7 +110,7 @@ async def forecasts(request: Request) -> Answer:
 
 
 async def doctor(request: Request) -> Answer:
-    """Tell what the database says of its own health."""
+    """Check the health of the database."""
     request.user.check_everywhere()
     return Answer({"checks": [render.record(one) for one in await request.client.doctor()]})
 

@@ -21,9 +21,11 @@ _CLAIMS = UUID("4f1c6f0e-6f0b-4d4e-9c59-0f8f5e0f7c11")
 
 
 async def claim(request: Request) -> Answer:
-    """Lease jobs, at once or as soon as there is one within `wait` seconds.
+    """Lease jobs, at once or as soon as one is ready.
 
-    What was leased for a client that has gone is given back.
+    With `wait` the request is held until there is a job, for up to 60 seconds. What was leased
+    for a client that has gone is given back. An empty list is not an error: `paused` says that
+    there will be none for now, `stop` that the worker should end.
     """
     wanted: inputs.NewClaim = request.body
     request.user.check_queues(wanted.queues)
@@ -49,7 +51,10 @@ async def claim(request: Request) -> Answer:
 
 
 async def ack(request: Request) -> Answer:
-    """End a lease with success."""
+    """End a lease with success.
+
+    Repeated after a lost reply, it answers with `already`, not with 409.
+    """
     said: inputs.Acked = request.body
     done = Done(await _mine(request, said.token), _result(said.result), said.keep)
     results = None if done.result is None else [done.result]
@@ -58,7 +63,11 @@ async def ack(request: Request) -> Answer:
 
 
 async def nack(request: Request) -> Answer:
-    """End a lease with failure: the job waits for its next attempt, or is dead."""
+    """End a lease with failure.
+
+    The job waits for its next attempt, after `retry_in` seconds or the queue's backoff, or is
+    dead.
+    """
     said: inputs.Nacked = request.body
     error = _failure(said.error)
     failed = Failed(
@@ -74,7 +83,7 @@ async def nack(request: Request) -> Answer:
 
 
 async def release(request: Request) -> Answer:
-    """Give a lease back unused."""
+    """Give a lease back unused; the attempt does not count."""
     said: inputs.Released = request.body
     unused = Released(await _mine(request, said.token), said.delay)
     [settled] = await request.client.settle([unused])
@@ -82,7 +91,7 @@ async def release(request: Request) -> Answer:
 
 
 async def touch(request: Request) -> Answer:
-    """Hold on to a lease."""
+    """Extend a lease, and report how far the work has come."""
     said: inputs.Touched = request.body
     held = await _mine(request, said.token)
     progress = None
@@ -98,7 +107,10 @@ async def touch(request: Request) -> Answer:
 
 
 async def settle(request: Request) -> Answer:
-    """End many leases, each in its own way; what is wrong with one does not keep the others."""
+    """End many leases, each in its own way.
+
+    The request never fails as a whole: each item has its own answer, in the same order.
+    """
     said: inputs.Settlements = request.body
     results: list[dict[str, Any]] = [{} for _ in said.items]
     wanted: list[tuple[int, Settlement]] = []

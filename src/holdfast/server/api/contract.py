@@ -1,4 +1,4 @@
-"""The contract: `openapi.yaml`, as JSON for programs and as a page for people."""
+"""The contract: `openapi.json`, for programs, and as a page for people."""
 
 from functools import cache
 from html import escape
@@ -15,26 +15,26 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 
 
 async def openapi(request: Request) -> Response:
-    """Give the contract, with the address it is served at."""
+    """Return this contract."""
     root = request.http.scope.get("root_path", "") or "/"
     document = document_of() | {"servers": [{"url": root}]}
     return Response(render.encode(document), media_type="application/json")
 
 
 async def page(request: Request) -> Response:
-    """Show the contract."""
+    """Show this contract as a page."""
     return Response(_page(), media_type="text/html; charset=utf-8")
 
 
 async def style(request: Request) -> Response:
-    """Give the page its looks."""
+    """Return the style sheet of that page."""
     return Response(_file("docs.css"), media_type="text/css; charset=utf-8")
 
 
 @cache
 def document_of() -> dict[str, Any]:
-    """Return the contract as it is written."""
-    return msgspec.yaml.decode(_file("openapi.yaml"), type=dict[str, Any])
+    """Return the contract as it was generated."""
+    return msgspec.json.decode(_file("openapi.json"), type=dict[str, Any])
 
 
 @cache

@@ -7,7 +7,7 @@ from holdfast.server.http.request import Answer, Request
 
 
 async def healthz(request: Request) -> Answer:
-    """Say that the process lives; no database is asked."""
+    """Say that the process lives; the database is not asked."""
     return Answer({"status": "ok", "version": __version__})
 
 
@@ -37,7 +37,7 @@ async def me(request: Request) -> Answer:
 
 
 async def system(request: Request) -> Answer:
-    """Tell the versions and sizes of the database, and how this server was set."""
+    """Show the versions and sizes of the database, and the settings of this server."""
     request.user.check_everywhere()
     settings, found = request.live.settings, await request.live.system()
     relations = [render.record(one) for one in found.relations]
@@ -64,7 +64,7 @@ async def system(request: Request) -> Answer:
 
 
 async def error_page(request: Request) -> Answer:
-    """Tell what an error code means."""
+    """Say what an error code means."""
     code = request.part("code")
     if code not in TITLES:
         raise Problem(404, "HF404", f"there is no error {code}")

@@ -36,7 +36,7 @@ async def export(request: Request) -> Answer:
 
 
 async def dead(request: Request) -> Answer:
-    """List dead jobs, newest first or those that failed last first."""
+    """List dead jobs, newest first or by when they failed."""
     asked: inputs.DeadPage = request.query
     if asked.order == "failed":
         return await _died(request, asked)
@@ -44,7 +44,11 @@ async def dead(request: Request) -> Answer:
 
 
 async def upcoming(request: Request) -> Answer:
-    """List what waits in a queue, in the order in which it will run."""
+    """List the jobs that wait in a queue, in the order in which they will run.
+
+    Ready jobs come first, by priority and age, then jobs that wait for their time. Jobs that
+    wait for another one to end are left out. A fair queue takes its tenants in turn.
+    """
     name = request.part("queue")
     if not request.user.sees(name) or await request.reads.queues.get(name) is None:
         raise UnknownQueue(name)
@@ -53,7 +57,7 @@ async def upcoming(request: Request) -> Answer:
 
 
 async def job(request: Request) -> Answer:
-    """Tell everything that is known of a job."""
+    """Show everything known about a job, and why it does not run."""
     id = await request.job_id()
     found = await request.reads.jobs.get(id)
     if found is None:
@@ -79,7 +83,7 @@ async def queues(request: Request) -> Answer:
 
 
 async def queue(request: Request) -> Answer:
-    """Tell of one queue, and what kinds of jobs it holds."""
+    """Show one queue, its kinds of jobs, and how many attempts succeeded."""
     name = request.part("queue")
     found = await request.reads.queues.get(name) if request.user.sees(name) else None
     if found is None:
@@ -114,7 +118,7 @@ async def schedules(request: Request) -> Answer:
 
 
 async def schedule(request: Request) -> Answer:
-    """Tell of one schedule, its last slots and its next ones."""
+    """Show one schedule with its last and next slots."""
     name = request.part("name")
     found = await request.reads.schedules.get(name)
     if found is None or not request.user.sees(found.queue):
@@ -134,7 +138,7 @@ def schedule_record(request: Request, one: Schedule) -> dict[str, Any]:
 
 
 async def kinds(request: Request) -> Answer:
-    """List kinds: what workers declared of them, who handles them, and how many jobs there are."""
+    """List kinds: what workers declared about them, who handles them, how many jobs they have."""
     declared = {kind.kind: kind for kind in await request.live.kinds()}
     jobs: dict[str, dict[str, int]] = {}
     for depth in await request.live.depth():
@@ -169,13 +173,13 @@ async def lanes(request: Request) -> Answer:
 
 
 async def operations(request: Request) -> Answer:
-    """List operations, the newest first; of a user of some queues, their own."""
+    """List operations, the newest first; a token for some queues sees its own."""
     found = await request.reads.operations.list(limit=request.query.limit)
     return Answer({"operations": [operation(one) for one in found if _is_mine(request, one)]})
 
 
 async def one_operation(request: Request) -> Answer:
-    """Tell how far an operation has come."""
+    """Show how far an operation has come."""
     return Answer(operation(await find_operation(request)))
 
 
@@ -190,7 +194,10 @@ async def find_operation(request: Request) -> Operation:
 
 
 async def series(request: Request) -> Answer:
-    """Tell a metric over time."""
+    """Show a metric over time.
+
+    There is no point where nothing was measured. The step may be larger than asked for.
+    """
     asked: inputs.Series = request.query
     start = asked.start
     since = datetime.fromtimestamp(start, UTC) if isinstance(start, int | float) else start
@@ -212,7 +219,11 @@ async def series(request: Request) -> Answer:
 
 
 async def activity(request: Request) -> Answer:
-    """List what happened and what people did, the newest first; behind `after`, the oldest."""
+    """List what happened and what people did, the newest first.
+
+    How much is recorded is a setting of each queue. A short page with a cursor means that the
+    search stopped early; the next page continues there.
+    """
     asked: inputs.Asked = request.query
     job = None
     if asked.job:
@@ -243,7 +254,7 @@ async def activity(request: Request) -> Answer:
 
 
 async def strikes(request: Request) -> Answer:
-    """List rules by which jobs do not run, the newest first."""
+    """List the strikes: rules that keep jobs from running, the newest first."""
     found = await request.reads.strikes.list(all=request.query.all)
     seen = [one for one in found if one.queue is None or request.user.sees(one.queue)]
     return Answer({"strikes": [strike(request, one) for one in seen]})
@@ -383,6 +394,6 @@ def _bad_cursor(cursor: str) -> Problem:
     return Problem(
         422,
         "HF406",
-        f"cursor {cursor!r} is none of this server's",
+        f"cursor {cursor!r} was not made by this server",
         fix="Pass the cursor of the page before, or none.",
     )

@@ -25,7 +25,7 @@ from holdfast.server.live.feed import operation
 
 
 async def retry(request: Request) -> Answer:
-    """Give an ended job another life."""
+    """Retry an ended job, from attempt 1."""
     said: inputs.Retried = request.body
     id = await _mine(request)
     [change] = await request.client.jobs.retry(
@@ -35,7 +35,7 @@ async def retry(request: Request) -> Answer:
 
 
 async def cancel(request: Request) -> Answer:
-    """Stop a job that waits or runs; a running handler is told."""
+    """Cancel a job that waits or runs; a running handler is told."""
     said: inputs.Reason = request.body
     id = await _mine(request)
     [change] = await request.client.jobs.cancel([id], reason=said.reason, actor=request.actor)
@@ -43,7 +43,10 @@ async def cancel(request: Request) -> Answer:
 
 
 async def archive(request: Request) -> Answer:
-    """Put an ended job away, where nobody counts or groups it."""
+    """Archive an ended job.
+
+    It can still be found and retried, but no longer counts or is grouped as dead.
+    """
     said: inputs.Reason = request.body
     id = await _mine(request)
     [change] = await request.client.jobs.archive([id], reason=said.reason, actor=request.actor)
@@ -58,7 +61,10 @@ async def purge(request: Request) -> Answer:
 
 
 async def edit(request: Request) -> Answer:
-    """Change a job that waits or is dead; another queue makes another id of it."""
+    """Change a job that waits or is dead.
+
+    Moved to another queue, a job gets another id; the answer has the id it has now.
+    """
     said = request.body
     if said.queue is not UNSET:
         request.user.check_queues([said.queue])
@@ -121,7 +127,7 @@ async def change_many(
 
 
 async def pause(request: Request) -> Answer:
-    """Hand out nothing more of a queue."""
+    """Pause a queue: no new jobs start, running ones finish."""
     said: inputs.Paused = request.body
     queue = request.part("queue")
     request.user.check_queues([queue])
@@ -135,14 +141,14 @@ async def pause(request: Request) -> Answer:
 
 
 async def resume(request: Request) -> Answer:
-    """Hand out jobs of a queue again."""
+    """Resume a paused queue."""
     queue = request.part("queue")
     request.user.check_queues([queue])
     return Answer(render.record(await request.client.queues.resume(queue, actor=request.actor)))
 
 
 async def queue_set(request: Request) -> Answer:
-    """Change settings of a queue."""
+    """Change settings of a queue, or create it."""
     settings: dict[str, Any] = request.body
     queue = request.part("queue")
     request.user.check_queues([queue])
@@ -153,7 +159,7 @@ async def queue_set(request: Request) -> Answer:
 
 
 async def drain(request: Request) -> Answer:
-    """Cancel all that waits in a queue, as an operation."""
+    """Cancel all jobs that wait in a queue, as an operation."""
     said: inputs.Drained = request.body
     queue = request.part("queue")
     request.user.check_queues([queue])
@@ -169,7 +175,7 @@ async def drain(request: Request) -> Answer:
 
 
 async def put_schedule(request: Request) -> Answer:
-    """Make a schedule, or make another one of it."""
+    """Create a schedule, or replace it."""
     said = request.body
     name = request.part("name")
     request.user.check_queues([said.queue])
@@ -221,7 +227,7 @@ async def run_schedule(request: Request) -> Answer:
 
 
 async def stop_worker(request: Request) -> Answer:
-    """Ask a worker to finish what it runs and end."""
+    """Ask a worker to finish what it runs and stop."""
     request.user.check_everywhere()
     name = request.part("worker")
     if not await request.client.workers.stop(name, actor=request.actor):
@@ -230,7 +236,7 @@ async def stop_worker(request: Request) -> Answer:
 
 
 async def release_lane(request: Request) -> Answer:
-    """Let a lane go on that is halted, or whose holder is gone."""
+    """Release a lane that is halted, or whose worker is gone."""
     said: inputs.LaneOf = request.body
     lane = request.part("lane")
     request.user.check_queues([said.queue])
@@ -252,7 +258,10 @@ async def release_lane(request: Request) -> Answer:
 
 
 async def strike(request: Request) -> Answer:
-    """Let no job run that fits."""
+    """Add a strike: jobs that match it do not run.
+
+    A claim after the answer gets none of them. Jobs that run already finish.
+    """
     said: inputs.NewStrike = request.body
     if said.queue is not None:
         request.user.check_queues([said.queue])
@@ -273,7 +282,7 @@ async def strike(request: Request) -> Answer:
 
 
 async def lift(request: Request) -> Answer:
-    """Let the jobs of a strike run again."""
+    """Lift a strike; its jobs run again."""
     text = request.part("number")
     number = int(text) if text.isdecimal() and len(text) < 18 else -1
     known = {one.number: one for one in await request.client.strikes.list(all=True)}
@@ -291,7 +300,10 @@ async def lift(request: Request) -> Answer:
 
 
 async def preview(request: Request) -> Answer:
-    """Count the jobs that an operation would be done to."""
+    """Count the jobs that an operation would change.
+
+    Jobs that come to match later are left alone. The preview can be started for ten minutes.
+    """
     said: inputs.Previewed = request.body
     request.live.redaction.check_filter(said.q)
     if said.queue is not None:
@@ -319,7 +331,7 @@ async def preview(request: Request) -> Answer:
 
 
 async def start(request: Request) -> Answer:
-    """Carry out what was previewed."""
+    """Start an operation that was previewed."""
     said: inputs.Started = request.body
     try:
         token = UUID(said.preview_token.removeprefix("pv_"))
@@ -329,7 +341,7 @@ async def start(request: Request) -> Answer:
 
 
 async def stop_operation(request: Request) -> Answer:
-    """Stop an operation behind its last chunk; what it did stays done."""
+    """Stop an operation; what it changed stays changed."""
     found = await look.find_operation(request)
     stopped = await request.client.operations.cancel(found.id, actor=request.actor)
     assert stopped is not None
@@ -340,7 +352,13 @@ async def stop_operation(request: Request) -> Answer:
 
 
 async def undo_operation(request: Request) -> Answer:
-    """Undo what an operation did, as far as jobs are as it left them."""
+    """Undo an operation.
+
+    The undo is an operation itself, which the answer describes. It changes jobs that are still
+    as the first one left them: retried jobs that have not started are dead again, cancelled
+    ones wait again, archived and moved ones go back. Purged jobs are gone. It is possible for
+    seven days.
+    """
     said: inputs.Undone = request.body
     found = await look.find_operation(request)
     started = await request.client.operations.undo(

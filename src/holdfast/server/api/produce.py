@@ -20,7 +20,11 @@ MOST = 10_000
 
 
 async def enqueue(request: Request) -> Answer:
-    """Store one job: 201 for a new one, 200 if a live one has its key."""
+    """Store one job.
+
+    With a key, a job is the only live one of its queue and kind: a second one is not stored,
+    and the answer is 200 with the id of the one there is.
+    """
     wanted: Any = request.body
     request.user.check_queues([wanted.queue])
     [stored] = await request.client.enqueue_many([_job(wanted, _trace(request))])
@@ -29,9 +33,10 @@ async def enqueue(request: Request) -> Answer:
 
 
 async def bulk(request: Request) -> Answer:
-    """Store many jobs, a JSON array or one per line; those that cannot be are told by index.
+    """Store many jobs: a JSON array, or one JSON object a line.
 
-    What can be stored is stored: repeat the rest, or send an `Idempotency-Key` to repeat all.
+    What can be stored is stored; what cannot is listed in `errors` by its index. Repeat the
+    rest, or send an `Idempotency-Key` to repeat all.
     """
     return await store(request, _items(request), _read)
 

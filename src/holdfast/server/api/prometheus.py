@@ -24,7 +24,7 @@ Count = Literal["enqueued", "done", "dead", "cancelled"]
 
 
 async def metrics(request: Request) -> Response:
-    """Tell depth, age, what came and what ended, and who works."""
+    """Return the counters as Prometheus reads them."""
     live, user = request.live, request.user
     queues, depth = await live.queues(), await live.depth()
     dead = await live.dead_oldest()

@@ -25,7 +25,7 @@ async def tokens(request: Request) -> Answer:
 
 
 async def create_token(request: Request) -> Answer:
-    """Make a token; its secret is told this once."""
+    """Create a token; its secret is shown only in this answer."""
     said: inputs.NewToken = request.body
     request.user.check_everywhere()
     scopes = said.scopes or (sorted(ROLES[said.role]) if said.role else None)
@@ -38,7 +38,7 @@ async def create_token(request: Request) -> Answer:
 
 
 async def revoke_token(request: Request) -> Answer:
-    """Let a token in no more."""
+    """Revoke a token."""
     request.user.check_everywhere()
     id = request.part("id")
     if not await request.client.tokens.revoke(id, actor=request.actor):
@@ -48,7 +48,7 @@ async def revoke_token(request: Request) -> Answer:
 
 
 async def sign_in(request: Request) -> Response:
-    """Let a browser in that shows a token."""
+    """Sign a browser in by a token."""
     said: inputs.SignIn = request.body
     user = await request.live.gate.check_secret(request.http, request.client, said.token)
     if user is None:
@@ -61,7 +61,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def link_page(request: Request) -> Response:
-    """Show the button that a link leads to: programs that look at links spend nothing."""
+    """Show the button of a sign-in link; looking at it does not use the link up."""
     asked: inputs.Link = request.query
     action = escape(f"sign-in?link={quote(asked.link, safe='')}", quote=True)
     text = _PAGE.replace("ACTION", action)
@@ -69,7 +69,7 @@ async def link_page(request: Request) -> Response:
 
 
 async def sign_in_by_link(request: Request) -> Response:
-    """Let a browser in that follows a link, once."""
+    """Sign a browser in by a link, once."""
     asked: inputs.Link = request.query
     caller = await request.client.tokens.spend_link(asked.link)
     if caller is None:
@@ -106,7 +106,7 @@ async def oidc_begin(request: Request) -> Response:
 
 
 async def oidc_finish(request: Request) -> Response:
-    """Let a browser in that comes back from the identity provider."""
+    """Sign in a browser that comes back from the identity provider."""
     provider = _oidc(request)
     from holdfast.server.doors import oidc
 
@@ -154,7 +154,7 @@ def _told(request: Request, problem: Problem) -> Response:
 
 
 async def sign_out(request: Request) -> Response:
-    """End the session of a browser."""
+    """Sign a browser out."""
     secret = request.http.cookies.get(COOKIE, "")
     caller = await request.client.tokens.check(secret)
     # The id alone is no secret: whoever has only that ends nobody's session.

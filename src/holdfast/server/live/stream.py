@@ -12,7 +12,7 @@ from holdfast.server.http import inputs
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Request
 from holdfast.server.live.feed import STALLED, WATCHED, Stream
-from holdfast.server.live.job_log import ACTIVITY, PLAIN, Seat
+from holdfast.server.live.job_log import ACTIVITY, Seat
 
 EVERYTHING = frozenset({"tick", "job", "op", "anomaly"})
 # How often it is asked whether whoever watches still may.
@@ -20,16 +20,17 @@ ALLOWED_EVERY = 15.0
 
 
 async def events(request: Request) -> Response:
-    """Send ticks of all queues, events of jobs that are watched, and the activity if asked."""
+    """Send changes as server-sent events.
+
+    `hello` says whether changes arrive at once (live) or are looked for every second (polling).
+    `tick` has the queues that changed, four times a second at most. `job` is about the jobs
+    that are followed, `op` about operations. `resync` means that something was missed: fetch
+    again. With `activity`, every event of every job is sent, whoever caused it; a `gap` says
+    what the stream could not send, and where to ask for it.
+    """
     asked: inputs.Watch = request.query
-    seat = _seat(request, ACTIVITY, asked.queue) if asked.activity else None
-    return await open_stream(request, EVERYTHING, _ids(asked), seat)
-
-
-async def plain_events(request: Request) -> Response:
-    """Send events without names: of every message's life, and of all queues."""
-    asked: inputs.Told = request.query
-    return await open_stream(request, frozenset({PLAIN}), seat=_seat(request, PLAIN, asked.queue))
+    follows = seat(request, ACTIVITY, asked.queue) if asked.activity else None
+    return await open_stream(request, EVERYTHING, _ids(asked), follows)
 
 
 async def open_stream(
@@ -113,7 +114,8 @@ async def _leave(receive: Receive) -> None:
         pass
 
 
-def _seat(request: Request, name: str, queue: str) -> Seat:
+def seat(request: Request, name: str, queue: str) -> Seat:
+    """Return the seat of somebody who follows the log of one queue, or of all they may see."""
     if not queue:
         return Seat(name, request.user.queues)
     request.user.check_queues([queue])

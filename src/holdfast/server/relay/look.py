@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from holdfast.records.fields import Moment, Name, QueueName
+from holdfast.records.fields import Moment, Name, QueueName, says
 from holdfast.server.api import look, produce
 from holdfast.server.api.operate import quoted
 from holdfast.server.http import inputs
@@ -30,60 +30,75 @@ PRIORITIES = 10
 
 _Number = Annotated[str, Meta(pattern=r"^(?:>=|<=|>|<)?[0-9]{1,9}\Z", max_length=11)]
 
+_Start = Annotated[Moment | None, says("enqueued at this time or later")]
+_End = Annotated[Moment | None, says("enqueued at this time or earlier")]
+_OfQueue = Annotated[QueueName | None, says("only of this queue")]
+_Cursor = Annotated[str, Meta(max_length=200), says("the next_cursor of the answer before")]
+
 
 class Filters(Body):
     """Which messages of a state."""
 
-    kind: Name | None = field(default=None, name="filterType")
-    priority: _Number | None = field(default=None, name="filterPriority")
-    attempts: _Number | None = field(default=None, name="filterAttempts")
-    start_date: Moment | None = field(default=None, name="startDate")
-    end_date: Moment | None = field(default=None, name="endDate")
-    start: Moment | None = None
-    end: Moment | None = None
-    search: Annotated[str, Meta(max_length=200)] = ""
-    queue: QueueName | None = None
+    kind: Annotated[Name | None, says("only of this type")] = field(default=None, name="filterType")
+    priority: Annotated[_Number | None, says("a number, or one such as >=5")] = field(
+        default=None, name="filterPriority"
+    )
+    attempts: Annotated[_Number | None, says("a number, or one such as >2")] = field(
+        default=None, name="filterAttempts"
+    )
+    start_date: _Start = field(default=None, name="startDate")
+    end_date: _End = field(default=None, name="endDate")
+    start: _Start = None
+    end: _End = None
+    search: Annotated[
+        str,
+        Meta(max_length=200),
+        says("a text in the last error; or an id, or its last eight digits or more"),
+    ] = ""
+    queue: _OfQueue = None
 
 
 class Listed(Filters):
     """Which page of them, in which order."""
 
-    page: Annotated[int, Meta(ge=1, le=REACH)] = 1
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    sort: Literal["created_at", "priority", "attempt_count", "type"] = "created_at"
-    order: Literal["asc", "desc"] = "desc"
+    page: Annotated[int, Meta(ge=1, le=REACH), says("the first is 1")] = 1
+    limit: Annotated[int, Meta(ge=1, le=1000), says("messages on a page")] = 100
+    sort: Annotated[
+        Literal["created_at", "priority", "attempt_count", "type"], says("what to sort by")
+    ] = "created_at"
+    order: Annotated[Literal["asc", "desc"], says("in which direction")] = "desc"
 
 
 class Exported(Filters):
     """How many of them, and behind which."""
 
-    limit: Annotated[int, Meta(ge=1, le=STRIDE)] = STRIDE
-    cursor: Annotated[str, Meta(max_length=200)] = ""
+    limit: Annotated[int, Meta(ge=1, le=STRIDE), says("how many at most")] = STRIDE
+    cursor: _Cursor = ""
 
 
 class Range(Body):
     """Messages that were enqueued between two moments."""
 
-    start: Moment | None = None
-    end: Moment | None = None
-    queue: QueueName | None = None
+    start: _Start = None
+    end: _End = None
+    queue: _OfQueue = None
 
 
 class RangePage(Range):
     """A page of them."""
 
-    limit: Annotated[int, Meta(ge=1, le=STRIDE)] = 100
-    cursor: Annotated[str, Meta(max_length=200)] = ""
+    limit: Annotated[int, Meta(ge=1, le=STRIDE), says("how many at most")] = 100
+    cursor: _Cursor = ""
 
 
 class Included(Body):
     """Whether to tell messages with the counts."""
 
-    include_messages: bool = False
+    include_messages: Annotated[bool, says("also list the newest hundred of each state")] = False
 
 
 async def status(request: Request) -> Answer:
-    """Count messages by status, and tell the newest of each if asked."""
+    """Count messages by status, and list the newest of each if asked."""
     asked: Included = request.query
     counts: dict[str, Any] = dict.fromkeys(
         ("queued", "processing", "acknowledged", "dead", "archived"), 0
@@ -101,7 +116,7 @@ async def status(request: Request) -> Answer:
 
 
 async def metrics(request: Request) -> Answer:
-    """Count messages by status and queue, and tell how long the oldest waits."""
+    """Count messages by status and queue, with the age of the oldest."""
     queues = (await look.queues(request)).document["queues"]
     return Answer(
         {
@@ -118,7 +133,7 @@ async def metrics(request: Request) -> Answer:
 
 
 async def messages(request: Request) -> Answer:
-    """List messages of all states that were enqueued between two moments, newest first."""
+    """List messages of all states that were enqueued between two times, newest first."""
     asked: RangePage = request.query
     filter = range_filter(asked.start, asked.end, asked.queue)
     request.query = inputs.Page(q=filter, limit=asked.limit, cursor=asked.cursor)
@@ -128,7 +143,11 @@ async def messages(request: Request) -> Answer:
 
 
 async def listed(request: Request) -> Answer:
-    """List messages of a state, page by page."""
+    """List messages of a state, page by page.
+
+    Newest first, unless `sort` and `order` say otherwise: then the newest thousand are sorted,
+    and `sorted_all` says whether these are all. Pages reach to the ten thousandth message.
+    """
     asked: Listed = request.query
     filter = _filter(request, asked)
     skip = (asked.page - 1) * asked.limit
@@ -169,7 +188,7 @@ async def listed(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Give messages of a state with their whole payloads, as a file that import takes."""
+    """Export messages of a state with their whole payloads, as a file that import takes."""
     asked: Exported = request.query
     request.query = inputs.Page(q=_filter(request, asked), limit=asked.limit, cursor=asked.cursor)
     told = (await look.export(request)).document
@@ -184,7 +203,7 @@ async def export(request: Request) -> Answer:
 
 
 async def config(request: Request) -> Answer:
-    """Tell what holds for messages that say nothing else, and how much a request may take."""
+    """Show the defaults of messages, and the limits of requests."""
     queues = (await look.queues(request)).document["queues"]
     usual: dict[str, Any] = next((one for one in queues if one["queue"] == "default"), {})
     return Answer(
@@ -210,7 +229,7 @@ async def activity(request: Request) -> Answer:
 
 
 async def message_activity(request: Request) -> Answer:
-    """List what happened to a message, the first thing first."""
+    """List what happened to a message, the oldest first."""
     request.query = inputs.OneJob(include="attempts,events")
     job = (await look.job(request)).document
     # In the order of the log: a claim that takes back what had expired is dated before that.
@@ -224,7 +243,7 @@ async def message_activity(request: Request) -> Answer:
 
 
 async def consumers(request: Request) -> Answer:
-    """List consumers and what each of them has done."""
+    """List consumers and how much each has done."""
     workers = (await look.workers(request)).document["workers"]
     return Answer(
         {
@@ -247,13 +266,13 @@ async def consumers(request: Request) -> Answer:
 
 
 async def queues(request: Request) -> Answer:
-    """List queues."""
+    """List queues; a browser gets the page."""
     found = (await look.queues(request)).document["queues"]
     return Answer({"queues": [queue_of(one) for one in found]})
 
 
 async def queue(request: Request) -> Answer:
-    """Tell of one queue."""
+    """Show one queue; a browser gets the page."""
     return Answer(queue_of((await look.queue(request)).document))
 
 

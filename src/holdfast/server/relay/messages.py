@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from holdfast.errors import HoldfastError
 from holdfast.records import defaults
-from holdfast.records.fields import Attempts, Name, Priority, QueueName
+from holdfast.records.fields import Attempts, Name, Priority, QueueName, says
 from holdfast.server.api import consume, produce
 from holdfast.server.http import inputs, render
 from holdfast.server.http.derive import Body
@@ -55,7 +55,7 @@ ERRORS = {
 Ids = Annotated[list[str], Meta(min_length=1, max_length=1000)]
 
 
-class Message(Body):
+class NewMessage(Body):
     """A message to enqueue."""
 
     payload: msgspec.Raw
@@ -92,19 +92,23 @@ class Imported(msgspec.Struct, kw_only=True):
 class Dequeue(Body):
     """What a consumer asks for."""
 
-    timeout: Annotated[float, Meta(ge=0, le=60)] = 0
-    type: Name | None = None
-    queue: QueueName = "default"
-    consumer: Name | None = field(default=None, name="consumerId")
-    consumer_id: Name = "anonymous"
-    ack_timeout: LeaseSeconds | None = field(default=None, name="ackTimeout")
-    ack_timeout_seconds: LeaseSeconds | None = None
+    timeout: Annotated[float, Meta(ge=0, le=60), says("seconds to wait for a message")] = 0
+    type: Annotated[Name | None, says("only of this type")] = None
+    queue: Annotated[QueueName, says("only of this queue")] = "default"
+    consumer: Annotated[Name | None, says("who asks")] = field(default=None, name="consumerId")
+    consumer_id: Annotated[Name, says("the same, if consumerId is not there")] = "anonymous"
+    ack_timeout: Annotated[LeaseSeconds | None, says("seconds that the lock lasts")] = field(
+        default=None, name="ackTimeout"
+    )
+    ack_timeout_seconds: Annotated[
+        LeaseSeconds | None, says("the same, if ackTimeout is not there")
+    ] = None
 
 
 class DequeueMany(Dequeue):
     """What a consumer of several at once asks for."""
 
-    count: Annotated[int, Meta(ge=1, le=100)] = 10
+    count: Annotated[int, Meta(ge=1, le=100), says("how many at most")] = 10
 
 
 class Acknowledged(Body):
@@ -137,7 +141,7 @@ class NotAcknowledgedById(NotAcknowledged, kw_only=True):
     id: str
 
 
-class Settlements(Body):
+class MessageSettlements(Body):
     """Messages that were processed, or could not be, each with its token."""
 
     messages: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=1000)]
@@ -152,7 +156,7 @@ class TouchedMessage(Body):
 
 async def enqueue(request: Request) -> Answer:
     """Enqueue a message."""
-    said: Message = request.body
+    said: NewMessage = request.body
     await _make_queues(request, [said.queue])
     request.body = _job(said)
     answer = await produce.enqueue(request)
@@ -167,17 +171,21 @@ async def enqueue(request: Request) -> Answer:
 
 
 async def batch(request: Request) -> Answer:
-    """Enqueue messages; all of them are looked at, and those that cannot be stored are told."""
+    """Enqueue messages; those that cannot be stored are listed in `errors`."""
     return await _store(request, _read)
 
 
 async def restore(request: Request) -> Answer:
-    """Enqueue messages that were exported, anew and with ids of their own."""
+    """Enqueue messages that were exported, with new ids.
+
+    Whatever state they were exported from, they are queued. Fields that cannot be set are
+    ignored.
+    """
     return await _store(request, _read_exported)
 
 
 async def dequeue(request: Request) -> Answer:
-    """Lock one message, at once or within `timeout` seconds; 404 when there is none."""
+    """Lock one message, at once or within `timeout` seconds; 404 if there is none."""
     asked: Dequeue = request.query
     messages = await _dequeue(request, asked, 1)
     if not messages:
@@ -186,7 +194,7 @@ async def dequeue(request: Request) -> Answer:
 
 
 async def dequeue_many(request: Request) -> Answer:
-    """Lock up to `count` messages; an empty list when there is none."""
+    """Lock up to `count` messages, at once or within `timeout` seconds."""
     asked: DequeueMany = request.query
     messages = await _dequeue(request, asked, asked.count)
     return Answer({"messages": messages, "count": len(messages)})
@@ -202,7 +210,7 @@ async def ack(request: Request) -> Answer:
 
 
 async def nack(request: Request) -> Answer:
-    """Give a message back as failed; it is queued again, or dead."""
+    """Report a message as failed; it is queued again, or dead."""
     said: NotAcknowledged = request.body
     error = said.reason if said.error is None else said.error
     request.body = inputs.Nacked(token=said.lock_token, error=error, retry_in=said.retry_in)
@@ -210,14 +218,14 @@ async def nack(request: Request) -> Answer:
 
 
 async def ack_many(request: Request) -> Answer:
-    """Acknowledge messages; what is wrong with one does not keep the others."""
+    """Acknowledge messages; each has its own answer."""
     results = await _settle(request, AcknowledgedById)
     done = sum(one["success"] for one in results)
     return Answer({"succeeded": done, "failed": len(results) - done, "results": results})
 
 
 async def nack_many(request: Request) -> Answer:
-    """Give messages back as failed; what is wrong with one does not keep the others."""
+    """Report messages as failed; each has its own answer."""
     results = await _settle(request, NotAcknowledgedById)
     done = sum(one["success"] for one in results)
     return Answer(
@@ -232,7 +240,7 @@ async def nack_many(request: Request) -> Answer:
 
 
 async def touch(request: Request) -> Answer:
-    """Hold a lock for longer; one that lasts longer anyway is left as it is, which is told."""
+    """Extend a lock; one that lasts longer already is left as it is."""
     said: TouchedMessage = request.body
     request.body = inputs.Touched(token=said.lock_token, lease=said.extend_seconds)
     told = (await consume.touch(request)).document
@@ -372,7 +380,7 @@ async def _dequeue(request: Request, asked: Dequeue, count: int) -> list[dict[st
 async def _settle(
     request: Request, wanted: type[AcknowledgedById] | type[NotAcknowledgedById]
 ) -> list[dict[str, Any]]:
-    said: Settlements = request.body
+    said: MessageSettlements = request.body
     results: list[dict[str, Any]] = [{} for _ in said.messages]
     wanted_at: list[int] = []
     items = []
@@ -409,15 +417,15 @@ def _result(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(item: bytes) -> inputs.NewJob:
-    return _job(decoded(item, Message, where="message"))
+    return _job(decoded(item, NewMessage, where="message"))
 
 
 def _read_exported(item: bytes) -> inputs.NewJob:
     said: Imported = decoded(item, Imported, where="message")
-    return _job(Message(**msgspec.structs.asdict(said)))
+    return _job(NewMessage(**msgspec.structs.asdict(said)))
 
 
-def _job(said: Message) -> inputs.NewJob:
+def _job(said: NewMessage) -> inputs.NewJob:
     return inputs.NewJob(
         kind=said.type or UNTYPED,
         payload=said.payload,

@@ -2,7 +2,7 @@
 
 import asyncio
 from time import monotonic
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType, field
 
 from holdfast.errors import UnknownQueue
 from holdfast.records import Change
-from holdfast.records.fields import Attempts, Priority, QueueName, Text
+from holdfast.records.fields import Attempts, Priority, QueueName, Text, says
 from holdfast.server.api import operate
 from holdfast.server.http import inputs
 from holdfast.server.http.derive import Body
@@ -61,7 +61,7 @@ class Moved(Body):
 class OfQueue(Body):
     """Of one queue alone."""
 
-    queue: QueueName | None = None
+    queue: Annotated[QueueName | None, says("only of this queue")] = None
 
 
 class NewQueue(Body):
@@ -102,7 +102,7 @@ async def delete(request: Request) -> Answer:
 
 
 async def delete_many(request: Request) -> Answer:
-    """Delete messages for good; one that is being processed stays."""
+    """Delete messages for good; those being processed stay."""
     said: Deleted = request.body
     results = await _each(request, "purge", said.ids)
     done = sum(one["success"] for one in results)
@@ -110,7 +110,7 @@ async def delete_many(request: Request) -> Answer:
 
 
 async def delete_range(request: Request) -> Answer:
-    """Delete what was enqueued between two moments and is not being processed."""
+    """Delete messages that were enqueued between two times, except those being processed."""
     asked: Range = request.query
     if asked.start is None and asked.end is None:
         raise Problem(
@@ -124,7 +124,12 @@ async def delete_range(request: Request) -> Answer:
 
 
 async def move(request: Request) -> Answer:
-    """Move messages, or all of a state: back to main, to the archive, or to another queue."""
+    """Move messages, or all of a state: back to main, to the archive, or to another queue.
+
+    Give `ids` or `from`, and `to` or `queue`. With both `ids` and `from`, only those in that
+    state are moved. All messages of a state are moved by an operation; 202 says that it goes
+    on.
+    """
     said: Moved = request.body
     if (said.to is None) == (said.queue is None) or (said.ids is None and said.source is None):
         raise Problem(
@@ -156,7 +161,7 @@ async def move(request: Request) -> Answer:
 
 
 async def clear(request: Request) -> Answer:
-    """Delete all messages but those that are being processed."""
+    """Delete all messages except those being processed."""
     asked: OfQueue = request.query
     filter = f"{_ENDED} {range_filter(None, None, asked.queue)}"
     return await _all(request, "purge", filter, "cleared", reason="cleared")
@@ -181,13 +186,17 @@ async def clear_state(request: Request) -> Answer:
 
 
 async def clear_activity(request: Request) -> Answer:
-    """Clear nothing: what was done, and by whom, stays on record until its time is over."""
+    """Clear nothing: the record is kept for as long as it is set to be."""
     request.user.check_everywhere()
     return Answer({"cleared": 0, "detail": "The record is kept for as long as it is set to be."})
 
 
 async def make_queue(request: Request) -> Answer:
-    """Make a queue."""
+    """Create a queue.
+
+    A partitioned queue is spread over eight parts of the database. An unlogged one is a
+    standard one: it survives a crash.
+    """
     said: NewQueue = request.body
     request.http.path_params["queue"] = said.name
     request.user.check_queues([said.name])
@@ -204,7 +213,7 @@ async def change_queue(request: Request) -> Answer:
 
 
 async def delete_queue(request: Request) -> Answer:
-    """Delete all messages of a queue but those that are being processed; its settings stay."""
+    """Delete all messages of a queue except those being processed; its settings stay."""
     name = request.part("queue")
     await _known_queue(request)
     filter = f"{_ENDED} {range_filter(None, None, name)}"
