@@ -150,7 +150,7 @@ def windows(page: Page, address: str) -> None:
     page.screenshot(path=IMAGES / "retry-light.png")
     page.keyboard.press("Escape")
     page.keyboard.press("n")
-    page.get_by_role("dialog").get_by_label("Kind").fill("send_email")
+    page.get_by_role("dialog").get_by_label("Kind", exact=True).fill("send_email")
     page.get_by_role("dialog").get_by_label("to string (email)").fill("ada@example.org")
     page.screenshot(path=IMAGES / "enqueue-light.png")
 

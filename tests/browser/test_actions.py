@@ -107,7 +107,7 @@ def test_a_waiting_job_is_moved_and_its_page_follows(page: Page, client: Client)
 def test_a_job_is_enqueued_by_a_form_made_from_the_schema(page: Page, client: Client) -> None:
     page.get_by_role("button", name="Enqueue", exact=True).click()
     drawer = dialog(page)
-    drawer.get_by_label("Kind").fill("send_email")
+    drawer.get_by_label("Kind", exact=True).fill("send_email")
     drawer.get_by_label("to string (email)").fill("grace@example.org")
     drawer.get_by_label("template").select_option('"receipt"')
     drawer.get_by_label("user_id").fill("7")
@@ -307,7 +307,7 @@ def test_a_schedule_is_made(page: Page, client: Client) -> None:
     page.goto(page.url + "schedules")
     page.get_by_role("button", name="New schedule").click()
     dialog(page).get_by_label("Name", exact=True).fill("cleanup")
-    dialog(page).get_by_label("Kind").fill("fetch_rates")
+    dialog(page).get_by_label("Kind", exact=True).fill("fetch_rates")
     dialog(page).get_by_label("Rule").fill("30m")
     dialog(page).get_by_role("button", name="Create").click()
 
