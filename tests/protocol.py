@@ -462,8 +462,8 @@ class Protocol:
     def archive(self, *ids: UUID, **why: str) -> list[Answer]:
         return self._rows(Answer, "archive", ids=list(ids), **why)
 
-    def purge(self, *ids: UUID, **why: str) -> list[Answer]:
-        return self._rows(Answer, "purge", ids=list(ids), **why)
+    def delete(self, *ids: UUID, **why: str) -> list[Answer]:
+        return self._rows(Answer, "delete", ids=list(ids), **why)
 
     def queue_set(self, queue: str, **settings: Any) -> None:
         self.call("queue_set", queue=queue, settings=Jsonb(settings), columns=("queue",))

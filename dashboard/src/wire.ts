@@ -16,7 +16,7 @@ export interface Field<Name extends string = string> {
 
 export type State = "queued" | "leased" | "done" | "dead" | "cancelled" | "archived";
 
-export type Verb = "retry" | "cancel" | "archive" | "purge" | "move";
+export type Verb = "retry" | "cancel" | "archive" | "delete" | "move";
 
 export type Metric = "queued" | "leased" | "dead" | "oldest" | "done" | "enqueued" | "failed" | "pickup_p50" | "pickup_p95" | "pickup_p99" | "run_p50" | "run_p95" | "run_p99";
 
@@ -367,7 +367,7 @@ export interface Operation {
   /** how many of the changes can be undone */
   undoable: number;
   state: "cancelled" | "done" | "failed" | "previewed" | "running";
-  verb: "archive" | "cancel" | "move" | "purge" | "retry" | "undo";
+  verb: "archive" | "cancel" | "delete" | "move" | "retry" | "undo";
   filter: string;
   most: number | null;
   as_of: string;

@@ -21,7 +21,7 @@ create table if not exists item_trend (
 -- that moment finds no item any more, and cancels itself.
 create or replace function forget_item() returns trigger language plpgsql as $$
 begin
-  perform holdfast.purge(holdfast.find(format('subject:item/%s -state:leased', old.id)));
+  perform holdfast.delete(holdfast.find(format('subject:item/%s -state:leased', old.id)));
   return null;
 end $$;
 

@@ -57,7 +57,7 @@ class Handle(Generic[R]):
         return f"Handle({self.task.kind}, {self.id}, created={self.created})"
 
     def state(self) -> State | None:
-        """Return its state; None if it is not there (any more): done and not kept, or purged."""
+        """Return its state; None if it is not there (any more): done and not kept, or deleted."""
         job = self.task.app.client.jobs.get(self.id)
         return job.state if job else None
 

@@ -356,7 +356,7 @@ def test_an_idle_worker_is_notified_of_the_next_job(client: Any, connect: Any) -
     assert notification.payload == "mail\nada"
 
 
-def test_operators_cancel_retry_archive_and_purge(client: Any) -> None:
+def test_operators_cancel_retry_archive_and_delete(client: Any) -> None:
     id = client.enqueue("greet").id
 
     verbs = [
@@ -364,8 +364,8 @@ def test_operators_cancel_retry_archive_and_purge(client: Any) -> None:
         client.jobs.retry([id], reason="right after all", actor="ada"),
         client.jobs.cancel([id]),
         client.jobs.archive([id]),
-        client.jobs.purge([id]),
-        client.jobs.purge([id]),
+        client.jobs.delete([id]),
+        client.jobs.delete([id]),
     ]
 
     assert [(change.changed, change.state) for [change] in verbs] == [

@@ -284,12 +284,12 @@ def test_a_result_that_cannot_be_kept() -> None:
 def test_results_there_are_not(database: str) -> None:
     with App(database) as app:
         task = app.task(kind="add", keep_result=True, max_attempts=1)(_add)
-        dead, cancelled, odd, purged, waiting = (task.enqueue(n, 1) for n in range(5))
+        dead, cancelled, odd, deleted, waiting = (task.enqueue(n, 1) for n in range(5))
         cancelled.cancel()
         died, done, gone = app.client.claim(worker="a", limit=3)
         app.client.settle([Failed(died), Done(done, "x", keep=True), Done(gone)])
 
-        codes = [_code(partial(job.result, 0)) for job in (dead, cancelled, odd, purged, waiting)]
+        codes = [_code(partial(job.result, 0)) for job in (dead, cancelled, odd, deleted, waiting)]
 
         assert codes == ["HF330", "HF331", "HF334", "HF332", "HF333"]
 

@@ -81,7 +81,7 @@ ACTIONS = {
     "edit": 1,
     "move": 1,
     "archive": 1,
-    "purge": 1,
+    "delete": 1,
     "pause": 1,
 }
 actions = st.sampled_from([action for action, times in ACTIONS.items() for _ in range(times)])
@@ -407,9 +407,9 @@ class LeaseMachine(RuleBasedStateMachine):
             self.world.deal_with(job)
             job.state = "archived"
 
-    def purge(self, draw: Draw) -> None:
+    def delete(self, draw: Draw) -> None:
         job = self._any(draw(choices))
-        [answer] = self.db.purge(job.id)
+        [answer] = self.db.delete(job.id)
 
         assert answer.changed == (job.state not in ("leased", "gone"))
         if answer.changed:

@@ -133,8 +133,8 @@ class Session(threading.Thread):
     def archive(self) -> None:
         self.db.archive(*self.some("ended"))
 
-    def purge(self) -> None:
-        self.db.purge(*self.some(self.random.choice(["live", "ended"])))
+    def delete(self) -> None:
+        self.db.delete(*self.some(self.random.choice(["live", "ended"])))
 
     def sweep(self) -> None:
         self.db.sweep()
@@ -149,7 +149,7 @@ class Session(threading.Thread):
         self.db.queue_set(self.random.choice(QUEUES), limit=self.random.choice([3, 50, None]))
 
     def operation(self) -> None:
-        verb = self.random.choice(["retry", "cancel", "archive", "purge"])
+        verb = self.random.choice(["retry", "cancel", "archive", "delete"])
         state = "queued" if verb == "cancel" else "dead"
         query = (
             "select token from holdfast.operation_preview(verb => %s, filter => %s, "
@@ -172,7 +172,7 @@ def told(error: psycopg.Error) -> str:
 
 VERBS = {
     "enqueue": 30, "repeat": 3, "claim": 20, "ack": 8, "nack": 8, "release": 3, "settle": 4,
-    "cancel": 4, "retry": 4, "edit": 3, "move": 4, "archive": 1, "purge": 2, "sweep": 3,
+    "cancel": 4, "retry": 4, "edit": 3, "move": 4, "archive": 1, "delete": 2, "sweep": 3,
     "upkeep": 1, "fanout": 1, "limit": 1, "operation": 1,
 }  # fmt: skip
 

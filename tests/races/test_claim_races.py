@@ -102,7 +102,7 @@ def test_a_job_being_claimed_is_cancelled_as_leased(
     assert db.depth() == {"cancelled": 1}
 
 
-@pytest.mark.parametrize("verb", ["edit", "move", "purge"])
+@pytest.mark.parametrize("verb", ["edit", "move", "delete"])
 def test_a_job_being_claimed_can_no_longer_be_changed(
     db: Protocol, held_open: Protocol, start: Start, verb: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_job_being_claimed_can_no_longer_be_changed(
     assert db.ack(job)[0].outcome == "done"
 
 
-@pytest.mark.parametrize("verb", ["edit", "move", "purge"])
+@pytest.mark.parametrize("verb", ["edit", "move", "delete"])
 def test_a_job_whose_claim_is_undone_is_changed(
     db: Protocol, held_open: Protocol, start: Start, verb: str
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_job_whose_claim_is_undone_is_changed(
     assert change.answer()[0].changed
 
 
-@pytest.mark.parametrize("verb", ["edit", "move", "purge"])
+@pytest.mark.parametrize("verb", ["edit", "move", "delete"])
 def test_a_job_being_changed_is_not_claimed(
     db: Protocol, held_open: Protocol, start: Start, verb: str
 ) -> None:
@@ -316,7 +316,7 @@ def _change(verb: str, id: Any) -> Callable[[Protocol], Any]:
             return session.edit(id, changes={"priority": 5})
         if verb == "move":
             return session.move(id, queue="other")
-        return session.purge(id)
+        return session.delete(id)
 
     return change
 

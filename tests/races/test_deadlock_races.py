@@ -249,7 +249,7 @@ def test_a_retry_and_an_enqueue_of_queues_that_share_parts_wait_for_each_other(
     assert [each.changed for each in retrying.answer()] == [False] * 2
 
 
-@pytest.mark.parametrize("verb", ["cancel", "purge", "move"])
+@pytest.mark.parametrize("verb", ["cancel", "delete", "move"])
 def test_operators_at_a_job_and_at_what_follows_it_wait_for_each_other(
     db: Protocol, held_open: Protocol, start: Start, verb: str
 ) -> None:

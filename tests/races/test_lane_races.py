@@ -205,7 +205,7 @@ def test_a_claim_does_not_wait_for_a_claim_that_was_first_and_is_undone(
     assert [job.id for job in db.claim(max_jobs=9)] == ids[:1]
 
 
-@pytest.mark.parametrize("verb", ["edit", "cancel", "move", "purge"])
+@pytest.mark.parametrize("verb", ["edit", "cancel", "move", "delete"])
 @pytest.mark.parametrize("claimed_before", [False, True])
 def test_a_claim_does_not_wait_for_an_operator_at_the_head_of_a_lane(
     db: Protocol, held_open: Protocol, start: Start, verb: str, claimed_before: bool
@@ -228,7 +228,7 @@ def test_a_claim_does_not_wait_for_an_operator_at_the_head_of_a_lane(
     assert [job.id for job in claim.answer()] == [free]
 
 
-@pytest.mark.parametrize("verb", ["cancel", "edit", "move", "purge"])
+@pytest.mark.parametrize("verb", ["cancel", "edit", "move", "delete"])
 def test_ack_and_change_of_the_next_in_a_lane_do_not_deadlock(
     db: Protocol, held_open: Protocol, start: Start, verb: str
 ) -> None:

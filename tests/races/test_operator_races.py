@@ -20,8 +20,8 @@ def dead(db: Protocol) -> UUID:
     return id
 
 
-ENDED = ["retry", "archive", "purge", "edit", "move"]
-WAITING = ["cancel", "purge", "edit", "move"]
+ENDED = ["retry", "archive", "delete", "edit", "move"]
+WAITING = ["cancel", "delete", "edit", "move"]
 
 
 def act(session: Protocol, verb: str, id: UUID) -> Any:
@@ -49,7 +49,7 @@ def test_two_operators_at_a_dead_job_are_both_answered(
     assert answer.changed == (answer.detail is None)
     if end == "rollback":
         assert answer.changed
-    if first == second in ("retry", "archive", "purge") and end == "commit":
+    if first == second in ("retry", "archive", "delete") and end == "commit":
         assert not answer.changed
     assert len(db.list()) <= 1
 

@@ -338,7 +338,7 @@ def test_a_preview_that_makes_no_sense_is_refused(api: Api, body: Any, code: str
     ("body", "expected"),
     [
         ({"op": "archive", "q": "state:dead"}, {"archived": 4}),
-        ({"op": "purge", "q": "state:dead"}, {}),
+        ({"op": "delete", "q": "state:dead"}, {}),
         ({"op": "retry", "q": "state:dead", "delay": 3600}, {"queued": 4}),
         ({"op": "move", "q": "state:dead", "queue": "elsewhere"}, {"dead": 4}),
     ],

@@ -48,13 +48,13 @@ def test_queues_and_jobs_are_told_as_promtool_wants_them(
     assert told["holdfast_listen_up"].samples[0].value in (0, 1)
 
 
-def test_counters_do_not_go_back_when_jobs_are_purged_or_retried(api: Api, client: Client) -> None:
+def test_counters_do_not_go_back_when_jobs_are_deleted_or_retried(api: Api, client: Client) -> None:
     api.get("/metrics")
     client.enqueue_many(NewJob(kind="send", max_attempts=1) for _ in range(2))
     leases = client.claim(worker="w", limit=2)
     client.nack(leases, error_kind="ValueError", message="no")
     before = promtext.check(api.get("/metrics").text)
-    client.jobs.purge([leases[0].id])
+    client.jobs.delete([leases[0].id])
     client.jobs.retry([leases[1].id])
 
     after = promtext.check(api.get("/metrics").text)

@@ -42,11 +42,11 @@ def test_at_all_every_event_of_a_job_is_told_in_order(db: Protocol, later: Later
     db.retry(id, actor="eve")
     db.cancel(id, actor="eve", reason="enough")
     db.archive(id, actor="eve")
-    db.purge(id, actor="eve")
+    db.delete(id, actor="eve")
 
     assert told(db, job=id) == [
         *("enqueued", "claimed", "touched", "released", "claimed", "nacked", "claimed", "reaped"),
-        *("edited", "claimed", "acked", "retried", "cancelled", "archived", "purged"),
+        *("edited", "claimed", "acked", "retried", "cancelled", "archived", "deleted"),
     ]
     nacked = activity(db, event="nacked")[0]
     assert (nacked.worker, nacked.attempt, nacked.state) == ("bob", 1, "queued")

@@ -36,7 +36,7 @@ def test_groups_are_counted_whatever_becomes_of_their_jobs(db: Protocol) -> None
     db.retry(*slow[:2])
     check(db, 3)
     db.archive(slow[2])
-    db.purge(slow[3])
+    db.delete(slow[3])
     check(db, 3)
     db.move(slow[4], queue="mail")
     check(db, 4)

@@ -361,7 +361,7 @@ def _payload_near_limit(db: Protocol, later: Later, other: Open) -> Iterator[Non
 def _bulk_delete(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     jobs = db.enqueue(*[{"kind": "work"}] * 6)
     db.fold()
-    db.purge(*[job.id for job in jobs[:5]])
+    db.delete(*[job.id for job in jobs[:5]])
     db.fold()
     yield
     later(minutes=6)

@@ -86,12 +86,12 @@ def test_a_move_takes_the_last_and_keeps_the_other(db: Protocol, twice: UUID) ->
     assert db.recount() == []
 
 
-def test_an_archive_and_a_purge_take_both(db: Protocol, twice: UUID) -> None:
+def test_an_archive_and_a_delete_take_both(db: Protocol, twice: UUID) -> None:
     db.archive(twice)
     assert db.depth() == {"archived": 2}
     assert db.recount() == []
 
-    db.purge(twice)
+    db.delete(twice)
     assert db.depth() == {}
 
 

@@ -435,7 +435,7 @@ def test_copied_names_are_refused_or_stored_as_they_are(db: Protocol, sql_databa
                     (getattr(job, field), job.payload) for job in db.list(f"{field}:{quoted(text)}")
                 ]
                 assert (code, found) in [(None, [(text, text)]), REFUSED], (field, text)
-                db.purge(*db.find())
+                db.delete(*db.find())
 
 
 @pytest.mark.parametrize("field", NAMES)

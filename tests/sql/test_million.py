@@ -169,7 +169,7 @@ def test_upkeep_that_has_nothing_to_do_does_nothing(million: Protocol, step: str
 
 
 @pytest.mark.parametrize(
-    "call", ["cancel(%s)", "purge(%s)", "edit(%s, '{\"priority\": 1}')", "move(%s, 'elsewhere')"]
+    "call", ["cancel(%s)", "delete(%s)", "edit(%s, '{\"priority\": 1}')", "move(%s, 'elsewhere')"]
 )
 def test_an_operator_reads_the_jobs_it_names(million: Protocol, call: str) -> None:
     ids = [job.id for job in million.list(max_jobs=5)]

@@ -54,7 +54,7 @@ def test_a_look_at_one_that_is_gone_does_not_show_the_other(
 
 
 @pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("verb", ["cancel", "purge", "archive", "retry"])
+@pytest.mark.parametrize("verb", ["cancel", "delete", "archive", "retry"])
 def test_no_verb_reaches_the_other(
     db: Protocol, both: tuple[UUID, UUID], order: int, verb: str
 ) -> None:

@@ -52,7 +52,7 @@ def run(db: Protocol, token: UUID, max_jobs: int | None = None) -> Any:
         ("cancel", "queued,leased"),
         ("archive", "dead,cancelled,done"),
         ("move", "queued,dead"),
-        ("purge", "queued,done,dead,cancelled,archived"),
+        ("delete", "queued,done,dead,cancelled,archived"),
     ],
 )
 def test_a_filter_without_a_state_means_those_the_verb_is_for(
@@ -252,7 +252,7 @@ def test_previews_that_nobody_starts_are_forgotten(db: Protocol, later: Later) -
         ("archive", "state:queued,dead", 3),
         ("cancel", "state:dead", 0),
         ("cancel", "-state:done", 2),
-        ("purge", "-state:done", 5),
+        ("delete", "-state:done", 5),
     ],
 )
 def test_a_preview_counts_only_where_the_verb_will_look(

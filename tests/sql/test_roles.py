@@ -45,7 +45,7 @@ KEEP_UP = {
     *("operation_step", "detect", "detector_due", "report", "webhook_target"),
 }
 OPERATE = {
-    *("cancel", "retry", "edit", "move", "archive", "purge", "recount"),
+    *("cancel", "retry", "edit", "move", "archive", "delete", "recount"),
     *("queue_set", "sort_some", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel", "operation_undo"),
@@ -300,7 +300,7 @@ def test_a_worker_does_not_operate(acting: Roles) -> None:
         lambda: worker.edit(id, changes={"priority": 1}),
         lambda: worker.move(id, queue="mine"),
         lambda: worker.archive(id),
-        lambda: worker.purge(id),
+        lambda: worker.delete(id),
         lambda: worker.queue_set("default", limit=1),
         lambda: worker.lane_set("default", "l", limit=1),
         lambda: worker.pause("default"),
@@ -361,7 +361,7 @@ def test_an_operator_operates(acting: Roles) -> None:
     assert moved.new_id is not None
     assert operator.cancel(moved.new_id)[0].state == "cancelled"
     assert operator.archive(moved.new_id)[0].state == "archived"
-    assert operator.purge(moved.new_id)[0].state is None
+    assert operator.delete(moved.new_id)[0].state is None
     operator.pause("default", reason="cleaning")
     operator.resume("default")
     assert operator.recount() == []

@@ -196,7 +196,7 @@ CALLS: dict[str, Callable[[Protocol, Leased], Any]] = {
     "edit": lambda db, held: db.edit(held.id, changes={"priority": 2}),
     "move": lambda db, held: db.move(held.id, queue="other"),
     "archive": lambda db, held: db.archive(held.id),
-    "purge": lambda db, held: db.purge(held.id),
+    "delete": lambda db, held: db.delete(held.id),
     "queue_set": lambda db, _: db.queue_set("default", limit=7, fair=True),
     "lane_set": lambda db, _: db.lane_set("default", "l", limit=2),
     "pause": lambda db, _: db.pause("default"),

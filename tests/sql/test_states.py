@@ -40,7 +40,7 @@ retry               no>queued      no>queued      no>queued      no>queued      
 edit                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased      no>leased
 move                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased      no>leased
 archive             no>queued      no>queued      no>queued      no>queued      no>leased      no>leased      no>leased
-purge               yes>-          yes>-          yes>-          yes>-          no>leased      no>leased      no>leased
+delete               yes>-          yes>-          yes>-          yes>-          no>leased      no>leased      no>leased
 explain             Ready>queued   Not>queued     Lane>queued    Duplicate>queued Leased>leased  The>leased     Waits>leased
 get                 found>queued   found>queued   found>queued   found>queued   found>leased   found>leased   found>leased
 """  # noqa: E501
@@ -71,7 +71,7 @@ retry               yes>queued     no>-           yes>queued     yes>queued     
 edit                no>done        no>-           yes>dead       no>cancelled   no>archived    no>-
 move                no>done        no>-           yes>dead       no>cancelled   no>archived    no>-
 archive             yes>archived   no>-           yes>archived   yes>archived   no>archived    no>-
-purge               yes>-          no>-           yes>-          yes>-          yes>-          no>-
+delete               yes>-          no>-           yes>-          yes>-          yes>-          no>-
 explain             Done>done      There>-        Dead>dead      Cancelled>cancelled Archived>archived There>-
 get                 found>done     none>-         found>dead     found>cancelled found>archived none>-
 """  # noqa: E501
@@ -267,7 +267,7 @@ VERBS: dict[str, Callable[[Protocol, Hold], str]] = {
     "edit": lambda db, held: _changed(db.edit(held.id, changes={"priority": 3})),
     "move": lambda db, held: _changed(db.move(held.id, queue="elsewhere")),
     "archive": lambda db, held: _changed(db.archive(held.id)),
-    "purge": lambda db, held: _changed(db.purge(held.id)),
+    "delete": lambda db, held: _changed(db.delete(held.id)),
     "explain": lambda db, held: db.explain(held.id).split()[0],
     "get": lambda db, held: "found" if db.get(held.id) else "none",
 }

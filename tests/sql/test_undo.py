@@ -240,7 +240,7 @@ def test_half_of_an_operation_and_half_of_an_undo(db: Protocol) -> None:
     [
         ("is previewed", "previewed"),
         ("is running", "running"),
-        ("cannot be undone: the jobs are deleted", "purge"),
+        ("cannot be undone: the jobs are deleted", "delete"),
         ("cannot be undone: it is an undo", "undo"),
         ("cannot be undone: it changed nothing", "nothing"),
         (
@@ -252,7 +252,9 @@ def test_half_of_an_operation_and_half_of_an_undo(db: Protocol) -> None:
 def test_what_cannot_be_undone_says_why(db: Protocol, told: str, verb: str) -> None:
     die(db, 2)
     found = preview(
-        db, "purge" if verb == "purge" else "retry", "kind:x" if verb == "nothing" else "state:dead"
+        db,
+        "delete" if verb == "delete" else "retry",
+        "kind:x" if verb == "nothing" else "state:dead",
     )
     id = found.id
     if verb == "running":

@@ -112,7 +112,8 @@ def test_a_halted_lane(db: Protocol) -> None:
     db.nack(db.take())
 
     assert db.explain(second) == (
-        f"Lane l is halted since job {first} died in it; retry, archive or purge that job to go on."
+        f"Lane l is halted since job {first} died in it; "
+        "retry, archive or delete that job to go on."
     )
 
 
@@ -317,7 +318,7 @@ def test_a_lane_says_who_holds_it_and_what_is_next(db: Protocol) -> None:
     db.nack(db.take(), message="boom")
     assert says(
         rf"Lane l is halted at {STAMP} since job {held.id} died in it \(boom\); 1 waiting\."
-        r" Retry, archive or purge that job to go on\.",
+        r" Retry, archive or delete that job to go on\.",
         lane_says(db),
     )
     db.lane_set("default", "l", halted=False, rate_limit=1, rate_period=60)

@@ -119,7 +119,7 @@ def test_the_next_starts_when_the_first_is_over(db: Protocol, later: Later, how:
     assert [each.id for each in db.claim(max_jobs=9)] == ids[1:]
 
 
-@pytest.mark.parametrize("how", ["cancel", "purge", "move", "put off"])
+@pytest.mark.parametrize("how", ["cancel", "delete", "move", "put off"])
 @pytest.mark.parametrize("enqueue", [lane, one_by_one])
 def test_a_lane_goes_on_when_its_first_job_leaves_before_any_claim(
     db: Protocol, enqueue: Any, how: str
@@ -128,8 +128,8 @@ def test_a_lane_goes_on_when_its_first_job_leaves_before_any_claim(
 
     if how == "cancel":
         db.cancel(ids[0])
-    elif how == "purge":
-        db.purge(ids[0])
+    elif how == "delete":
+        db.delete(ids[0])
     elif how == "move":
         db.move(ids[0], queue="other")
     else:
@@ -138,14 +138,14 @@ def test_a_lane_goes_on_when_its_first_job_leaves_before_any_claim(
     assert [job.id for job in db.claim(max_jobs=9)] == ids[1:2]
 
 
-@pytest.mark.parametrize("how", ["cancel", "purge", "move", "put off"])
+@pytest.mark.parametrize("how", ["cancel", "delete", "move", "put off"])
 def test_a_lane_goes_past_a_waiting_job_that_left(db: Protocol, how: str) -> None:
     ids = lane(db, 3)
     running = db.take()
     if how == "cancel":
         db.cancel(ids[1])
-    elif how == "purge":
-        db.purge(ids[1])
+    elif how == "delete":
+        db.delete(ids[1])
     elif how == "move":
         db.move(ids[1], queue="other")
     else:
@@ -275,7 +275,7 @@ def test_a_claim_whose_own_reap_halts_a_lane_starts_nothing_more_in_it(
     assert db.claim(max_jobs=9) == []
 
 
-@pytest.mark.parametrize("how", ["retry", "archive", "purge", "move", "lane_set"])
+@pytest.mark.parametrize("how", ["retry", "archive", "delete", "move", "lane_set"])
 def test_a_halted_lane_goes_on_when_the_dead_job_is_dealt_with(db: Protocol, how: str) -> None:
     db.lane_set("default", "l", on_failure="halt")
     ids = lane(db, 2, max_attempts=1)

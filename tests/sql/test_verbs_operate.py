@@ -1,4 +1,4 @@
-"""cancel, retry, edit, move, archive, purge: what a person may do to jobs."""
+"""cancel, retry, edit, move, archive, delete: what a person may do to jobs."""
 
 from datetime import timedelta
 from typing import Any
@@ -355,7 +355,7 @@ def test_a_moved_job_runs_in_the_other_queue_and_answers_to_its_old_id(db: Proto
     assert db.take("other").id == moved.new_id
 
 
-@pytest.mark.parametrize("verb", ["cancel", "purge", "edit", "explain"])
+@pytest.mark.parametrize("verb", ["cancel", "delete", "edit", "explain"])
 def test_every_verb_of_an_operator_finds_a_moved_job_by_its_old_id(db: Protocol, verb: str) -> None:
     id = db.put()
     db.move(id, queue="other")
@@ -449,7 +449,7 @@ def test_a_queue_without_a_name_is_refused(db: Protocol) -> None:
     assert refusal.value.sqlstate == "HF202"
 
 
-# -- archive and purge
+# -- archive and delete
 
 
 @pytest.mark.proves("S4.2", "S4.15")
@@ -473,7 +473,7 @@ def test_what_ended_can_be_put_away(db: Protocol) -> None:
 def test_what_was_reviewed_is_deleted_with_all_its_traces(db: Protocol) -> None:
     id = dead(db)
 
-    [answer] = db.purge(id)
+    [answer] = db.delete(id)
 
     assert (answer.changed, answer.state) == (True, None)
     assert db.get(id) is None
@@ -481,11 +481,11 @@ def test_what_was_reviewed_is_deleted_with_all_its_traces(db: Protocol) -> None:
     assert db.depth() == {}
 
 
-def test_a_running_job_is_not_purged(db: Protocol) -> None:
+def test_a_running_job_is_not_deleted(db: Protocol) -> None:
     id = db.put()
     job = db.take(worker="w1")
 
-    [answer] = db.purge(id)
+    [answer] = db.delete(id)
 
     assert (answer.changed, answer.state) == (False, "leased")
     assert answer.detail is not None
@@ -494,13 +494,13 @@ def test_a_running_job_is_not_purged(db: Protocol) -> None:
     assert db.ack(job)[0].outcome == "done"
 
 
-def test_purging_a_job_lets_its_follow_up_take_its_place(db: Protocol) -> None:
+def test_deleting_a_job_lets_its_follow_up_take_its_place(db: Protocol) -> None:
     id = db.put(key="1")
     job = db.take()
     follow_up = db.put(key="1", on_conflict="after")
     db.release(job)
 
-    db.purge(id)
+    db.delete(id)
 
     assert [each.id for each in db.claim()] == [follow_up]
 
@@ -513,7 +513,7 @@ def test_jobs_can_be_made_to_die_with_their_subject(db: Protocol) -> None:
         insert into item values (1), (2);
         create function pg_temp.forget() returns trigger language plpgsql as $$
         begin
-          perform holdfast.purge(holdfast.find(format('subject:"item/%s" -state:leased', old.id)));
+          perform holdfast.delete(holdfast.find(format('subject:"item/%s" -state:leased', old.id)));
           return old;
         end $$;
         create trigger forget after delete on item for each row execute function pg_temp.forget();
@@ -531,25 +531,25 @@ def test_jobs_can_be_made_to_die_with_their_subject(db: Protocol) -> None:
     assert (db.state(first), db.state(second)) == ("queued", None)
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "archive", "purge"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "archive", "delete"])
 def test_no_ids_are_no_answers(db: Protocol, verb: str) -> None:
     assert getattr(db, verb)() == []
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "archive", "purge"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "archive", "delete"])
 def test_an_id_given_twice_is_changed_once(db: Protocol, verb: str) -> None:
     id = db.put() if verb == "cancel" else dead(db)
 
     getattr(db, verb)(id, id)
 
-    assert len([job for job in db.list() if job.id == id]) == (0 if verb == "purge" else 1)
+    assert len([job for job in db.list() if job.id == id]) == (0 if verb == "delete" else 1)
 
 
-def test_the_holder_of_a_purged_jobs_past_gets_no_job_back(db: Protocol) -> None:
+def test_the_holder_of_a_deleted_jobs_past_gets_no_job_back(db: Protocol) -> None:
     id = db.put()
     job = db.take()
     db.release(job)
-    db.purge(id)
+    db.delete(id)
 
     assert db.release(job)[0].outcome == "already"
     assert db.ack(Hold(id, job.token))[0].outcome == "lost"
@@ -570,7 +570,7 @@ def test_the_worker_of_a_cancelled_job_is_told_to_look(db: Protocol, other: Open
     assert list(listener.notifies(timeout=0.2)) == []
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "edit", "move", "archive", "purge"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "edit", "move", "archive", "delete"])
 def test_ids_that_nobody_gave_are_looked_up_once_and_not_once_for_each_part_they_seem_to_name(
     db: Protocol, verb: str
 ) -> None:

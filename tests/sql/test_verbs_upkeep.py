@@ -160,7 +160,7 @@ def test_the_counters_are_right_in_every_queue_kind_and_state(db: Protocol) -> N
     dead = db.find("state:dead")
     db.retry(dead[0])
     db.archive(dead[1])
-    db.purge(dead[2])
+    db.delete(dead[2])
     db.move(dead[3], queue="c")
 
     truth = db.connection.execute(

@@ -20,7 +20,7 @@ type Asked = Record<Field, string>;
 /** What the database puts on record, by what it concerns. */
 const EVENTS: [string, string[]][] = [
   ["Failed attempts", ["nacked", "reaped", "reconciled"]],
-  ["Actions on jobs", ["retried", "cancelled", "edited", "moved", "archived", "purged", "undone"]],
+  ["Actions on jobs", ["retried", "cancelled", "edited", "moved", "archived", "deleted", "undone"]],
   ["Only with activity=all", ["enqueued", "claimed", "touched", "acked", "released", "handed_over"]],
   ["Queues and lanes", ["queue_set", "paused", "resumed", "lane_set", "lane_released", "struck", "strike_lifted"]],
   ["Schedules", ["schedule_set", "schedule_run", "schedule_paused", "schedule_resumed", "schedule_deleted"]],

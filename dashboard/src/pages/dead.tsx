@@ -97,7 +97,7 @@ function Group({ group, open }: { group: DeadGroup; open: boolean }) {
             items={[
               { label: "Archive all", icon: "archive", why, act: () => bulk("archive", filter, { title: "Archive group" }) },
               { label: "Move all to another queue", icon: "move", why, act: () => bulk("move", filter, { title: "Move group" }) },
-              { label: "Delete all", icon: "trash", bad: true, why, act: () => bulk("purge", filter, { title: "Delete group" }) },
+              { label: "Delete all", icon: "trash", bad: true, why, act: () => bulk("delete", filter, { title: "Delete group" }) },
               { label: "Show as a list", icon: "jobs", act: () => go(to(["jobs"], { q: filter })) },
             ]}
           />

@@ -157,7 +157,7 @@ function SelectionBar({ jobs, filter }: { jobs: Job[]; filter: string }) {
     if (one && verb === "retry") return retryJob(one);
     if (one && verb === "cancel") return cancelJob(one);
     if (one && verb === "archive") return archiveJob(one);
-    if (one && verb === "purge") return deleteJob(one);
+    if (one && verb === "delete") return deleteJob(one);
     bulk(verb, q);
   };
   return (
@@ -171,7 +171,7 @@ function SelectionBar({ jobs, filter }: { jobs: Job[]; filter: string }) {
       <Button small icon="cancel" why={why} onClick={act("cancel")}>Cancel</Button>
       <Button small icon="move" why={why} onClick={act("move")}>Move</Button>
       <Button small icon="archive" why={why} onClick={act("archive")}>Archive</Button>
-      <Button small icon="trash" look="danger" why={why} onClick={act("purge")}>Delete</Button>
+      <Button small icon="trash" look="danger" why={why} onClick={act("delete")}>Delete</Button>
       <CopyAs cli={shell("holdfast", "job", "list", q)} asked={{ method: "GET", path: path(["jobs"], { q }) }} />
       <Button small look="quiet" icon="close" label="Clear the selection" onClick={() => (selected.value = new Set())} />
     </div>

@@ -33,7 +33,7 @@ const verbs: Record<Verb, { act: string; past: string; text: string; bad?: boole
   retry: { act: "Retry", past: "retried", text: "will be retried from attempt 1." },
   cancel: { act: "Cancel", past: "cancelled", text: "will not run; running handlers are notified.", bad: true },
   archive: { act: "Archive", past: "archived", text: "will be archived: you can still find them, but they no longer count as dead." },
-  purge: { act: "Delete", past: "deleted", text: "will be deleted permanently, with the record of their attempts.", bad: true, sure: true },
+  delete: { act: "Delete", past: "deleted", text: "will be deleted permanently, with the record of their attempts.", bad: true, sure: true },
   move: { act: "Move", past: "moved", text: "will move to another queue and get new ids; the old ids still work." },
 };
 
@@ -184,7 +184,7 @@ function Asking({ start }: { start: Wanted }) {
           <CopyAs
             asked={asks}
             then={preview && starts}
-            cli={shell("holdfast", "job", verb === "purge" ? "delete" : verb, q, ...(verb === "move" ? ["--to", queue.trim()] : []), ...(start.limit ? ["--limit", String(start.limit)] : []), ...(reason.trim() ? ["--reason", reason.trim()] : []))}
+            cli={shell("holdfast", "job", verb, q, ...(verb === "move" ? ["--to", queue.trim()] : []), ...(start.limit ? ["--limit", String(start.limit)] : []), ...(reason.trim() ? ["--reason", reason.trim()] : []))}
           />
           <div class="modal-acts">
             <Button look="quiet" onClick={close}>{verb === "cancel" ? "Go back" : "Cancel"}</Button>
@@ -252,7 +252,7 @@ export function OperationLine({ operation, away }: { operation: Operation; away?
 export function cancelOperation(operation: Operation): void {
   confirm({
     title: "Stop this operation",
-    body: `${count(operation.done)} of ${count(operation.total)} jobs are done; the rest will not be changed.${operation.verb === "purge" ? "" : " You can undo the finished part."}`,
+    body: `${count(operation.done)} of ${count(operation.total)} jobs are done; the rest will not be changed.${operation.verb === "delete" ? "" : " You can undo the finished part."}`,
     act: "Stop operation",
     bad: true,
     deed: () => ({

@@ -203,8 +203,8 @@ def delete(session: Session, /, target: Sequence[str], reason: str | None, **how
     change(
         session,
         target,
-        Verb("delete", "deleted", "purge", asks_for_one=True),
-        lambda client, ids: client.jobs.purge(ids, reason=reason, actor=actor()),
+        Verb("delete", "deleted", "delete", asks_for_one=True),
+        lambda client, ids: client.jobs.delete(ids, reason=reason, actor=actor()),
         reason=reason,
         **how,
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.records import Operation, Preview
 
-VERBS = ("retry", "cancel", "archive", "purge", "move")
+VERBS = ("retry", "cancel", "archive", "delete", "move")
 
 
 @click.group(
@@ -63,7 +63,7 @@ def start(
     wait: bool,
     yes: bool,
 ) -> None:
-    """Do VERB (retry, cancel, archive, purge, move) to all jobs that match."""
+    """Do VERB (retry, cancel, archive, delete, move) to all jobs that match."""
     with session.client() as client:
         found = client.operations.preview(
             verb,
@@ -152,7 +152,7 @@ def undo(
 ) -> None:
     """Undo an operation that has ended, for jobs that are as it left them.
     Retried jobs that nobody has begun are dead again, cancelled ones that waited wait
-    again, archived and moved ones go back. Purged ones are gone.
+    again, archived and moved ones go back. Deleted ones are gone.
     """
     with session.client() as client:
         found = _get(client, id)

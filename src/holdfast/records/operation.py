@@ -32,7 +32,7 @@ class Operation(Record, frozen=True):
 
     id: int
     state: Literal["previewed", "running", "done", "cancelled", "failed"]
-    verb: Literal["retry", "cancel", "archive", "purge", "move", "undo"]
+    verb: Literal["retry", "cancel", "archive", "delete", "move", "undo"]
     filter: str
     arguments_json: str
     most: int | None

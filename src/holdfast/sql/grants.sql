@@ -101,7 +101,7 @@ begin
         holdfast.watch(text[], interval), holdfast.cancel(uuid[], text, text),
         holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
         holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text),
-        holdfast.purge(uuid[], text, text),
+        holdfast.delete(uuid[], text, text),
         holdfast.queue_set(text, jsonb, text), holdfast.sort_some(text, uuid, integer),
         holdfast.lane_set(text, text, jsonb, text),
         holdfast.pause(text, text, timestamptz, text), holdfast.resume(text, text), holdfast.recount(),

@@ -86,11 +86,11 @@ class AsyncJobs(AsyncNoun):
         """Put ended jobs away, where they are neither counted nor grouped."""
         return await self._change("archive", ids, reason, actor)
 
-    async def purge(
+    async def delete(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
         """Delete jobs for good; a leased job is refused."""
-        return await self._change("purge", ids, reason, actor)
+        return await self._change("delete", ids, reason, actor)
 
     async def retry(
         self,

@@ -27,7 +27,7 @@ class AsyncOperations(AsyncNoun):
         actor: str | None = None,
         **arguments: Any,
     ) -> Preview:
-        """Count the jobs that a verb would be applied to: retry, cancel, archive, purge or move.
+        """Count the jobs that a verb would be applied to: retry, cancel, archive, delete or move.
 
         `most`: only so many, the newest. Arguments are `delay` for retry and `queue` for move.
         """
@@ -67,7 +67,7 @@ class AsyncOperations(AsyncNoun):
         """Start to undo an operation that has ended; None if there is none of that id.
 
         Jobs that are no longer as it left them stay as they are. Asking again returns the undo
-        that runs. Purged jobs are gone for good.
+        that runs. Deleted jobs are gone for good.
         """
         source: LiteralString = (
             "holdfast.operation_undo(id => %s::bigint, rate => %s::float8, reason => %s, "

@@ -84,11 +84,11 @@ class Jobs(Noun):
         """Put ended jobs away, where they are neither counted nor grouped."""
         return self._change("archive", ids, reason, actor)
 
-    def purge(
+    def delete(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
         """Delete jobs for good; a leased job is refused."""
-        return self._change("purge", ids, reason, actor)
+        return self._change("delete", ids, reason, actor)
 
     def retry(
         self,

@@ -53,10 +53,10 @@ async def archive(request: Request) -> Answer:
     return _changed(request, change)
 
 
-async def purge(request: Request) -> Answer:
+async def delete(request: Request) -> Answer:
     """Delete a job for good."""
     id = await _mine(request)
-    [change] = await request.client.jobs.purge([id], actor=request.actor)
+    [change] = await request.client.jobs.delete([id], actor=request.actor)
     return _changed(request, change)
 
 
@@ -92,7 +92,7 @@ async def edit(request: Request) -> Answer:
 
 async def change_many(
     request: Request,
-    verb: Literal["retry", "archive", "purge", "move"],
+    verb: Literal["retry", "archive", "delete", "move"],
     ids: Sequence[UUID],
     *,
     reason: str | None = None,
@@ -356,7 +356,7 @@ async def undo_operation(request: Request) -> Answer:
 
     The undo is an operation itself, which the answer describes. It changes jobs that are still
     as the first one left them: retried jobs that have not started are dead again, cancelled
-    ones wait again, archived and moved ones go back. Purged jobs are gone. It is possible for
+    ones wait again, archived and moved ones go back. Deleted jobs are gone. It is possible for
     seven days.
     """
     said: inputs.Undone = request.body

@@ -46,7 +46,7 @@ async def metrics(request: Request) -> Response:
 class Totals:
     """How many jobs came and ended, as counters that never go back.
 
-    The database counts on what is done. Of the rest it knows how many there are: what a purge or a
+    The database counts on what is done. Of the rest it knows how many there are: what a delete or a
     retry takes away must not look like a restart, so growth is added up here, from zero.
     """
 

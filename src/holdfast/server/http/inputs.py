@@ -12,7 +12,7 @@ from holdfast.server.http.derive import Body, body, changes
 
 Seconds = Annotated[float, Meta(ge=0, le=3_153_600_000)]
 LeaseSeconds = Annotated[float, Meta(gt=0, le=31_536_000)]
-Verb = Literal["retry", "cancel", "archive", "purge", "move"]
+Verb = Literal["retry", "cancel", "archive", "delete", "move"]
 
 Metric = Literal[
     "queued",

@@ -97,14 +97,14 @@ async def edit(request: Request) -> Answer:
 
 async def delete(request: Request) -> Answer:
     """Delete a message for good."""
-    told = (await operate.purge(request)).document
+    told = (await operate.delete(request)).document
     return Answer({"id": told["id"], "deleted": True})
 
 
 async def delete_many(request: Request) -> Answer:
     """Delete messages for good; those being processed stay."""
     said: Deleted = request.body
-    results = await _each(request, "purge", said.ids)
+    results = await _each(request, "delete", said.ids)
     done = sum(one["success"] for one in results)
     return Answer({"deleted": done, "failed": len(results) - done, "results": results})
 
@@ -120,7 +120,7 @@ async def delete_range(request: Request) -> Answer:
             fix="Give one of them, or both; DELETE /queue/clear deletes everything.",
         )
     filter = f"{_ENDED} {range_filter(asked.start, asked.end, asked.queue)}"
-    return await _all(request, "purge", filter, "deleted", reason="deleted by date")
+    return await _all(request, "delete", filter, "deleted", reason="deleted by date")
 
 
 async def move(request: Request) -> Answer:
@@ -164,7 +164,7 @@ async def clear(request: Request) -> Answer:
     """Delete all messages except those being processed."""
     asked: OfQueue = request.query
     filter = f"{_ENDED} {range_filter(None, None, asked.queue)}"
-    return await _all(request, "purge", filter, "cleared", reason="cleared")
+    return await _all(request, "delete", filter, "cleared", reason="cleared")
 
 
 async def clear_state(request: Request) -> Answer:
@@ -181,7 +181,7 @@ async def clear_state(request: Request) -> Answer:
         )
     filter = f"state:{state} {range_filter(None, None, asked.queue)}"
     return await _all(
-        request, "purge", filter, "cleared", reason=f"{request.part('state')} cleared"
+        request, "delete", filter, "cleared", reason=f"{request.part('state')} cleared"
     )
 
 
@@ -217,7 +217,7 @@ async def delete_queue(request: Request) -> Answer:
     name = request.part("queue")
     await _known_queue(request)
     filter = f"{_ENDED} {range_filter(None, None, name)}"
-    return await _all(request, "purge", filter, "deleted", reason=f"queue {name} deleted")
+    return await _all(request, "delete", filter, "deleted", reason=f"queue {name} deleted")
 
 
 async def _known_queue(request: Request) -> None:
@@ -241,7 +241,7 @@ async def _set(request: Request, said: NewQueue | ChangedQueue, **usual: Any) ->
 
 async def _each(
     request: Request,
-    verb: Literal["retry", "archive", "purge", "move"],
+    verb: Literal["retry", "archive", "delete", "move"],
     texts: list[str],
     **how: Any,
 ) -> list[dict[str, Any]]:

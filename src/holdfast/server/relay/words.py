@@ -27,7 +27,7 @@ ACTIONS = {
     "reaped": "timeout",
     "died": "dlq",
     "moved": "move",
-    "purged": "delete",
+    "deleted": "delete",
     "touched": "touch",
 }
 

@@ -192,7 +192,7 @@ ROUTES: list[Entry] = [
     Entry(
         "PATCH", "/v1/jobs/{id}", "operate", operate.edit, inputs.Edited, id="editJob", **_CHANGE
     ),
-    Entry("DELETE", "/v1/jobs/{id}", "operate", operate.purge, id="deleteJob", **_CHANGE),
+    Entry("DELETE", "/v1/jobs/{id}", "operate", operate.delete, id="deleteJob", **_CHANGE),
     get(
         "/v1/dead/groups",
         "read",

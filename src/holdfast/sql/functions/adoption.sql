@@ -1464,7 +1464,7 @@ begin
       from unnest(tg_argv[1:]) with ordinality c(name, nth)))
   into v_ids;
   if v_ids is not null then
-    perform holdfast.purge(v_ids, 'its subject was deleted');
+    perform holdfast.delete(v_ids, 'its subject was deleted');
   end if;
   return null;
 end

@@ -650,7 +650,7 @@ begin
   end if;
   select l.* into v_lane from holdfast.lane l where l.part = j.part and l.queue = j.queue and l.name = j.lane;
   if v_lane.halted_by is not null then
-    return format('Lane %s is halted since job %s died in it; retry, archive or purge that job to go on.', j.lane,
+    return format('Lane %s is halted since job %s died in it; retry, archive or delete that job to go on.', j.lane,
       v_lane.halted_by);
   end if;
   v_limit := coalesce(v_lane.lane_limit, queue_row.lane_limit);
@@ -902,7 +902,7 @@ begin
   if l.halted_by is not null then
     select x.ended_at, x.error into d from holdfast.dead x where x.part = holdfast.part_of(l.halted_by)
            and x.id = l.halted_by;
-    return format('Lane %s is halted%s since job %s died in it%s; %s waiting. Retry, archive or purge that job to go '
+    return format('Lane %s is halted%s since job %s died in it%s; %s waiting. Retry, archive or delete that job to go '
       'on.', l.lane,
       coalesce(' at ' || holdfast.moment(d.ended_at), ''), l.halted_by, coalesce(' (' || left(d.error, 200) || ')', ''),
         l.waiting);

@@ -472,7 +472,7 @@ begin
 end
 $$;
 
--- archive: put ended jobs away; they are kept until purged and can still be retried.
+-- archive: put ended jobs away; they are kept until deleted and can still be retried.
 create or replace function holdfast.archive(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
@@ -546,8 +546,8 @@ begin
 end
 $$;
 
--- purge: delete jobs for good. A leased job is refused: cancel it first.
-create or replace function holdfast.purge(ids uuid[], reason text default null, actor text default null)
+-- delete: delete jobs for good. A leased job is refused: cancel it first.
+create or replace function holdfast.delete(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -558,12 +558,12 @@ declare
   v_stored constant uuid[] := holdfast.located(ids);
   v_done   uuid[];
 begin
-  v_done := holdfast.purged(v_stored, reason, actor);
-  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'purged') a;
+  v_done := holdfast.deleted(v_stored, reason, actor);
+  return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'deleted') a;
 end
 $$;
 
-create or replace function holdfast.purged(stored uuid[], reason text, actor text)
+create or replace function holdfast.deleted(stored uuid[], reason text, actor text)
 returns uuid[]
 language plpgsql
 as $$
@@ -615,7 +615,7 @@ begin
     from removed r;
     continue when gone.ids is null;
     v_done := v_done || gone.ids;
-    perform holdfast.note_jobs('purged', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
+    perform holdfast.note_jobs('deleted', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
     perform holdfast.resume_lanes(gone.ids, v_now);
     if gone.places is not null then
@@ -928,8 +928,8 @@ as $$
           'or a lane, not both'
       when verbed = 'moved' and j.state in ('queued', 'dead')
         then 'it is there already, or a live job there has the same key'
-      when verbed = 'purged' and j.state = 'leased'
-        then format('job %s is leased by %s and cannot be purged; cancel it first', u.id, j.worker)
+      when verbed = 'deleted' and j.state = 'leased'
+        then format('job %s is leased by %s and cannot be deleted; cancel it first', u.id, j.worker)
       else format('job %s is %s and cannot be %s', u.id, j.state, verbed)
     end
   from unnest(ids, stored) with ordinality u(id, stored, nth)

@@ -2,7 +2,7 @@
 -- as of which jobs match; then, started, it is done chunk by chunk by whoever has time, each chunk and its
 -- progress in one transaction. Nobody needs to be there all the while, and nothing is done twice.
 
--- operation_preview: count the jobs that a verb (retry, cancel, archive, purge, move) would be done to, for some
+-- operation_preview: count the jobs that a verb (retry, cancel, archive, delete, move) would be done to, for some
 -- seconds at most, and note that. arguments: delay in seconds for retry, queue for move. most: only so many, the
 -- newest.
 create or replace function holdfast.operation_preview(
@@ -22,9 +22,9 @@ declare
   v_capped boolean;
   v_sample uuid[];
 begin
-  if not coalesce(verb in ('retry', 'cancel', 'archive', 'purge', 'move'), false) then
+  if not coalesce(verb in ('retry', 'cancel', 'archive', 'delete', 'move'), false) then
     perform holdfast.refuse('HF225', format('verb %L is not one for many jobs', verb), null,
-      'Verbs are: retry, cancel, archive, purge, move.');
+      'Verbs are: retry, cancel, archive, delete, move.');
   end if;
   if v_filter = '' then
     perform holdfast.refuse('HF220', 'an empty filter means every job', null, 'Name them, as in age:>0s');
@@ -314,8 +314,8 @@ begin
       v_done := holdfast.cancelled(ids, v_reason, o.actor);
     when 'archive' then
       v_done := holdfast.archived(ids, v_reason, o.actor);
-    when 'purge' then
-      return cardinality(holdfast.purged(ids, v_reason, o.actor));
+    when 'delete' then
+      return cardinality(holdfast.deleted(ids, v_reason, o.actor));
     when 'move' then
       select coalesce(array_agg(m.id), '{}'), array_agg(m.new_id) into v_done, v_moved
       from holdfast.moved(ids, o.arguments ->> 'queue', v_reason, o.actor) m;

@@ -26,9 +26,9 @@ begin
     if o.state in ('previewed', 'running') then
       perform holdfast.refuse('HF409', format('operation %s is %s', o.id, o.state), null,
         format('Stop it first: holdfast op cancel %s', o.id));
-    elsif o.verb in ('purge', 'undo') or o.undoable = 0 then
+    elsif o.verb in ('delete', 'undo') or o.undoable = 0 then
       perform holdfast.refuse('HF409', format('operation %s cannot be undone: %s', o.id, case
-        when o.verb = 'purge' then 'the jobs are deleted'
+        when o.verb = 'delete' then 'the jobs are deleted'
         when o.verb = 'undo' then 'it is an undo'
         when o.changed = 0 then 'it changed nothing'
         else 'it was undone, is older than seven days, or changed rows of an adopted table' end), null,
