@@ -198,13 +198,13 @@ def plain() -> None:
 @pytest.mark.parametrize(
     ("settings", "fn", "told"),
     [
-        ({}, generator, "it is a generator, which nothing would run"),
-        ({}, async_generator, "it is a generator, which nothing would run"),
-        ({}, Mailer.send, "it is a method, and nobody would give it its self"),
-        ({}, lambda: None, "is no function with a name"),
-        ({}, 42, "is no function with a name"),
+        ({}, generator, "it is a generator: declare a function or a coroutine"),
+        ({}, async_generator, "it is a generator: declare a function or a coroutine"),
+        ({}, Mailer.send, "it is a method: declare a function"),
+        ({}, lambda: None, "is not a function with a name"),
+        ({}, 42, "is not a function with a name"),
         ({"kind": "a\n"}, plain, "its kind is not a name of 1 to 200 printable characters"),
-        ({"memory": 2**30}, plain, "it needs process=True"),
+        ({"memory": 2**30}, plain, "memory= needs process=True"),
         ({"lease": 0}, plain, "lease 0 is not a time above zero"),
         ({"timeout": timedelta(-1)}, plain, "timeout"),
         ({"retry": "soon"}, plain, "'soon' is not a retry policy"),
@@ -660,7 +660,7 @@ def test_what_is_no_call_of_this_app_is_refused(app: App, greet: Task[..., str, 
     stranger = App(NOWHERE).task(plain)
 
     for wrong in ["greet", greet, stranger.call()]:
-        with pytest.raises(Misuse, match="is no call of a task of this app"):
+        with pytest.raises(Misuse, match="is not a call of a task of this app"):
             app.enqueue_many([wrong])  # type: ignore[list-item]
 
 
@@ -854,7 +854,7 @@ def test_two_schedules_need_two_names(app: App) -> None:
 
 
 def test_a_schedule_under_its_task_is_refused(app: App) -> None:
-    with pytest.raises(InvalidTask, match="is scheduled and is no task"):
+    with pytest.raises(InvalidTask, match="is scheduled but is not a task"):
 
         @app.task
         @app.schedule("0 5 * * *")  # type: ignore[type-var]
@@ -928,7 +928,7 @@ def test_a_check_may_be_a_function_or_sql_with_the_names_of_arguments(
         return bool(job.payload["order"] == 7)
 
     assert ship.check(conn, lease) is True
-    with pytest.raises(InvalidTask, match="`oder` is no argument of ship"):
+    with pytest.raises(InvalidTask, match="`oder` is not an argument of ship"):
         ship.done_when("select %(oder)s = 7")
 
 

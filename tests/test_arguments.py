@@ -314,7 +314,9 @@ def test_a_model_says_what_it_does_not_like() -> None:
         (Point(float("inf"), 0), "holds a number that JSON has no word for at `$.value.x`"),
         ({"a": "\ud83d"}, "is not JSON at `$.value.a`: 'utf-8' codec can't encode"),
         pytest.param(
-            [object()], "is not JSON at `$.value[0]`: `object` cannot travel", id="object"
+            [object()],
+            "is not JSON at `$.value[0]`: `object` can't be serialised to JSON",
+            id="object",
         ),
         ({(1, 2): 3}, "is not JSON: `tuple` cannot be a key"),
     ],
@@ -432,12 +434,12 @@ def test_deeply_nested_payloads_are_refused_and_not_fatal() -> None:
 @pytest.mark.parametrize(
     ("hint", "told"),
     [
-        (complex, "`complex` is no type of JSON"),
-        (Path, "`Path` is no type of JSON"),
-        (Callable[[int], int], "`Callable` is no type of JSON"),
-        (Iterable[int], "`Iterable` is no type of JSON"),
-        (type, "`type` is no type of JSON"),
-        (list[Path], "`Path` is no type of JSON"),
+        (complex, "`complex` is not a JSON type"),
+        (Path, "`Path` is not a JSON type"),
+        (Callable[[int], int], "`Callable` is not a JSON type"),
+        (Iterable[int], "`Iterable` is not a JSON type"),
+        (type, "`type` is not a JSON type"),
+        (list[Path], "`Path` is not a JSON type"),
         (User | Aliased, "Type unions may not contain more than one custom type"),
         (Address | Point, "Type unions may not contain more than one"),
     ],
@@ -450,7 +452,7 @@ def test_a_type_that_cannot_travel_is_refused_when_the_task_is_declared(
         Arguments(taking(hint), "task")
 
     assert caught.value.code == "HF231"
-    assert caught.value.what.startswith("task: the argument `value` cannot travel as JSON: ")
+    assert caught.value.what.startswith("task: the argument `value` can't be serialised to JSON: ")
     assert told in caught.value.what
 
 
@@ -459,7 +461,7 @@ def test_a_type_inside_a_class_that_cannot_travel_is_refused_too() -> None:
     class Holder:
         inside: list[complex]
 
-    with pytest.raises(InvalidTask, match="`complex` is no type of JSON"):
+    with pytest.raises(InvalidTask, match="`complex` is not a JSON type"):
         Arguments(taking(Holder), "task")
 
 

@@ -305,7 +305,7 @@ class App:
     ) -> NewSchedule:
         if not isinstance(task, Task):
             raise InvalidTask(
-                f"{task!r} is scheduled and is no task",
+                f"{task!r} is scheduled but is not a task",
                 why=caller(),
                 fix="Write @app.schedule above @app.task.",
             )
@@ -324,7 +324,7 @@ class App:
         for call in cast("list[Any]", calls):
             if not isinstance(call, Call) or call.task.app is not self:
                 raise Misuse(
-                    f"enqueue_many: {call!r} is no call of a task of this app",
+                    f"enqueue_many: {call!r} is not a call of a task of this app",
                     why=caller(),
                     fix="Give it calls:  app.enqueue_many(task.call(x) for x in …)",
                 )

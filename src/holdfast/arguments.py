@@ -1,4 +1,4 @@
-"""How arguments and results travel as JSON: by the name of the parameter, checked by its type.
+"""Arguments and results as JSON: by the name of the parameter, checked by its type.
 
 What is enqueued is decoded at once as a worker will decode it, so that a mistake shows in the
 caller's stack, and what a handler gets is always of the type that it says.
@@ -66,8 +66,8 @@ class Arguments:
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidPayload(
                 f"the payload does not fit {self.name}{declared_at(self._fn)}: {_told(error)}",
-                why="The function changed since the job was enqueued, or another hand wrote it.",
-                fix="Mend the function, or edit the payload and retry the job.",
+                why="The function changed since the job was enqueued, or another program wrote it.",
+                fix="Change the function, or edit the payload and retry the job.",
             ) from None
 
     def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _type_of(parameter: Parameter, hints: Mapping[str, Any], name: str) -> Any:
         wanted = wanted | None if wanted is not Any else Any
     if why := jsonb.unsupported(wanted):
         raise InvalidTask(
-            f"{name}: the argument `{parameter.name}` cannot travel as JSON: {why}",
+            f"{name}: the argument `{parameter.name}` can't be serialised to JSON: {why}",
             why=caller(),
             fix="Take numbers, strings, lists, dicts, dates, enums, dataclasses or models.",
         )

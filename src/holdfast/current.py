@@ -40,7 +40,7 @@ def once(connection: "Connection[Any]", job: "CurrentJob") -> bool:
 
     False where the output that its adopted table names is there: logged as prevented, and the
     handler should return, which ends the job as done. Until the transaction ends nobody else is
-    told to make it. Raises LeaseLost if somebody else has the job.
+    told to make it. Raises LeaseLost if another worker has the job.
     """
     return _told(job, job.app.client.on(connection).guard(job.lease))
 
@@ -109,7 +109,7 @@ class CurrentJob:
         self.started: float | None = None
         self.stopped: Stop | None = None
         self.finished = False
-        # Its handler was given up and runs on: nobody can stop it.
+        # Its handler was given up and still runs: a thread cannot be stopped.
         self.goes_on = False
         self.settled = False
         self.cut_by: Exception | None = None
@@ -171,7 +171,7 @@ class CurrentJob:
     def assert_held(self) -> None:
         """Raise LeaseLost unless the lease is surely held: before an effect outside the database.
 
-        Asks nobody: it compares the local deadline with the clock.
+        Does not ask the database: it compares the local deadline with the clock.
         """
         if not self.held():
             raise LeaseLost(
@@ -199,7 +199,7 @@ class CurrentJob:
         """Give a connection whose transaction ends with the ack: `async with` or `with`.
 
         What is written on it, jobs enqueued on it and the end of this job commit together, or not
-        at all: raises LeaseLost if somebody else has the job by now. The handler should return
+        at all: raises LeaseLost if another worker has the job. The handler should return
         after it; nothing it does later is covered.
         """
         return JobTransaction(self, result)

@@ -87,20 +87,20 @@ def _encoded(value: Any) -> Any:
     name = type(value).__qualname__
     if isinstance(value, tuple | frozenset):
         raise TypeError(f"`{name}` cannot be a key")
-    raise TypeError(f"`{name}` cannot travel")
+    raise TypeError(f"`{name}` can't be serialised to JSON")
 
 
 def _decoded(kind: Any, value: Any) -> Any:
     if _is_model(kind):
         # From JSON, not from Python: a strict model takes a date of JSON and no string of Python.
         return kind.model_validate_json(msgspec.json.encode(value))
-    raise TypeError(f"`{kind!r}` cannot travel")
+    raise TypeError(f"`{kind!r}` can't be read from JSON")
 
 
 def _schema(kind: Any) -> dict[str, Any]:
     if _is_model(kind):
         return {"type": "object", "title": kind.__name__}
-    raise TypeError(f"`{getattr(kind, '__qualname__', kind)}` is no type of JSON")
+    raise TypeError(f"`{getattr(kind, '__qualname__', kind)}` is not a JSON type")
 
 
 def _find(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 100) -> str:

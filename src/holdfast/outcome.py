@@ -362,9 +362,9 @@ def _delay(
     if delay is None or delay is NEVER:
         return delay
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):
-        raise TypeError(f"a retry policy answers seconds or None, not {delay!r}")
+        raise TypeError(f"a retry policy must return seconds or None, not {delay!r}")
     if not 0 <= seconds(delay) < float("inf"):
-        raise ValueError(f"a retry cannot come in {delay} seconds")
+        raise ValueError(f"a retry delay must be 0 or more seconds, not {delay}")
     return delay
 
 

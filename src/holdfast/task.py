@@ -237,11 +237,11 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
     if not 0 < len(kind) <= 200 or not kind.isprintable():
         problem = "its kind is not a name of 1 to 200 printable characters"
     elif inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        problem = "it is a generator, which nothing would run"
+        problem = "it is a generator: declare a function or a coroutine"
     elif _is_method(fn):
-        problem = "it is a method, and nobody would give it its self"
+        problem = "it is a method: declare a function"
     elif settings.get("memory") is not None and not settings.get("process"):
-        problem = "only a process has a limit of memory: it needs process=True"
+        problem = "memory= needs process=True"
     elif (budget := settings.get("retry_budget")) is not None and not budget >= 0:
         problem = f"retry_budget {budget!r} is not a share of its attempts"
     elif (priority := settings.get("priority", 0)) not in range(10):
@@ -287,7 +287,7 @@ def _name(fn: Any) -> str:
     name = getattr(fn, "__name__", "")
     if isinstance(fn, Task) or not callable(fn) or name in ("", "<lambda>"):
         raise InvalidTask(
-            f"{fn!r} is no function with a name", why=caller(), fix='Name it:  kind="…"'
+            f"{fn!r} is not a function with a name", why=caller(), fix='Name it:  kind="…"'
         )
     return str(name)
 
@@ -315,7 +315,7 @@ def _sql_check(task: Task[..., Any, Any], sql: str) -> DoneWhen:
     for name in re.findall(r"%\((\w+)\)", sql):
         if not task.arguments.takes(name):
             raise InvalidTask(
-                f"{task.kind}.done_when: `{name}` is no argument of {task.kind}", why=caller()
+                f"{task.kind}.done_when: `{name}` is not an argument of {task.kind}", why=caller()
             )
 
     def check(conn: Connection[Any], job: Any, /) -> bool:

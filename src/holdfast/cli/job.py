@@ -300,7 +300,7 @@ def move(
 @_changes_jobs
 @pass_session
 def archive(session: Session, /, target: Sequence[str], reason: str | None, **how: Any) -> None:
-    """Put ended jobs away, where nobody counts or groups them."""
+    """Put ended jobs away: they are kept, but no longer counted or grouped."""
     change(
         session,
         target,

@@ -20,7 +20,7 @@ def make() -> tuple[str, str, bytes]:
 
 
 def id_in(text: str) -> str | None:
-    """Return the id in a secret; None if it is none of ours."""
+    """Return the id in a secret; None if it does not look like one."""
     found = _SECRET.fullmatch(text)
     return found[1] if found else None
 

@@ -1,4 +1,4 @@
-"""A statement of the protocol, and what its failure means: misuse, a refusal, or nobody knows."""
+"""A statement of the protocol, and what its failure means: misuse, a refusal, or unknown."""
 
 from collections.abc import Sequence
 from typing import Any, LiteralString
@@ -84,7 +84,7 @@ _MISUSE: dict[str, type[HoldfastError]] = {
 # Surely not committed, and worth another try: serialisation failure, deadlock, a node that was
 # demoted or is starting, no free slot.
 _REFUSED = {"40001", "40P01", "25006", "57P03", "53300"}
-# The connection ended while the call was under way.
+# The connection ended while the statement was under way.
 _CUT = {"57P01", "57P02", "57P05"}
 
 
@@ -96,7 +96,7 @@ def may_retry(error: psycopg.Error, turn: int) -> bool:
 
 
 def was_cut(error: psycopg.Error) -> bool:
-    """Whether the connection was lost under way, so that nobody knows if the call was committed."""
+    """Whether the connection was lost under way, so that it is unknown whether it was committed."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError)

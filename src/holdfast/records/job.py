@@ -33,12 +33,8 @@ class NewJob(Record, frozen=True, kw_only=True):
     priority: Annotated[Priority, says("9 goes first")] = 0
     run_at: Annotated[Moment | None, says("not before this time")] = None
     delay: Annotated[Wait | None, says("not before this long from now")] = None
-    max_attempts: Annotated[
-        Attempts | None, says("dead after this many failed attempts; else as the queue says")
-    ] = None
-    lease: Annotated[
-        Span | None, says("how long a claim holds it; else as the claim or the queue says")
-    ] = None
+    max_attempts: Annotated[Attempts | None, says("dead after this many failed attempts")] = None
+    lease: Annotated[Span | None, says("how long a claim holds it")] = None
     key: Annotated[Label | None, says("one live job of its queue and kind may have it")] = None
     on_conflict: Annotated[
         OnConflict,

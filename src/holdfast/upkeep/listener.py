@@ -61,7 +61,7 @@ class Listener:
         return self.ear is not None
 
     def run(self, stop: threading.Event) -> None:
-        """Listen until told to stop, connecting again for ever."""
+        """Listen until told to stop, and connect again whenever the connection is lost."""
         pause = 0.1
         while not stop.is_set():
             # The client tells of outages; here they only mean polling.

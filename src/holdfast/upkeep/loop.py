@@ -118,7 +118,7 @@ class Upkeep:
                 self._reached = True
             except (Unavailable, UnknownOutcome) as error:
                 self._leads = False
-                # Of later outages the client speaks; of a database that was never there, nobody.
+                # The client logs later outages, but not a database that was never there.
                 if not self._reached:
                     self._failed("database", error)
                 pause = random_between(0.1, 1.0)
@@ -142,7 +142,7 @@ class Upkeep:
             if doubtful:
                 self._look()
             return LEAD * random_between(0.6, 1.0)
-        # Where that failed nobody knows who leads, nor what has come: the other duties look.
+        # If that failed it is unknown who leads and what is due: the other duties look.
         done = self._counted(tended.done or {}) if tended else {}
         next_slot = tended.next_slot if tended else timedelta()
         if next_slot is not None and next_slot <= timedelta():

@@ -75,7 +75,7 @@ class Meter:
         )
         self._lost: Counter = prometheus.Counter(
             "holdfast_leases_lost_total",
-            "Leases that were somebody else's before the handler had ended",
+            "Leases lost before the handler had ended",
             place,
             registry=registry,
         )

@@ -14,9 +14,9 @@ log = logging.getLogger("holdfast.worker")
 def start_processor(app: App, **settings: Any) -> "Processor":
     """Run a worker in a thread of this process; call it when the program starts.
 
-    Takes what `Worker` takes. The thread has an event loop of its own: neither does a busy program
-    keep handlers waiting, nor the other way round, as far as the interpreter allows. Leaves signals
-    to the program: call `stop` when it ends, or what runs is taken over when its leases have ended.
+    Takes what `Worker` takes. The thread has an event loop of its own, so that a busy
+    program does not keep handlers waiting. Signals are left to the program: call `stop` when it
+    ends, or other workers take the running jobs over when their leases have ended.
     """
     return Processor(Worker(app, **settings))
 

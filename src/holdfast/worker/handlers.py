@@ -1,4 +1,4 @@
-"""What happens around a handler, whoever runs it: a thread, an event loop or a child process.
+"""What happens around a handler, in a thread, on an event loop or in a child process.
 
 with Attempt(job) as attempt:
     attempt.returned = attempt.call()

@@ -5,7 +5,7 @@ from holdfast.records import defaults
 
 # The local belief in a lease ends this share of it, at most a second, before the database's.
 MARGIN = 0.1
-# The lease of a queue that nobody set up.
+# The lease of a queue without settings.
 USUAL_LEASE = defaults.LEASE.total_seconds()
 
 

@@ -298,7 +298,7 @@ class _NobodyKeeps:
 
 
 def _raise_unless_passing(error: Exception) -> None:
-    """Let an outage pass; anything else would only be tried for ever."""
+    """Raise an error that is not an outage: trying again would never help."""
     if isinstance(error, HoldfastError):
         return
     state = getattr(error, "sqlstate", None) or ""

@@ -53,9 +53,9 @@ BEAT_EVERY = 10.0
 # How long after the grace leases may still be given back.
 OVERTIME = 4.0
 GRACE = 25.0
-# How long one that has left waits for what was sent to it before.
+# How long a worker that has left still waits for notifications sent before.
 LAST_WORDS = 0.5
-# With its jitter, the longer one still finds what a dead worker left within five seconds.
+# With jitter, even the longer one finds what a dead worker left within five seconds.
 POLL_HEARING, POLL_DEAF = 3.5, 1.0
 
 
@@ -189,10 +189,10 @@ class Worker:
                     )
                     work["upkeep"] = lambda: upkeep.run(self._over)
                     if self._until_idle:
-                        # It may be the only one that ever comes: for it, overdue is not idle.
+                        # It may be the only worker there is: overdue jobs count as work.
                         await asyncio.to_thread(self._insist, upkeep.turn)
                 parts = [self._part(name, part) for name, part in work.items()]
-                # It hears to the last: what it is told while it leaves belongs to another.
+                # It listens to the end: wake-ups that arrive while it leaves are passed on.
                 hearing = self._part("listener", lambda: listener.run(self._gone))
                 working = self._part("loop", lambda: jobs.run(runners, keeper))
                 facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
@@ -234,7 +234,7 @@ class Worker:
         return any(self.app.tasks[kind].runs in sorts for kind in self.kinds)
 
     def _resources(self) -> AbstractAsyncContextManager[Any]:
-        # Children open their own, and nobody else here would use them.
+        # Child processes open their own; without other handlers nothing here would use them.
         return self.app.resources() if self._runs("async", "thread") else nullcontext()
 
     def _fail(self, error: BaseException) -> None:
@@ -266,14 +266,14 @@ class Worker:
         working.join(self._grace)
         for job in jobs.running():
             jobs.stop(job, Stop.SHUTDOWN)
-        # Whatever hangs, the handlers or the database: who waits for the end has a limit as well.
+        # Even if handlers or the database hang, stopping takes no longer than this.
         over = monotonic() + OVERTIME
         working.join(OVERTIME)
         self._over.set()
         for part in parts:
             part.join(max(over - monotonic(), 0.1))
         self._wake_main()
-        # All is settled. A handler that still blocks the event loop cannot keep the process.
+        # Everything is settled: a handler that blocks the event loop must not keep the process.
         if self._owns_process and not self._woken.wait(STUBBORN):
             log.warning("worker leaves a handler behind", extra={"worker": self.id})
             os._exit(1 if self._failure else 0)
@@ -287,20 +287,20 @@ class Worker:
     def _heard(self, queue: str) -> None:
         if queue:
             if not self._jobs.claiming.wake(queue):
-                # It would be lost with this worker: somebody else may have room.
+                # The wake-up would be lost with this worker: another may have room.
                 with suppress(HoldfastError):
                     self._client.workers.pass_on(queue)
         else:
             for job in list(self._jobs.held.values()):
                 job.renew_at = 0.0
-            # Somebody may have asked it to stop, which is the answer to its beat.
+            # It may have been asked to stop, which its beat will tell.
             self._beat_at = 0.0
             self._keeper.renew_soon()
 
     def _listen_again(self) -> None:
         self._jobs.claiming.listen_again()
         if self.hears:
-            self._heard("")  # of leases, too, something may have been said to nobody
+            self._heard("")  # a notification about leases may have been missed, too
 
     def _poll(self) -> float:
         usual = POLL_HEARING if self.hears else POLL_DEAF
@@ -321,7 +321,7 @@ class Worker:
         client.kinds.declare([_about(task) for task in tasks])
         if self.app.schedules:
             client.schedules.declare(self.app.schedules, owner=self.app.name)
-        # Known before it claims: what it can tell about expired jobs is asked of whoever lives.
+        # Before it claims: expired jobs are checked by workers that are known to be alive.
         client.workers.beat(self.id, **self._facts())
         self._beat_at = monotonic() + BEAT_EVERY
 
@@ -372,7 +372,7 @@ def _queues(
     chosen = dict(queues) if queues else {app.tasks[kind].queue: concurrency for kind in kinds}
     for name, slots in chosen.items():
         if slots < 1:
-            raise Misuse(f"queue {name!r} has {slots} slots: it needs at least one")
+            raise Misuse(f"queue {name!r} must have at least 1 slot, not {slots}")
     if not chosen:
         raise Misuse("the app has no tasks", fix="Declare one with @app.task, and import it.")
     return chosen

@@ -92,7 +92,7 @@ class WorkerPipe:
             self._job = job
 
     def end(self, job: "ChildJob", settlement: Settlement | None, spent: bool) -> None:
-        """Say how the job ended; whoever still speaks for it is not heard any more."""
+        """Say how the job ended; what its threads say later is ignored."""
         with self._lock:
             self._job = None
             job.finished = True
@@ -215,7 +215,7 @@ class ChildTransaction(JobTransaction):
 class Loop:
     """The event loop of a child, in a thread of its own: what the lifespan opens lives on it.
 
-    The main thread is left to handlers that are no coroutines.
+    The main thread is left to handlers that are not coroutines.
     """
 
     def __init__(self, app: App) -> None:

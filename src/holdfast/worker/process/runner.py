@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast.worker")
 
 # A child that is told to end has this long to close what its lifespan opened.
 PATIENCE = 5.0
-# Importing an app may take its time, but not for ever.
+# How long importing an app may take.
 LONGEST_START = 120.0
 # A job whose child could not start comes back after a moment, and only so often.
 BREATH = 1.0
@@ -168,7 +168,7 @@ class Child:
     def run(self, job: CurrentJob) -> Settlement | None:
         """Run a job and return how its handler wants it ended; raises ChildDied if it dies of it.
 
-        The lease is kept meanwhile by whoever keeps the others of this worker.
+        The worker renews the lease meanwhile, with its others.
         """
         job.mirror = self._deadline
         self._deadline.value = job.deadline
@@ -185,7 +185,7 @@ class Child:
                         if soon:
                             job.touch()
                     case ("ending",):
-                        # From here on it is no surprise if the lease is not held any more.
+                        # The child may end the lease from here on.
                         ending = job.settled = True
                         self._say(True)
                     case ("ended", settled, ticket):
@@ -195,7 +195,7 @@ class Child:
                         return _under(job.lease, settlement)
         except ChildDied:
             if ending:
-                # Only the database knows; whoever settles the lease asks it.
+                # Only the database knows: settling the lease will tell.
                 job.settled = False
             raise
 

@@ -1,4 +1,4 @@
-"""Where a process that was just started finds the app of the one that started it."""
+"""Where a child process imports the app of its parent from."""
 
 import multiprocessing
 import sys
@@ -59,7 +59,7 @@ def refuse_while_importing() -> None:
     rerun = getattr(multiprocessing.current_process(), "_inheriting", False)
     if rerun or _importing.get():
         raise Misuse(
-            "app.run() is called while its module is imported, which would go on for ever",
+            "app.run() is called while its module is imported, and would call itself again",
             fix='Write it under  if __name__ == "__main__":',
         )
 
