@@ -34,6 +34,7 @@ from holdfast.client.aio.upkeep import AsyncUpkeep
 from holdfast.client.aio.webhooks import AsyncWebhooks
 from holdfast.client.aio.workers import AsyncWorkers
 from holdfast.client.enqueue_log import log_enqueued
+from holdfast.client.sizes import RELATIONS, SYSTEM
 from holdfast.client.statement import Row, Statement, may_retry
 from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.records import (
@@ -73,25 +74,6 @@ _COPY: LiteralString = f"copy holdfast.job ({wire.COPIED}) from stdin"
 _COPIED: LiteralString = (
     "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"
 )
-_SYSTEM: LiteralString = """
-select (select max(m.version) from holdfast.migration m),
-  (select m.release from holdfast.migration m order by m.applied_at desc limit 1),
-  current_setting('server_version'), pg_database_size(current_database()),
-  (select count(*) from pg_stat_activity a where a.datname = current_database()),
-  current_setting('max_connections')::int,
-  (select max(clock_timestamp() - a.xact_start) from pg_stat_activity a
-   where a.datname = current_database() and a.pid <> pg_backend_pid())
-"""
-# Pages of one log are shown as one.
-_RELATIONS: LiteralString = """
-select regexp_replace(t.relname, '_([0-9]{8}.*|[0-9]{2}|rest)$', '') as name,
-  sum(pg_total_relation_size(t.relid))::bigint as size, sum(t.n_live_tup)::bigint,
-  sum(t.n_dead_tup)::bigint, max(greatest(t.last_vacuum, t.last_autovacuum))
-from pg_stat_all_tables t
-where t.schemaname = 'holdfast'
-group by 1
-order by 2 desc, 1
-"""
 
 
 class AsyncClient:
@@ -475,8 +457,8 @@ class AsyncClient:
 
     async def system(self) -> System:
         """Return the versions and sizes of the database, the largest tables first."""
-        [about] = await self._door.run(Statement("system", _SYSTEM, reads=True))
-        rows = await self._door.run(Statement("relations", _RELATIONS, reads=True))
+        [about] = await self._door.run(Statement("system", SYSTEM, reads=True))
+        rows = await self._door.run(Statement("relations", RELATIONS, reads=True))
         return System(*(*about, [Relation(*row) for row in rows]))
 
     async def now(self) -> datetime:

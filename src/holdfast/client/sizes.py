@@ -1,0 +1,23 @@
+"""The statements that read the versions and sizes of a database."""
+
+from typing import LiteralString
+
+SYSTEM: LiteralString = """
+select (select max(m.version) from holdfast.migration m),
+  (select m.release from holdfast.migration m order by m.applied_at desc limit 1),
+  current_setting('server_version'), pg_database_size(current_database()),
+  (select count(*) from pg_stat_activity a where a.datname = current_database()),
+  current_setting('max_connections')::int,
+  (select max(clock_timestamp() - a.xact_start) from pg_stat_activity a
+   where a.datname = current_database() and a.pid <> pg_backend_pid())
+"""
+# Pages of one log are shown as one.
+RELATIONS: LiteralString = """
+select regexp_replace(t.relname, '_([0-9]{8}.*|[0-9]{2}|rest)$', '') as name,
+  sum(pg_total_relation_size(t.relid))::bigint as size, sum(t.n_live_tup)::bigint,
+  sum(t.n_dead_tup)::bigint, max(greatest(t.last_vacuum, t.last_autovacuum))
+from pg_stat_all_tables t
+where t.schemaname = 'holdfast'
+group by 1
+order by 2 desc, 1
+"""
