@@ -191,7 +191,7 @@ class Server:
             entry = entries.get(method)
             if entry and entry.programs and _is_browser(http):
                 continue
-            # A HEAD must not lease, as a GET of the other dialect does.
+            # A HEAD must not lease, as some GETs do.
             if entry and not (http.method == "HEAD" and entry.changes):
                 return entry, child["path_params"]
             allowed |= entries.keys()

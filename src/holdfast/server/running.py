@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds between two steps of what is done to many jobs in the background.
-BETWEEN = 0.02
 # Callers of whom it is remembered when they last changed something.
 CALLERS = 1000
 # When the caller of this request last changed something: what was asked before is too old for them.
@@ -87,9 +85,7 @@ class Live:
         self._shared = _Shared(settings.fresh)
         self._slow = _Shared(5.0)
         self._written: dict[str, float] = {}
-        # Queues of which the other dialect knows that somebody has set them up.
-        self.known_queues: set[str] = set()
-        self._sorting: dict[str, asyncio.Future[None]] = {}
+        self._errands: dict[str, asyncio.Future[None]] = {}
         self._url = url
         self._stop = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,7 +98,7 @@ class Live:
         """Let everybody go and close what is open."""
         self._stop.set()
         self.hang_up()
-        ending = [*self._tasks, *self._sorting.values()]
+        ending = [*self._tasks, *self._errands.values()]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -140,21 +136,12 @@ class Live:
         """Let the looks of this request show what its caller wrote before."""
         _not_before.set(self._written.get(caller, 0.0))
 
-    def sort_by_kind(self, queue: str, actor: str | None) -> None:
-        """Make a large queue one whose kinds each have an order of their own, in the background."""
-        if queue not in self._sorting:
-            task = asyncio.ensure_future(self._sort(queue, actor))
-            self._sorting[queue] = task
-            task.add_done_callback(lambda _: self._sorting.pop(queue, None))
-
-    async def _sort(self, queue: str, actor: str | None) -> None:
-        # Who may not set it up claims as before, and passes over other kinds one by one.
-        with contextlib.suppress(HoldfastError):
-            after = await self.client.queues.sort_some(queue)
-            while after is not None:
-                await asyncio.sleep(BETWEEN)
-                after = await self.client.queues.sort_some(queue, after=after)
-            await self.client.queues.set(queue, actor=actor, by_kind=True)
+    def beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something in the background, once at a time under one name, until the server stops."""
+        if name not in self._errands:
+            task = asyncio.ensure_future(work())
+            self._errands[name] = task
+            task.add_done_callback(lambda _: self._errands.pop(name, None))
 
     async def read_only(self) -> bool:
         """Whether nothing can be changed: by setting, or since the database is a standby."""

@@ -66,7 +66,7 @@ class Settings:
     # Origins whose pages may call it from a browser, such as https://shop.example.org; `*` is any,
     # for callers that show a token.
     cors: Sequence[str] = ()
-    # Seconds for which the other dialect locks a message, where neither it nor its queue says so.
+    # Seconds that a message of Relay is locked if neither it nor its queue says otherwise.
     ack_timeout: float | None = None
     upkeep: bool = True
     # Seconds between two turns of housekeeping; twice that while there is nothing to do.

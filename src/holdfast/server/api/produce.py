@@ -41,7 +41,7 @@ async def bulk(request: Request) -> Answer:
     return await store(request, _items(request), _read)
 
 
-async def store(request: Request, items: Iterable[bytes], read: Callable[[bytes], Any]) -> Answer:
+async def store(request: Request, items: Iterable[Any], read: Callable[[Any], Any]) -> Answer:
     """Store the jobs that `read` makes of items."""
     wanted: list[tuple[int, NewJob]] = []
     errors: list[dict[str, Any]] = []

@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something; Relay even leases by GET."""
+        """Whether it changes something, as even a GET does that leases."""
         return self.method != "GET" or self.scope == "consume"
 
     @property

@@ -22,7 +22,7 @@ from holdfast.server.doors.access import User
 from holdfast.server.http import render
 from holdfast.server.http.problems import SOON, Problem
 from holdfast.server.live.bells import rung
-from holdfast.server.live.job_log import PLAIN, Lives, Seat
+from holdfast.server.live.job_log import Lives, Seat
 
 if TYPE_CHECKING:
     from holdfast.server.running import Live
@@ -41,6 +41,8 @@ TOGETHER = 32
 # A tick stays below two kilobytes.
 TICK = 2000
 WATCHED = 100
+# What a browser calls an event that has no name.
+UNNAMED = "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Stream:
             return False
         if event.queues is None:
             return self.user.queues is None
-        if event.name == PLAIN and self.seat is not None:
+        if self.seat is not None and event.name == self.seat.words.name:
             return any(map(self.seat.wants, event.queues))
         return any(self.user.sees(queue) for queue in event.queues)
 
@@ -101,7 +103,6 @@ class Feed:
         self._operations: dict[int, tuple[Any, ...]] = {}
         self._anomalies: dict[str, tuple[Any, ...]] | None = None
         self._looked_at = 0.0
-        self._plain = 0
         self._closed = False
         self.lives = Lives(live, framed=self._framed, mark=lambda: self._seq, tell=self._ring_all)
 
@@ -188,7 +189,6 @@ class Feed:
             self._streams.discard(stream)
             if seat is not None:
                 self.lives.leave(seat)
-            self._plain -= PLAIN in stream.names
             if not self._streams:
                 self._someone.clear()
                 self._queues, self._jobs, self._operations = None, {}, {}
@@ -211,7 +211,6 @@ class Feed:
         if same >= max(self._most // 2, 1):
             raise Problem(429, "HF429", f"{same} streams are open for you already", headers=SOON)
         self._streams.add(stream)
-        self._plain += PLAIN in stream.names
         self._someone.set()
 
     def _resume(self, stream: Stream, last_seen: str | None) -> bool:
@@ -247,7 +246,7 @@ class Feed:
 
     def _framed(self, name: str, document: Any, seq: int, place: int | None = None) -> bytes:
         """Return an event as it is sent; its id says how far one is here, and in the log."""
-        head = b"" if name == PLAIN else b"event: %s\n" % name.encode()
+        head = b"" if name == UNNAMED else b"event: %s\n" % name.encode()
         at = f"{self._epoch}-{seq}" + ("" if place is None else f"@{place}")
         return b"%sid: %s\ndata: %s\n\n" % (head, at.encode(), render.encode(document))
 
@@ -293,8 +292,10 @@ class Feed:
         names = tuple(row["queue"] for row in rows)
         about = {"at": datetime.now(UTC), "mode": self.mode}
         self._publish("tick", about | {"queues": rows}, names)
-        for row in rows if self._plain else ():
-            self._publish(PLAIN, {"type": "queue_update", "payload": row}, (row["queue"],))
+        for words in {stream.seat.words for stream in self._streams if stream.seat is not None}:
+            for row in rows:
+                if (told := words.queue(row)) is not None:
+                    self._publish(words.name, told, (row["queue"],))
         return True
 
     async def _look_at_jobs(self) -> bool:

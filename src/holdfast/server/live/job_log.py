@@ -16,15 +16,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.records import Event, Watched
 from holdfast.server.http import render
 from holdfast.server.live.bells import rung
-from holdfast.server.relay.words import messages_of
 
 if TYPE_CHECKING:
+    from holdfast.server.http.redaction import Redaction
     from holdfast.server.running import Live
 
 # How long everything is noted after a server last said that somebody watches, and when it says so.
@@ -45,17 +45,52 @@ PIECE = 8 * 1024
 # How long those who come back wait for transactions that were open when the server began to follow.
 SETTLED = 10.0
 
-PLAIN = "message"
 ACTIVITY = "activity"
 
 Framed = Callable[[str, Any, int, int], bytes]
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
-    """Somebody who follows: which queues (None: all), in which dialect, and how far they are."""
+class Words(Protocol):
+    """How somebody is told what is in the log: each thing as the name of an event and a document.
+
+    What is told in the same words is written once for all who follow: `name` tells words apart.
+    """
 
     name: str
+
+    def event(self, event: Event, redaction: "Redaction") -> list[tuple[str, Any]]:
+        """Return what an event of the log is told as."""
+
+    def gap(self, about: dict[str, Any]) -> tuple[str, Any]:
+        """Return what a gap is told as: nothing `after` a place and up to `until`."""
+
+    def queue(self, row: dict[str, Any]) -> Any:
+        """Return what a change of a queue's counts is told as; None if ticks tell it."""
+
+
+class _Activity:
+    """The words of /v1: events as they are in the log."""
+
+    name = ACTIVITY
+
+    def event(self, event: Event, redaction: "Redaction") -> list[tuple[str, Any]]:
+        return [(ACTIVITY, render.event(event, redaction))]
+
+    def gap(self, about: dict[str, Any]) -> tuple[str, Any]:
+        return "gap", about | {"catch_up": f"/v1/activity?after={about['after']}"}
+
+    def queue(self, row: dict[str, Any]) -> Any:
+        return None
+
+
+OWN_WORDS: Words = _Activity()
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """Somebody who follows: in which words, which queues (None: all), and how far they are."""
+
+    words: Words
     queues: tuple[str, ...] | None
     nth: int = 0
     place: int = 0
@@ -169,7 +204,7 @@ class Lives:
                 continue
             seat.place = max(seat.place, entry.place)
             if entry.event is None or seat.wants(entry.event.queue):
-                frames.append(self._frame(seat.name, entry))
+                frames.append(self._frame(seat.words, entry))
                 size += len(frames[-1])
                 if size >= PIECE:
                     break
@@ -222,7 +257,7 @@ class Lives:
                 if not event.jobs:
                     continue
                 entry = _Entry(event.seq, event.seq, self._mark(), event)
-                frames.append(self._frame(seat.name, entry))
+                frames.append(self._frame(seat.words, entry))
             told += len(frames)
             for piece in _pieces(frames):
                 yield piece
@@ -334,26 +369,18 @@ class Lives:
 
     def _gap(self, seat: Seat, after: int, until: int, reason: str) -> bytes:
         about = {"after": str(after), "until": str(until), "reason": reason}
-        return self._frame(seat.name, _Entry(0, after, self._mark(), None, about))
+        return self._frame(seat.words, _Entry(0, after, self._mark(), None, about))
 
-    def _frame(self, name: str, entry: _Entry) -> bytes:
-        if name not in entry.frames:
-            entry.frames[name] = self._made(name, entry)
-        return entry.frames[name]
-
-    def _made(self, name: str, entry: _Entry) -> bytes:
-        if entry.event is None:
-            assert entry.gap is not None
-            path = "/queue/activity" if name == PLAIN else "/v1/activity"
-            about = entry.gap | {"catch_up": f"{path}?after={entry.gap['after']}"}
-            plain = {"type": "gap", "payload": about}
-            told, title = (plain, PLAIN) if name == PLAIN else (about, "gap")
-            return self._framed(title, told, entry.mark, entry.place)
-        if name == PLAIN:
-            messages = messages_of(entry.event)
-            return b"".join(self._framed(PLAIN, one, entry.mark, entry.place) for one in messages)
-        record = render.event(entry.event, self._live.redaction)
-        return self._framed(ACTIVITY, record, entry.mark, entry.place)
+    def _frame(self, words: Words, entry: _Entry) -> bytes:
+        if words.name not in entry.frames:
+            if entry.event is None:
+                assert entry.gap is not None
+                told = [words.gap(entry.gap)]
+            else:
+                told = words.event(entry.event, self._live.redaction)
+            frames = [self._framed(name, one, entry.mark, entry.place) for name, one in told]
+            entry.frames[words.name] = b"".join(frames)
+        return entry.frames[words.name]
 
 
 def _pieces(frames: Sequence[bytes]) -> Iterator[bytes]:

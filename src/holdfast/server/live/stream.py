@@ -12,7 +12,7 @@ from holdfast.server.http import inputs
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Request
 from holdfast.server.live.feed import STALLED, WATCHED, Stream
-from holdfast.server.live.job_log import ACTIVITY, Seat
+from holdfast.server.live.job_log import OWN_WORDS, Seat, Words
 
 EVERYTHING = frozenset({"tick", "job", "op", "anomaly"})
 # How often it is asked whether whoever watches still may.
@@ -29,7 +29,7 @@ async def events(request: Request) -> Response:
     what the stream could not send, and where to ask for it.
     """
     asked: inputs.Watch = request.query
-    follows = seat(request, ACTIVITY, asked.queue) if asked.activity else None
+    follows = seat(request, OWN_WORDS, asked.queue) if asked.activity else None
     return await open_stream(request, EVERYTHING, _ids(asked), follows)
 
 
@@ -114,12 +114,12 @@ async def _leave(receive: Receive) -> None:
         pass
 
 
-def seat(request: Request, name: str, queue: str) -> Seat:
+def seat(request: Request, words: Words, queue: str) -> Seat:
     """Return the seat of somebody who follows the log of one queue, or of all they may see."""
     if not queue:
-        return Seat(name, request.user.queues)
+        return Seat(words, request.user.queues)
     request.user.check_queues([queue])
-    return Seat(name, (queue,))
+    return Seat(words, (queue,))
 
 
 def _ids(asked: inputs.Watch) -> frozenset[UUID]:

@@ -277,7 +277,7 @@ async def queue(request: Request) -> Answer:
 
 
 def queue_of(one: dict[str, Any]) -> dict[str, Any]:
-    """Return a queue in their words."""
+    """Return a queue as Relay has it."""
     return {
         "name": one["queue"],
         "type": "standard" if one["fanout"] == 1 else "partitioned",
@@ -356,7 +356,7 @@ async def _messages(request: Request, jobs: Sequence[Mapping[str, Any]]) -> list
 
 
 def _activities(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what the other dialect calls an event: of a last failure, two things."""
+    """Return an event as Relay has it; a last failure is two things."""
     told = {
         "timestamp": event["at"],
         "message_id": event.get("job"),

@@ -1,12 +1,11 @@
-"""The other dialect: the routes and words of Relay, as names for the same handlers.
+"""The routes of Relay for producers and consumers, as names for the same handlers.
 
-A message is a job, its type is the kind, its lock token the token. Each alias says how to put a
-request into our words and an answer into theirs; nothing here changes a job by itself. Here are the
-words and what producers and consumers do; `relay_look` and `relay_operate` have the rest.
+A message is a job, its type is the kind, its lock token the token. Each handler puts a request into
+our words and the answer into Relay's; nothing here changes a job by itself. `look` and `operate`
+have the other routes, `queues` what Relay expects of a queue.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Annotated, Any, Literal
@@ -24,16 +23,11 @@ from holdfast.server.http.derive import Body
 from holdfast.server.http.inputs import LeaseSeconds
 from holdfast.server.http.problems import Problem, problem_of
 from holdfast.server.http.request import Answer, Handler, Request, decoded
+from holdfast.server.relay import queues
 from holdfast.server.relay.words import STATUSES, UNTYPED, type_of
 
 # Of a queue that nobody set up.
 ACK_TIMEOUT = defaults.LEASE.total_seconds()
-# What a queue has that this dialect makes: what is acknowledged can be listed and its life
-# followed, and a type is found behind any number of others. An operator may set it otherwise.
-SETTINGS: Mapping[str, Any] = {"keep_done": 7 * 86_400, "activity": "all", "by_kind": True}
-# Queues that are remembered, and messages that a queue may hold to be sorted by type at once.
-REMEMBERED = 10_000
-SORTABLE = 10_000
 # Where messages are, as their addresses say it.
 STATES = {
     "main": "queued",
@@ -74,19 +68,8 @@ class Batch(Body):
     messages: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=10_000)]
 
 
-class _Placed(msgspec.Struct):
-    queue: QueueName = "default"
-
-
-class Imported(msgspec.Struct, kw_only=True):
-    """A message as it was exported; what cannot be set is passed over."""
-
-    payload: msgspec.Raw
-    type: Name | None = None
-    priority: Priority = 0
-    queue: QueueName = "default"
-    max_attempts: Attempts | None = None
-    ack_timeout_seconds: LeaseSeconds | None = None
+class Imported(NewMessage, forbid_unknown_fields=False):
+    """A message as it was exported; fields that cannot be set are ignored."""
 
 
 class Dequeue(Body):
@@ -157,7 +140,7 @@ class TouchedMessage(Body):
 async def enqueue(request: Request) -> Answer:
     """Enqueue a message."""
     said: NewMessage = request.body
-    await _make_queues(request, [said.queue])
+    await queues.make(request, [said.queue])
     request.body = _job(said)
     answer = await produce.enqueue(request)
     told = {
@@ -172,7 +155,7 @@ async def enqueue(request: Request) -> Answer:
 
 async def batch(request: Request) -> Answer:
     """Enqueue messages; those that cannot be stored are listed in `errors`."""
-    return await _store(request, _read)
+    return await _store(request, NewMessage)
 
 
 async def restore(request: Request) -> Answer:
@@ -181,7 +164,7 @@ async def restore(request: Request) -> Answer:
     Whatever state they were exported from, they are queued. Fields that cannot be set are
     ignored.
     """
-    return await _store(request, _read_exported)
+    return await _store(request, Imported)
 
 
 async def dequeue(request: Request) -> Answer:
@@ -299,46 +282,26 @@ def whole(seconds: float) -> float:
     return int(seconds) if seconds == int(seconds) else seconds
 
 
-async def _store(request: Request, read: Callable[[bytes], inputs.NewJob]) -> Answer:
+async def _store(request: Request, kind: type[NewMessage]) -> Answer:
     said: Batch = request.body
-    queues = {_queue_of(bytes(item)) for item in said.messages}
-    await _make_queues(request, [name for name in sorted(queues) if request.user.sees(name)])
-    return _stored(await produce.store(request, map(bytes, said.messages), read))
+    found = [_read(bytes(item), kind) for item in said.messages]
+    names = {one.queue for one in found if not isinstance(one, Problem)}
+    await queues.make(request, [name for name in sorted(names) if request.user.sees(name)])
+    return _stored(await produce.store(request, found, _checked))
 
 
-def _queue_of(item: bytes) -> str:
-    """Return the queue of a message, and the usual one for what cannot be stored at all."""
+def _read(item: bytes, kind: type[NewMessage]) -> Any:
+    """Return the job that a message is, or why it is none."""
     try:
-        return msgspec.json.decode(item, type=_Placed).queue
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Placed().queue
+        return _job(decoded(item, kind, where="message"))
+    except Problem as problem:
+        return problem
 
 
-async def _make_queues(request: Request, names: Sequence[str]) -> None:
-    """Make queues that nobody has used or set up, as this dialect has them."""
-    request.user.check_queues(names)
-    known = request.live.known_queues
-    for name in names:
-        if name in known or name.startswith("holdfast."):
-            continue
-        if await request.live.client.queues.get(name) is None:
-            await request.live.client.queues.set(name, actor=request.actor, **SETTINGS)
-        if len(known) >= REMEMBERED:
-            known.clear()
-        known.add(name)
-
-
-async def _sort_by_type(request: Request, name: str) -> None:
-    """Let a queue that others made be dequeued by type at any depth: at once, or soon."""
-    found = next((one for one in await request.live.queues() if one.queue == name), None)
-    if found is None or found.by_kind:
-        return
-    if found.queued + found.leased > SORTABLE:
-        request.live.sort_by_kind(name, request.actor)
-        return
-    # Who may not set it up dequeues as before, and passes over other types one by one.
-    with suppress(HoldfastError):
-        await request.live.client.queues.set(name, actor=request.actor, by_kind=True)
+def _checked(found: Any) -> Any:
+    if isinstance(found, Problem):
+        raise found
+    return found
 
 
 async def timeouts(request: Request) -> Callable[[str], float]:
@@ -365,7 +328,7 @@ async def _ack_timeout(request: Request, queue: str) -> float | None:
 async def _dequeue(request: Request, asked: Dequeue, count: int) -> list[dict[str, Any]]:
     lease = asked.ack_timeout or asked.ack_timeout_seconds
     if asked.type is not None and request.user.sees(asked.queue):
-        await _sort_by_type(request, asked.queue)
+        await queues.sort_by_type(request, asked.queue)
     request.body = inputs.NewClaim(
         worker=asked.consumer or asked.consumer_id,
         queues=[asked.queue],
@@ -416,16 +379,7 @@ def _result(one: Mapping[str, Any]) -> dict[str, Any]:
     return told | {"code": code, "error": one["detail"] or code}
 
 
-def _read(item: bytes) -> inputs.NewJob:
-    return _job(decoded(item, NewMessage, where="message"))
-
-
-def _read_exported(item: bytes) -> inputs.NewJob:
-    said: Imported = decoded(item, Imported, where="message")
-    return _job(NewMessage(**msgspec.structs.asdict(said)))
-
-
-def _job(said: NewMessage) -> inputs.NewJob:
+def _job(said: NewMessage) -> Any:
     return inputs.NewJob(
         kind=said.type or UNTYPED,
         payload=said.payload,

@@ -19,7 +19,8 @@ from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Answer, Request
 from holdfast.server.live.feed import operation
 from holdfast.server.relay.look import Range, queue_of, range_filter, state_of
-from holdfast.server.relay.messages import SETTINGS, STATES, Ids, State
+from holdfast.server.relay.messages import STATES, Ids, State
+from holdfast.server.relay.queues import SETTINGS
 from holdfast.server.relay.words import STATUSES
 
 # How long a request waits for what it has begun; what takes longer is told by its operation.
