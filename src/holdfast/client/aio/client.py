@@ -34,7 +34,7 @@ from holdfast.client.aio.upkeep import AsyncUpkeep
 from holdfast.client.aio.webhooks import AsyncWebhooks
 from holdfast.client.aio.workers import AsyncWorkers
 from holdfast.client.enqueue_log import log_enqueued
-from holdfast.client.sizes import RELATIONS, SYSTEM
+from holdfast.client.sql import ACK, COPIED, COPY, ENQUEUE, RELATIONS, SETTLE, SYSTEM
 from holdfast.client.statement import Row, Statement, may_retry
 from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
 from holdfast.records import (
@@ -57,23 +57,8 @@ from holdfast.watch import tracing
 # What the client knows of a lease that it claims itself: the last fields of the record.
 _CLAIMED = ("token", "queue", "worker")
 _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
-_ACK: LiteralString = (
-    "select id, outcome, detail from holdfast.ack("
-    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s)"
-)
-_SETTLE: LiteralString = (
-    "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"
-)
-_ENQUEUE: LiteralString = (
-    "select id, created, duplicate_of, behind, holder, held_since "
-    "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
-)
 # What one call surely stores before its deadline.
 _MANY = 5000
-_COPY: LiteralString = f"copy holdfast.job ({wire.COPIED}) from stdin"
-_COPIED: LiteralString = (
-    "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"
-)
 
 
 class AsyncClient:
@@ -237,10 +222,10 @@ class AsyncClient:
                 answers = await _enqueue_in_steps(self._door, traced, ids, repeat)
             else:
                 items = wire.items(traced, ids)
-                statement = Statement("enqueue", _ENQUEUE, [items, True])
+                statement = Statement("enqueue", ENQUEUE, [items, True])
                 if not repeat:
                     statement = Statement(
-                        "enqueue", _ENQUEUE, [items, False], again=statement, ids=ids
+                        "enqueue", ENQUEUE, [items, False], again=statement, ids=ids
                     )
                 answers = [Enqueued(*row) for row in await self._door.run(statement)]
         log_enqueued(jobs, answers)
@@ -286,9 +271,9 @@ class AsyncClient:
         statements = []
         if plain:
             held = wire.held_arrays([one.lease for one in plain])
-            statements.append(Statement("ack", _ACK, [*held, None, False]))
+            statements.append(Statement("ack", ACK, [*held, None, False]))
         if other:
-            statements.append(Statement("settle", _SETTLE, [wire.settlements(other)]))
+            statements.append(Statement("settle", SETTLE, [wire.settlements(other)]))
         settling = len(statements)
         statements += [_claim_statement(claim, self._door.durable) for claim in claims]
         answers = await self._door.run_all(statements)
@@ -338,7 +323,7 @@ class AsyncClient:
         return await _settle(
             self._door,
             "ack",
-            _ACK,
+            ACK,
             [*wire.held_arrays(leases), wire.results(results), keep],
         )
 
@@ -386,7 +371,7 @@ class AsyncClient:
         return await _settle(
             self._door,
             "settle",
-            _SETTLE,
+            SETTLE,
             [wire.settlements(settlements)],
         )
 
@@ -547,7 +532,7 @@ async def _enqueue_in_steps(
                 for start in range(0, len(jobs), _MANY):
                     some = slice(start, start + _MANY)
                     items = wire.items(jobs[some], ids[some])
-                    rows = await bound.run(Statement("enqueue", _ENQUEUE, [items, repeat]))
+                    rows = await bound.run(Statement("enqueue", ENQUEUE, [items, repeat]))
                     answers += [Enqueued(*row) for row in rows]
             return answers
         except UnknownOutcome as error:
@@ -575,13 +560,11 @@ async def _copy(door: AsyncPool | AsyncBound, jobs: Iterable[NewJob]) -> int:
         while some := list(islice(jobs, 2000)):
             unseen = {job.queue for job in some} - queues.keys()
             queues.update(await _copy_settings(bound, unseen))
-            await bound.copy(_COPY, wire.copy_rows(some, queues, now))
+            await bound.copy(COPY, wire.copy_rows(some, queues, now))
             counts.update((job.queue, job.kind) for job in some)
         for queue in queues:
             kinds = {kind: stored for (name, kind), stored in counts.items() if name == queue}
-            await bound.run(
-                Statement("copied", _COPIED, [queue, list(kinds), list(kinds.values())])
-            )
+            await bound.run(Statement("copied", COPIED, [queue, list(kinds), list(kinds.values())]))
     return counts.total()
 
 

@@ -1,7 +1,24 @@
-"""The statements that read the versions and sizes of a database."""
+"""Statements of the client that are always the same."""
 
 from typing import LiteralString
 
+from holdfast.client import wire
+
+ACK: LiteralString = (
+    "select id, outcome, detail from holdfast.ack("
+    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s)"
+)
+SETTLE: LiteralString = (
+    "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"
+)
+ENQUEUE: LiteralString = (
+    "select id, created, duplicate_of, behind, holder, held_since "
+    "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
+)
+COPY: LiteralString = f"copy holdfast.job ({wire.COPIED}) from stdin"
+COPIED: LiteralString = (
+    "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"
+)
 SYSTEM: LiteralString = """
 select (select max(m.version) from holdfast.migration m),
   (select m.release from holdfast.migration m order by m.applied_at desc limit 1),
