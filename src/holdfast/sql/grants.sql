@@ -43,7 +43,7 @@ begin
     execute format('grant select on holdfast.migration to %I', v_role);
     execute format('grant execute on function holdfast.now(), holdfast.version(), holdfast.new_id(text),
       holdfast.queue_part(text),
-      holdfast.part_of(uuid), holdfast.oldest(text) to %I', v_role);
+      holdfast.part_of(uuid), holdfast.oldest(text), holdfast.unset_queue(text) to %I', v_role);
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       -- What proves something is nobody's to read: secrets of webhooks, hashes of tokens, answers that may come twice,

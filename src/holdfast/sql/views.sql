@@ -50,18 +50,19 @@ group by c.queue, c.kind, s.state;
 create or replace view holdfast.queues as
 select
   n.name as queue, holdfast.queue_part(n.name) as part,
-  coalesce(q.max_attempts, 3::smallint) as max_attempts, coalesce(q.lease, '30 seconds') as lease,
-  coalesce(q.keep_done, '0') as keep_done, coalesce(q.payload_limit, 262144) as payload_limit,
-  coalesce(q.backoff, '1 second') as backoff, coalesce(q.backoff_cap, '1 hour') as backoff_cap,
-  q.lease_limit as "limit", q.rate_limit, q.rate_period, coalesce(q.fair, false) as fair,
-  coalesce(q.by_kind, false) as by_kind, coalesce(q.lane_limit, 1) as lane_limit,
-  coalesce(q.lane_on_failure, 'skip') as lane_on_failure, coalesce(q.fanout, 1::smallint) as fanout,
+  coalesce(q.max_attempts, d.max_attempts) as max_attempts, coalesce(q.lease, d.lease) as lease,
+  coalesce(q.keep_done, d.keep_done) as keep_done, coalesce(q.payload_limit, d.payload_limit) as payload_limit,
+  coalesce(q.backoff, d.backoff) as backoff, coalesce(q.backoff_cap, d.backoff_cap) as backoff_cap,
+  q.lease_limit as "limit", q.rate_limit, q.rate_period, coalesce(q.fair, d.fair) as fair,
+  coalesce(q.by_kind, d.by_kind) as by_kind, coalesce(q.lane_limit, d.lane_limit) as lane_limit,
+  coalesce(q.lane_on_failure, d.lane_on_failure) as lane_on_failure, coalesce(q.fanout, d.fanout) as fanout,
   case when p.paused then q.paused_at end as paused_at, case when p.paused then q.paused_by end as paused_by,
   case when p.paused then q.paused_reason end as paused_reason, case
   when p.paused then q.paused_until end as paused_until,
   n.queued, n.leased, n.dead, n.done, n.cancelled, n.archived,
   case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest,
-  n.reconciled, coalesce(q.activity, 'failures') as activity, coalesce(q.keep_activity, '7 days') as keep_activity,
+  n.reconciled, coalesce(q.activity, d.activity) as activity,
+  coalesce(q.keep_activity, d.keep_activity) as keep_activity,
   n.enqueued, n.failed, q.archive_dead, q.archive_done
 from (
   select c.name, sum(c.queued)::bigint as queued, sum(c.leased)::bigint as leased, sum(c.dead)::bigint as dead,
@@ -79,6 +80,7 @@ from (
   group by c.name
 ) n
 left join holdfast.queue q on q.name = n.name
+cross join holdfast.unset_queue(null) d
 cross join lateral (
   select q.paused_at is not null and (q.paused_until is null or q.paused_until > holdfast.now()) as paused) p
 cross join lateral (select holdfast.oldest(n.name) as since) o;
@@ -147,11 +149,12 @@ from holdfast.kind k;
 -- lanes: those that are in use or set up. waiting is counted up to 1000; oldest is how long the first waits.
 create or replace view holdfast.lanes as
 select
-  l.queue, l.name as lane, coalesce(l.lane_limit, q.lane_limit, 1) as "limit",
-  coalesce(l.on_failure, q.lane_on_failure, 'skip') as on_failure, l.rate_limit, l.rate_period, l.halted_by,
+  l.queue, l.name as lane, coalesce(l.lane_limit, q.lane_limit, d.lane_limit) as "limit",
+  coalesce(l.on_failure, q.lane_on_failure, d.lane_on_failure) as on_failure, l.rate_limit, l.rate_period, l.halted_by,
   h.job, h.worker, h.lease_until, h.running, w.waiting, w.oldest
 from holdfast.lane l
 left join holdfast.queue q on q.name = l.queue
+cross join holdfast.unset_queue(null) d
 cross join lateral (
   select (array_agg(j.id order by j.lane_seq))[1] as job, (array_agg(j.worker order by j.lane_seq))[1] as worker,
          (array_agg(j.lease_until order by j.lane_seq))[1] as lease_until, count(*)::integer as running

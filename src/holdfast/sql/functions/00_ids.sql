@@ -300,9 +300,9 @@ declare
   v_context text;
   v_marks   text[];
 begin
-  select a.queue, coalesce(q.max_attempts, 3) into v_queue, v_most
+  select a.queue, q.max_attempts into v_queue, v_most
   from holdfast.adopted a
-  left join holdfast.queue q on q.name = a.queue
+  cross join lateral holdfast.settings_of(a.queue) q
   where a.part = adopted_jobs.part and a.live;
   if not found then
     return;

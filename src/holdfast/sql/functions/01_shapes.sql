@@ -5,6 +5,7 @@
 create or replace function holdfast.unset_queue(name text)
 returns holdfast.queue
 language plpgsql stable
+cost 1
 as $$
 declare
   q holdfast.queue;

@@ -160,7 +160,7 @@ returns void
 language sql volatile
 as $$
   with told as materialized (
-    select u.*, coalesce(q.activity, 'failures') = 'off' as summed
+    select u.*, coalesce(q.activity, (holdfast.unset_queue(null)).activity) = 'off' as summed
     from unnest(ids, queues, kinds, details, workers) u(id, queue, kind, detail, worker)
     left join holdfast.queue q on q.name = u.queue
   )
@@ -194,7 +194,7 @@ create or replace function holdfast.is_told(queue text)
 returns boolean
 language sql stable
 as $$
-  select case coalesce((select q.activity from holdfast.queue q where q.name = is_told.queue), 'failures')
+  select case (holdfast.settings_of(is_told.queue)).activity
     when 'all' then true
     when 'off' then false
     else holdfast.is_watched(is_told.queue)
@@ -323,7 +323,7 @@ declare
   v_today  constant date := (holdfast.now() at time zone 'UTC')::date;
   v_keep   constant integer := ceil(extract(epoch from greatest(interval '1 day',
     (select max(q.keep_activity) from holdfast.queue q where q.keep_activity is not null), case
-      when not exists (select from holdfast.queue) then interval '7 days' end)) / 86400);
+      when not exists (select from holdfast.queue) then (holdfast.unset_queue(null)).keep_activity end)) / 86400);
   v_page   text;
   v_full   boolean;
   v_emptied integer := 0;

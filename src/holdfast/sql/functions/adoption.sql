@@ -746,7 +746,7 @@ begin
         end if;
       end if;
       exit when not coalesce(v_want > 0, false);
-      v_jobs := holdfast.take_adopted(a, worker, token, v_want, lease, kinds, coalesce(queue_row.lane_limit, 1), at);
+      v_jobs := holdfast.take_adopted(a, worker, token, v_want, lease, kinds, queue_row.lane_limit, at);
       exit when v_jobs is null;
       insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
       select claim_adopted.token, a.part, a.queue, claim_adopted.worker, claim_adopted.at, claim_adopted.lease,
@@ -755,7 +755,7 @@ begin
       return query
         select j.id, holdfast.adopted_kind(j.kind, a.queue), j.payload, least(greatest(j.priority, 0), 9)::smallint,
                coalesce(j.attempt, 1::smallint),
-               coalesce(j.max_attempts, queue_row.max_attempts, 3::smallint), claim_adopted.at + claim_adopted.lease,
+               coalesce(j.max_attempts, queue_row.max_attempts), claim_adopted.at + claim_adopted.lease,
                  j.run_at, j.created_at, null::text,
                j.lane, j.tenant, j.subject, null::jsonb, null::interval
         from unnest(v_jobs) j;
@@ -765,7 +765,7 @@ begin
         values (queue_row.adopted, queue_row.name, '', claim_adopted.at, cardinality(v_jobs));
       end if;
       -- of each lane one at a time: only those with room for more can give another
-      exit when v_left <= 0 or not v_lanes or coalesce(queue_row.lane_limit, 1) = 1;
+      exit when v_left <= 0 or not v_lanes or queue_row.lane_limit = 1;
     end loop;
     exit when v_left <= 0 or turn = 2;
     exit when not exists (select from holdfast.reap_at(v_left, queue_row.name, at));
@@ -882,7 +882,8 @@ begin
   loop
     select array_agg(u.id) as ids, array_agg(u.token) as tokens,
            array_agg(touch_adopted.at + coalesce(touch_adopted.lease, (
-        select l.length from holdfast.lease l where l.token = u.token limit 1), '30 seconds')) as untils
+        select l.length from holdfast.lease l where l.token = u.token limit 1),
+        (holdfast.settings_of(a.queue)).lease)) as untils
     into asked
     from unnest(ids, tokens) u(id, token)
     where holdfast.part_of(u.id) = a.part;
@@ -1043,7 +1044,7 @@ declare
   v_context text;
   v_marks   text[];
 begin
-  select x.* into q from holdfast.queue x where x.name = a.queue;
+  q := holdfast.settings_of(a.queue);
   begin
     v_marks := holdfast.watched(a.part);
     execute format(
@@ -1053,9 +1054,7 @@ begin
         '$4, $5, $6, $7, $8, $9, $10, $11) s',
       a.part || '_settle')
     into these
-    using ids, tokens, verb, finals, errors, delays, reason, coalesce(q.max_attempts, 3::smallint),
-      coalesce(q.backoff, '1 second'),
-      coalesce(q.backoff_cap, '1 hour'), at;
+    using ids, tokens, verb, finals, errors, delays, reason, q.max_attempts, q.backoff, q.backoff_cap, at;
     perform holdfast.check_watched(a.part, v_marks);
     return query
       select distinct on (t.id) t.id, t.token, t.kind, t.worker, coalesce(t.attempt, 0::smallint), t.outcome

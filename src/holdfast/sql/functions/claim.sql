@@ -656,7 +656,7 @@ declare
   v_promoted constant integer := holdfast.promote(max_jobs, queue);
   v_reaped   constant bigint := (select count(*) from holdfast.reap_at(max_jobs, queue, began, near => true));
   v_helped   integer := v_promoted + v_reaped + holdfast.unstrike(max_jobs, queue);
-  v_fanout   constant integer := coalesce((select q.fanout from holdfast.queue q where q.name = let_in.queue), 1);
+  v_fanout   constant integer := holdfast.fanout_of(queue);
   v_looks    integer := 10;
   v_part     smallint;
   v_lane     text;

@@ -350,7 +350,7 @@ as $$
          jsonb_build_object('due', n.due, 'seconds', w.t -> 'seconds')
   from (
     -- as many as are due must wait
-    select c.queue as name, coalesce((select x.fanout from holdfast.queue x where x.name = c.queue), 1) as fanout
+    select c.queue as name, holdfast.fanout_of(c.queue) as fanout
     from (
       select t.queue, t.queued from holdfast.total t where t.queued <> 0
       union all

@@ -72,8 +72,7 @@ as $$
   select t.*
   from (
     select ((holdfast.queue_part(totals_of.queue) + step) % 64)::smallint as part
-    from generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = totals_of.queue),
-      1) - 1) step
+    from generate_series(0, holdfast.fanout_of(totals_of.queue) - 1) step
     union
     select q.adopted from holdfast.queue q where q.name = totals_of.queue and q.adopted is not null
   ) p

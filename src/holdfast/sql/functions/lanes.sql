@@ -249,7 +249,7 @@ as $$
   ) l on true
   cross join lateral (
     select
-      coalesce(l.lane_limit, (queue_row).lane_limit, 1)
+      coalesce(l.lane_limit, (queue_row).lane_limit)
       - (select count(*) from holdfast.job j
          where j.part = lane_heads.part and j.queue = (queue_row).name and j.lane = n.name and j.held)
       - (select count(*) from holdfast.leaving g
@@ -424,8 +424,7 @@ create or replace function holdfast.lane_part(queue text, lane text)
 returns smallint
 language sql stable
 as $$
-  select holdfast.home(lane_part.queue, coalesce((select q.fanout from holdfast.queue q where q.name = lane_part.queue),
-         1), lane_part.lane, null, null)
+  select holdfast.home(lane_part.queue, holdfast.fanout_of(lane_part.queue), lane_part.lane, null, null)
 $$;
 
 -- lane_set: settle how a lane behaves; a null setting goes back to the queue's.

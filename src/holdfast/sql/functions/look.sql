@@ -90,7 +90,7 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
   v_base   constant smallint := holdfast.queue_part(queue);
-  v_fanout constant integer := coalesce((select q.fanout from holdfast.queue q where q.name = upcoming.queue), 1);
+  v_fanout constant integer := holdfast.fanout_of(queue);
 begin
   perform holdfast.named('queue', queue, 120);
   if not coalesce(max_jobs between 1 and 100000, false) then
@@ -290,8 +290,7 @@ as $$
     (select array[q.adopted] from named n join holdfast.queue q on q.name = n.name and q.adopted is not null),
     (select array_agg(distinct ((holdfast.queue_part(n.name) + step) % 64)::smallint)
      from named n
-     cross join lateral generate_series(0, coalesce((select q.fanout from holdfast.queue q where q.name = n.name),
-       1) - 1) step),
+     cross join lateral generate_series(0, holdfast.fanout_of(n.name) - 1) step),
     holdfast.parts())
 $$;
 

@@ -31,7 +31,9 @@ begin
     lock table holdfast.job in row exclusive mode;   -- likewise: its rows may have to follow
   end if;
   -- Made or marked as somebody's in one statement: what nobody set up may be forgotten at any moment.
-  insert into holdfast.queue as q (name, set_at) values (queue_set.queue, holdfast.now())
+  insert into holdfast.queue as q
+  select d.*
+  from jsonb_populate_record(holdfast.unset_queue(queue), jsonb_build_object('set_at', holdfast.now())) d
   on conflict (name) do update set set_at = excluded.set_at
   returning q.* into old;
   if jsonb_typeof(settings -> 'fanout') = 'number' and (settings ->> 'fanout')::numeric < old.fanout then
@@ -207,8 +209,10 @@ begin
     perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null,
       'Leave it out to pause until resumed.');
   end if;
-  insert into holdfast.queue (name, paused_at, paused_by, paused_reason, paused_until)
-  values (pause.queue, holdfast.now(), pause.actor, pause.reason, pause.until)
+  insert into holdfast.queue
+  select d.*
+  from jsonb_populate_record(holdfast.unset_queue(queue), jsonb_build_object('paused_at', holdfast.now(),
+    'paused_by', actor, 'paused_reason', reason, 'paused_until', until)) d
   on conflict (name) do update
   set paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason,
     paused_until = excluded.paused_until;
@@ -225,7 +229,7 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.named('queue', queue, 120);
-  insert into holdfast.queue (name) values (resume.queue)
+  insert into holdfast.queue select d.* from holdfast.unset_queue(queue) d
   on conflict (name) do update set paused_at = null, paused_by = null, paused_reason = null, paused_until = null;
   perform holdfast.wake(array[resume.queue], 16);
   perform holdfast.note('resumed', actor, null, queue);
@@ -246,7 +250,7 @@ as $$
 #variable_conflict use_column
 declare
   v_base   constant smallint := holdfast.queue_part(queue);
-  v_fanout constant integer := coalesce((select q.fanout from holdfast.queue q where q.name = sort_some.queue), 1);
+  v_fanout constant integer := holdfast.fanout_of(queue);
   v_parts  constant smallint[] := array(
     select p from (select ((v_base + step) % 64)::smallint as p from generate_series(0, v_fanout - 1) step) x
     where after is null or p >= holdfast.part_of(after)

@@ -325,7 +325,7 @@ begin
            e.attempt, e.worker, 'upkeep'
     from ended e
     left join holdfast.queue q on q.name = e.queue
-    where coalesce(q.activity, 'failures') <> 'off'
+    where coalesce(q.activity, (holdfast.unset_queue(null)).activity) <> 'off'
   )
   select array_agg(e.id) as ids, array_agg(e.token) as tokens,
          jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))

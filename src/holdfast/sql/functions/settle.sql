@@ -35,7 +35,7 @@ begin
             select case when l.outside then l.length else coalesce(j.lease_for, l.length) end
             from holdfast.lease l
             where l.token = j.token
-            limit 1), j.lease_for, '30 seconds')),
+            limit 1), j.lease_for, (holdfast.settings_of(j.queue)).lease)),
           progress = case
             when u.said is null then j.progress
             else u.said || jsonb_strip_nulls(jsonb_build_object(
@@ -53,7 +53,7 @@ begin
           select case when l.outside then l.length else coalesce(j.lease_for, l.length) end
           from holdfast.lease l
           where l.token = j.token
-          limit 1), j.lease_for, '30 seconds') as longer
+          limit 1), j.lease_for, (holdfast.settings_of(j.queue)).lease) as longer
     )
     select array_agg(t.id order by t.nth) as ids, array_agg(t.longer order by t.nth) as longer,
            array_agg(t.token order by t.nth) as tokens, array_agg(t.lease_until order by t.nth) as untils,
@@ -176,7 +176,7 @@ begin
     select q.payload_limit
     from holdfast.job j
     join holdfast.queue q on q.name = j.queue
-    where j.part = holdfast.part_of(u.id) and j.id = u.id), 262144))
+    where j.part = holdfast.part_of(u.id) and j.id = u.id), (holdfast.unset_queue(null)).payload_limit))
   from unnest(ids) with ordinality u(id, nth)
   cross join lateral (select results -> (u.nth - 1)::integer as value) r
   where r.value is not null and (pg_column_size(r.value) > 4000 or octet_length(r.value::text) > 300);
@@ -788,10 +788,12 @@ begin
     tokens := tokens[1:1];
   end if;
   with holders as materialized (
-    select t.token, l.worker, l.claimed_at, coalesce(extract(epoch from q.backoff), 1)::double precision as backoff,
-           coalesce(extract(epoch from q.backoff_cap), 3600)::double precision as backoff_cap,
-           coalesce(q.lane_on_failure, 'skip') as lane_on_failure, coalesce(q.activity, 'failures') <> 'off' as told,
-           w.host, w.version
+    select t.token, l.worker, l.claimed_at,
+           extract(epoch from coalesce(q.backoff, (holdfast.unset_queue(null)).backoff))::double precision as backoff,
+           extract(epoch from coalesce(q.backoff_cap,
+           (holdfast.unset_queue(null)).backoff_cap))::double precision as backoff_cap,
+           coalesce(q.lane_on_failure, (holdfast.unset_queue(null)).lane_on_failure) as lane_on_failure,
+           coalesce(q.activity, (holdfast.unset_queue(null)).activity) <> 'off' as told, w.host, w.version
     from (select distinct x.token from unnest(tokens) x(token)) t
     left join lateral (
       select x.worker, x.queue, x.claimed_at
@@ -850,7 +852,7 @@ begin
   from removed r
   left join lateral (select x.lane_on_failure from holdfast.queue x where x.name = r.queue limit 1) q on true
   where r.lane is not null and l.part = bury.part and l.queue = r.queue and l.name = r.lane
-    and coalesce(l.on_failure, q.lane_on_failure, 'skip') = 'halt';
+    and coalesce(l.on_failure, q.lane_on_failure, (holdfast.unset_queue(null)).lane_on_failure) = 'halt';
 end
 $$;
 

@@ -971,8 +971,14 @@ begin
     select s.queue, v_now, clock_timestamp() from (select distinct x.queue from sums x) s
     on conflict (queue) do update set at = excluded.at, clock = excluded.clock, raised = false
   ), known as (
-    insert into holdfast.queue (name)
-    select distinct s.queue from sums s where length(s.queue) between 1 and 120
+    insert into holdfast.queue
+    select d.*
+    from (
+      select distinct x.queue
+      from sums x
+      where length(x.queue) between 1 and 120 and not exists (select from holdfast.queue q where q.name = x.queue)
+    ) s
+    cross join lateral holdfast.unset_queue(s.queue) d
     on conflict do nothing
   )
   select coalesce(sum(s.deltas), 0), array_agg(s.queue) filter (where s.waited) into v_folded, v_ready
