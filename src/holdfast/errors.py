@@ -247,7 +247,7 @@ class UnknownQueue(HoldfastError):
     def __init__(self, queue: str, *, suggestion: str = "") -> None:
         super().__init__(
             f"no queue is named {queue!r}{suggestion}",
-            fix="See them:  holdfast queue list     Make it:  holdfast queue set "
+            fix="See them:  holdfast queue list     Create it:  holdfast queue set "
             f"{shell_word(queue)} max_attempts=3",
         )
         self.queue = queue
@@ -273,7 +273,7 @@ class JobFailed(NoResult):
         super().__init__(
             id,
             f"job {id} ({kind}) is dead after {times}: {error}",
-            fix=f"See all of it:  holdfast job show {id}",
+            fix=f"See the details:  holdfast job show {id}",
         )
         self.kind = kind
         self.error = error
@@ -333,7 +333,7 @@ class UnknownStrike(HoldfastError):
     code = "HF318"
 
     def __init__(self, number: int | str) -> None:
-        super().__init__(f"there is no strike {number}", fix="See them:  holdfast strike list")
+        super().__init__(f"no strike has the number {number}", fix="See them:  holdfast strike list")
 
 
 class UnknownToken(HoldfastError):
@@ -349,9 +349,9 @@ class UnknownAnomaly(HoldfastError):
 
     def __init__(self, id: str) -> None:
         super().__init__(
-            f"there is no anomaly {id}",
-            why="Anomalies are forgotten a week after they are over.",
-            fix="holdfast anomaly list shows those that are there.",
+            f"no anomaly has the id {id}",
+            why="Anomalies are deleted a week after they are resolved.",
+            fix="See them:  holdfast anomaly list",
         )
 
 

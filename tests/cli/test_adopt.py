@@ -101,7 +101,7 @@ def test_whoever_sits_at_a_terminal_is_asked(
     code, screen = terminal("adopt", "mail", typed="done\ny\n", HOLDFAST_URL=database)
 
     assert code == 0
-    assert "existing rows are" in screen
+    assert "state of existing rows" in screen
     assert connect().execute("select status from mail").fetchall() == [("completed",)]
 
 
@@ -121,7 +121,7 @@ def test_a_link_is_made_and_removed(holdfast: Run, orders: psycopg.Connection) -
     made = holdfast("link", "orders", "--prefix", "order/")
     removed = holdfast("link", "orders", "--remove")
 
-    assert made.out == "jobs with the subject order/{id} go with their row\n"
+    assert made.out == "jobs with the subject order/{id} are deleted with their row\n"
     assert removed.out == "orders is not linked\n"
 
 

@@ -45,15 +45,15 @@ def test_list_and_show(holdfast: Run, died: str) -> None:
     assert "type      holdfast dead groups" in shown.out
     assert '"count": 1' in shown.out
     assert document["evidence"]["count"] == 1
-    assert holdfast("anomaly", "list", "--over").err == "nothing was wrong\n"
+    assert holdfast("anomaly", "list", "--over").err == "no resolved anomalies\n"
 
 
 def test_an_unknown_anomaly(holdfast: Run) -> None:
     for command in ("show", "ack"):
         ended = holdfast("anomaly", command, "nonsense")
         assert ended.code == 1
-        assert ended.err.startswith("HF319 there is no anomaly nonsense")
-    assert holdfast("anomaly", "list").err == "nothing looks wrong\n"
+        assert ended.err.startswith("HF319 no anomaly has the id nonsense")
+    assert holdfast("anomaly", "list").err == "no anomalies\n"
 
 
 def test_ack_mute_and_unmute(holdfast: Run, client: Client, died: str) -> None:
@@ -65,12 +65,12 @@ def test_ack_mute_and_unmute(holdfast: Run, client: Client, died: str) -> None:
 
     found = client.anomalies.get(died)
     assert found is not None
-    assert acked.out == f"{died} acked by {found.acked_by}\n"
+    assert acked.out == f"{died} acknowledged by {found.acked_by}\n"
     assert found.note == "on it"
     assert muted.out.startswith("job_died muted until 2")
     assert "  muted  " in listed.out
     assert (unmuted.out, again.out) == ("job_died unmuted\n", "job_died was not muted\n")
-    assert "acked by" in holdfast("anomaly", "list").out
+    assert "acknowledged by" in holdfast("anomaly", "list").out
     assert holdfast("anomaly", "mute", "nonsense").err.startswith("HF227 no detector is called")
 
 
@@ -111,7 +111,7 @@ def test_webhooks(holdfast: Run, client: Client) -> None:
     deleted = holdfast("webhook", "delete", "ops")
     again = holdfast("webhook", "delete", "ops")
 
-    assert nobody.err == "nobody is told: holdfast webhook set NAME URL\n"
+    assert nobody.err == "no webhooks yet; add one with  holdfast webhook set NAME URL\n"
     assert len(made.out) == 65
     assert "not shown again" in made.err
     assert changed.out == "ops changed\n"
@@ -119,7 +119,7 @@ def test_webhooks(holdfast: Run, client: Client) -> None:
         *("ops", "info", "all", "all", "https://example.org/other"),
     ]
     assert wrong.err.startswith("HF221 settings")
-    assert (deleted.out, again.out) == ("ops deleted\n", "there was no webhook ops\n")
+    assert (deleted.out, again.out) == ("ops deleted\n", "no webhook is named ops\n")
 
 
 def test_a_secret_of_ones_own_is_not_printed(holdfast: Run, client: Client) -> None:
@@ -161,7 +161,7 @@ def test_a_file_of_a_secret_that_is_not_there_is_named(holdfast: Run, client: Cl
 
 
 def test_a_lane_is_explained(holdfast: Run, client: Client) -> None:
-    assert holdfast("lane", "list").err == "there is no lane\n"
+    assert holdfast("lane", "list").err == "no lanes\n"
     client.enqueue("a", lane="l")
     client.enqueue("a", lane="l")
     [held] = client.claim(worker="w1")

@@ -24,7 +24,7 @@ def test_the_commands_it_suggests_work(holdfast: Run, client: Client) -> None:
     answer = holdfast("job", "retry", f"state:dead group:{group['fingerprint']}", "--yes")
 
     assert answer.out == "1 job retried\n"
-    assert holdfast("dead", "groups").err == "no job is dead\n"
+    assert holdfast("dead", "groups").err == "no dead jobs\n"
 
 
 def test_dead_jobs_are_listed_by_the_time_of_their_failure(holdfast: Run, client: Client) -> None:

@@ -58,7 +58,7 @@ def test_without_an_app_it_says_where_it_looked(
     ended = run("dev")
 
     assert ended.code == 2
-    assert ended.err.startswith("HF240 there is no app in app.py, main.py, ")
+    assert ended.err.startswith("HF240 no app found in app.py, main.py, ")
     assert not os.path.lexists(tmp_path / ".holdfast")
 
 

@@ -40,7 +40,7 @@ def test_tail_can_be_narrowed(holdfast: Run, client: Client) -> None:
     assert len(holdfast("event", "tail", "--actor", "eve", "-q", "mail").out.splitlines()) == 1
     assert len(holdfast("event", "tail", "-n", 2).out.splitlines()) == 2
     nothing = holdfast("event", "tail", "--worker", "nobody")
-    assert (nothing.out, nothing.err) == ("", "nothing like it is on record\n")
+    assert (nothing.out, nothing.err) == ("", "no matching events\n")
 
 
 def test_tail_follows_what_happens_next(database: str, client: Client) -> None:
@@ -101,7 +101,7 @@ def test_strikes_are_added_listed_and_lifted(holdfast: Run, client: Client) -> N
 
     assert holdfast("strike", "lift", 1).out == "strike 1 is over\n"
     assert len(client.claim("mail", worker="w")) == 1
-    assert holdfast("strike", "list").err == "no strike is in force\n"
+    assert holdfast("strike", "list").err == "no active strikes\n"
     assert holdfast("strike", "list", "--all", "--json").json[0]["in_force"] is False
     wrong = holdfast("strike", "add", "--reason", "everything")
     assert (wrong.code, "HF228" in wrong.err) == (2, True)

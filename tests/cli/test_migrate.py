@@ -72,4 +72,4 @@ def test_a_mode_does_not_go_with_status(run: Run) -> None:
     answer = run("migrate", "--sql", "status")
 
     assert answer.code == 2
-    assert "--sql does not go with status" in answer.err
+    assert "--sql cannot be used with status" in answer.err

@@ -46,7 +46,7 @@ def test_list_shows_the_rule_and_when_it_comes(holdfast: Run, client: Client, ni
     answer = holdfast("schedule", "list")
 
     lines = answer.out.splitlines()
-    assert lines[0].split()[:5] == ["schedule", "state", "comes", "zone", "next"]
+    assert lines[0].split()[:5] == ["schedule", "state", "runs", "zone", "next"]
     assert "nightly   active  30 5 * * MON-FRI  Europe/Paris  in " in lines[1]
     assert "sync      active  every 5 minutes   -" in lines[2]
 
@@ -130,7 +130,7 @@ def test_an_edit_is_kept_and_shown_as_such(holdfast: Run, client: Client, nightl
     answer = holdfast("schedule", "set", nightly, "cron=0 7 * * *")
 
     assert answer.code == 0
-    assert "edited since" in holdfast("schedule", "show", nightly).out
+    assert "edited later" in holdfast("schedule", "show", nightly).out
     found = client.schedules.get(nightly)
     assert found is not None
     assert (found.cron, found.tz, found.kind) == ("0 7 * * *", "Europe/Paris", "report")

@@ -319,13 +319,13 @@ def test_a_database_that_is_down_is_told_and_waited_for(project: Path) -> None:
 @pytest.mark.parametrize(
     ("app", "told"),
     [
-        ("appp", "no module is named 'appp' (did you mean `app`?)"),
-        ("app.tasks:app", "no module is named 'app.tasks'\n      app is no package."),
-        ("nosuch.py", "there is no file nosuch.py"),
+        ("appp", "no module named 'appp' (did you mean `app`?)"),
+        ("app.tasks:app", "no module named 'app.tasks'\n      app is not a package."),
+        ("nosuch.py", "file not found: nosuch.py"),
         ("app:ap", "app has no 'ap' (did you mean `app`?)"),
-        ("app:greet", "app:greet is no App, it is of the type Task"),
-        ("empty.py", "there is no app in empty.py"),
-        ("two.py", "there are several apps in two.py: first, second"),
+        ("app:greet", "app:greet is not an App; its type is Task"),
+        ("empty.py", "empty.py contains no app"),
+        ("two.py", "two.py contains several apps: first, second"),
     ],
 )
 def test_an_app_that_is_not_there_is_told(

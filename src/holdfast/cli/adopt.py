@@ -22,35 +22,37 @@ STATES = ("queued", "leased", "done", "dead", "cancelled")
 
 @click.command(
     cls=Command,
-    short_help="Make a table of yours a queue.",
+    short_help="Use one of your tables as a queue.",
     examples=[
         "holdfast adopt jobs --output reports.job_id --plan",
         "holdfast adopt shop.orders --map queued=new --map done=shipped --yes",
     ],
 )
 @click.argument("table")
-@click.option("--map", "mapped", multiple=True, metavar="STATE=VALUE", help="what a status means")
+@click.option(
+    "--map", "mapped", multiple=True, metavar="STATE=VALUE", help="map a status to a state"
+)
 @click.option(
     "--column",
     "columns",
     multiple=True,
     metavar="MEANING=COLUMN",
-    help="what a column means; or =none",
+    help="which column to use; or =none",
 )
 @click.option(
-    "--existing", type=click.Choice(STATES), metavar="STATE", help="rows without a status"
+    "--existing", type=click.Choice(STATES), metavar="STATE", help="state of existing rows"
 )
-@click.option("--order", metavar="COLUMNS", help="which goes first")
+@click.option("--order", metavar="COLUMNS", help="order of the jobs")
 @click.option("--output", "made", metavar="TABLE.COLUMN", help="where the output of a row is")
 @click.option("--done-when", metavar="SQL", help="the same as a condition on the row `job`")
-@click.option("--stuck-after", type=duration, metavar="10m", help="take back from other code")
+@click.option("--stuck-after", type=duration, metavar="10m", help="requeue rows other code left")
 @click.option(
     "--on-success",
     type=click.Choice(["keep", "delete"]),
     metavar="keep|delete",
-    help="what becomes of rows that are done",
+    help="what to do with done rows",
 )
-@click.option("--unique-live", is_flag=True, help="let rows that have ended repeat what is unique")
+@click.option("--unique-live", is_flag=True, help="let unique constraints apply to live rows only")
 @click.option(
     "--where-column",
     "filters",
@@ -58,19 +60,19 @@ STATES = ("queued", "leased", "done", "dead", "cancelled")
     metavar="COLUMN=VALUE",
     help="only these rows are jobs",
 )
-@click.option("--queue", metavar="NAME", help="else as the table")
-@click.option("--kind", metavar="NAME", help="of all its jobs; else as the queue")
-@click.option("--payload", metavar="COLUMNS", help="what handlers get; else the whole row")
-@click.option("--refresh", is_flag=True, help="of an adopted table that was changed")
+@click.option("--queue", metavar="NAME", help="queue name  [the table's]")
+@click.option("--kind", metavar="NAME", help="kind of its jobs  [the queue's name]")
+@click.option("--payload", metavar="COLUMNS", help="what handlers get  [the whole row]")
+@click.option("--refresh", is_flag=True, help="adapt to a changed table")
 @click.option("--plan", "only_plan", is_flag=True, help="print the SQL, change nothing")
 @click.option("--yes", is_flag=True, help="do not ask")
 @pass_session
 def adopt(
     session: Session, /, table: str, only_plan: bool, refresh: bool, yes: bool, **given: Any
 ) -> None:
-    """Make a table a queue: its rows are the jobs, where they are.
+    """Use a table as a queue: its rows are the jobs and stay where they are.
 
-    Run it again where it failed. MEANING: status, started_at, lane...
+    If it fails, run it again. MEANING: status, started_at, lane...
     """
     from holdfast import adopt as adoption
 
@@ -80,7 +82,7 @@ def adopt(
             renewed = adoption.refresh(url, table, source=source)
             session.answer(
                 {"table": renewed.relation, "queue": renewed.queue},
-                lambda: f"{renewed.relation} is queue {renewed.queue} as it is now",
+                lambda: f"{renewed.relation} is refreshed as queue {renewed.queue}",
             )
             return
         choices = _choices(given)
@@ -90,7 +92,7 @@ def adopt(
             if "--existing" not in problem.fix or not sys.stdin.isatty():
                 raise
             session.say(problem.what)
-            existing = click.prompt("existing rows are", type=click.Choice(STATES), err=True)
+            existing = click.prompt("state of existing rows", type=click.Choice(STATES), err=True)
             choices = replace(choices, existing=existing)
             plan = adoption.plan(url, table, choices, source=source)
         if plan.unknown and sys.stdin.isatty() and not yes:
@@ -114,21 +116,21 @@ def adopt(
 
 @click.command(
     cls=Command,
-    short_help="Give an adopted table back.",
+    short_help="Undo the adoption of a table.",
     examples=["holdfast unadopt jobs", "holdfast unadopt shop.orders --force --yes"],
 )
 @click.argument("table")
-@click.option("--force", is_flag=True, help="give back what Holdfast has leased")
+@click.option("--force", is_flag=True, help="requeue rows that workers hold")
 @click.option("--yes", is_flag=True, help="do not ask")
 @pass_session
 def unadopt(session: Session, table: str, force: bool, yes: bool) -> None:
-    """Undo an adoption: columns, indexes, triggers and constraints.
+    """Undo an adoption: remove its columns, indexes, triggers and constraints.
 
-    The rows keep what they say.
+    Rows keep their status.
     """
     from holdfast import adopt as adoption
 
-    session.confirm(f"give {table} back?", count=f"columns of Holdfast leave {table}", yes=yes)
+    session.confirm(f"unadopt {table}?", count=f"this would unadopt {table}", yes=yes)
     with session.database() as database:
         plan = adoption.unadopt(
             database.url, table, force=force, source=SOURCES[database.origin], told=session.say
@@ -145,11 +147,11 @@ def unadopt(session: Session, table: str, force: bool, yes: bool) -> None:
     examples=["holdfast adopted", "holdfast adopted jobs --reconcile --dry-run"],
 )
 @click.argument("table", required=False)
-@click.option("--reconcile", is_flag=True, help="settle rows that were left, by their output")
-@click.option("--dry-run", is_flag=True, help="only say what reconcile would do")
+@click.option("--reconcile", is_flag=True, help="settle abandoned rows by their output")
+@click.option("--dry-run", is_flag=True, help="only show what it would do")
 @pass_session
 def adopted(session: Session, table: str | None, reconcile: bool, dry_run: bool) -> None:
-    """List adopted tables; of one, what other code did to its rows."""
+    """List adopted tables or, for one, what other code did to its rows."""
     from holdfast import adopt as adoption
 
     with session.database() as database:
@@ -180,22 +182,22 @@ def adopted(session: Session, table: str | None, reconcile: bool, dry_run: bool)
         ),
     )
     if not rows:
-        session.say("nothing to tell" if table else "no table is adopted")
+        session.say("nothing to report" if table else "no adopted tables")
 
 
 @click.command(
     cls=Command,
-    short_help="Forget waiting jobs when the row they are for is deleted.",
+    short_help="Delete queued jobs when their row is deleted.",
     examples=["holdfast link orders", "holdfast link shop.orders --remove"],
 )
 @click.argument("table")
-@click.option("--prefix", metavar="TEXT", help="what subjects start with; else TABLE:")
-@click.option("--remove", is_flag=True, help="undo it")
+@click.option("--prefix", metavar="TEXT", help="prefix of subjects  [TABLE:]")
+@click.option("--remove", is_flag=True, help="remove the link")
 @pass_session
 def link(session: Session, table: str, prefix: str | None, remove: bool) -> None:
-    """Have jobs that wait for a row of a table forgotten when it is deleted.
+    """Delete queued jobs when the row they belong to is deleted.
 
-    Jobs name the row by their subject, such as orders:42.
+    A job names its row by its subject, such as orders:42.
     """
     from holdfast import adopt as adoption
 
@@ -208,7 +210,7 @@ def link(session: Session, table: str, prefix: str | None, remove: bool) -> None
         form = adoption.link(url, table, prefix=prefix, source=source)
     session.answer(
         {"table": table, "linked": True, "subject": form},
-        lambda: f"jobs with the subject {form} go with their row",
+        lambda: f"jobs with the subject {form} are deleted with their row",
     )
 
 

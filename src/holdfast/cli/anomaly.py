@@ -24,22 +24,22 @@ SIGNS = {
     cls=Group, examples=["holdfast anomaly list", "holdfast anomaly mute bulk_delete --for 1d"]
 )
 def anomaly() -> None:
-    """See what looks wrong, say that you care, or that you do not."""
+    """List, acknowledge and mute anomalies; set up detectors."""
 
 
 @anomaly.command("list", examples=["holdfast anomaly list", "holdfast anomaly list --over --json"])
-@click.option("--over", is_flag=True, help="those that are over, of the last week")
+@click.option("--over", is_flag=True, help="resolved ones of the last week")
 @click.option(
     "-n", "--limit", type=click.IntRange(1), default=50, metavar="N", help="how many  [50]"
 )
 @pass_session
 def list_anomalies(session: Session, over: bool, limit: int) -> None:
-    """List what looks wrong, the worst first."""
+    """List anomalies, the most severe first."""
     with session.client() as client:
         found = client.anomalies.list(over=over, limit=limit)
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
-        session.say("nothing was wrong" if over else "nothing looks wrong")
+        session.say("no resolved anomalies" if over else "no anomalies")
 
 
 @anomaly.command(
@@ -48,7 +48,7 @@ def list_anomalies(session: Session, over: bool, limit: int) -> None:
 @click.argument("id")
 @pass_session
 def show(session: Session, id: str) -> None:
-    """Show an anomaly: its evidence, since when, and what to type."""
+    """Show an anomaly: its evidence, when it began, and what to type."""
     with session.client() as client:
         found = client.anomalies.get(id)
     if found is None:
@@ -60,15 +60,15 @@ def show(session: Session, id: str) -> None:
     examples=["holdfast anomaly ack 1f00ab12", "holdfast anomaly ack 1f00ab12 --note 'on it'"]
 )
 @click.argument("id")
-@click.option("--note", help="for those who look after you")
+@click.option("--note", help="shown to others")
 @pass_session
 def ack(session: Session, id: str, note: str | None) -> None:
-    """Say that you know of an anomaly and care for it."""
+    """Acknowledge an anomaly."""
     with session.client() as client:
         found = client.anomalies.ack(id, note=note, actor=actor())
     if found is None:
         raise UnknownAnomaly(id)
-    session.answer(found, lambda: f"{id} acked by {found.acked_by}")
+    session.answer(found, lambda: f"{id} acknowledged by {found.acked_by}")
 
 
 @anomaly.command(
@@ -78,10 +78,10 @@ def ack(session: Session, id: str, note: str | None) -> None:
     ]
 )
 @click.argument("code")
-@click.option("--for", "mute_for", type=duration, metavar="1d", help="tell again after this")
-@click.option("-q", "--queue", metavar="Q", help="in this queue only")
-@click.option("--subject", help="of this kind, lane, job or worker only")
-@click.option("--reason", help="shown to whoever asks why")
+@click.option("--for", "mute_for", type=duration, metavar="1d", help="unmute after this time")
+@click.option("-q", "--queue", metavar="Q", help="for this queue only")
+@click.option("--subject", help="for this kind, lane, job or worker only")
+@click.option("--reason", help="shown to others")
 @pass_session
 def mute(
     session: Session,
@@ -91,7 +91,7 @@ def mute(
     subject: str | None,
     reason: str | None,
 ) -> None:
-    """Tell nobody of what a detector finds; it is still listed."""
+    """Stop notifications of a detector; its anomalies are still listed."""
     with session.client() as client:
         until = None if mute_for is None else client.now() + mute_for
         client.anomalies.mute(
@@ -105,11 +105,11 @@ def mute(
     examples=["holdfast anomaly unmute late", "holdfast anomaly unmute late --queue nightly"]
 )
 @click.argument("code")
-@click.option("-q", "--queue", metavar="Q", help="as it was muted")
-@click.option("--subject", help="as it was muted")
+@click.option("-q", "--queue", metavar="Q", help="the queue it was muted for")
+@click.option("--subject", help="the subject it was muted for")
 @pass_session
 def unmute(session: Session, code: str, queue: str | None, subject: str | None) -> None:
-    """Tell again of what was muted."""
+    """Resume notifications of a detector."""
     with session.client() as client:
         muted = client.anomalies.unmute(code, queue=queue, subject=subject, actor=actor())
     session.answer(
@@ -123,7 +123,7 @@ def unmute(session: Session, code: str, queue: str | None, subject: str | None) 
 )
 @pass_session
 def detectors(session: Session) -> None:
-    """List what is looked for, how closely, and how the last look went."""
+    """List detectors, their thresholds, and how their last run went."""
     with session.client() as client:
         found = client.detectors.list()
     session.answer(
@@ -156,7 +156,7 @@ def detectors(session: Session) -> None:
 @click.option("-q", "--queue", metavar="Q", help="for this queue only")
 @pass_session
 def set_detector(session: Session, code: str, settings: tuple[str, ...], queue: str | None) -> None:
-    """Change how closely a detector looks; none goes back to what is usual."""
+    """Change the thresholds of a detector; none restores the default."""
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
         found = client.detectors.set(code, queue=queue, actor=actor(), **changes)
@@ -201,7 +201,7 @@ def _state(one: Anomaly) -> str:
         return "over"
     if one.muted:
         return "muted"
-    return f"acked by {one.acked_by or 'somebody'}" if one.acked_at else "open"
+    return f"acknowledged by {one.acked_by or 'unknown'}" if one.acked_at else "open"
 
 
 def _described(one: Anomaly) -> str:

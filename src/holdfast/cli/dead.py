@@ -22,7 +22,7 @@ def dead() -> None:
 )
 @pass_session
 def list_dead(session: Session, filter: tuple[str, ...], limit: int) -> None:
-    """List dead jobs that match a filter, those that failed last first."""
+    """List dead jobs that match a filter, the latest failure first."""
     with session.client() as client:
         found = client.dead.list(" ".join(filter), limit=limit + 1)
     shown = found[:limit]
@@ -34,9 +34,9 @@ def list_dead(session: Session, filter: tuple[str, ...], limit: int) -> None:
     headings = ("id", "kind", "queue", "died", "error")
     session.answer(shown, lambda: output.table(headings, rows) if rows else "")
     if not shown:
-        session.say("no dead job matches" if filter else "no job is dead")
+        session.say("no matching dead jobs" if filter else "no dead jobs")
     if len(found) > limit:
-        session.say("there are more: --limit shows them")
+        session.say("there are more; show them with --limit")
 
 
 @dead.command(
@@ -44,9 +44,9 @@ def list_dead(session: Session, filter: tuple[str, ...], limit: int) -> None:
 )
 @pass_session
 def groups(session: Session) -> None:
-    """List groups of dead jobs that failed alike, the largest first.
+    """List dead jobs grouped by failure, the largest group first.
 
-    Jobs of a group are those with state:dead group:ID.
+    To select the jobs of a group, use the filter state:dead group:ID.
     """
     with session.client() as client:
         found = client.dead.groups()
@@ -65,7 +65,7 @@ def groups(session: Session) -> None:
     headings = ("group", "jobs", "kind", "queue", "first", "last", "error")
     session.answer(found, lambda: output.table(headings, rows) if rows else "")
     if rows:
-        session.say(f"look:  holdfast job list 'state:dead group:{found[0].fingerprint}'")
+        session.say(f"show:  holdfast job list 'state:dead group:{found[0].fingerprint}'")
         session.say(f"retry: holdfast job retry 'state:dead group:{found[0].fingerprint}'")
     else:
-        session.say("no job is dead")
+        session.say("no dead jobs")

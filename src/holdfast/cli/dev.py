@@ -16,18 +16,18 @@ from holdfast.cli.worker import work
 
 @click.command(
     cls=Command,
-    short_help="A database, the dashboard and a worker that reloads.",
+    short_help="Run a database, the dashboard and a worker that reloads.",
     examples=["holdfast dev", "holdfast dev shop/jobs.py"],
 )
 @click.argument("app", required=False)
 @click.option("--port", type=int, metavar="N", help=f"of the dashboard  [{PORT}, or a free one]")
 @pass_session
 def dev(session: Session, app: str | None, port: int | None) -> None:
-    """Run a database, the dashboard and a worker that starts anew when a file changes.
+    """Run a database, the dashboard and a worker that restarts when a file changes.
 
-    APP is a module (shop.jobs:app) or a file; else app.py, main.py, tasks.py,
-    jobs.py or worker.py of this directory. The embedded database is made and
-    migrated by itself; yours has to have the schema.
+    APP is a module (shop.jobs:app) or a file; the default is app.py, main.py,
+    tasks.py, jobs.py or worker.py in this directory. The embedded database is
+    created and migrated automatically; your own must already have the schema.
     """
     from holdfast import schema
 

@@ -15,16 +15,16 @@ NOT_MIGRATED = 4
 
 @click.command(
     cls=Command,
-    short_help="Look for what is wrong with the database and its settings.",
+    short_help="Check the database and its settings.",
     examples=["holdfast doctor", "holdfast doctor --json | jq '.[] | select(.level != \"ok\")'"],
 )
 @pass_session
 def doctor(session: Session) -> None:
-    """Look for what is wrong: connection, pooler, schema, clock, LISTEN, upkeep, autovacuum,
-    bloat, forgotten transactions, kinds without workers, settings.
+    """Check the connection, pooler, schema, clock, LISTEN, upkeep, autovacuum,
+    bloat, forgotten transactions, kinds without workers, and settings.
 
-    Each finding says why it matters and what to type. Exit code 0: nothing has failed; 1: something
-    has; 3: no database; 4: not migrated.
+    Each finding says why it matters and what to type. Exit code 0: no check has failed; 1: at least
+    one has; 3: no database; 4: not migrated.
     """
     from holdfast import conninfo
     from holdfast.client import Client

@@ -30,18 +30,20 @@ LOOK_BACK = 1000
     examples=["holdfast event tail --follow", "holdfast event export --since 1d > activity.ndjson"],
 )
 def event() -> None:
-    """See what happened to jobs, and what people did.
-    How much is noted is a setting of each queue: activity=off, failures or all.
+    """See what happened to jobs, and what users did.
+    The queue's setting decides what is recorded: activity=off, failures or all.
     """
 
 
 def _chooses(command: F) -> F:
     options = (
-        click.option("-q", "--queue", multiple=True, metavar="Q", help="of this queue; repeatable"),
-        click.option("--kind", help="of jobs of this kind"),
-        click.option("--event", "name", metavar="NAME", help="as in nacked, retried, paused"),
-        click.option("--actor", help="what this one did"),
-        click.option("--worker", help="what this one ran"),
+        click.option(
+            "-q", "--queue", multiple=True, metavar="Q", help="only this queue; repeatable"
+        ),
+        click.option("--kind", help="only jobs of this kind"),
+        click.option("--event", "name", metavar="NAME", help="such as nacked, retried, paused"),
+        click.option("--actor", help="only actions of this user"),
+        click.option("--worker", help="only jobs run by this worker"),
         click.option("--job", metavar="ID", help="the history of one job"),
     )
     for option in reversed(options):
@@ -56,7 +58,7 @@ def _chooses(command: F) -> F:
 @click.option(
     "-n", "--limit", type=click.IntRange(1), default=50, metavar="N", help="how many  [50]"
 )
-@click.option("-f", "--follow", is_flag=True, help="go on as more happens, until stopped")
+@click.option("-f", "--follow", is_flag=True, help="print new events until stopped")
 @pass_session
 def tail(session: Session, /, limit: int, follow: bool, **chosen: Any) -> None:
     """Show the last events, the newest last; with --json one document per line."""
@@ -66,7 +68,7 @@ def tail(session: Session, /, limit: int, follow: bool, **chosen: Any) -> None:
         for one in reversed(events):
             _tell(session, one)
         if not events:
-            session.say("nothing like it is on record")
+            session.say("no matching events")
         if follow:
             for one in _followed(client, wanted, [one.seq for one in events]):
                 _tell(session, one)

@@ -184,7 +184,7 @@ def unseen(value: str) -> str:
 def _common_options() -> list[click.Parameter]:
     def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if param.name == "url" and value == "":
-            raise click.BadParameter("it is empty; leave it out for the embedded database")
+            raise click.BadParameter("it is empty; omit it to use the embedded database")
         if value and param.name:
             if param.name == "url":
                 value = unseen(value)
@@ -195,7 +195,7 @@ def _common_options() -> list[click.Parameter]:
 
     return [
         option("--url", metavar="URL", help="or @FILE, or - ; else HOLDFAST_URL, else ./.holdfast"),
-        option("--json", is_flag=True, help="answer with one JSON document"),
+        option("--json", is_flag=True, help="print one JSON document"),
         option("--quiet", is_flag=True, help="print data and errors only"),
     ]
 

@@ -11,7 +11,7 @@ from holdfast.cli.session import Session, pass_session
     cls=Group, examples=["holdfast lane list", "holdfast lane explain pricing customer-42"]
 )
 def lane() -> None:
-    """See lanes and what keeps them back."""
+    """See lanes and why they wait."""
 
 
 @lane.command("list", examples=["holdfast lane list", "holdfast lane list --json"])
@@ -20,7 +20,7 @@ def lane() -> None:
 )
 @pass_session
 def list_lanes(session: Session, limit: int) -> None:
-    """List lanes that are in use or set up, the longest waiting first."""
+    """List lanes that are in use or have settings, the longest waiting first."""
     with session.client() as client:
         lanes = client.lanes.list(limit=limit)
     session.answer(
@@ -46,7 +46,7 @@ def list_lanes(session: Session, limit: int) -> None:
         ),
     )
     if not lanes:
-        session.say("there is no lane")
+        session.say("no lanes")
 
 
 @lane.command(
@@ -59,7 +59,7 @@ def list_lanes(session: Session, limit: int) -> None:
 @click.argument("name", metavar="LANE")
 @pass_session
 def explain(session: Session, queue: str, name: str) -> None:
-    """Say in one sentence who holds a lane and what is next in it."""
+    """Explain in one sentence which job holds a lane and which is next."""
     with session.client() as client:
         why = client.lanes.explain(queue, name)
     session.answer({"queue": queue, "lane": name, "explain": why}, lambda: output.clean(why))

@@ -31,13 +31,11 @@ def named(text: str) -> "App":
     if colon:
         return _attribute(module, place, attribute, apps)
     if not apps:
-        raise AppNotFound(
-            f"there is no app in {place}", fix="Make one there:  app = holdfast.App()"
-        )
+        raise AppNotFound(f"{place} contains no app", fix="Create one there:  app = holdfast.App()")
     # One app under several names is still one.
     if len({id(app) for app in apps.values()}) > 1:
         raise AppNotFound(
-            f"there are several apps in {place}: {', '.join(apps)}",
+            f"{place} contains several apps: {', '.join(apps)}",
             fix=f"Say which:  {shlex.quote(f'{place}:{next(iter(apps))}')}",
         )
     return next(iter(apps.values()))
@@ -56,8 +54,8 @@ def usual() -> str:
             if "App(" in Path(name).read_text("utf-8"):
                 return name
     raise AppNotFound(
-        f"there is no app in {', '.join(USUAL)} of {Path.cwd()}",
-        fix="Say where it is:  holdfast dev path/to/file.py     or  holdfast dev module:app",
+        f"no app found in {', '.join(USUAL)} of {Path.cwd()}",
+        fix="Name it:  holdfast dev path/to/file.py     or  holdfast dev module:app",
     )
 
 
@@ -67,10 +65,10 @@ def _attribute(module: ModuleType, place: str, name: str, apps: dict[str, "App"]
     if hasattr(module, name):
         found = type(getattr(module, name)).__name__
         raise AppNotFound(
-            f"{place}:{name} is no App, it is of the type {found}",
+            f"{place}:{name} is not an App; its type is {found}",
             fix=f"Did you mean  {shlex.quote(f'{place}:{next(iter(apps))}')}" if apps else "",
         )
-    known = f"Its apps are: {', '.join(apps)}." if apps else "It has no app at all."
+    known = f"Its apps are: {', '.join(apps)}." if apps else "It contains no app."
     raise AppNotFound(f"{place} has no {name!r}{nearest(name, vars(module))}", fix=known)
 
 
@@ -79,7 +77,7 @@ def _module_of(path: Path) -> str:
     if not path.is_file():
         near = nearest(path.stem, [one.stem for one in path.parent.glob("*.py")])
         raise AppNotFound(
-            f"there is no file {path}{near}", fix=f"Looked in {path.parent.resolve()}."
+            f"file not found: {path}{near}", fix=f"Looked in {path.parent.resolve()}."
         )
     file = path.resolve()
     parts, root = [file.stem], file.parent
@@ -117,17 +115,17 @@ def _imported(name: str) -> ModuleType:
 def _missing(name: str, part: str) -> AppNotFound:
     parent, _, last = part.rpartition(".")
     if not parent:
-        where, beside = [sys.path[0]], ", and among what is installed"
+        where, beside = [sys.path[0]], " and in the installed packages"
     else:
         # A module that is no package has nothing in it.
         where, beside = list(getattr(sys.modules[parent], "__path__", ())), ""
     near = nearest(last, [one.name for one in pkgutil.iter_modules(where)])
-    missing = "" if part == name else f": there is no {part!r}"
-    looked = f"Looked in {', '.join(where)}{beside}." if where else f"{parent} is no package."
+    missing = "" if part == name else f": {part!r} does not exist"
+    looked = f"Looked in {', '.join(where)}{beside}." if where else f"{parent} is not a package."
     return AppNotFound(
-        f"no module is named {name!r}{missing}{near}",
+        f"no module named {name!r}{missing}{near}",
         why=looked,
-        fix="Run it where the module is, or name the file:  path/to/file.py",
+        fix="Run it in the directory of the module, or name the file:  path/to/file.py",
     )
 
 

@@ -12,20 +12,20 @@ from holdfast.cli.session import SOURCES, Session, pass_session
     invoke_without_command=True,
     examples=["holdfast migrate --plan", "holdfast migrate --sql | psql shop"],
 )
-@click.option("--plan", "mode", flag_value="plan", help="say what would be applied")
+@click.option("--plan", "mode", flag_value="plan", help="show what would be applied")
 @click.option("--sql", "mode", flag_value="sql", help="print the script for an empty database")
 @click.option("--check", "mode", flag_value="check", help="exit 4 unless it is up to date")
 @pass_session
 @click.pass_context
 def migrate(ctx: click.Context, session: Session, mode: str | None) -> None:
-    """Install the schema, or bring it up to this version.
+    """Install the schema, or upgrade it to this version.
 
-    One transaction; nothing happens if it is up to date. Any number of
-    processes may do it at once, while workers run.
+    It is one transaction and does nothing if the schema is up to date. Several
+    processes may run it at once, while workers run.
     """
     if ctx.invoked_subcommand:
         if mode:
-            raise click.UsageError(f"--{mode} does not go with {ctx.invoked_subcommand}")
+            raise click.UsageError(f"--{mode} cannot be used with {ctx.invoked_subcommand}")
         return
     if mode == "sql":
         _print_script(session)
@@ -56,7 +56,7 @@ def migrate(ctx: click.Context, session: Session, mode: str | None) -> None:
 @migrate.command(examples=["holdfast migrate status", "holdfast migrate status --json"])
 @pass_session
 def status(session: Session) -> None:
-    """Say what is installed, what is pending and what is wrong."""
+    """Show what is installed, what is pending and what is wrong."""
     from holdfast import schema
 
     with session.database() as database:

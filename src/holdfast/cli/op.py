@@ -28,12 +28,12 @@ VERBS = ("retry", "cancel", "archive", "delete", "move")
 )
 def op() -> None:
     """Change many jobs in the background, chunk by chunk.
-    It goes on while a worker, a server or holdfast upkeep runs.
+    A worker, a server or holdfast upkeep does the work.
     """
 
 
 @op.command(
-    short_help="Preview an operation, ask, and start it.",
+    short_help="Preview an operation, confirm it, and start it.",
     examples=[
         "holdfast op start retry 'state:dead group:f3a9c001' --limit 10",
         "holdfast op start move 'queue:mail state:queued' --to mail2 --rate 500 --yes",
@@ -42,12 +42,12 @@ def op() -> None:
 @click.argument("verb", type=click.Choice(VERBS), metavar="VERB")
 @click.argument("filter", nargs=-1, required=True)
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="only the newest N")
-@click.option("--rate", type=float, metavar="N", help="jobs per second  [as fast as it goes]")
-@click.option("--delay", type=duration, metavar="10m", help="retry: not before this has passed")
-@click.option("--to", metavar="QUEUE", help="move: where to")
-@click.option("--reason", help="kept with the jobs")
-@click.option("--preview", is_flag=True, help="only count and show them")
-@click.option("--wait", is_flag=True, help="stay until it has ended")
+@click.option("--rate", type=float, metavar="N", help="jobs per second  [unlimited]")
+@click.option("--delay", type=duration, metavar="10m", help="retry: start after this time")
+@click.option("--to", metavar="QUEUE", help="move: target queue")
+@click.option("--reason", help="recorded with the jobs")
+@click.option("--preview", is_flag=True, help="only count and show the jobs")
+@click.option("--wait", is_flag=True, help="wait until it has ended")
 @click.option("--yes", is_flag=True, help="do not ask")
 @pass_session
 def start(
@@ -63,7 +63,7 @@ def start(
     wait: bool,
     yes: bool,
 ) -> None:
-    """Do VERB (retry, cancel, archive, delete, move) to all jobs that match."""
+    """Apply VERB (retry, cancel, archive, delete, move) to all matching jobs."""
     with session.client() as client:
         found = client.operations.preview(
             verb,
@@ -106,15 +106,15 @@ def list_operations(session: Session) -> None:
     headings = ("id", "state", "verb", "jobs", "started", "by", "filter")
     session.answer(found, lambda: output.table(headings, rows) if rows else "")
     if not rows:
-        session.say("there was no operation")
+        session.say("no operations")
 
 
 @op.command(examples=["holdfast op show 31", "holdfast op show 31 --wait"])
 @click.argument("id", type=int)
-@click.option("--wait", is_flag=True, help="stay until it has ended")
+@click.option("--wait", is_flag=True, help="wait until it has ended")
 @pass_session
 def show(session: Session, id: int, wait: bool) -> None:
-    """Show how far an operation has come."""
+    """Show the progress of an operation."""
     with session.client() as client:
         found = _get(client, id)
         if wait:
@@ -128,31 +128,31 @@ def show(session: Session, id: int, wait: bool) -> None:
 @click.argument("id", type=int)
 @pass_session
 def cancel(session: Session, id: int) -> None:
-    """Stop an operation behind its last chunk; what it did stays done."""
+    """Stop an operation after its current chunk; finished work is kept."""
     with session.client() as client:
         _get(client, id)
         found = client.operations.cancel(id, actor=actor())
         assert found is not None
     session.answer(found, lambda: _line(found))
     if found.undoable:
-        session.say(f"undo what it did:  holdfast op undo {id}")
+        session.say(f"undo the finished part:  holdfast op undo {id}")
     if found.state != "cancelled":
         fail()
 
 
 @op.command(examples=["holdfast op undo 31", "holdfast op undo 31 --wait --yes"])
 @click.argument("id", type=int)
-@click.option("--rate", type=float, metavar="N", help="jobs per second  [as fast as it goes]")
-@click.option("--reason", help="kept with the jobs")
-@click.option("--wait", is_flag=True, help="stay until it has ended")
+@click.option("--rate", type=float, metavar="N", help="jobs per second  [unlimited]")
+@click.option("--reason", help="recorded with the jobs")
+@click.option("--wait", is_flag=True, help="wait until it has ended")
 @click.option("--yes", is_flag=True, help="do not ask")
 @pass_session
 def undo(
     session: Session, id: int, rate: float | None, reason: str | None, wait: bool, yes: bool
 ) -> None:
-    """Undo an operation that has ended, for jobs that are as it left them.
-    Retried jobs that nobody has begun are dead again, cancelled ones that waited wait
-    again, archived and moved ones go back. Deleted ones are gone.
+    """Undo an operation that has ended, for jobs that have not changed since.
+    Retried jobs that have not started are dead again, cancelled jobs that were queued are
+    queued again, archived and moved jobs return. Deleted jobs cannot be restored.
     """
     with session.client() as client:
         found = _get(client, id)
@@ -189,7 +189,7 @@ def follow(session: Session, client: "Client", followed: "Operation") -> "Operat
 def _get(client: "Client", id: int) -> "Operation":
     found = client.operations.get(id)
     if found is None:
-        raise UnknownOperation(f"there is no operation {id}", fix="See them:  holdfast op list")
+        raise UnknownOperation(f"no operation has the id {id}", fix="See them:  holdfast op list")
     return found
 
 

@@ -30,13 +30,13 @@ def queue() -> None:
 @queue.command("list", examples=["holdfast queue list", "holdfast queue list --json"])
 @pass_session
 def list_queues(session: Session) -> None:
-    """List queues with what waits, runs and died in them."""
+    """List queues with their queued, running and dead jobs."""
     with session.client() as client:
         queues = client.queues.list()
         rates = {one.queue: one.rate for one in client.queues.success() if one.kind is None}
     session.answer(queues, lambda: queue_table(queues, rates) if queues else "")
     if not queues:
-        session.say("there is no queue yet: holdfast job enqueue makes one")
+        session.say("no queues yet; create one with  holdfast job enqueue")
 
 
 @queue.command(examples=["holdfast queue show mail", "holdfast queue show mail --json | jq .limit"])
@@ -70,7 +70,7 @@ def show(session: Session, name: str) -> None:
 )
 @pass_session
 def next(session: Session, name: str, limit: int) -> None:
-    """List what waits in a queue, in the order in which it will run."""
+    """List the queued jobs of a queue, in the order in which they will run."""
     from holdfast.cli.selection import job_table
 
     with session.client() as client:
@@ -78,7 +78,7 @@ def next(session: Session, name: str, limit: int) -> None:
         found = client.queues.upcoming(name, limit=limit)
     session.answer(found, lambda: job_table(found) if found else "")
     if not found:
-        session.say(f"nothing waits in queue {name}")
+        session.say(f"no jobs are waiting in queue {name}")
 
 
 @queue.command(
@@ -92,20 +92,20 @@ def next(session: Session, name: str, limit: int) -> None:
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
 @pass_session
 def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
-    """Change settings of a queue; a queue nobody has used yet is made.
+    """Change the settings of a queue; create it if it does not exist.
 
     \b
     max_attempts  lease  backoff  backoff_cap  payload_limit (1MB)
     keep_done     how long done jobs are kept, 0 deletes them
-    limit         leases at a time, in all; none lifts it
-    rate_limit, rate_period   starts per period; none lifts them
-    fair          on: serve tenants in turn
-    by_kind       on: workers of single kinds are served fast
-    lane_limit    leases at a time in each lane
+    limit         jobs running at once; none removes it
+    rate_limit, rate_period   starts per period; none removes them
+    fair          on: tenants take turns
+    by_kind       on: claims by kind are fast
+    lane_limit    jobs running at once in each lane
     lane_on_failure   skip, retry or halt
-    fanout        parts it is spread over
+    fanout        parts it is divided into
     activity      off, failures or all;  keep_activity  7d
-    archive_dead, archive_done   archive them after this; none: never
+    archive_dead, archive_done   archive after this time; none: never
     """
     changes = dict(_setting(text) for text in settings)
     with session.client() as client:
@@ -124,12 +124,12 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
 )
 @click.argument("name", metavar="QUEUE")
 @click.option(
-    "--for", "pause_for", type=duration, metavar="10m", help="resume by itself after this"
+    "--for", "pause_for", type=duration, metavar="10m", help="resume automatically after this"
 )
-@click.option("--reason", help="shown to whoever asks why")
+@click.option("--reason", help="shown to others")
 @pass_session
 def pause(session: Session, name: str, pause_for: timedelta | None, reason: str | None) -> None:
-    """Hand out no more jobs of a queue; what runs goes on."""
+    """Pause a queue: no new jobs start; running jobs finish."""
     with session.client() as client:
         _get(client, name)
         until = None if pause_for is None else client.now() + pause_for
@@ -142,7 +142,7 @@ def pause(session: Session, name: str, pause_for: timedelta | None, reason: str 
 @click.argument("name", metavar="QUEUE")
 @pass_session
 def resume(session: Session, name: str) -> None:
-    """Hand out jobs of a paused queue again."""
+    """Resume a paused queue."""
     with session.client() as client:
         was_paused = _get(client, name).paused_at is not None
         found = client.queues.resume(name, actor=actor())
@@ -153,7 +153,7 @@ def resume(session: Session, name: str) -> None:
 @click.argument("name", metavar="QUEUE")
 @pass_session
 def explain(session: Session, name: str) -> None:
-    """Say in one sentence how a queue does, and what keeps it back."""
+    """Explain in one sentence how a queue is doing and what delays it."""
     with session.client() as client:
         _get(client, name)
         why = client.queues.explain(name)
@@ -167,17 +167,19 @@ def explain(session: Session, name: str) -> None:
 @click.option(
     "--target", type=duration, metavar="10m", help="how many slots would drain it in this time?"
 )
-@click.option("--span", type=duration, default="5m", metavar="5m", help="the pace of how long")
+@click.option(
+    "--span", type=duration, default="5m", metavar="5m", help="measure the rate over this time"
+)
 @pass_session
 def forecast(session: Session, name: str | None, target: timedelta | None, span: timedelta) -> None:
-    """Say when queues will have drained, and how many slots that takes."""
+    """Estimate when queues will be empty, and how many slots that takes."""
     with session.client() as client:
         if name is not None:
             _get(client, name)
         found = client.queues.forecast(name, target=target, span=span)
     session.answer(found, lambda: "\n".join(output.clean(one.sentence) for one in found))
     if not found:
-        session.say("there is no queue yet: holdfast job enqueue makes one")
+        session.say("no queues yet; create one with  holdfast job enqueue")
 
 
 def queue_table(queues: Sequence[Queue], rates: Mapping[str, float]) -> str:

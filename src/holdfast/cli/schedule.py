@@ -38,12 +38,12 @@ def schedule() -> None:
 @schedule.command("list", examples=["holdfast schedule list", "holdfast schedule list --json"])
 @pass_session
 def list_schedules(session: Session) -> None:
-    """List schedules with when they come next and what their last slot did."""
+    """List schedules with their next slot and the result of their last one."""
     with session.client() as client:
         found = client.schedules.list()
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
-        session.say("there is no schedule yet: holdfast schedule set makes one")
+        session.say("no schedules yet; create one with  holdfast schedule set")
 
 
 @schedule.command(
@@ -52,7 +52,7 @@ def list_schedules(session: Session) -> None:
 @click.argument("name", metavar="SCHEDULE")
 @pass_session
 def show(session: Session, name: str) -> None:
-    """Show a schedule: its rule, its next slots, and what became of the last ones."""
+    """Show a schedule: its rule, its next slots, and its recent ones."""
     with session.client() as client:
         found = _get(client, name)
         last = client.schedules.slots(name, limit=_SHOWN)
@@ -69,9 +69,9 @@ def show(session: Session, name: str) -> None:
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=10, show_default=True)
 @pass_session
 def next(session: Session, name: str, count: int) -> None:
-    """Show when a schedule comes next, in its own time zone and in UTC.
+    """Show the next slots of a schedule, in its own time zone and in UTC.
 
-    By the clock of the database, as if it were not paused.
+    Uses the clock of the database and ignores a pause.
     """
     with session.client() as client:
         found = _get(client, name)
@@ -85,12 +85,12 @@ def next(session: Session, name: str, count: int) -> None:
 @click.argument("name", metavar="SCHEDULE")
 @pass_session
 def run(session: Session, name: str) -> None:
-    """Enqueue a job of a schedule now, paused or not; its slots stay as they are."""
+    """Enqueue a schedule's job now, even if paused; its slots do not change."""
     with session.client() as client:
         _get(client, name)
         made = client.schedules.run(name, actor=actor())
     assert made.job is not None
-    told = "enqueued" if made.outcome == "run" else "is live already, with the same key"
+    told = "enqueued" if made.outcome == "run" else "already exists with the same key"
     session.answer(made, lambda: f"{output.short(made.job)}  {told}" if made.job else "")
 
 
@@ -101,10 +101,10 @@ def run(session: Session, name: str) -> None:
     ]
 )
 @click.argument("name", metavar="SCHEDULE")
-@click.option("--reason", help="shown to whoever asks why")
+@click.option("--reason", help="shown to others")
 @pass_session
 def pause(session: Session, name: str, reason: str | None) -> None:
-    """Fire no more slots of a schedule until it is resumed; what was fired goes on."""
+    """Pause a schedule until it is resumed; jobs already enqueued still run."""
     with session.client() as client:
         _get(client, name)
         found = client.schedules.pause(name, reason=reason, actor=actor())
@@ -117,7 +117,7 @@ def pause(session: Session, name: str, reason: str | None) -> None:
 @click.argument("name", metavar="SCHEDULE")
 @pass_session
 def resume(session: Session, name: str) -> None:
-    """Fire again, from the next slot on; slots that came in the pause stay unfired."""
+    """Resume a schedule from its next slot; slots during the pause are skipped."""
     with session.client() as client:
         was_paused = _get(client, name).paused_at is not None
         found = client.schedules.resume(name, actor=actor())
@@ -135,14 +135,14 @@ def resume(session: Session, name: str) -> None:
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
 @pass_session
 def set_schedule(session: Session, name: str, settings: tuple[str, ...]) -> None:
-    """Make a schedule or change it; code that declares it leaves the change alone.
+    """Create or change a schedule; code that declares it keeps your change.
 
     \b
     kind, queue   what it enqueues, and where
     payload       JSON; options: JSON, such as {"priority": 5, "lane": "a"}
     cron, tz      '30 5 * * MON-FRI', Europe/Paris
-    every, anchor 5m, 2026-01-01T00:00:00Z: slots from then on
-    missed        skip, once or all: slots nobody was there to fire
+    every, anchor 5m, 2026-01-01T00:00:00Z: slots from that time on
+    missed        skip, once or all: what to do with missed slots
     overlap       queue, skip or cancel: if the last job has not ended
     """
     changes = dict(_setting(text) for text in settings)
@@ -152,7 +152,7 @@ def set_schedule(session: Session, name: str, settings: tuple[str, ...]) -> None
     session.answer(
         found,
         lambda: output.block(
-            {"schedule": name, "comes": _english(found), "next": _first(coming, found.tz)}
+            {"schedule": name, "runs": _english(found), "next": _first(coming, found.tz)}
         ),
     )
 
@@ -164,7 +164,7 @@ def set_schedule(session: Session, name: str, settings: tuple[str, ...]) -> None
 @click.option("--yes", is_flag=True, help="do not ask")
 @pass_session
 def delete(session: Session, name: str, yes: bool) -> None:
-    """Delete a schedule; its jobs stay. Code that declares it makes it again."""
+    """Delete a schedule; its jobs are kept. Code that declares it recreates it."""
     with session.client() as client:
         _get(client, name)
         session.confirm(
@@ -173,13 +173,13 @@ def delete(session: Session, name: str, yes: bool) -> None:
         gone = client.schedules.delete(name, actor=actor())
     session.answer({"name": name, "deleted": gone}, lambda: f"{name} deleted" if gone else "")
     if not gone:
-        session.say(f"{name} was deleted by somebody else")
+        session.say(f"{name} was already deleted")
         fail()
 
 
 def _table(found: Sequence[Schedule]) -> str:
     return output.table(
-        ("schedule", "state", "comes", "zone", "next", "last", "fired", "skipped", "kind"),
+        ("schedule", "state", "runs", "zone", "next", "last", "fired", "skipped", "kind"),
         [
             (
                 one.name,
@@ -201,7 +201,7 @@ def _page(found: Schedule, coming: "list[datetime]", last: Sequence[Slot], notes
     facts = {
         "schedule": found.name,
         "state": _state(found),
-        "comes": _english(found),
+        "runs": _english(found),
         "cron": found.cron,
         "zone": found.tz if found.cron else None,
         "anchor": found.anchor and output.moment(found.anchor),
@@ -253,7 +253,7 @@ def _state(found: Schedule) -> str:
 def _declared(found: Schedule) -> str | None:
     if found.declared_json is None:
         return None
-    return f"by {found.owner or 'code'}" + (", edited since" if found.edited else "")
+    return f"by {found.owner or 'code'}" + (", edited later" if found.edited else "")
 
 
 def _coming(client: "Client", found: Schedule, count: int) -> "list[datetime]":

@@ -72,14 +72,12 @@ def networks(value: str) -> list[str]:
 )
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="listen here  [127.0.0.1]")
 @click.option("--port", type=int, default=PORT, metavar="N", help=f"on this port  [{PORT}]")
+@click.option("--auth", type=words, metavar="WAY,…", help="token, basic, proxy or oidc")
+@click.option("--insecure", is_flag=True, help="no authentication: a proxy protects it")
 @click.option(
-    "--auth", type=words, metavar="WAY,…", help="token, basic, proxy, oidc; how to get in"
+    "--proxies", type=networks, metavar="10.0.0.0/8,…", help="whose X-Forwarded-User to trust"
 )
-@click.option("--insecure", is_flag=True, help="let everybody in: a proxy protects it")
-@click.option(
-    "--proxies", type=networks, metavar="10.0.0.0/8,…", help="whose X-Forwarded-User counts"
-)
-@click.option("--roles", type=roles, metavar="ada=admin,*=viewer", help="of users a proxy names")
+@click.option("--roles", type=roles, metavar="ada=admin,*=viewer", help="of users named by a proxy")
 # Not on the screen of --help: an error says what `--auth oidc` needs besides.
 @click.option("--oidc-issuer", default="", metavar="URL", hidden=True)
 @click.option("--oidc-client", default="", metavar="ID", hidden=True)
@@ -90,9 +88,9 @@ def networks(value: str) -> list[str]:
 @click.option("--oidc-name", default="single sign-on", metavar="NAME", hidden=True)
 @click.option("--oidc-ca", default="", metavar="FILE", hidden=True)
 @click.option("--public-url", default="", metavar="URL", hidden=True)
-@click.option("--allow-host", type=words, metavar="NAME,…", help="names it answers to")
-@click.option("--read-only", is_flag=True, help="let nobody change anything")
-@click.option("--read-url", metavar="URL", help="a standby to look at")
+@click.option("--allow-host", type=words, metavar="NAME,…", help="host names to accept")
+@click.option("--read-only", is_flag=True, help="refuse all changes")
+@click.option("--read-url", metavar="URL", help="a standby for reading")
 @click.option(
     "--pool",
     type=click.IntRange(1),
@@ -116,15 +114,15 @@ def networks(value: str) -> list[str]:
     envvar=["HOLDFAST_SERVE_OVERDUE_CHECK", "OVERDUE_CHECK_INTERVAL_MS"],
     hidden=True,
 )
-@click.option("--redact", type=words, metavar="payload.password,…", help="show nobody these values")
+@click.option("--redact", type=words, metavar="payload.password,…", help="mask these values")
 @click.option("--max-body", type=size, default="16MB", hidden=True)
-@click.option("--no-upkeep", is_flag=True, help="leave housekeeping to others")
-@click.option("--name", default="", metavar="NAME", help="of this instance, for people")
-@click.option("--color", default="", metavar="'#c00'", help="of this instance")
+@click.option("--no-upkeep", is_flag=True, help="do not run upkeep")
+@click.option("--name", default="", metavar="NAME", help="display name of this instance")
+@click.option("--color", default="", metavar="'#c00'", help="display color of this instance")
 @log_format
 @pass_session
 def serve(session: Session, /, host: str, port: int, auth: Sequence[str], **options: Any) -> None:
-    """Serve the HTTP API until Ctrl-C; open to this machine, closed to all others."""
+    """Serve the HTTP API until Ctrl-C; by default to this machine only."""
     from holdfast import schema
     from holdfast.client import Client
     from holdfast.server import Server, Settings
@@ -191,7 +189,7 @@ def _cors(origins: Sequence[str], ways: Sequence[str]) -> Sequence[str]:
     """Refuse to let the pages of all sites in where callers need not show a token."""
     if "*" in origins and "open" in ways:
         raise Refused(
-            "refusing --cors '*' without authentication: any page could do anything here",
+            "refusing --cors '*' without authentication: any web page could change jobs",
             fix="Name the origins:  --cors https://shop.example.org   or add  --auth token",
             code="HF400",
         )
@@ -248,7 +246,7 @@ def _oidc(ways: Sequence[str], options: Mapping[str, Any]) -> "Oidc | None":
     for name in ("oidc_issuer", "public_url"):
         if not is_safe(options[name]):
             told = f"--{name.replace('_', '-')} {options[name]} is not an https address"
-            raise Misuse(told, fix="Only this machine may be reached by http.")
+            raise Misuse(told, fix="http is allowed only for this machine.")
     if options["oidc_ca"] and not Path(options["oidc_ca"]).is_file():
         raise Misuse(f"--oidc-ca {options['oidc_ca']} is not a file", fix="Name a PEM file.")
     asked = ("openid", "profile", "email", *(options["oidc_scope"] or ()))

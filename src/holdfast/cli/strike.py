@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     ],
 )
 def strike() -> None:
-    """Keep jobs from running, by queue, kind and payload, without a deploy."""
+    """Keep jobs from running, by queue, kind and payload, without a deployment."""
 
 
 @strike.command(
-    short_help="Let no job run that fits.",
+    short_help="Keep matching jobs from running.",
     examples=[
         "holdfast strike add --kind send_sms --for 1h --reason 'provider is down'",
         """holdfast strike add --queue mail --payload '{"user": 42}' --skip""",
@@ -36,9 +36,11 @@ def strike() -> None:
 @click.option("-q", "--queue", metavar="Q", help="jobs of this queue")
 @click.option("--kind", help="jobs of this kind")
 @click.option("--payload", metavar="JSON", help="jobs whose payload contains this object")
-@click.option("--skip", is_flag=True, help="cancel them, instead of holding them back")
-@click.option("--for", "expires", type=duration, metavar="1h", help="lift it by itself after this")
-@click.option("--reason", help="shown to whoever asks why")
+@click.option("--skip", is_flag=True, help="cancel the jobs instead of holding them back")
+@click.option(
+    "--for", "expires", type=duration, metavar="1h", help="lift it automatically after this"
+)
+@click.option("--reason", help="shown to others")
 @pass_session
 def add(
     session: Session,
@@ -49,7 +51,7 @@ def add(
     expires: timedelta | None,
     reason: str | None,
 ) -> None:
-    """Let no job run to which all that is given applies; what runs goes on."""
+    """Keep jobs that match all options from running; running jobs finish."""
     wanted = None if payload is None else json_value(payload)
     with session.client() as client:
         found = client.strikes.add(
@@ -66,7 +68,7 @@ def add(
 
 
 @strike.command("list", examples=["holdfast strike list", "holdfast strike list --all --json"])
-@click.option("--all", "everything", is_flag=True, help="also those that are over")
+@click.option("--all", "everything", is_flag=True, help="include strikes that are over")
 @pass_session
 def list_strikes(session: Session, everything: bool) -> None:
     """List strikes, the newest first."""
@@ -88,15 +90,15 @@ def list_strikes(session: Session, everything: bool) -> None:
     headings = ("strike", "mode", "age", "until", "held", "by", "jobs", "reason")
     session.answer(found, lambda: output.table(headings, rows) if rows else "")
     if not rows:
-        session.say("no strike is in force")
+        session.say("no active strikes")
 
 
 @strike.command(examples=["holdfast strike lift 3", "holdfast strike lift 3 --reason 'it is back'"])
 @click.argument("number", type=int)
-@click.option("--reason", help="kept on record")
+@click.option("--reason", help="recorded with the event")
 @pass_session
 def lift(session: Session, number: int, reason: str | None) -> None:
-    """Let the jobs of a strike run again."""
+    """Lift a strike: its jobs may run again."""
     with session.client() as client:
         found = client.strikes.lift(number, reason=reason, actor=actor())
     if found is None:

@@ -24,7 +24,7 @@ SCOPES = ("read", "produce", "consume", "operate", "admin")
     examples=["holdfast token create --scope consume --queue mail", "holdfast token list"],
 )
 def token() -> None:
-    """Make, see and revoke tokens for the HTTP API."""
+    """Create, list and revoke tokens for the HTTP API."""
 
 
 @token.command(
@@ -34,10 +34,10 @@ def token() -> None:
     ],
 )
 @click.option("--scope", "scopes", type=words, metavar="A,B", help=", ".join(SCOPES))
-@click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"else {', '.join(ROLES)}")
+@click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"or {', '.join(ROLES)}")
 @click.option("--queue", "queues", type=words, metavar="A,B", help="only for these queues  [all]")
-@click.option("--expires", type=duration, metavar="90d", help="not valid after  [never]")
-@click.option("--name", metavar="NAME", help="for people  [its scopes]")
+@click.option("--expires", type=duration, metavar="90d", help="valid for this long  [forever]")
+@click.option("--name", metavar="NAME", help="display name  [its scopes]")
 @pass_session
 def create(
     session: Session,
@@ -47,7 +47,7 @@ def create(
     expires: timedelta | None,
     name: str | None,
 ) -> None:
-    """Make a token and print its secret, this once; only a hash is kept."""
+    """Create a token and print its secret once; only a hash is stored."""
     if bool(scopes) == bool(role):
         raise click.UsageError("give either --scope or --role")
     if role:
@@ -74,7 +74,7 @@ def list_tokens(session: Session) -> None:
         found = client.tokens.list()
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
-        session.say("there is no token: holdfast token create makes one")
+        session.say("no tokens yet; create one with  holdfast token create")
 
 
 @token.command(
@@ -83,12 +83,12 @@ def list_tokens(session: Session) -> None:
 @click.argument("id", metavar="ID")
 @pass_session
 def revoke(session: Session, id: str) -> None:
-    """Let a token in no more; servers notice within seconds."""
+    """Revoke a token; servers refuse it within seconds."""
     with session.client() as client:
         if not client.tokens.revoke(id, actor=actor()):
             known = [one.id for one in client.tokens.list()]
             raise UnknownToken(
-                f"there is no token {id!r}{nearest(id, known)}",
+                f"no token has the id {id!r}{nearest(id, known)}",
                 fix="See them:  holdfast token list",
             )
     session.answer({"id": id, "revoked": True}, lambda: f"{id} revoked")

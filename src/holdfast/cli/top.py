@@ -28,11 +28,11 @@ _MOST = 5
     short_help="Watch queues, workers and anomalies.",
     examples=["holdfast top", "holdfast top --once | head"],
 )
-@click.option("--every", type=duration, default="2s", metavar="2s", help="pause between looks")
-@click.option("--once", is_flag=True, help="one look, as when piped")
+@click.option("--every", type=duration, default="2s", metavar="2s", help="refresh interval")
+@click.option("--once", is_flag=True, help="print once and exit")
 @pass_session
 def top(session: Session, every: timedelta, once: bool) -> None:
-    """Watch queues, workers and anomalies until Ctrl-C; piped, look once."""
+    """Watch queues, workers and anomalies until Ctrl-C; when piped, print once."""
     with session.client() as client:
         if session.json:
             click.echo(output.json_document(_look(client)))

@@ -16,17 +16,17 @@ from holdfast.cli.values import duration
 
 @click.command(
     cls=Command,
-    short_help="Take back expired leases, let due jobs in, fire schedules.",
+    short_help="Reclaim expired leases, make due jobs ready, fire schedules.",
     examples=["holdfast upkeep", "* * * * *  holdfast upkeep --once --quiet"],
 )
 @click.option("--once", is_flag=True, help="one turn, for cron")
 @click.option("--every", type=duration, default="1s", metavar="1s", help="pause between turns")
 @pass_session
 def upkeep(session: Session, once: bool, every: timedelta) -> None:
-    """Take back expired leases, let due jobs in, fire schedules, drop old history.
+    """Reclaim expired leases, make due jobs ready, fire schedules, drop old history.
 
-    Workers do it as they go; without one, run this until Ctrl-C. Of several at once, one works
-    and the others wait to follow it.
+    Workers do this themselves; without one, run this until Ctrl-C. If several run, one works
+    and the others wait to take over.
     """
     from holdfast.upkeep.loop import Upkeep
 

@@ -17,13 +17,13 @@ from holdfast.cli.session import Session, actor, pass_session
     ],
 )
 def webhook() -> None:
-    """Say who is told of anomalies by HTTP."""
+    """Send anomalies to webhooks."""
 
 
 @webhook.command("list", examples=["holdfast webhook list", "holdfast webhook list --json"])
 @pass_session
 def list_webhooks(session: Session) -> None:
-    """List who is told, and of what."""
+    """List webhooks and what they receive."""
     with session.client() as client:
         found = client.webhooks.list()
     session.answer(
@@ -47,7 +47,7 @@ def list_webhooks(session: Session) -> None:
         ),
     )
     if not found:
-        session.say("nobody is told: holdfast webhook set NAME URL")
+        session.say("no webhooks yet; add one with  holdfast webhook set NAME URL")
 
 
 @webhook.command(
@@ -66,16 +66,16 @@ def list_webhooks(session: Session) -> None:
     metavar="WHAT",
     help="this and worse: info, warning or critical  [warning]",
 )
-@click.option("--code", "codes", multiple=True, metavar="CODE", help="only this; repeatable")
+@click.option("--code", "codes", multiple=True, metavar="CODE", help="only this code; repeatable")
 @click.option(
-    "-q", "--queue", "queues", multiple=True, metavar="Q", help="only of this; repeatable"
+    "-q", "--queue", "queues", multiple=True, metavar="Q", help="only this queue; repeatable"
 )
 @click.option(
     "--secret",
     type=unseen,
     envvar="HOLDFAST_WEBHOOK_SECRET",
     metavar="@FILE",
-    help="what to sign with; - is standard input; else one is made",
+    help="signing secret; - reads standard input  [generated]",
 )
 @pass_session
 def set_webhook(
@@ -87,11 +87,11 @@ def set_webhook(
     queues: tuple[str, ...],
     secret: str | None,
 ) -> None:
-    """Tell an address of anomalies; of one that is there, change it.
+    """Send anomalies to an address, or change an existing webhook.
 
-    Requests are signed as Standard Webhooks says. Give the secret in a file, by
-    standard input or in HOLDFAST_WEBHOOK_SECRET: other users of this machine can
-    read the command line. Without one, a secret is made and shown this once.
+    Requests are signed according to Standard Webhooks. Give the secret in a file,
+    on standard input or in HOLDFAST_WEBHOOK_SECRET: other users of this machine
+    can read the command line. Without one, a secret is generated and shown once.
     """
     with session.client() as client:
         known = any(one.name == name for one in client.webhooks.list())
@@ -109,17 +109,17 @@ def set_webhook(
     document = {**output.plain(found), **({"secret": made} if made else {})}
     session.answer(document, lambda: made or f"{name} changed")
     if made:
-        session.say("this is the secret it is signed with; it is not shown again")
+        session.say("this is the signing secret; it is not shown again")
 
 
 @webhook.command(examples=["holdfast webhook delete ops", "holdfast webhook delete ops --json"])
 @click.argument("name")
 @pass_session
 def delete(session: Session, name: str) -> None:
-    """Tell an address nothing more."""
+    """Delete a webhook."""
     with session.client() as client:
         found = client.webhooks.delete(name, actor=actor())
     session.answer(
         {"name": name, "deleted": found},
-        lambda: f"{name} deleted" if found else f"there was no webhook {name}",
+        lambda: f"{name} deleted" if found else f"no webhook is named {name}",
     )

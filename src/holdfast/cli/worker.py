@@ -75,17 +75,19 @@ def above_zero(value: str) -> timedelta:
     short_help="Run the jobs of an app; see and stop workers.",
     examples=["holdfast worker shop.jobs:app -q mail:8,axiom:1", "holdfast worker app.py --reload"],
 )
-@click.option("-q", "--queues", type=queues, metavar="mail:8,axiom:1", help="slots of queues")
+@click.option("-q", "--queues", type=queues, metavar="mail:8,axiom:1", help="slots per queue")
 @click.option("--kinds", type=words, metavar="A,B", help="only these kinds of jobs")
 @click.option("--processes", type=positive, default="1", metavar="N", help="ordinary workers (1)")
-@click.option("--until-idle", is_flag=True, help="end when nothing is left to do, for cron")
-@click.option("--max-jobs", type=positive, metavar="N", help="end after that many jobs")
-@click.option("--grace", type=duration, default="25s", metavar="25s", help="to finish when stopped")
-@click.option("--lease", type=duration, metavar="30s", help="renewed while jobs run; the queue's")
+@click.option("--until-idle", is_flag=True, help="exit when no jobs are left, for cron")
+@click.option("--max-jobs", type=positive, metavar="N", help="exit after that many jobs")
+@click.option(
+    "--grace", type=duration, default="25s", metavar="25s", help="time to finish when stopped"
+)
+@click.option("--lease", type=duration, metavar="30s", help="length of leases  [the queue's]")
 @click.option("--poll", type=above_zero, metavar="3.5s", hidden=True)
-@click.option("--metrics", metavar="[HOST:]PORT", help="serve them to Prometheus")
+@click.option("--metrics", metavar="[HOST:]PORT", help="serve metrics to Prometheus")
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="import this as well")
-@click.option("--reload", is_flag=True, help="start anew when a Python file changes")
+@click.option("--reload", is_flag=True, help="restart when a Python file changes")
 @log_format
 @pass_session
 @click.pass_context
@@ -101,25 +103,25 @@ def worker(ctx: click.Context, session: Session, /, **options: Any) -> None:
 @worker.command("list", examples=["holdfast worker list", "holdfast worker list --json"])
 @pass_session
 def list_workers(session: Session) -> None:
-    """List the workers of the last day, those seen last first."""
+    """List the workers of the last day, the most recently seen first."""
     with session.client() as client:
         found = client.workers.list()
     session.answer(found, lambda: _table(found) if found else "")
     if not found:
-        session.say("there was no worker in the last day: holdfast worker APP runs one")
+        session.say("no workers in the last day; start one with  holdfast worker APP")
 
 
 @worker.command(examples=["holdfast worker stop ada-3f2c91d0", "holdfast worker stop 91d0"])
 @click.argument("id", metavar="ID")
 @pass_session
 def stop(session: Session, id: str) -> None:
-    """Ask a worker to finish what it runs and end; the end of its ID will do."""
+    """Ask a worker to finish its jobs and exit; the end of its ID is enough."""
     with session.client() as client:
         found = _get(client, id)
         client.workers.stop(found.worker, actor=actor())
     session.answer(
         {"worker": found.worker, "alive": found.alive},
-        lambda: f"{found.worker} will stop" if found.alive else f"{found.worker} is not alive",
+        lambda: f"{found.worker} will stop" if found.alive else f"{found.worker} is not running",
     )
 
 

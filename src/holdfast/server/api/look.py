@@ -189,7 +189,7 @@ async def find_operation(request: Request) -> Operation:
     known = text.isdecimal() and len(text) < 18
     found = await request.reads.operations.get(int(text)) if known else None
     if found is None or not _is_mine(request, found):
-        raise Problem(404, "HF314", f"there is no operation {text}")
+        raise Problem(404, "HF314", f"no operation has the id {text}")
     return found
 
 

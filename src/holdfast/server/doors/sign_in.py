@@ -42,7 +42,7 @@ async def revoke_token(request: Request) -> Answer:
     request.user.check_everywhere()
     id = request.part("id")
     if not await request.client.tokens.revoke(id, actor=request.actor):
-        raise Problem(404, "HF315", f"there is no token {id!r}")
+        raise Problem(404, "HF315", f"no token has the id {id!r}")
     request.live.gate.forget()
     return Answer({"id": id, "revoked": True})
 
