@@ -333,7 +333,9 @@ class UnknownStrike(HoldfastError):
     code = "HF318"
 
     def __init__(self, number: int | str) -> None:
-        super().__init__(f"no strike has the number {number}", fix="See them:  holdfast strike list")
+        super().__init__(
+            f"no strike has the number {number}", fix="See them:  holdfast strike list"
+        )
 
 
 class UnknownToken(HoldfastError):
