@@ -57,7 +57,10 @@ def test_a_job_counts_the_attempts_of_all_its_lives(api: Api, client: Client) ->
     assert (shown["total_attempts"], len(shown["attempts"])) == (3, 3)
 
 
-def test_a_queue_tells_its_rate_of_success_and_is_told_to_archive(api: Api, client: Client) -> None:
+def test_a_queue_tells_its_rate_of_success_and_is_told_to_archive(
+    api: Api, client: Client, clock: Clock
+) -> None:
+    clock.begin_a_minute()
     dead(client, 1)
     client.enqueue("send", queue="mail")
     client.ack(client.claim("mail", worker="w"))
