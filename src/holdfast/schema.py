@@ -279,7 +279,7 @@ def _conflict(applied: list[Applied]) -> SchemaError | None:
             return SchemaTooNew(found=applied[-1].version, known=max(known))
         elif row.checksum != known[row.version].checksum:
             return SchemaDrift(
-                f"migration {row.name} was applied with another text than this program has",
+                f"migration {row.name} was applied with a different text from this program's",
                 why=f"It was applied by holdfast {row.release} on {row.applied_at:%Y-%m-%d}.",
                 fix="A migration never changes once released: install an unmodified holdfast.",
             )
@@ -337,7 +337,7 @@ def _drop_behaviour(connection: psycopg.Connection) -> None:
         raise SchemaError(
             f"cannot replace the views of Holdfast: {error.diag.message_primary}",
             why=error.diag.message_detail or "",
-            fix="Drop what depends on them, run holdfast migrate, and make it again.",
+            fix="Drop what depends on them, run holdfast migrate, and recreate it.",
         ) from error
 
 
@@ -373,7 +373,7 @@ def _blocked(connection: psycopg.Connection, patience: timedelta) -> MigrationBl
     ]
     return MigrationBlocked(
         f"other sessions held locks for {patience.total_seconds():.0f} s, nothing was changed",
-        why="\n".join(sessions) or "Nobody holds them now.",
+        why="\n".join(sessions) or "They are no longer held.",
         fix="End these transactions, then run:  holdfast migrate",
     )
 

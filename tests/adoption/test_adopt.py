@@ -140,7 +140,7 @@ def test_an_adoption_that_failed_is_taken_up_where_it_stopped(
         if "trigger" in step and len(told) < 20:
             blocker.execute("lock table report_jobs in row exclusive mode")
 
-    with pytest.raises(AdoptionBlocked, match="could not have its lock"):
+    with pytest.raises(AdoptionBlocked, match="could not get its lock"):
         adopt.adopt(database, plan, told=stand_in_the_way, patience=timedelta(seconds=0.3))
     done = len(told) - 1
     blocker.rollback()
@@ -171,7 +171,7 @@ def test_an_index_that_failed_half_way_is_made_anew(database: str, connect: Conn
 @pytest.mark.parametrize(
     ("table", "choices", "said"),
     [
-        ("nothing", Choices(), "there is no table nothing"),
+        ("nothing", Choices(), "table nothing does not exist"),
         ("holdfast.job", Choices(), "not a plain table"),
         ("keyless", Choices(), "no primary key"),
         ("dated", Choices(existing="done"), "column day of the key .* is date"),

@@ -226,7 +226,7 @@ def test_rows_that_an_empty_table_will_have_are_jobs(
     connection.execute("insert into task values (1)")
 
     assert len(client.claim("task", worker="w")) == 1
-    assert any("is taken for queued" in note for note in plan.warnings) == ("fresh" in default)
+    assert any("is taken to mean queued" in note for note in plan.warnings) == ("fresh" in default)
 
 
 def test_a_table_in_which_nothing_says_queued_is_told_how_its_rows_become_jobs(

@@ -147,7 +147,7 @@ def test_rows_alike_that_wait_and_run_are_told_before_the_index_fails(
         "values ('PRICE_UPDATED', 3, 'processing')"
     )
 
-    with pytest.raises(CannotAdopt, match=r"two rows of item_id and process_type \(3,PRICE"):
+    with pytest.raises(CannotAdopt, match=r"two live rows of item_id and process_type \(3,PRICE"):
         adopt.plan(database, "process_queue", CHOICES)
 
 

@@ -33,8 +33,8 @@ def test_the_plan_says_everything_and_does_nothing(
     assert shown["existing"] == {"queued": 1, "left alone": 1, "done": 1}
     assert shown["warnings"] == [
         (
-            "status 'on hold' (1 rows) is no state: such rows are left alone; "
-            "else say  --map STATE=on hold"
+            "status 'on hold' (1 rows) is not a state: these rows are ignored; "
+            "to use them, add  --map STATE=on hold"
         )
     ]
     assert any("not valid" in step["do"] for step in shown["steps"])

@@ -149,7 +149,7 @@ def test_a_public_address_without_authentication_is_refused(holdfast: Run) -> No
         (["--auth", "basic"], "--auth basic needs users"),
         (["--roles", "ada=king"], "ada=king is not a name and a role"),
         (["--proxies", "home"], "'home' is not an address"),
-        (["--redact", "nonsense"], "'nonsense' is no path to redact"),
+        (["--redact", "nonsense"], "'nonsense' is not a path to redact"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -321,15 +321,15 @@ def _run(
         except pg.InsufficientPrivilege as error:
             raise Refused(
                 f"user {connection.info.user} may not do this: {error.diag.message_primary}",
-                why=f"It was step {name!r}; what was done before stays done.",
+                why=f"It was step {name!r}; completed steps are kept.",
                 fix="Adopt as a superuser, or as a member of the table's owner and of Holdfast's.",
             ) from error
         except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
             if time.monotonic() > give_up:
                 raise AdoptionBlocked(
-                    f"step {name!r} could not have its lock for {patience.total_seconds():.0f} s",
+                    f"step {name!r} could not get its lock for {patience.total_seconds():.0f} s",
                     why=_blockers(connection),
-                    fix="What was done stays done. End these transactions and run it again.",
+                    fix="Completed steps are kept. End these transactions and run it again.",
                 ) from error
             # Writers that queued behind it get through first.
             time.sleep(random_between(0.05, 0.25))
@@ -358,7 +358,7 @@ def _let_go(connection: psycopg.Connection, made: Plan, force: bool) -> None:
     if not force:
         raise CannotAdopt(
             f"Holdfast has {len(ids)} rows of {made.relation} leased",
-            fix="Stop its workers and wait for them, or give them back with --force.",
+            fix="Stop its workers and wait for them, or requeue the rows with --force.",
         )
     connection.execute("select from holdfast.release(%s, %s)", [ids, tokens])
 
@@ -378,7 +378,7 @@ def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str
             raise CannotAdopt(
                 f"{rows} rows of {made.relation} are {' or '.join(values)}",
                 why=f"Constraint {constraint} did not allow that before.",
-                fix="Give them another status first, or let the constraint be with --force.",
+                fix="Give them another status first, or keep the extended constraint with --force.",
             )
         if rows:
             needed.append(f"constraint {constraint}:")
@@ -394,7 +394,7 @@ def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str
             raise CannotAdopt(
                 f"{made.relation} has two rows with {', '.join(columns)} = {row[0]}",
                 why=f"{index} did not allow that before.",
-                fix="Delete one of them first, or give up what was unique with --force.",
+                fix="Delete one of them first, or drop the unique constraint with --force.",
             )
         if row:
             needed += [f"unique {index}: as it was", f"unique {index}: in place of the old"]
@@ -404,7 +404,7 @@ def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str
 def _blockers(connection: psycopg.Connection) -> str:
     rows = connection.execute(_BLOCKERS).fetchall()
     return "\n".join(
-        f"process {pid} ({application or 'no name'}) is in a transaction since {since:%H:%M:%S}"
+        f"process {pid} ({application or 'no name'}) in a transaction since {since:%H:%M:%S}"
         for pid, application, since in rows
     )
 

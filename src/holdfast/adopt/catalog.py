@@ -41,7 +41,7 @@ def locate(connection: psycopg.Connection, table: str) -> tuple[str, str, str]:
         # Somebody who types a name as it is means it as it is.
         row = _relation(connection, name_sql(table))
     if row is None:
-        raise CannotAdopt(f"there is no table {table}", fix="Name its schema too:  shop.orders")
+        raise CannotAdopt(f"table {table} does not exist", fix="Name its schema too:  shop.orders")
     relation, schema, name, kind, persistence = row
     if kind == "p":
         raise CannotAdopt(

@@ -32,12 +32,12 @@ def choose_status(draft: Draft) -> str:
         raise CannotAdopt(
             f"{draft.relation} has no column for the status of a row",
             why="One would be added, and every row that exists needs a state.",
-            fix="Say what they are:  --existing done (or queued, dead, cancelled); "
+            fix="Name the state:  --existing done (or queued, dead, cancelled); "
             "or name the column:  --column status=COLUMN",
         )
     if existing not in WORDS:
         raise CannotAdopt(
-            f"--existing {existing} is no state", fix=f"States are: {', '.join(WORDS)}."
+            f"--existing {existing} is not a state", fix=f"States are: {', '.join(WORDS)}."
         )
     quoted = name_sql(name)
     draft.steps.append(
@@ -75,7 +75,7 @@ def choose_columns(draft: Draft, status: str) -> dict[str, str]:
     for meaning, name in draft.choices.columns.items():
         if meaning not in MEANINGS:
             raise CannotAdopt(
-                f"--column {meaning}={name}: there is no such meaning",
+                f"--column {meaning}={name}: no such meaning",
                 fix=f"Meanings are: {', '.join(sorted(MEANINGS))}.",
             )
         if name.lower() == "none":

@@ -92,13 +92,12 @@ def _tell_unique(draft: Draft, unique: Unique, status: str) -> None:
     ways = []
     if unique.plain and status in unique.columns and len(unique.columns) > 1:
         rest = each(name for name in unique.columns if name != status)
-        ways.append(f"--unique-live lets {rest} repeat only in rows that have ended")
+        ways.append(f"--unique-live lets {rest} repeat in rows that have ended")
     if not draft.deletes:
-        ways.append("--on-success delete keeps no rows that are done")
+        ways.append("--on-success delete deletes done rows")
     draft.warnings.append(
         f"{unique.called} is unique over {over}, and the queue writes {each(unique.touches)}: "
-        "a job that would make two rows alike cannot be written"
-        + (f". {'; '.join(ways)}" if ways else "")
+        "a job that would violate it cannot be written" + (f". {'; '.join(ways)}" if ways else "")
     )
 
 
@@ -171,7 +170,7 @@ def relax(draft: Draft, spec: Mapping[str, Any], part: int) -> None:
     if not uniques:
         raise CannotAdopt(
             f"{draft.relation} has nothing that is unique over its status and other columns",
-            fix="Leave out --unique-live.",
+            fix="Omit --unique-live.",
         )
     words = draft.words(part, spec)
     live = f"({words['is_queued']} or {words['is_leased']})"
@@ -187,8 +186,8 @@ def relax(draft: Draft, spec: Mapping[str, Any], part: int) -> None:
         )
         if twice:
             raise CannotAdopt(
-                f"{draft.relation} has two rows of {each(rest)} {twice[0][0]} that wait or run",
-                fix="Remove one of them, or leave out --unique-live.",
+                f"{draft.relation} has two live rows of {each(rest)} {twice[0][0]}",
+                fix="Remove one of them, or omit --unique-live.",
             )
         draft.relaxed[unique.index] = list(unique.columns)
         index = f"holdfast_{part}_live{number}"

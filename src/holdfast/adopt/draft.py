@@ -99,7 +99,7 @@ class Draft:
         place = index_name(relation or self.relation, index)
         if self.one("select to_regclass(%s)::text", place):
             raise CannotAdopt(
-                f"there is an index or table {place} already",
+                f"an index or table {place} already exists",
                 why="It is yours, or an earlier adoption left it.",
                 fix=f"Rename or drop it:  drop index {place}",
             )

@@ -68,8 +68,8 @@ def make_plan(connection: psycopg.Connection, table: str, choices: Choices) -> P
     if chosen.stuck_after:
         if "started_at" not in columns:
             raise CannotAdopt(
-                "there is no column that tells when other code took a row",
-                fix="Name it:  --column started_at=COLUMN, or leave out --stuck-after.",
+                "no column shows when other code started a row",
+                fix="Name it:  --column started_at=COLUMN, or omit --stuck-after.",
             )
         spec["stuck_after"] = f"{chosen.stuck_after.total_seconds()} seconds"
     add_output(draft, spec)
@@ -94,7 +94,7 @@ def _part(draft: Draft, queue: str) -> int:
     taken = draft.one("select relation from holdfast.adopted where queue = %s", queue)
     if taken:
         raise CannotAdopt(
-            f"queue {queue} is table {taken} already", fix="Name another:  --queue NAME"
+            f"queue {queue} already belongs to table {taken}", fix="Name another:  --queue NAME"
         )
     if draft.one("select from holdfast.job where queue = %s limit 1", queue, found=True):
         raise CannotAdopt(f"queue {queue} has jobs of its own", fix="Name another:  --queue NAME")

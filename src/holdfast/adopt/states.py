@@ -40,7 +40,7 @@ def choose_states(draft: Draft, status: str) -> tuple[dict[str, list[str]], dict
     for state, values in draft.choices.states.items():
         if state not in STATES:
             raise CannotAdopt(
-                f"--map {state}: there is no such state",
+                f"--map {state}: no such state",
                 fix=f"States are: {', '.join(STATES)}.",
             )
         for other in states.values():
@@ -69,8 +69,8 @@ def choose_states(draft: Draft, status: str) -> tuple[dict[str, list[str]], dict
         if value not in understood:
             rows = draft.unknown[value] = counts.get(value, 0)
             draft.warnings.append(
-                f"status {value!r} ({rows} rows) is no state: such rows are left alone; "
-                f"else say  --map STATE={value}"
+                f"status {value!r} ({rows} rows) is not a state: these rows are ignored; "
+                f"to use them, add  --map STATE={value}"
             )
     existing: dict[str, int] = {}
     for value, rows in counts.items():
@@ -87,8 +87,8 @@ def _queued_by_default(
     if default and default not in meant:
         states["queued"] = [default]
         draft.warnings.append(
-            f"status {default!r}, the default of column {status}, is taken for queued; "
-            "else say  --map queued=VALUE"
+            f"status {default!r}, the default of column {status}, is taken to mean queued; "
+            "to change that, add  --map queued=VALUE"
         )
     elif not draft.status_added:
         draft.warnings.append(

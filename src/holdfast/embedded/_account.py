@@ -66,7 +66,7 @@ def account_for(directory: Path) -> Account:
             continue
         return Account(name, entry.pw_uid, entry.pw_gid, switch=True)
     raise EmbeddedUnavailable(
-        "PostgreSQL does not run as root, and this system has no user postgres or nobody instead",
+        "PostgreSQL does not run as root, and this system has no user postgres or nobody to run it",
         fix="Run as another user, or set HOLDFAST_URL.",
     )
 

@@ -52,12 +52,12 @@ def find(
         tried.append(f"{source}: {found}")
     if major is not None:
         raise EmbeddedUnavailable(
-            f"the data in {data} was made by PostgreSQL {major}, which was not found here",
+            f"the data in {data} was created by PostgreSQL {major}, which was not found here",
             tried=tried,
             fix=f"Install PostgreSQL {major} or name its programs in HOLDFAST_PG_BIN; "
-            f"or delete {data} and start afresh.",
+            f"or delete {data} and start over.",
         )
-    raise EmbeddedUnavailable("found no PostgreSQL to start", tried=tried)
+    raise EmbeddedUnavailable("no PostgreSQL found to start", tried=tried)
 
 
 def _candidates(chosen: Path | None) -> Iterator[tuple[str, Path | None]]:
@@ -127,7 +127,9 @@ def _copy_within_reach(directory: Path) -> Path:
             fresh.rename(copy)
         shutil.rmtree(fresh, ignore_errors=True)
     if copy.is_symlink() or copy.stat().st_uid != 0:
-        raise EmbeddedUnavailable(f"{copy} is not root's", fix=f"Delete {copy} and try again.")
+        raise EmbeddedUnavailable(
+            f"{copy} does not belong to root", fix=f"Delete {copy} and try again."
+        )
     return copy / package.name / install.name / directory.name
 
 

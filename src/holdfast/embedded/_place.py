@@ -83,7 +83,7 @@ def _own(directory: Path, account: Account, shown: str) -> None:
     with _alone(directory):
         if any(directory.iterdir()) and not (directory / "lock").exists():
             raise EmbeddedUnavailable(
-                f"{shown} is not empty and was not made by holdfast",
+                f"{shown} is not empty and was not created by holdfast",
                 fix="Name a directory that is empty or does not exist.",
             )
         directory.chmod(0o700)
@@ -154,7 +154,7 @@ def _check_or_make_seal(
             with os.fdopen(place, "w") as file:
                 file.write(_mark(seal))
     elif not _sealed(seal, made):
-        raise _not_ours(shown, "it was not made here: it was copied, or unpacked from an archive")
+        raise _not_ours(shown, "it was copied here, or unpacked from an archive")
 
 
 def _sealed(seal: Path, made: Path) -> bool:
@@ -185,9 +185,9 @@ def _check_recovery(data: Path, shown: str) -> None:
 
 def _not_ours(shown: str, why: str) -> EmbeddedUnavailable:
     return EmbeddedUnavailable(
-        f"refusing to start what lies in {shown}",
+        f"refusing to start the data in {shown}",
         tried=[why],
-        fix=f"Delete it; or, if it is yours, say so once:  HOLDFAST_HOME={_home(shown)} holdfast …",
+        fix=f"Delete it, or if it is yours, confirm once:  HOLDFAST_HOME={_home(shown)} holdfast …",
     )
 
 

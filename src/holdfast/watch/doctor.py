@@ -72,7 +72,7 @@ def _pooling(direct: psycopg.Connection[Any]) -> Checkup:
     return Checkup(
         "pooling",
         "warn",
-        "a pooler is in between",
+        "connected through a pooler",
         _POOLING,
         "export HOLDFAST_LISTEN_URL=postgresql://…   # a direct address, for notifications",
     )
@@ -91,7 +91,7 @@ def _clock(client: Client) -> Checkup:
         "clock",
         "ok" if skew <= SKEW else "warn",
         f"this machine and the database differ by {skew:.1f} s",
-        "Leases count on the clock of the database; times in logs and run_at made here do not.",
+        "Leases use the clock of the database; times in logs and run_at set here do not.",
         None if skew <= SKEW else "timedatectl status",
     )
 
@@ -126,5 +126,5 @@ def _hears(client: Client) -> bool:
     return False
 
 
-_SCHEMA = "Programs and database must speak of the same functions."
-_POOLING = "A pooler in transaction mode accepts LISTEN and delivers nothing."
+_SCHEMA = "Programs and database must have the same functions."
+_POOLING = "A pooler in transaction mode accepts LISTEN but delivers no notifications."

@@ -135,7 +135,7 @@ def _rule(text: str) -> tuple[str, str, list[str]]:
     root, *rest = path.split(".")
     if root not in _ROOTS or not all(rest):
         raise Misuse(
-            f"{text!r} is no path to redact",
+            f"{text!r} is not a path to redact",
             fix="Write it as payload.password, or send_sms:payload.to for one kind.",
         )
     return kind, root, rest
