@@ -279,7 +279,8 @@ def _refusal(one: Refusal) -> dict[str, Any]:
             "schema": {"type": "string"},
         }
         made["headers"] = {"Retry-After": about}
-    made["content"] = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    if not one.empty:
+        made["content"] = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return made
 
 

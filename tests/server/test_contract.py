@@ -165,6 +165,14 @@ def test_no_request_makes_the_server_fail_or_answer_what_is_not_in_the_contract(
     case.call_and_validate(base_url=fuzzed.url, checks=CHECKS)
 
 
+def test_an_address_that_is_too_long_is_refused_as_the_contract_says(fuzzed: Serving) -> None:
+    case = schema["/oidc/callback"]["GET"].Case(query={"error_description": "x" * 40_000})
+
+    answer = case.call_and_validate(base_url=fuzzed.url, checks=CHECKS)
+
+    assert answer.status_code == 431
+
+
 def test_no_data_that_does_not_fit_makes_the_server_fail(fuzzed: Serving) -> None:
     statuses, wrong = refuse(fuzzed.url, examples=3)
 

@@ -34,12 +34,16 @@ class Problem(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A status that refuses; `later`: the answer says in `Retry-After` when to try again."""
+    """A status that refuses; `later`: the answer says in `Retry-After` when to try again.
+
+    `empty`: it comes before the request is read, and has no problem document.
+    """
 
     name: str
     status: int
     says: str
     later: bool = False
+    empty: bool = False
 
 
 UNREADABLE = Refusal("Unreadable", 400, "The body is not JSON.")
@@ -62,10 +66,21 @@ WRONG_TYPE = Refusal("WrongType", 415, "The Content-Type of the body is not appl
 WRONG_HOST = Refusal("WrongHost", 421, "The Host header does not name this server.")
 MISFIT = Refusal("Misfit", 422, "A value is not allowed; the answer says which, and what is.")
 TOO_MANY = Refusal("TooMany", 429, "Too many requests, or too many streams.", later=True)
+HEAD_TOO_LARGE = Refusal(
+    "HeadTooLarge", 431, "The address and the headers have more than 32 kB.", empty=True
+)
 UNAVAILABLE = Refusal(
     "Unavailable", 503, "The database cannot be used now, or the server is overloaded.", later=True
 )
 
 # What every address may answer; those that read a body or change something, these as well.
-ALWAYS = (NOT_SIGNED_IN, NOT_ALLOWED, WRONG_HOST, MISFIT, TOO_MANY, UNAVAILABLE)
+ALWAYS = (
+    NOT_SIGNED_IN,
+    NOT_ALLOWED,
+    WRONG_HOST,
+    MISFIT,
+    TOO_MANY,
+    HEAD_TOO_LARGE,
+    UNAVAILABLE,
+)
 OF_CHANGES = (UNREADABLE, WRONG_TYPE)
