@@ -118,7 +118,7 @@ function Asking({ close }: { close: () => void }) {
         <footer>
           {jobs.length > 0 && jobs.length <= 20 ? <CopyAs asked={request(jobs)} /> : <span />}
           <div class="modal-acts">
-            <Button look="quiet" onClick={close}>{answer ? "Close" : "Not now"}</Button>
+            <Button look="quiet" onClick={close}>{answer ? "Close" : "Cancel"}</Button>
             <Button submit look="primary" disabled={busy || !jobs.length || answer !== undefined}>{`Enqueue ${count(jobs.length)}`}</Button>
           </div>
         </footer>
