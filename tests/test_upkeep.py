@@ -243,7 +243,7 @@ def test_schedulers_that_are_stopped_at_any_moment_and_go_on_fire_each_slot_once
 def test_more_schedules_than_one_batch_are_fired_without_a_pause(
     client: Client, upkeep: Upkeep, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.upkeep._BATCH", 3)
+    monkeypatch.setattr("holdfast.upkeep.loop._BATCH", 3)
     client.schedules.declare(NewSchedule(name=f"s{n}", kind="tick", every=60) for n in range(10))
     started = time.monotonic()
     with running(upkeep):
@@ -481,7 +481,7 @@ def test_a_turn_without_a_database_raises() -> None:
 def test_a_run_without_a_schema_waits_for_one(
     empty_database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.upkeep.LEAD", 0.1)
+    monkeypatch.setattr("holdfast.upkeep.loop.LEAD", 0.1)
     with (
         Client(empty_database) as client,
         running(Upkeep(client, holder="ada", every=0.05)) as turns,
@@ -632,7 +632,7 @@ def test_what_a_check_writes_is_rolled_back(
 def test_a_check_that_keeps_the_database_busy_is_cancelled(
     client: Client, orders: Orders, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.upkeep.CHECK", 0.2)
+    monkeypatch.setattr("holdfast.upkeep.loop.CHECK", 0.2)
     [id] = orders.vanish(clock, 7, wrote=True)
 
     def check(connection: psycopg.Connection, job: Doubtful) -> bool:

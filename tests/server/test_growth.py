@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from holdfast import Client
+from holdfast.server import serve as listening
 from tests.server.conftest import Serve
 from tests.server.process import Process, served
 from tests.server.provider import CLIENT, SECRET, provider
@@ -232,7 +233,7 @@ def test_a_head_may_be_large_and_one_that_is_larger_is_refused(
 ) -> None:
     token = client.tokens.create("t", ["read"]).secret
     server = serve(ways=["token"])
-    headers = "".join(f"h{n}: v\r\n" for n in range(serve.LINES)).encode()
+    headers = "".join(f"h{n}: v\r\n" for n in range(listening.LINES)).encode()
 
     large = answers(server.port, asking("/v1/queues", token, size=30_000, last=True))
     larger = answers(server.port, asking("/v1/queues", token, size=40_000, last=True))
@@ -246,10 +247,10 @@ def test_a_head_may_be_large_and_one_that_is_larger_is_refused(
 def test_a_connection_that_does_not_read_its_answer_is_closed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound, lost = serve._bound, serve._Protocol.connection_lost
+    bound, lost = listening._bound, listening._Protocol.connection_lost
     elsewhere, hung_up = "127.0.0.3", threading.Event()
 
-    def note(connection: serve._Protocol, error: Exception | None) -> None:
+    def note(connection: listening._Protocol, error: Exception | None) -> None:
         if connection._address == elsewhere:
             hung_up.set()
         lost(connection, error)
@@ -259,9 +260,9 @@ def test_a_connection_that_does_not_read_its_answer_is_closed(
         made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         return made
 
-    monkeypatch.setattr(serve, "STALLED", 0.5)
-    monkeypatch.setattr(serve, "_bound", narrow)
-    monkeypatch.setattr(serve._Protocol, "connection_lost", note)
+    monkeypatch.setattr(listening, "STALLED", 0.5)
+    monkeypatch.setattr(listening, "_bound", narrow)
+    monkeypatch.setattr(listening._Protocol, "connection_lost", note)
     server = serve()
     with socket.socket() as one, server.client() as api:
         whole = api.get("/openapi.json")
@@ -274,4 +275,4 @@ def test_a_connection_that_does_not_read_its_answer_is_closed(
 
     # Whoever reads gets all of it, piece by piece.
     assert whole.status_code == 200
-    assert len(whole.content) == int(whole.headers["content-length"]) > serve.UNREAD
+    assert len(whole.content) == int(whole.headers["content-length"]) > listening.UNREAD
