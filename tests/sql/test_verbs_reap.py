@@ -1,5 +1,6 @@
 """reap: taking back what nobody renewed."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -151,6 +152,28 @@ def test_leases_are_credited_with_the_time_the_database_was_away(
 
     assert (after_return, in_the_credit, held) == ([], [], "leased")
     assert [each.id for each in db.reap()] == [id]
+
+
+def test_leases_are_credited_by_whoever_comes_second_after_an_outage(
+    db: Protocol, later: Later, other: Callable[..., Protocol]
+) -> None:
+    """Named interleaving: the first has begun its turn and not committed it."""
+    db.put()
+    job = db.take()
+    later(seconds=40)
+    db.connection.execute(
+        "update holdfast.pulse"
+        " set timeline = 'before', reaped_at = holdfast.now() - interval '40 seconds'"
+    )
+    first = other()
+
+    with first.connection.transaction():
+        first.reap()
+        second = db.reap()
+    third = db.reap()
+
+    assert (second, third) == ([], [])
+    assert db.touch(job)[0].outcome == "leased"
 
 
 def test_leases_claimed_after_the_return_get_no_credit(db: Protocol, later: Later) -> None:

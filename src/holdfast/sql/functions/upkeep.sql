@@ -257,21 +257,27 @@ language plpgsql
 as $$
 declare
   last       holdfast.pulse;
+  v_writes   boolean;
   v_timeline text;
 begin
   select p.* into last from holdfast.pulse p for update skip locked;
-  if not found then
+  v_writes := found;
+  if not v_writes then
+    -- Another's turn has begun: it may be the first after an outage, and its credit is not committed yet.
     select p.* into last from holdfast.pulse p;
+  end if;
   -- also if the clock was set back
-  elsif at - last.reaped_at > interval '1 second' or at < last.reaped_at - interval '1 second' then
+  if at - last.reaped_at > interval '1 second' or at < last.reaped_at - interval '1 second' then
     v_timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
     if at - last.reaped_at > interval '3 seconds'
        and (pg_postmaster_start_time() > last.reaped_at or last.timeline <> v_timeline) then
       last.credit := least(at - last.reaped_at, interval '2 minutes');
       last.credit_until := at + last.credit;
     end if;
-    update holdfast.pulse
-    set reaped_at = at, timeline = v_timeline, credit = last.credit, credit_until = last.credit_until;
+    if v_writes then
+      update holdfast.pulse
+      set reaped_at = at, timeline = v_timeline, credit = last.credit, credit_until = last.credit_until;
+    end if;
   end if;
   cut := case when at < last.credit_until then at - last.credit else at end;
   back := case when at < last.credit_until then last.credit_until - last.credit else '-infinity' end;
