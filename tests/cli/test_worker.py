@@ -449,9 +449,9 @@ def test_a_mistake_while_reloading_waits_for_its_correction(
 
 
 def _change(file: Path, old: str, new: str) -> None:
+    # Bytecode is taken for that of a source of the same second and size: no two of them are alike.
+    later = max(time.time(), file.stat().st_mtime) + 2
     file.write_text(file.read_text().replace(old, new))
-    # Bytecode is taken for that of a source of the same second and size.
-    later = time.time() + 2
     os.utime(file, (later, later))
 
 
