@@ -60,13 +60,17 @@ def test_a_job_counts_the_attempts_of_all_its_lives(api: Api, client: Client) ->
 def test_a_queue_tells_its_rate_of_success_and_is_told_to_archive(
     api: Api, client: Client, clock: Clock
 ) -> None:
-    clock.begin_a_minute()
     dead(client, 1)
     client.enqueue("send", queue="mail")
     client.ack(client.claim("mail", worker="w"))
-    client.upkeep.run()
 
-    told = api.get("/v1/queues/mail").json()["success"]
+    # The server samples too, each step of ten seconds once: what came after is in a later one.
+    told: dict[str, Any] = {}
+    end = time.monotonic() + 120
+    while sum(row["done"] for row in told.get("day", [])) < 2 and time.monotonic() < end:
+        clock.advance(seconds=10)
+        client.upkeep.run()
+        told = api.get("/v1/queues/mail").json()["success"]
     changed = api.patch("/v1/queues/mail", json={"archive_dead": 86400})
 
     assert told["day"] == [
