@@ -9,17 +9,16 @@ writes nothing and says what is out of date.
 import re
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 from uuid import UUID
 
 from click import Context, Option
-from msgspec.structs import fields
 
 from holdfast.cli.job import enqueue
+from holdfast.records.fields import Field, declared
 from holdfast.records.job import NewJob, OnConflict
 from holdfast.records.queue import ActivityLevel, LaneOnFailure, QueueSettings
 from holdfast.records.schedule import NewSchedule
@@ -62,12 +61,18 @@ NAMES: dict[Any, str] = {
     LaneOnFailure: "LaneOnFailure",
     ActivityLevel: "ActivityLevel",
     timedelta: "Duration",
-    float: "Duration",
     datetime: "datetime",
     UUID: "UUID",
     Any: "Any",
     Mapping[str, Any]: "Mapping[str, Any]",
-    type(None): "None",
+}
+# What a field may be, where its type says it.
+WORDS: dict[Any, str] = {
+    Any: "any JSON",
+    bool: "true or false",
+    datetime: "a time with its zone",
+    UUID: "a UUID",
+    Mapping[str, Any]: "a JSON object",
 }
 # What only a call can say, not a task for all its jobs.
 OF_CALLS = ("run_at", "delay", "headers", "id")
@@ -130,11 +135,9 @@ def _filled(found: re.Match[str]) -> str:
 
 
 def _fields_table(record: type, leave_out: Collection[str] = ()) -> str:
-    hints = get_type_hints(record, include_extras=True)
     rows = [
-        f"| `{field.name}` | {_says(hints[field.name])} | {_allowed(hints[field.name])} "
-        f"| {_default(field)} |"
-        for field in fields(record)
+        f"| `{field.name}` | {field.says} | {_allowed(field)} | {_default(field)} |"
+        for field in declared(record)
         if field.name not in leave_out
     ]
     return "\n".join(["| field | means | values | default |", "|---|---|---|---|", *rows])
@@ -151,31 +154,24 @@ def _enqueue_table() -> str:
     return "\n".join(["| option | means |", "|---|---|", *rows])
 
 
-def _says(kind: Any) -> str:
-    return next((note.description for note in _notes(kind) if note.description), "")
-
-
-def _allowed(kind: Any) -> str:
+def _allowed(field: Field) -> str:
     """Return in a few words what a field may be."""
-    shown = _shown(kind)
-    for note in _notes(kind):
-        if note.max_length is not None:
-            sort = "printable characters" if note.pattern else "characters"
-            return f"{note.min_length or 0} to {note.max_length:,} {sort}"
-        low = note.gt if note.ge is None else note.ge
-        if low is None:
-            continue
-        if "Duration" in shown:
-            return f"{'above ' if note.ge is None else ''}{_length(low)} to {_length(note.le)}"
-        return f"{low} or more" if note.le is None else f"{low} to {note.le:,}"
-    words = {"bool": "true or false", "datetime": "a time with its zone", "UUID": "a UUID"}
-    words["Mapping"] = "a JSON object"
-    if (found := next((said for name, said in words.items() if name in shown), None)) is not None:
-        return found
-    values = [
-        value for part in _parts(kind) if get_origin(part) is Literal for value in get_args(part)
-    ]
-    return ", ".join(f"`{value}`" for value in values) or "any JSON"
+    if field.choices:
+        return ", ".join(f"`{value}`" for value in field.choices)
+    if field.type in WORDS:
+        return WORDS[field.type]
+    limits = field.limits
+    assert limits is not None, f"{field.name} has no limits"
+    if limits.max_length is not None:
+        sort = "printable characters" if limits.pattern else "characters"
+        return f"{limits.min_length or 0} to {limits.max_length:,} {sort}"
+    low = limits.gt if limits.ge is None else limits.ge
+    assert low is not None, f"{field.name} has no lower limit"
+    if limits.le is None:
+        return f"{low} or more"
+    if field.type is timedelta:
+        return f"{'above ' if limits.ge is None else ''}{_length(low)} to {_length(limits.le)}"
+    return f"{low} to {limits.le:,}"
 
 
 def _length(seconds: float) -> str:
@@ -185,7 +181,7 @@ def _length(seconds: float) -> str:
     return f"{seconds:g}"
 
 
-def _default(field: Any) -> str:
+def _default(field: Field) -> str:
     if field.required:
         return "required"
     if field.default is None:
@@ -197,43 +193,12 @@ def _default(field: Any) -> str:
     return f"`{field.default}`"
 
 
-def _notes(kind: Any) -> list[Any]:
-    """Return the notes of a type and its parts, the outermost first."""
-    if get_origin(kind) is Annotated:
-        inner, *notes = get_args(kind)
-        return [*notes, *_notes(inner)]
-    if get_origin(kind) in (Union, types.UnionType):
-        return [note for part in get_args(kind) for note in _notes(part)]
-    return []
-
-
-def _parts(kind: Any) -> list[Any]:
-    """Return the types that a type is a union of."""
-    if get_origin(kind) is Annotated:
-        return _parts(get_args(kind)[0])
-    if get_origin(kind) in (Union, types.UnionType):
-        return [found for part in get_args(kind) for found in _parts(part)]
-    return [kind]
-
-
 def types_of(record: type) -> dict[str, str]:
     """Return a record's fields with their types as source text, without limits."""
     return {
-        name: _shown(kind) for name, kind in get_type_hints(record, include_extras=True).items()
+        one.name: (NAMES.get(one.type) or one.type.__name__) + (" | None" if one.nullable else "")
+        for one in declared(record)
     }
-
-
-def _shown(kind: Any) -> str:
-    if get_origin(kind) is Annotated:
-        return _shown(get_args(kind)[0])
-    if get_origin(kind) in (Union, types.UnionType):
-        parts = [_shown(part) for part in get_args(kind)]
-        return " | ".join(dict.fromkeys(parts))
-    if kind in NAMES:
-        return NAMES[kind]
-    if get_origin(kind) is Literal:
-        return "Literal"
-    return str(kind.__name__)
 
 
 def _chosen(shown: str) -> str:

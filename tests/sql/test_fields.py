@@ -1,18 +1,18 @@
 """SQL keeps its own truth about fields; the records in Python declare them. They must agree."""
 
-from typing import Any, get_type_hints
+from typing import Any
 
 import psycopg
 import pytest
 from msgspec.structs import fields
 from psycopg.types.json import Jsonb
 
-from holdfast.client.wire import COPIED, _limits_of
+from holdfast.client.wire import COPIED
 from holdfast.records import Job, Lease, NewJob, Queue, QueueSettings
+from holdfast.records.fields import declared
 from tests.conftest import Connect
 
-HINTS = get_type_hints(NewJob, include_extras=True)
-LIMITS = {name: limits for name, kind in HINTS.items() if (limits := _limits_of(kind))}
+LIMITS = {field.name: field.limits for field in declared(NewJob) if field.limits}
 TEXTS = [name for name, limits in LIMITS.items() if limits.max_length]
 NUMBERS = ["priority", "max_attempts", "delay", "lease"]
 
@@ -91,10 +91,10 @@ def test_a_queue_has_the_declared_settings_and_defaults(connect: Connect) -> Non
 @pytest.mark.parametrize(
     ("setting", "least", "most"),
     [
-        (field.name, limits.ge, limits.le)
-        for field in fields(QueueSettings)
-        if (limits := _limits_of(get_type_hints(QueueSettings, include_extras=True)[field.name]))
-        and limits.le is not None
+        (field.name, field.limits.ge, field.limits.le)
+        for field in declared(QueueSettings)
+        if field.limits is not None
+        and field.limits.le is not None
         and field.name not in ("rate_period", "archive_done")
     ],
 )

@@ -11,13 +11,9 @@ from difflib import get_close_matches
 from functools import cache
 from inspect import signature
 from typing import (
-    Annotated,
     Any,
     LiteralString,
     TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
 )
 from uuid import UUID
 
@@ -45,6 +41,7 @@ from holdfast.records import (
     queue_part,
     stamp,
 )
+from holdfast.records.fields import declared
 
 R = TypeVar("R", bound=Record)
 
@@ -243,9 +240,9 @@ def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
 
 # What is copied as it is: every text of a job that no function has to decide on.
 _COPIED_TEXTS = [
-    name
-    for name, kind in get_type_hints(NewJob).items()
-    if kind == str | None and name not in ("key", "lane")
+    one.name
+    for one in declared(NewJob)
+    if one.type is str and one.nullable and one.name not in ("key", "lane")
 ]
 # The columns of a row, in order.
 COPIED: LiteralString = (
@@ -386,20 +383,7 @@ def _check(field: str, value: Any) -> None:
         )
 
 
-def _limits_of(kind: Any) -> msgspec.Meta | None:
-    """Return the limits of a type, or of the part of a union that has some."""
-    if get_origin(kind) is Annotated:
-        inner, *notes = get_args(kind)
-        found = (note for note in notes if note.le is not None or note.max_length is not None)
-        return next(found, None) or _limits_of(inner)
-    return next(filter(None, map(_limits_of, get_args(kind))), None)
-
-
-_LIMITS = {
-    name: limits
-    for name, kind in get_type_hints(NewJob, include_extras=True).items()
-    if (limits := _limits_of(kind)) is not None
-}
+_LIMITS = {one.name: one.limits for one in declared(NewJob) if one.limits}
 
 
 def _copy_text(value: str | None) -> str:

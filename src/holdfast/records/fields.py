@@ -6,9 +6,10 @@ command line and the tables of the reference pages. SQL has checks of its own, a
 """
 
 from datetime import datetime, timedelta
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from holdfast.records.ids import UNSEEN
 
@@ -32,3 +33,50 @@ Span = Annotated[Duration, Meta(gt=0, le=31_536_000)]
 def says(sentence: str) -> Meta:
     """Return what a field means, as every door shows it."""
     return Meta(description=sentence)
+
+
+class Field(NamedTuple):
+    """A field as its record declares it, for those that derive something from it.
+
+    `type` has neither limits nor null; that of a Duration is timedelta. `default` means nothing
+    where the field is `required`.
+    """
+
+    name: str
+    type: Any
+    nullable: bool
+    limits: Meta | None
+    says: str
+    required: bool
+    default: Any
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values it may have, if they are named."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+
+@cache
+def declared(record: type) -> tuple[Field, ...]:
+    """Return the fields of a record in their order."""
+    hints = get_type_hints(record, include_extras=True)
+    return tuple(
+        Field(one.name, *_read(hints[one.name]), one.required, one.default)
+        for one in structs.fields(record)
+    )
+
+
+def _read(kind: Any) -> tuple[Any, bool, Meta | None, str]:
+    """Return a type without limits and null, whether it may be null, its limits, its sentence."""
+    nullable, limits, sentence = False, None, ""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind, *notes = get_args(kind)
+            for note in notes:
+                sentence = note.description or sentence
+                limits = limits if note.description else note
+        elif get_origin(kind) is not Literal and type(None) in get_args(kind):
+            nullable = True
+            [kind] = [part for part in get_args(kind) if part is not type(None)]
+        else:
+            return timedelta if kind == Duration else kind, nullable, limits, sentence

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import fields
 
-from holdfast.records.fields import Moment
+from holdfast.records.fields import Field, Moment, declared
 
 # What a text must be to be a UUID is checked where it is read, with a code of its own.
 _Uuid = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
@@ -24,9 +24,9 @@ def body(
 ) -> Any:
     """Make the body that gives a whole record; `more` has the fields that the record lacks."""
     made = [
-        (field.name, kind) if field.required else (field.name, kind, _default(kind, field.default))
-        for field, kind in _wire_fields(record)
-        if field.name not in leave_out
+        (one.name, _wire(one), *([] if one.required else [_default(one)]))
+        for one in declared(record)
+        if one.name not in leave_out
     ]
     return _struct(record.__name__, says, made, more)
 
@@ -43,9 +43,9 @@ def changes(
 ) -> Any:
     """Make the body that changes a record: any of its fields, but one of them at least."""
     made = [
-        (field.name, _or_unset(kind, null=field.name not in never_null), UNSET)
-        for field, kind in _wire_fields(record)
-        if field.name not in leave_out and (only is None or field.name in only)
+        (one.name, _wire(one, null=one.name not in never_null, unset=True), UNSET)
+        for one in declared(record)
+        if one.name not in leave_out and (only is None or one.name in only)
     ]
     return _struct(name, says, made, more, at_least=1)
 
@@ -85,32 +85,27 @@ def _struct(
     return msgspec.defstruct(name, made, bases=(more,), kw_only=True, namespace=about)
 
 
-def _wire_fields(record: type) -> list[tuple[Any, Any]]:
-    hints = get_type_hints(record, include_extras=True)
-    return [(field, _wire(hints[field.name])) for field in fields(record)]
+def _wire(field: Field, *, null: bool = True, unset: bool = False) -> Any:
+    """Return a field's type as JSON has it: durations are seconds, ids are texts, JSON stays."""
+    value = _JSON.get(field.type, field.type)
+    parts = [Annotated[value, field.limits] if field.limits else value]
+    if field.nullable and null:
+        parts.append(None)
+    if unset:
+        parts.append(UnsetType)
+    return Annotated[Union[tuple(parts)], Meta(description=field.says)]  # noqa: UP007
 
 
-def _wire(kind: Any) -> Any:
-    """Return a type as JSON has it: durations are seconds, ids are texts, JSON stays as it is."""
-    if get_origin(kind) is Annotated:
-        inner, *notes = get_args(kind)
-        made = _wire(inner)
-        for note in notes:
-            made = Annotated[made, note]
-        return made
-    if kind is Any:
-        return msgspec.Raw | UnsetType
-    if kind is UUID:
-        return _Uuid
-    if kind == Mapping[str, Any]:
-        return dict[str, Any]
-    parts = get_args(kind)
-    if timedelta in parts or kind is timedelta:
-        rest = [part for part in parts if part not in (timedelta, float)]
-        return Union[(float, *rest)] if rest else float
-    if type(None) in parts:
-        return Union[tuple(map(_wire, parts))]  # noqa: UP007  of any number
-    return kind
+def _default(field: Field) -> Any:
+    return UNSET if field.type is Any else field.default
+
+
+_JSON: dict[Any, Any] = {
+    Any: msgspec.Raw | UnsetType,
+    UUID: _Uuid,
+    Mapping[str, Any]: dict[str, Any],
+    timedelta: float,
+}
 
 
 def _told(kind: Any) -> Any:
@@ -130,27 +125,3 @@ def _told(kind: Any) -> Any:
     if type(None) in get_args(kind):
         return Union[tuple(map(_told, get_args(kind)))]  # noqa: UP007  of any number
     return kind
-
-
-def _default(kind: Any, default: Any) -> Any:
-    return UNSET if UnsetType in get_args(_bare(kind)) else default
-
-
-def _or_unset(kind: Any, *, null: bool) -> Any:
-    if get_origin(kind) is Annotated:
-        inner, *notes = get_args(kind)
-        made = _or_unset(inner, null=null)
-        if made is not inner and type(None) not in get_args(made) and len(get_args(inner)) < 2:
-            # Limits belong to the value, not to the union.
-            return kind | UnsetType
-        for note in notes:
-            made = Annotated[made, note]
-        return made
-    union = {type(None), UnsetType} & set(get_args(kind))
-    parts = get_args(kind) if union else (kind,)
-    kept = [part for part in parts if null or part is not type(None)]
-    return Union[(*kept, UnsetType)]
-
-
-def _bare(kind: Any) -> Any:
-    return _bare(get_args(kind)[0]) if get_origin(kind) is Annotated else kind
