@@ -42,7 +42,7 @@ class AsyncOperations(AsyncNoun):
     async def start(
         self, token: UUID, *, rate: float | None = None, actor: str | None = None
     ) -> Operation | None:
-        """Start what was previewed, at most `rate` jobs per second; None if there is no preview.
+        """Start what was previewed, at most `rate` jobs per second; None if it was never previewed.
 
         Starting it again changes nothing.
         """

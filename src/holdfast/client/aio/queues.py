@@ -92,7 +92,7 @@ class AsyncQueues(AsyncNoun):
     ) -> Sequence[Success]:
         """Return which share of attempts succeeded in the last `span`, by queue and kind.
 
-        A row without a kind is of the whole queue. There is no row where no attempt ended.
+        A row without a kind covers the whole queue. Queues without a finished attempt are left out.
         """
         source: LiteralString = "holdfast.success(only_queue => %s, span => %s)"
         return await self._all(Success, source, [queue, wire.interval(span)], reads=True)
