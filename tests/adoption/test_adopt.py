@@ -313,6 +313,28 @@ def test_of_a_lane_one_row_runs_at_a_time_and_in_order(
     assert second.lane == first[0].lane
 
 
+@pytest.mark.parametrize(
+    ("bound_by", "commits"), [("nothing", "off"), ("lane", "on"), ("limit", "on"), ("rate", "on")]
+)
+def test_a_claim_that_lets_rows_in_under_a_limit_is_durable_whatever_was_asked(
+    database: str, connect: Connect, client: Client, bound_by: str, commits: str
+) -> None:
+    shape = PAGES if bound_by == "lane" else REPORTS
+    adopted(database, shape)
+    queue = shape.choices.queue or ""
+    if bound_by == "limit":
+        client.queues.set(queue, limit=2)
+    elif bound_by == "rate":
+        client.queues.set(queue, rate_limit=1, rate_period=60)
+    connection = connect()
+
+    with connection.transaction():
+        claim = "select from holdfast.claim(%s, 'w', %s, durable => false)"
+        assert connection.execute(claim, [queue, uuid4()]).rowcount == 1
+        # What the transaction commits with: a crash must not forget who is in.
+        assert connection.execute("show synchronous_commit").fetchone() == (commits,)
+
+
 def test_a_failed_row_waits_for_its_next_attempt_and_dies_after_the_last(
     database: str, connect: Connect, client: Client
 ) -> None:

@@ -38,9 +38,10 @@ def test_no_lane_has_two_handlers_however_often_postgresql_crashes_just_after_a_
     for _ in range(3):
         stage.start(1)
     stage.enqueue("nap", crashes + 2, queue="lanes", lane="one", lease=30.0, seconds=0.7)
-    away = []
+    crashed, away = [], []
     for n in range(1, crashes + 1):
         _until_begun(stage, n)
+        crashed.append(time.time())
         stage.server.stop("immediate")
         stopped = time.time()
         stage.server.start()
@@ -48,14 +49,20 @@ def test_no_lane_has_two_handlers_however_often_postgresql_crashes_just_after_a_
     stage.drained(120)
 
     runs = stage.witness.runs("nap")
+    after = sorted(at - run.start for at, run in zip(crashed, runs, strict=False))
+    just_after = sum(seconds < 0.1 for seconds in after)
     stage.facts |= {
         "crashes": crashes,
         "runs": len(runs),
         "together": len(overlaps(runs, {})),
+        "claim to crash p50 ms": round(1000 * after[len(after) // 2], 1),
+        "just after a claim": just_after,
         "longest outage s": round(max(away), 2),
     }
     assert overlaps(runs, {}) == []
     assert stage.runs_twice() == []
+    # A crash that came when the handler had ended would prove nothing.
+    assert just_after >= scale(0, 200)
     stage.judge()
 
 

@@ -121,7 +121,7 @@ def test_after_a_fault_every_living_worker_waits_again_and_is_told_of_the_next_j
 
 @at_full_length
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_a_second_after_a_fault_jobs_are_picked_up_as_fast_as_before(
+def test_a_second_after_a_fault_99_of_100_jobs_are_picked_up_within_50_ms(
     stage: Stage, fleet: Fleet, fault: str
 ) -> None:
     jobs = 200
@@ -141,8 +141,7 @@ def test_a_second_after_a_fault_jobs_are_picked_up_as_fast_as_before(
         "slowest after ms": round(1000 * after[-1], 1),
         "measured for s": round(time.time() - up - 1.0, 1),
     }
-    # Or what this machine could do at all, a moment before.
-    assert after[int(0.99 * jobs)] < max(0.05, 1.5 * before[int(0.99 * jobs)])
+    assert after[int(0.99 * jobs)] < 0.05
 
 
 def pick_ups(stage: Stage, jobs: int, first: int) -> list[float]:
