@@ -94,8 +94,9 @@ fmt: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Some of it: make bench ARGS="cycle --rounds 3"; beside other queues: make bench ARGS=peers
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(ARGS)
 
 # The lock is for every supported Python and platform at once, and names no index.
 lock: setup

@@ -20,10 +20,12 @@ from bench import (
     lanes,
     notify,
     operation,
+    peers,
     pinned,
     report,
     server,
     settle,
+    side_by_side,
     upkeep,
 )
 from bench.harness import SETTINGS, Options, Server
@@ -42,7 +44,10 @@ PARTS = {
     "upkeep": upkeep,
     "settle": settle,
     "compare": compare,
+    "peers": side_by_side,
 }
+# What installs from the registries runs only when it is named.
+NAMED_ONLY = {"peers"}
 QUICK = Options(
     seconds=1,
     rounds=2,
@@ -58,6 +63,7 @@ QUICK = Options(
     dead=5_000,
     names=500,
     settled=1_000,
+    singles=200,
 )
 
 
@@ -77,12 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with psycopg.connect(database_server.url) as connection:
             about = report.conditions(connection, list(SETTINGS))
         _say(report.described(about))
-        for part in asked.parts or PARTS:
+        for part in asked.parts or [part for part in PARTS if part not in NAMED_ONLY]:
             _say(f"measuring {part} …")
             figures += PARTS[part].run(database_server, options)
     about["load average after"] = report.load_average()
 
-    print(report.table(figures))
+    print(report.shown(figures))
     command = shlex.join(["python", "-m", "bench", *arguments])
     name = f"{datetime.now(UTC):%Y-%m-%d-%H%M}-{'-'.join(asked.parts) or 'all'}"
     _say(f"kept in {report.save(figures, about, command, asked.output, name)}")
@@ -91,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=main.__doc__)
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
+    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all but peers")
     add("--quick", action="store_true", help="tiny sizes, to see that it runs; no figures to quote")
     add("--seconds", type=int, help="length of a timed run (8)")
     add("--rounds", type=int, help="how often each is repeated (5); half in pinned and lanes")
@@ -108,10 +114,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--names", type=int, help="upkeep: names of queues (10000)")
     add("--settled", type=int, help="settle: jobs in a batch (4000)")
     add("--before", type=Path, help="compare: another checkout")
-    add("--peers", action="store_true", default=None, help="drain: install and run pgqueuer too")
+    add("--singles", type=int, help="peers: jobs enqueued one by one (2000)")
+    add("--peers", type=_names, help=f"peers: which of {', '.join(peers.NAMES)}; all by default")
     results = Path(__file__).parent / "results"
     add("--output", type=Path, default=results, help="where results are kept (bench/results)")
     return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    if unknown := set(names) - set(peers.NAMES):
+        raise argparse.ArgumentTypeError(f"there is no adapter for {', '.join(sorted(unknown))}")
+    return names
 
 
 def _sizes(text: str) -> tuple[int, ...]:

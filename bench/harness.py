@@ -18,6 +18,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from bench.peers import NAMES
 from holdfast import embedded, schema
 
 # Everything else is PostgreSQL's default: fsync, full_page_writes and autovacuum are on.
@@ -27,6 +28,8 @@ SETTINGS = {
     "shared_buffers": "512MB",
     "max_wal_size": "4GB",
     "checkpoint_timeout": "30min",
+    # Idle workers of all the queues that are compared, at once.
+    "max_connections": "200",
 }
 UPKEEP_EVERY = 0.2
 CLIENTS = 4
@@ -58,7 +61,8 @@ class Options:
     dead: int = 1_000_000
     names: int = 10_000
     settled: int = 4_000
-    peers: bool = False
+    singles: int = 2_000
+    peers: tuple[str, ...] = NAMES
     before: Path | None = None
 
 
@@ -99,9 +103,9 @@ class Server:
             raise
 
     @contextmanager
-    def database(self, name: str) -> Iterator["Database"]:
-        """Make a migrated database, and drop it at the end."""
-        self._execute(f'create database "{name}" template migrated')
+    def database(self, name: str, like: str = "migrated") -> Iterator["Database"]:
+        """Make a migrated database, or one like another, and drop it at the end."""
+        self._execute(f'create database "{name}" template "{like}"')
         url = make_conninfo(self.url, dbname=name)
         try:
             with psycopg.connect(url, autocommit=True) as connection:

@@ -2,10 +2,8 @@
 
 import json
 import time
-from dataclasses import replace
 
-from bench import peers
-from bench.drain import drain
+from bench import measures, peers
 from bench.harness import PAYLOAD, Database, Options, Server
 from bench.report import Figure
 from bench.server import serving
@@ -17,7 +15,6 @@ OTHERS = "select count(*) from holdfast.job where queue <> 'later'"
 
 def run(server: Server, options: Options) -> list[Figure]:
     """Drain while a server retries all dead jobs of another queue, and while that stands still."""
-    holdfast = replace(peers.here("holdfast"), remaining=OTHERS, reset="select")
     alone, beside, seconds = [], [], 0.0
     with server.database("operation") as database, serving(database):
         _die(database, options.dead)
@@ -27,10 +24,10 @@ def run(server: Server, options: Options) -> list[Figure]:
         operation = _retry(database)
         while not _ended(database, operation):
             _due(database, operation, "infinity")
-            alone.append(drain(holdfast, database, options.drain)["rate"])
+            alone.append(_drain(database, options.drain))
             _due(database, operation, "now")
             start = time.monotonic()
-            beside.append(drain(holdfast, database, options.drain)["rate"])
+            beside.append(_drain(database, options.drain))
             seconds += time.monotonic() - start
         left = database.value("select count(*) from holdfast.dead")
         tried, retried = _changed(database, canary), _changed(database, operation)
@@ -43,6 +40,12 @@ def run(server: Server, options: Options) -> list[Figure]:
         Figure("operation", "retried by a canary of 10", "jobs", [tried], at_least=10, at_most=10),
         Figure("operation", "dead jobs left", "jobs", [left], at_most=0),
     ]
+
+
+def _drain(database: Database, jobs: int) -> float:
+    peer = peers.here("holdfast")
+    peer.run("bulk", measures.url_of(database), jobs, "plain")
+    return measures.drain(peer, database, jobs, remaining=OTHERS)["rate"]
 
 
 def _die(database: Database, many: int) -> None:

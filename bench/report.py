@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -22,7 +22,9 @@ from holdfast import schema
 class Figure:
     """One thing measured: a sample for each round, and how it compares to another figure.
 
-    A limit bounds the ratio where there is one to compare to, else the value itself.
+    A limit bounds the ratio where there is one to compare to, else the value itself; `stretch` is
+    what would be better still. Where several queues are measured, `whose` it is and how that queue
+    was set up.
     """
 
     part: str
@@ -32,6 +34,9 @@ class Figure:
     base: "Figure | None" = None
     at_least: float | None = None
     at_most: float | None = None
+    stretch: float | None = None
+    whose: str = ""
+    about: str = ""
 
     @property
     def value(self) -> float:
@@ -59,23 +64,57 @@ class Figure:
             "part": self.part,
             "what": self.what,
             "unit": self.unit,
-            "median": self.value,
-            "samples": self.samples,
+            "median": _rounded(self.value),
+            "samples": [_rounded(sample) for sample in self.samples],
         }
+        if self.whose:
+            about = {"whose": self.whose} | about
         if self.base:
-            about |= {"compared_to": self.base.what, "ratio": median(self.ratios)}
-        limits = {"at_least": self.at_least, "at_most": self.at_most, "met": self.met}
+            about |= {"compared_to": self.base.what, "ratio": _rounded(median(self.ratios))}
+        limits = {
+            "at_least": self.at_least,
+            "at_most": self.at_most,
+            "stretch": self.stretch,
+            "met": self.met,
+        }
         return about | {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def shown(figures: Sequence[Figure]) -> str:
+    """Return all of it in Markdown: the table, and a column for each queue that was measured."""
+    ours = [figure for figure in figures if not figure.whose]
+    by_queue = [figure for figure in figures if figure.whose and figure.samples]
+    absent = [figure for figure in figures if figure.whose and not figure.samples]
+    lines = [table(ours)] if ours else []
+    if by_queue:
+        lines += ["", "Medians, and half of the spread.", "", side_by_side(by_queue), ""]
+        lines += [f"- {about}" for about in dict.fromkeys(figure.about for figure in by_queue)]
+    lines += [f"- {figure.whose} is left out: {figure.about}" for figure in absent]
+    return "\n".join(lines)
+
+
+def side_by_side(figures: Sequence[Figure]) -> str:
+    """Return a Markdown table with a row for each thing measured and a column for each queue."""
+    names = list(dict.fromkeys(figure.whose for figure in figures))
+    whats = dict.fromkeys((figure.what, figure.unit) for figure in figures)
+    cells = {(figure.what, figure.whose): _with_spread(figure) for figure in figures}
+    return _aligned(
+        [
+            ("", "", *names),
+            *((what, unit, *(cells.get((what, x), "") for x in names)) for what, unit in whats),
+        ],
+        right=range(2, len(names) + 2),
+    )
 
 
 def table(figures: Sequence[Figure]) -> str:
     """Return the figures as one Markdown table, aligned for a terminal."""
-    rows = [
-        ("part", "what", "median", "min … max", "", "ratio", "of", "target", ""),
-        *map(_row, figures),
-    ]
+    header = ("part", "what", "median", "min … max", "", "ratio", "of", "target", "")
+    return _aligned([header, *map(_row, figures)], right=(2, 3, 5))
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], right: Container[int]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = (2, 3, 5)
     lines = [
         "| "
         + " | ".join(
@@ -122,12 +161,12 @@ def save(
     document = {
         "command": command,
         "conditions": about,
-        "figures": [figure.as_json() for figure in figures],
+        "figures": [figure.as_json() for figure in figures if figure.samples],
     }
     (where / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     page = where / f"{name}.md"
     facts = "\n".join(f"- {line}" for line in described(about).splitlines())
-    page.write_text(f"# {name}\n\n`{command}`\n\n{facts}\n\n{table(figures)}\n")
+    page.write_text(f"# {name}\n\n`{command}`\n\n{facts}\n\n{shown(figures)}\n")
     return page
 
 
@@ -149,6 +188,8 @@ def _row(figure: Figure) -> tuple[str, ...]:
         target = f"≥ {figure.at_least:g}"
     elif figure.at_most is not None:
         target = f"≤ {figure.at_most:g}"
+    if figure.stretch is not None:
+        target += f", better {figure.stretch:g}"
     low, high = min(figure.samples), max(figure.samples)
     return (
         figure.part,
@@ -163,8 +204,20 @@ def _row(figure: Figure) -> tuple[str, ...]:
     )
 
 
+def _with_spread(figure: Figure) -> str:
+    spread = max(figure.samples) - min(figure.samples)
+    if not figure.value or not spread:
+        return _number(figure.value)
+    return f"{_number(figure.value)} ± {spread / 2 / figure.value:.0%}"
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _rounded(value: float) -> float:
+    """Keep five digits: a file with every sample stays small, and no clock is better."""
+    return float(f"{value:.5g}")
 
 
 def _commit() -> str:

@@ -26,6 +26,8 @@ TINY = Options(
     dead=100,
     names=50,
     settled=20,
+    singles=20,
+    peers=(),
     before=Path(__file__).parents[1],
 )
 

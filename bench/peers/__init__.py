@@ -1,44 +1,107 @@
-"""Queues that run the same load as Holdfast, each in a virtual environment of its own.
+"""Queues that run the same load as Holdfast, each in an environment of its own.
 
 What an adapter needs is in `contract`; it is imported there too, so it is standard library only.
 """
 
+import json
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from bench.peers import environment
+from bench.peers.contract import Ledger, Queue
+from bench.peers.environment import Environment, NotInstalledError
+
 ROOT = Path(__file__).parents[2]
-PLACE = Path(__file__).parent / ".venv"
+# Of the others, in the order of the table.
+NAMES = (
+    "pgmq",
+    "graphile_worker",
+    "pg_boss",
+    "river",
+    "river_2000",
+    "pgqueuer",
+    "awa",
+    "oban",
+    "procrastinate",
+)
+PATIENCE = 300
+
+__all__ = [
+    "NAMES",
+    "EndedError",
+    "NotInstalledError",
+    "Peer",
+    "Workers",
+    "available",
+    "here",
+    "installed",
+    "queue",
+    "until",
+]
+
+
+class EndedError(Exception):
+    """A worker ended that was to go on."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One queue and the interpreter its adapter runs in."""
+    """One queue and how its adapter is started."""
 
-    name: str
-    python: Path
-    # Counts the jobs that have not ended, and empties the queue.
-    remaining: str
-    reset: str
-    about: str
+    queue: Queue
+    environment: Environment
 
-    def run(self, action: str, *arguments: object) -> None:
-        """Run an action of the adapter to its end."""
-        subprocess.run(self._command(action, arguments), cwd=ROOT, check=True)
+    @property
+    def name(self) -> str:
+        return self.queue.name
+
+    def run(self, action: str, *arguments: object) -> dict[str, float]:
+        """Run an action of the adapter to its end; returns what its last line says."""
+        done = subprocess.run(
+            self._command(action, arguments),
+            cwd=ROOT,
+            env=self._variables(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).split())[-400:]
+            raise RuntimeError(f"`{action}` of {self.name} ended with {done.returncode}: {said}")
+        lines = done.stdout.splitlines()
+        return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
 
     @contextmanager
-    def working(self, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-        """Run one worker process while the block lasts; raises if it ended before."""
-        process = subprocess.Popen(self._command("work", arguments), cwd=ROOT)
+    def working(
+        self, url: str, place: Path, jobs: int, style: str, processes: int = 1
+    ) -> Iterator["Workers"]:
+        """Run worker processes while the block lasts; raises if one ended before."""
+        paths = [place / f"ledger-{nth}" for nth in range(processes)]
+        ledgers = [Ledger(path, jobs) for path in paths]
+        with ExitStack() as stack:
+            running = [
+                stack.enter_context(self._worker("work", url, path, jobs, style)) for path in paths
+            ]
+            yield Workers(running, ledgers)
+            for process in running:
+                if (code := process.poll()) is not None:
+                    raise EndedError(f"a worker of {self.name} ended by itself with {code}")
+
+    @contextmanager
+    def _worker(self, action: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+        command = self._command(action, arguments)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=self._variables(), stdout=subprocess.DEVNULL
+        )
         try:
             yield process
-            if (code := process.poll()) is not None:
-                raise RuntimeError(f"the worker of {self.name} ended by itself with {code}")
         finally:
             process.terminate()
             try:
@@ -48,45 +111,73 @@ class Peer:
                 process.wait()
 
     def _command(self, action: str, arguments: Sequence[object]) -> list[str]:
-        module = f"bench.peers.{self.name}"
-        return [str(self.python), "-m", module, action, *map(str, arguments)]
+        return [*self.environment.command, action, *map(str, arguments)]
+
+    def _variables(self) -> dict[str, str]:
+        return {**os.environ, **self.environment.variables}
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Worker processes of one queue, and the ledger of each."""
+
+    processes: list[subprocess.Popen[bytes]]
+    ledgers: list[Ledger]
+
+    def begun(self) -> int:
+        """Return how many jobs have run at least once."""
+        counts = [ledger.counts() for ledger in self.ledgers]
+        seen = 0
+        for each in counts:
+            seen |= int.from_bytes(each, "little")
+        jobs = len(counts[0])
+        return jobs - seen.to_bytes(jobs, "little").count(0)
+
+    def doubled(self) -> int:
+        """Return how many jobs have run more than once, in one process or in two."""
+        counts = zip(*(ledger.counts() for ledger in self.ledgers), strict=True)
+        return sum(sum(each) > 1 for each in counts)
+
+    def times(self) -> list[float]:
+        """Return the time each job ran first; 0 for one that never did."""
+        times = zip(*(ledger.times() for ledger in self.ledgers), strict=True)
+        return [min(filter(None, each), default=0.0) for each in times]
+
+    def ended(self) -> bool:
+        """Return whether one of them has ended."""
+        return any(process.poll() is not None for process in self.processes)
+
+    def cpu(self) -> float:
+        """Return the seconds they and their children have run; 0 where the kernel is silent."""
+        return sum(_cpu(pid) for pid in self._family())
+
+    def memory(self) -> float:
+        """Return the resident megabytes of one with its children; 0 where the kernel is silent."""
+        return sum(map(_memory, self._family())) / len(self.processes)
+
+    def _family(self) -> list[int]:
+        return [pid for process in self.processes for pid in _family(process.pid)]
+
+
+def queue(name: str) -> Queue:
+    """Return what is known of a queue before it is installed."""
+    found: Queue = import_module(f"bench.peers.{name}").QUEUE
+    return found
 
 
 def here(name: str) -> Peer:
-    """Return the peer that runs in this very environment: Holdfast itself."""
-    return _peer(name, Path(sys.executable))
+    """Return what runs in this very environment: Holdfast itself, and the floors."""
+    return Peer(queue(name), environment.here(queue(name)))
 
 
 def installed(name: str) -> Peer:
-    """Return another queue, installed at the pinned versions if that was not done before."""
-    wanted = "\n".join(import_module(f"bench.peers.{name}").REQUIREMENTS)
-    place = PLACE / name
-    python = place / "bin" / "python"
-    mark = place / "installed"
-    if not mark.exists() or mark.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-        pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-        subprocess.run([*pip, "--only-binary", ":all:", *wanted.splitlines()], check=True)
-        mark.write_text(wanted)
-    return _peer(name, python)
+    """Return another queue, installed if that was not done before; raises NotInstalledError."""
+    return Peer(queue(name), environment.made(queue(name)))
 
 
-def cpu(process: subprocess.Popen[bytes]) -> float:
-    """Return the seconds that all threads of a process have run; 0 where the kernel is silent."""
-    try:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def memory(process: subprocess.Popen[bytes]) -> float:
-    """Return the resident megabytes of a process; 0 where the kernel is silent."""
-    try:
-        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-    except OSError:
-        return 0.0
-    return pages * 4096 / 1e6
+def available(name: str) -> Peer:
+    """Return another queue if it was installed before; raises NotInstalledError."""
+    return Peer(queue(name), environment.existing(queue(name)))
 
 
 def until(deadline: float, *, every: float = 0.005) -> Iterator[float]:
@@ -97,6 +188,29 @@ def until(deadline: float, *, every: float = 0.005) -> Iterator[float]:
     raise TimeoutError
 
 
-def _peer(name: str, python: Path) -> Peer:
-    module = import_module(f"bench.peers.{name}")
-    return Peer(name, python, module.REMAINING, module.RESET, module.ABOUT)
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = tasks.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            found += _family(int(child))
+    return found
+
+
+def _cpu(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(pid: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,24 +1,39 @@
 """Holdfast itself, in the environment that runs the bench."""
 
-from bench.peers.contract import Ledger, Pace, main
+import asyncio
 
-REQUIREMENTS = ()
-REMAINING = "select count(*) from holdfast.job"
-RESET = ""
-CONCURRENCY = 100
-ABOUT = f"holdfast: one process with {CONCURRENCY} slots"
+from bench.peers.contract import AT_ONCE, SLEEP, Clock, Ledger, Pace, Queue, main
+
+QUEUE = Queue(
+    name="holdfast",
+    version="",
+    about=f"one worker with {AT_ONCE} slots; bulk: Client.copy, with keys enqueue_many; "
+    "single: Client.enqueue",
+    remaining="select count(*) from holdfast.job",
+    styles=("async", "def", "sleep"),
+    keys=True,
+)
+CHUNK = 5_000
 
 
 def setup(url: str) -> None:
     """Find the schema in place: every database of the bench is migrated."""
 
 
-def fill(url: str, jobs: int) -> None:
-    from holdfast import Client
-    from holdfast.records import NewJob
+def bulk(url: str, jobs: int, keys: bool, clock: Clock) -> None:
+    from holdfast import Client, NewJob
 
     with Client(url) as client:
-        client.copy(NewJob(kind="noop", payload={"n": n}) for n in range(jobs))
+        client.queues.list()
+        with clock:
+            if not keys:
+                client.copy(NewJob(kind="noop", payload={"n": n}) for n in range(jobs))
+                return
+            for start in range(0, jobs, CHUNK):
+                client.enqueue_many(
+                    NewJob(kind="noop", payload={"n": n}, key=f"job-{n}")
+                    for n in range(start, min(jobs, start + CHUNK))
+                )
 
 
 def feed(url: str, pace: Pace) -> None:
@@ -37,9 +52,16 @@ def work(url: str, ledger: Ledger, style: str) -> None:
 
     if style == "async":
 
-        @app.task
+        @app.task(kind="noop")
         async def noop(n: int) -> None:
             hit(n)
+
+    elif style == "sleep":
+
+        @app.task(kind="noop")
+        async def noop_that_takes_time(n: int) -> None:
+            hit(n)
+            await asyncio.sleep(SLEEP)
 
     else:
 
@@ -47,8 +69,8 @@ def work(url: str, ledger: Ledger, style: str) -> None:
         def noop_in_thread(n: int) -> None:
             hit(n)
 
-    Worker(app, concurrency=CONCURRENCY).run()
+    Worker(app, concurrency=AT_ONCE).run()
 
 
 if __name__ == "__main__":
-    main(setup=setup, fill=fill, feed=feed, work=work)
+    main(setup=setup, bulk=bulk, feed=feed, work=work)

@@ -5,17 +5,22 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
-from bench.peers.contract import Ledger, Pace, main
+from bench.peers.contract import SLEEP, Clock, Ledger, Pace, Queue, main
 
-REQUIREMENTS = ("pgqueuer[asyncpg]==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0")
-REMAINING = "select count(*) from pgqueuer"
-RESET = "truncate pgqueuer, pgqueuer_log, pgqueuer_statistics"
+VERSION = "1.6.0"
 # The fastest of 1 to 8 consumers and batches of 50 to 1,000 on two cores.
 CONSUMERS = 3
 BATCH = 100
-ABOUT = (
-    f"pgqueuer 1.6.0: asyncpg, uvloop, {CONSUMERS} consumers in one process with a connection "
-    f"each, batches of {BATCH}, durable tables, its own autovacuum settings"
+CHUNK = 5_000
+QUEUE = Queue(
+    name="pgqueuer",
+    version=VERSION,
+    about=f"asyncpg, uvloop, {CONSUMERS} consumers in one process with a connection each, batches "
+    f"of {BATCH}, durable tables, its own autovacuum settings; bulk: Queries.enqueue in chunks of "
+    f"{CHUNK:,}",
+    remaining="select count(*) from pgqueuer",
+    requirements=(f"pgqueuer[asyncpg]=={VERSION}", "asyncpg==0.32.0", "uvloop==0.23.0"),
+    keys=True,
 )
 
 
@@ -28,14 +33,16 @@ def setup(url: str) -> None:
     _run(go())
 
 
-def fill(url: str, jobs: int) -> None:
+def bulk(url: str, jobs: int, keys: bool, clock: Clock) -> None:
     async def go() -> None:
         queries = await _queries(url)
-        for start in range(0, jobs, 5000):
-            some = range(start, min(jobs, start + 5000))
-            await queries.enqueue(
-                ["noop"] * len(some), [_payload(n) for n in some], [0] * len(some)
-            )
+        with clock:
+            for start in range(0, jobs, CHUNK):
+                some = range(start, min(jobs, start + CHUNK))
+                more = {"dedupe_key": [f"job-{n}" for n in some]} if keys else {}
+                await queries.enqueue(
+                    ["noop"] * len(some), [_payload(n) for n in some], [0] * len(some), **more
+                )
 
     _run(go())
 
@@ -49,7 +56,8 @@ def feed(url: str, pace: Pace) -> None:
 
 
 def work(url: str, ledger: Ledger, style: str) -> None:
-    assert style == "async", "pgqueuer runs async handlers only"
+    # What sleeps runs 100 at once in all, as everywhere: batches of one consumer.
+    consumers = 1 if style == "sleep" else CONSUMERS
 
     async def consumer() -> None:
         from pgqueuer import PgQueuer
@@ -59,11 +67,13 @@ def work(url: str, ledger: Ledger, style: str) -> None:
         @queuer.entrypoint("noop")
         async def noop(job: Any) -> None:
             ledger.hit(json.loads(job.payload)["n"])
+            if style == "sleep":
+                await asyncio.sleep(SLEEP)
 
         await queuer.run(batch_size=BATCH)
 
     async def go() -> None:
-        await asyncio.gather(*(consumer() for _ in range(CONSUMERS)))
+        await asyncio.gather(*(consumer() for _ in range(consumers)))
 
     _run(go())
 
@@ -88,4 +98,4 @@ def _run(going: Coroutine[Any, Any, None]) -> None:
 
 
 if __name__ == "__main__":
-    main(setup=setup, fill=fill, feed=feed, work=work)
+    main(setup=setup, bulk=bulk, feed=feed, work=work)
