@@ -1,4 +1,4 @@
-"""A field of a job is declared in one place: everything that names it follows from there."""
+"""A fact stands in one place, and a change of a common sort needs few files."""
 
 import json
 import os
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tools.where_changes_go import CHANGES, Change, prove
 
 ROOT = Path(__file__).parents[1]
 BEFORE = "    headers: Annotated["
@@ -108,6 +110,12 @@ def test_a_new_field_is_known_to_the_dashboard(generated: Path) -> None:
     types = (generated / "dashboard/src/wire.ts").read_text()
 
     assert '"name": "flavour", "label": "Flavour", "hint": "a field that a test made up"' in types
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.what)
+def test_a_change_needs_few_files_and_reaches_every_door(change: Change) -> None:
+    assert len(change.files) <= change.at_most
+    assert prove(change) == ""
 
 
 def test_nothing_that_is_generated_is_out_of_date() -> None:

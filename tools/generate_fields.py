@@ -6,6 +6,7 @@ from the SQL function `unset_queue` and written to src/holdfast/records/defaults
 writes nothing and says what is out of date.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -80,7 +81,11 @@ OF_CALLS = ("run_at", "delay", "headers", "id")
 
 def main() -> int:
     """Write the files, or say which are out of date."""
-    made = {TARGET: _options(), DEFAULTS: _defaults()}
+    defaults = _defaults()
+    if "--check" not in sys.argv and DEFAULTS.read_text() != defaults:
+        DEFAULTS.write_text(defaults)
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # records had those of before
+    made = {TARGET: _options(), DEFAULTS: defaults}
     for page in sorted(PAGES.rglob("*.md")):
         text = page.read_text()
         if "<!-- table: " in text:

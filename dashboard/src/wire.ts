@@ -315,10 +315,6 @@ export interface Lease {
   length: number;
   /** how the attempt before this one failed */
   error?: string;
-  key?: string;
-  lane?: string;
-  tenant?: string;
-  subject?: string;
   headers?: Record<string, Json>;
   traceparent?: string;
   id: string;
@@ -332,6 +328,10 @@ export interface Lease {
   lease_until: string;
   queue: string;
   worker: string;
+  key?: string;
+  lane?: string;
+  tenant?: string;
+  subject?: string;
 }
 
 /** The leases; the list is empty if no job is ready. */

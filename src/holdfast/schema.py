@@ -416,24 +416,34 @@ where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'v'
 _DROP_BEHAVIOUR: LiteralString = """
 do $$
 declare
-  routine regprocedure;
-  views text;
+  statement text;
+  dropped   boolean;
+  views     text;
 begin
-  for turn in 1 .. 2 loop
-    for routine in select oid from pg_proc where pronamespace = 'holdfast'::regnamespace loop
+  loop
+    dropped := false;
+    for statement in
+      select format('drop routine %s', oid::regprocedure) from pg_proc
+      where pronamespace = 'holdfast'::regnamespace
+      union all
+      select format('drop view %s', oid::regclass) from pg_class
+      where relnamespace = 'holdfast'::regnamespace and relkind = 'v'
+    loop
       begin
-        execute format('drop routine %s', routine);
+        execute statement;
+        dropped := true;
       exception when dependent_objects_still_exist then
         null;
       end;
     end loop;
-    select string_agg(oid::regclass::text, ', ') into views
-    from pg_class
-    where relnamespace = 'holdfast'::regnamespace and relkind = 'v';
-    if views is not null then
-      execute format('drop view %s', views);
-    end if;
+    exit when not dropped;
   end loop;
+  select string_agg(oid::regclass::text, ', ') into views
+  from pg_class
+  where relnamespace = 'holdfast'::regnamespace and relkind = 'v';
+  if views is not null then
+    execute format('drop view %s', views);   -- something of the user's stands on them: it says what
+  end if;
 end
 $$
 """

@@ -85,6 +85,15 @@ def test_explain_counts_the_slots_of_a_lane_by_the_default(changed: Protocol) ->
     assert "(2 of 2 at a time)" in changed.explain(ids[2])
 
 
+def test_a_row_copied_without_attempts_has_those_of_the_default(changed: Protocol) -> None:
+    changed.connection.execute(
+        "insert into holdfast.job (part, id, queue, kind) "
+        "select holdfast.part_of(i), i, 'default', 'k' from holdfast.new_id('default') i"
+    )
+
+    assert changed.table("select max_attempts from holdfast.job")[0].max_attempts == 5
+
+
 def test_the_views_and_new_rows_say_the_default(changed: Protocol) -> None:
     changed.put()
     changed.resume("resumed")
@@ -100,16 +109,19 @@ def test_the_views_and_new_rows_say_the_default(changed: Protocol) -> None:
     assert {tuple(row) for row in changed.table(seen)} == {(name, *default) for name in queues}
 
 
-def test_a_row_inserted_by_hand_has_the_same_defaults(db: Protocol) -> None:
-    with db.connection.transaction(force_rollback=True):
-        db.connection.execute("insert into holdfast.queue (name) values ('by hand')")
-        differ = db.connection.execute(
-            "select to_jsonb(q), to_jsonb(d) from holdfast.queue q "
-            "cross join holdfast.unset_queue(q.name) d where q.name = 'by hand'"
-        ).fetchone()
+def test_the_table_has_no_defaults_of_its_own(db: Protocol) -> None:
+    own = db.table(
+        "select attrelid::regclass::text, attname from pg_attribute "
+        "where attrelid in ('holdfast.queue'::regclass, 'holdfast.job'::regclass) and atthasdef"
+    )
+    settings = {
+        name for (name,) in db.table("select jsonb_object_keys(to_jsonb(holdfast.unset_queue('')))")
+    }
 
-    assert differ is not None
-    assert differ[0] == differ[1]
+    assert {name for table, name in own if table == "holdfast.queue"} == set()
+    assert {name for table, name in own if table == "holdfast.job"}.isdisjoint(
+        settings - {"by_kind", "max_attempts"}
+    )
 
 
 def test_the_limit_of_payloads_stands_in_one_place() -> None:

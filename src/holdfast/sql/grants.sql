@@ -43,7 +43,8 @@ begin
     execute format('grant select on holdfast.migration to %I', v_role);
     execute format('grant execute on function holdfast.now(), holdfast.version(), holdfast.new_id(text),
       holdfast.queue_part(text),
-      holdfast.part_of(uuid), holdfast.oldest(text), holdfast.unset_queue(text) to %I', v_role);
+      holdfast.part_of(uuid), holdfast.oldest(text), holdfast.unset_queue(text),
+      holdfast.usual_attempts() to %I', v_role);
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       -- What proves something is nobody's to read: secrets of webhooks, hashes of tokens, answers that may come twice,
@@ -55,7 +56,7 @@ begin
       execute format('grant execute on function holdfast.get(uuid), holdfast.list(text, integer, uuid),
         holdfast.find(text, integer, uuid),
         holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
-        holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint),
+        holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint, uuid[], uuid, integer),
           holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz,
         timestamptz, bigint,
@@ -68,9 +69,8 @@ begin
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], '
         'bigint[]) to %I', v_role);
-      execute format('grant insert (part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant,
-        subject, headers, payload, by_kind)
-        on holdfast.job to %I', v_role);
+      execute format('grant insert (%s) on holdfast.job to %I', array_to_string(holdfast.copied_fields(), ', '),
+        v_role);
       execute format('grant usage on sequence holdfast.pos to %I', v_role);
       execute format('grant select on holdfast.queues to %I', v_role);
     end if;

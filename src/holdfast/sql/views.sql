@@ -20,19 +20,26 @@ select
   e.reason, e.result, e.ended_at, e.lease_for, e.part, null, coalesce(e.attempts_before, 0) + e.attempt
 from holdfast.ended e;
 
+-- adopted_rows: rows of an adopted table as jobs, without the tokens that prove their leases; which, as adopted_jobs
+-- says. What such a table never has is null.
+create or replace function holdfast.adopted_rows(
+  part smallint, ids uuid[] default null, before uuid default null, most integer default null)
+returns setof holdfast.own_jobs
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until,
+         r.worker, null::text as key, r.lane, r.tenant, r.subject, null::jsonb as headers, r.payload, r.error,
+         r.fingerprint, r.reason, null::jsonb as result, r.ended_at, null::interval as lease, adopted_rows.part,
+         null::jsonb as progress, r.total_attempts
+  from holdfast.adopted_jobs(adopted_rows.part, ids, before, most) r
+$$;
+
 -- jobs: those, and the rows of adopted tables. Nothing here stands on such a table: it can be dropped.
 create or replace view holdfast.jobs as
 select j.* from holdfast.own_jobs j
 union all
-select
-  r.id, a.queue, r.kind collate "C", r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at,
-  r.lease_until, r.worker,
-  r.key collate "C", r.lane collate "C", r.tenant collate "C", r.subject collate "C", r.headers, r.payload, r.error,
-  r.fingerprint,
-  r.reason, r.result, r.ended_at, r.lease, a.part, null, r.total_attempts
-from holdfast.adopted a
-cross join lateral holdfast.adopted_rows(a.part) r
-where a.live;
+select r.* from holdfast.adopted a cross join lateral holdfast.adopted_rows(a.part) r where a.live;
 
 -- depth: kept counters, so that reading them does not depend on how many jobs there are.
 create or replace view holdfast.depth as

@@ -67,15 +67,17 @@ class LeaseMore(Struct, kw_only=True):
     token: Annotated[UUID, says("proves the lease; every call about it needs it")]
     length: Annotated[float, says("seconds that the lease lasts, and by which a touch renews it")]
     error: Annotated[str | UnsetType, says("how the attempt before this one failed")] = UNSET
-    key: str | UnsetType = UNSET
-    lane: str | UnsetType = UNSET
-    tenant: str | UnsetType = UNSET
-    subject: str | UnsetType = UNSET
     headers: _Object | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
 
 
-Lease = answer(records.Lease, "A job that a worker holds.", leave_out=("lease",), more=LeaseMore)
+Lease = answer(
+    records.Lease,
+    "A job that a worker holds.",
+    leave_out=("lease",),
+    optional=records.LABELS,
+    more=LeaseMore,
+)
 
 
 class Leases(Struct, kw_only=True):

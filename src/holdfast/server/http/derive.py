@@ -56,19 +56,22 @@ def answer(
     *,
     name: str = "",
     leave_out: Collection[str] = (),
+    optional: Collection[str] = (),
     more: type[msgspec.Struct] = msgspec.Struct,
 ) -> Any:
     """Make what a record is to those who get it as JSON, as `render.record` writes it.
 
-    `more` has fields that are added, and those whose JSON has a type of its own.
+    `optional` fields are left out where the record has None. `more` has fields that are added, and
+    those whose JSON has a type of its own.
     """
     hints = get_type_hints(record, include_extras=True)
     known = {*leave_out, *(field.name for field in fields(more))}
-    made = [
+    made: list[Any] = [
         (shown, Any if field.name != shown else _told(hints[field.name]))
         for field in fields(record)
-        if (shown := field.name.removesuffix("_json")) not in known
+        if (shown := field.name.removesuffix("_json")) not in {*known, *optional}
     ]
+    made += [(name, str | UnsetType, UNSET) for name in optional]
     return _struct(name or record.__name__, says or record.__doc__ or "", made, more)
 
 

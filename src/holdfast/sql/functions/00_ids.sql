@@ -285,9 +285,8 @@ create or replace function holdfast.adopted_jobs(part smallint, ids uuid[] defau
 returns table (
   id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint,
   run_at timestamptz, created_at timestamptz,
-  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb,
-  error text, fingerprint text,
-  reason text, result jsonb, ended_at timestamptz, lease interval, token uuid, total_attempts integer)
+  lease_until timestamptz, worker text, lane text, tenant text, subject text, payload jsonb, error text,
+  fingerprint text, reason text, ended_at timestamptz, token uuid, total_attempts integer)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
@@ -323,14 +322,12 @@ begin
     select r.id, v_queue, holdfast.adopted_kind(r.kind, v_queue), case when f.id is null then s.state else 'dead' end,
            least(greatest(r.priority, 0), 9)::smallint, coalesce(r.attempt, 0::smallint),
            coalesce(r.max_attempts, v_most), r.run_at, r.created_at,
-           case when f.id is null then r.lease_until end, r.worker, null::text, r.lane, r.tenant, r.subject,
-           null::jsonb, r.payload,
+           case when f.id is null then r.lease_until end, r.worker, r.lane, r.tenant, r.subject, r.payload,
            case when f.id is null then r.error else f.message end,
            case when f.id is not null then holdfast.fingerprint('Refused', f.message)
                 when s.state = 'dead' then left(md5(':' || coalesce(r.error, '')), 8) end,
            case when f.id is null then r.reason else format('the row refused to be changed (%s)', f.verb) end,
-           null::jsonb,
-           coalesce(f.at, r.ended_at), null::interval, r.token, coalesce(b.attempts, 0) + coalesce(r.attempt, 0)
+           coalesce(f.at, r.ended_at), r.token, coalesce(b.attempts, 0) + coalesce(r.attempt, 0)
     from unnest(v_rows) with ordinality r(id, token, kind, state, priority, attempt, max_attempts, run_at, created_at,
       lease_until, worker,
       lane, tenant, subject, payload, error, reason, ended_at, nth)
@@ -342,25 +339,6 @@ begin
     where holdfast.part_of(r.id) = adopted_jobs.part
     order by r.nth;
 end
-$$;
-
--- adopted_rows: all rows of an adopted table as jobs, without the tokens that prove their leases: what the view
--- holdfast.jobs shows to whoever may look.
-create or replace function holdfast.adopted_rows(part smallint)
-returns table (
-  id uuid, queue text, kind text, state text, priority smallint, attempt smallint, max_attempts smallint,
-  run_at timestamptz, created_at timestamptz,
-  lease_until timestamptz, worker text, key text, lane text, tenant text, subject text, headers jsonb, payload jsonb,
-  error text, fingerprint text,
-  reason text, result jsonb, ended_at timestamptz, lease interval, total_attempts integer)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at, j.lease_until,
-         j.worker, j.key, j.lane,
-         j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease,
-           j.total_attempts
-  from holdfast.adopted_jobs(adopted_rows.part) j
 $$;
 
 -- version: the schema's version, the number of its newest migration.

@@ -667,37 +667,19 @@ begin
 end
 $$;
 
--- adopted_by_ids: rows of adopted tables by the ids of their jobs.
-create or replace function holdfast.adopted_by_ids(ids uuid[])
-returns setof holdfast.jobs
-language sql stable
-as $$
-  select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until,
-         r.worker, r.key, r.lane,
-         r.tenant, r.subject, r.headers, r.payload, r.error, r.fingerprint, r.reason, r.result, r.ended_at, r.lease,
-           p.part, null::jsonb, r.total_attempts
-  from (select holdfast.part_of(i) as part, array_agg(i) as ids from unnest(adopted_by_ids.ids) i group by 1) p
-  cross join lateral holdfast.adopted_jobs(p.part, p.ids) r
-$$;
-
 -- list_adopted: the rows of an adopted table that match a filter, newest first, read page by page.
 create or replace function holdfast.list_adopted(part smallint, filter text, max_jobs integer, before uuid)
-returns setof holdfast.jobs
+returns setof holdfast.own_jobs
 language plpgsql stable
 as $$
 declare
-  v_page holdfast.jobs[];
+  v_page holdfast.own_jobs[];
   v_step integer := greatest(max_jobs, 100);
   v_left integer := max_jobs;
   v_got  integer;
 begin
   loop
-    select array_agg(row(j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
-           j.lease_until, j.worker, j.key, j.lane,
-      j.tenant, j.subject, j.headers, j.payload, j.error, j.fingerprint, j.reason, j.result, j.ended_at, j.lease,
-        list_adopted.part, null, j.total_attempts)::holdfast.jobs)
-    into v_page
-    from holdfast.adopted_jobs(part, null, before, v_step) j;
+    select array_agg(j) into v_page from holdfast.adopted_rows(part, null, before, v_step) j;
     exit when v_page is null;
     return query execute 'select j.* from unnest($1) j where ' || holdfast.filter_sql(filter)
       || ' order by j.id desc limit $2' using v_page, v_left;
@@ -710,17 +692,17 @@ begin
 end
 $$;
 
--- claim_adopted: claim, of a queue that is a table. Limits, rates and lanes take turns at the gate.
+-- claim_adopted: claim, of a queue that is a table. Limits, rates and lanes take turns at the gate. Answers the leased
+-- rows as jobs.
 create or replace function holdfast.claim_adopted(
-  queue_row holdfast.queue, worker text, token uuid, max_jobs integer, lease interval, kinds text[], at timestamptz)
-returns table (
-  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
-  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, lease_for interval)
+  queue_row holdfast.queue, worker text, token uuid, max_jobs integer, lease interval, kinds text[], durable boolean,
+  at timestamptz)
+returns setof holdfast.job
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
+  v_commit constant text := current_setting('synchronous_commit');
   v_left   integer := max_jobs;
   v_want   integer;
   v_lanes  boolean;
@@ -731,6 +713,9 @@ begin
   select x.* into a from holdfast.adopted x where x.part = queue_row.adopted and x.live;
   if not found then
     return;
+  end if;
+  if not durable then
+    perform set_config('synchronous_commit', 'off', true);
   end if;
   v_lanes := a.spec -> 'columns' ? 'lane';
   for turn in 1 .. 2 loop
@@ -753,12 +738,7 @@ begin
              claim_adopted.at + claim_adopted.lease, array_agg(j.id)
       from unnest(v_jobs) j;
       return query
-        select j.id, holdfast.adopted_kind(j.kind, a.queue), j.payload, least(greatest(j.priority, 0), 9)::smallint,
-               coalesce(j.attempt, 1::smallint),
-               coalesce(j.max_attempts, queue_row.max_attempts), claim_adopted.at + claim_adopted.lease,
-                 j.run_at, j.created_at, null::text,
-               j.lane, j.tenant, j.subject, null::jsonb, null::interval
-        from unnest(v_jobs) j;
+        select j.* from unnest(v_jobs) r cross join lateral holdfast.adopted_job(r, queue_row, at + lease) j;
       v_left := v_left - cardinality(v_jobs);
       if queue_row.rate_limit is not null then
         insert into holdfast.rate_use (part, queue, lane, at, starts)
@@ -770,6 +750,35 @@ begin
     exit when v_left <= 0 or turn = 2;
     exit when not exists (select from holdfast.reap_at(v_left, queue_row.name, at));
   end loop;
+  if v_left < max_jobs and (queue_row.lease_limit is not null or queue_row.rate_limit is not null or v_lanes) then
+    perform set_config('synchronous_commit', v_commit, true);   -- let in by them: as durable as the session is
+  end if;
+end
+$$;
+
+-- adopted_job: a leased row of an adopted table as a job. What a table has no column for is null.
+create or replace function holdfast.adopted_job(
+  r holdfast_adopted.job_row, queue_row holdfast.queue, lease_until timestamptz)
+returns holdfast.job
+language plpgsql stable
+as $$
+declare
+  j holdfast.job;
+begin
+  j.id := r.id;
+  j.queue := queue_row.name;
+  j.kind := holdfast.adopted_kind(r.kind, queue_row.name);
+  j.payload := r.payload;
+  j.priority := least(greatest(r.priority, 0), 9);
+  j.attempt := coalesce(r.attempt, 1::smallint);
+  j.max_attempts := coalesce(r.max_attempts, queue_row.max_attempts);
+  j.lease_until := lease_until;
+  j.run_at := r.run_at;
+  j.created_at := r.created_at;
+  j.lane := r.lane;
+  j.tenant := r.tenant;
+  j.subject := r.subject;
+  return j;
 end
 $$;
 
@@ -1192,20 +1201,39 @@ begin
 end
 $$;
 
--- held_adopted: held, of adopted tables.
-create or replace function holdfast.held_adopted(tokens uuid[])
-returns table (
-  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
-  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval)
-language sql stable
+-- held_adopted: what a claim of an adopted table still holds, as jobs.
+create or replace function holdfast.held_adopted(claimed holdfast.lease)
+returns setof holdfast.job
+language plpgsql stable
 as $$
-  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key,
-         j.lane,
-         j.tenant, j.subject, j.headers, l.token, j.queue, j.worker, null::interval
-  from holdfast.lease l
-  cross join lateral holdfast.adopted_jobs(l.part, l.ids) j
-  where l.token = any(tokens) and l.part >= 64 and j.token = l.token and j.state = 'leased'
+declare
+  r record;
+  j holdfast.job;
+begin
+  for r in
+    select a.*
+    from holdfast.adopted_jobs(claimed.part, claimed.ids) a
+    where a.token = claimed.token and a.state = 'leased'
+  loop
+    j := null;
+    j.id := r.id;
+    j.queue := r.queue;
+    j.kind := r.kind;
+    j.payload := r.payload;
+    j.priority := r.priority;
+    j.attempt := r.attempt;
+    j.max_attempts := r.max_attempts;
+    j.token := r.token;
+    j.lease_until := r.lease_until;
+    j.worker := r.worker;
+    j.run_at := r.run_at;
+    j.created_at := r.created_at;
+    j.lane := r.lane;
+    j.tenant := r.tenant;
+    j.subject := r.subject;
+    return next j;
+  end loop;
+end
 $$;
 
 -- rescue: rows of adopted tables that other code took and left, longer ago than their table was told to wait.
@@ -1573,7 +1601,9 @@ as $$
 #variable_conflict use_column
 begin
   perform from holdfast.recount_adopted(part);
-  insert into holdfast.queue (name, adopted) values (begin_queue.queue, begin_queue.part)
+  insert into holdfast.queue
+  select d.*
+  from jsonb_populate_record(holdfast.unset_queue(queue), jsonb_build_object('adopted', part)) d
   on conflict (name) do update set adopted = excluded.adopted;
 end
 $$;

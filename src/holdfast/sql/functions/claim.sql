@@ -55,13 +55,14 @@ begin
   end if;
   lease := coalesce(lease, v_queue.lease);
   if v_queue.adopted is not null then
-    return query select c.* from holdfast.claim_table(v_queue, worker, token, max_jobs, lease, kinds, durable, v_now) c;
+    return query
+      select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at, t.created_at,
+             t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for, coalesce(t.lease_for, claim.lease), t.error
+      from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, durable, v_now) t;
     return;
   end if;
   v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
-  if not durable then
-    perform set_config('synchronous_commit', 'off', true);
-  end if;
+  perform set_config('synchronous_commit', 'off', true) where not durable;
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
@@ -116,8 +117,7 @@ begin
         v_pass := picked.short or v_got = 0;
       end loop;
     end loop;
-    exit when max_jobs = 0 or turn = 2;
-    exit when not holdfast.let_in(queue, max_jobs, v_began);
+    exit when max_jobs = 0 or turn = 2 or not holdfast.let_in(queue, max_jobs, v_began);
     v_want := max_jobs;
   end loop;
   -- Not a part of the statement above, which would open the log for everybody.
@@ -127,31 +127,30 @@ begin
 end
 $$;
 
--- claim_table: a claim of a queue that is a table.
-create or replace function holdfast.claim_table(
-  queue_row holdfast.queue, worker text, token uuid, max_jobs integer, lease interval, kinds text[], durable boolean,
-  at timestamptz)
+-- held: what these tokens still hold; the answer to a claim whose reply was lost.
+create or replace function holdfast.held(tokens uuid[])
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
-  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text, tenant text, subject text,
-  headers jsonb, lease_for interval, length interval, error text)
-language plpgsql
+  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
+  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval, length interval,
+  error text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
-declare
-  v_commit constant text := current_setting('synchronous_commit');
-begin
-  if not durable then
-    perform set_config('synchronous_commit', 'off', true);
-  end if;
-  return query
-    select c.*, lease, null::text
-    from holdfast.claim_adopted(queue_row, worker, token, max_jobs, lease, kinds, at) c;
-  if found and (queue_row.lease_limit is not null or queue_row.rate_limit is not null or exists (
-    select from holdfast.adopted a where a.part = queue_row.adopted and a.spec -> 'columns' ? 'lane')) then
-    perform set_config('synchronous_commit', v_commit, true);
-  end if;
-end
+  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
+         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for,
+         case when l.outside then l.length else coalesce(j.lease_for, l.length) end, j.error
+  from holdfast.lease l
+  cross join lateral (
+    select x.*
+    from unnest(l.ids) i(id)
+    cross join lateral (
+      select y.* from holdfast.job y where y.part = l.part and y.id = i.id and y.token = l.token limit 1) x
+    union all
+    select x.* from holdfast.held_adopted(l) x where l.part >= 64
+  ) j
+  where l.token = any(held.tokens)
+  order by l.part >= 64, j.priority desc, j.pos
 $$;
 
 -- note_starts: jobs that a queue with a rate has started.

@@ -32,12 +32,22 @@ begin
       'For example: select * from holdfast.enqueue(''[{"kind": "greet", "payload": {"name": "Ada"}}]'')');
   end if;
 
+  if jsonb_array_length(items) = 1 and not repeat then
+    id := holdfast.store_one(items -> 0, v_now, v_seed);
+    if id is not null then
+      ord := 1;
+      created := true;
+      return next;
+      return;
+    end if;
+  end if;
+
   select count(*) as jobs, bool_and(holdfast.item_fields_ok(i.item)) as fine,
          max(case when pg_column_size(i.item) > 4000 then 2147483647
                   else coalesce(octet_length((i.item -> 'payload')::text), 0) end)::bigint as largest,
          min(i.item ->> 'queue' collate "C") as first_queue, max(i.item ->> 'queue' collate "C") as last_queue,
          count(i.item ->> 'queue') as queues, count(i.item ->> 'id') as ids,
-         not bool_or(i.item ?| holdfast.detail_fields()) as plain
+         bool_and(jsonb_typeof(i.item) = 'object' and i.item - holdfast.plain_fields() = '{}') as plain
   into batch
   from jsonb_array_elements(items) i(item);
   if batch.jobs = 0 then
@@ -378,28 +388,6 @@ begin
 end
 $$;
 
--- replace_waiting: a job that waits, or a follow-up, becomes what an item says, and keeps its place if it can.
-create or replace function holdfast.replace_waiting(
-  item jsonb, part smallint, id uuid, queue_row holdfast.queue, at timestamptz)
-returns void
-language sql
-as $$
-  update holdfast.job j
-  set payload = g.payload, headers = g.headers, priority = g.priority, max_attempts = g.max_attempts,
-      lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, attempt = 0, attempts_before = null,
-      error = null, strike = null,
-      blocked  = j.follow or j.blocked and g.ready and j.strike is null,
-      lane_seq = case when g.ready and not j.follow
-                      then coalesce(j.lane_seq, case when j.lane is not null then nextval('holdfast.pos') end) end,
-      pos      = case
-        when not g.ready or j.follow or j.blocked and j.strike is null then null
-        when j.pos is not null and j.priority = g.priority then j.pos
-        else nextval('holdfast.pos')
-      end
-  from (select o.*, o.run_at <= at as ready from holdfast.job_of(item, queue_row, at) o) g
-  where j.part = replace_waiting.part and j.id = replace_waiting.id and j.token is null
-$$;
-
 -- refuse_stranger: refuse an item whose id belongs to another job.
 create or replace function holdfast.refuse_stranger(item jsonb, other holdfast.job)
 returns void
@@ -470,6 +458,62 @@ begin
   ) r
   cross join lateral (
     select from holdfast.job j where j.part = r.part and j.id = r.id and (by_id or j.token is null) for update) j;
+end
+$$;
+
+-- store_one: the shortest way into the table, for one small job with no more than a kind, a payload, a priority and an
+-- id, in a queue that is known and leaves nothing to decide: one statement, since starting a statement costs more than
+-- the row. Answers its id; null if it is not such a job, or its id is there already.
+create or replace function holdfast.store_one(item jsonb, at timestamptz, seed bigint)
+returns uuid
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_name constant text := coalesce(item ->> 'queue', 'default');
+  v_part constant smallint := holdfast.queue_part(v_name);
+  v_id   uuid;
+  stored record;
+begin
+  -- what is shorter cannot hold a number of too many digits
+  if jsonb_typeof(item) <> 'object' or item - holdfast.plain_fields() <> '{}' or not holdfast.item_ok(item)
+     or pg_column_size(item) > 4000 or octet_length((item -> 'payload')::text) > 300 then
+    return null;
+  end if;
+  v_id := holdfast.id_of(item ->> 'id', v_part, holdfast.id_head(v_part, at), seed);
+  with known as materialized (
+    select q.max_attempts, q.fair, q.by_kind, q.activity
+    from holdfast.queue q
+    where q.name = v_name and q.fanout = 1 and q.adopted is null and q.lease_limit is null and q.payload_limit >= 300
+  ), stored as (
+    insert into holdfast.job (
+      part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
+    select v_part, v_id, v_name, item ->> 'kind', coalesce(nullif(item -> 'priority', 'null')::smallint, 0::smallint),
+           at, at, k.max_attempts, case when k.fair then '' end, k.by_kind, coalesce(item -> 'payload', '{}')
+    from known k
+    on conflict do nothing
+    returning id
+  ), counted as (
+    insert into holdfast.tally (part, queue, kind, queued, enqueued)
+    select v_part, v_name, item ->> 'kind', 1, 1
+    from stored s
+  )
+  select k.activity, exists (
+           select from holdfast.watched w where w.queue in (v_name, '') and w.until > at) as watched,
+         exists (select from holdfast.waiter w where w.queue = v_name and w.until > at) as awaited
+  into stored
+  from known k
+  cross join stored s;
+  if not found then
+    return null;
+  end if;
+  if stored.activity = 'all' or stored.watched and stored.activity <> 'off' then
+    perform holdfast.note_enqueued(array[v_id], array[item ->> 'kind'], v_name, at);
+  end if;
+  if stored.awaited then
+    perform holdfast.wake(array[v_name], 1);
+  end if;
+  return v_id;
 end
 $$;
 
@@ -547,7 +591,7 @@ language sql stable
 as $$
   select
     part, holdfast.id_of(i.item ->> 'id', part, head, seed + i.ord), (queue_row).name, i.item ->> 'kind',
-    case when i.item ? 'priority' then holdfast.priority_of(i.item) else 0::smallint end, at, at,
+    coalesce(nullif(i.item -> 'priority', 'null')::smallint, 0::smallint), at, at,
     (queue_row).max_attempts, case when (queue_row).fair then '' end, (queue_row).by_kind,
     coalesce(i.item -> 'payload', '{}')
   from jsonb_array_elements(items) with ordinality as i(item, ord)
@@ -570,26 +614,28 @@ declare
   batch  record;
 begin
   with stored as (
-    insert into holdfast.job (
-      part, id, queue, created_at, kind, priority, run_at, max_attempts, lease_for, key, lane, tenant, subject, headers,
-      payload, by_kind, follow, blocked, lane_seq, pos)
-    select
-      case when ids is null then v_part else holdfast.part_of(ids[i.ord]) end,
-      case when ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_head, seed + i.ord) else ids[i.ord] end,
-      queue_row.name, at, j.kind, j.priority, j.run_at, j.max_attempts, j.lease_for, j.key, j.lane, j.tenant, j.subject,
-      j.headers, j.payload, j.by_kind, store_items.follow,
-      store_items.follow
-        or firsts is not null and j.run_at <= at and j.lane is not null and not i.ord = any(firsts),
-      case when firsts is not null and j.run_at <= at and j.lane is not null and not store_items.follow
-           then coalesce(places[i.ord], nextval('holdfast.pos')) end,
-      case when j.run_at <= at and (firsts is null or j.lane is null or i.ord = any(firsts)) and not store_items.follow
-           then coalesce(places[i.ord], nextval('holdfast.pos')) end
+    insert into holdfast.job
+    select j.*
     from (
-      select o.ord, store_items.items -> (o.ord - 1)::integer as item
-      from unnest(ords) o(ord)
+      select o.ord, o.item, o.due, o.due <= at and not store_items.follow as ready,
+             o.item ->> 'lane' is not null and firsts is not null as laned,
+             firsts is null or o.item ->> 'lane' is null or o.ord = any(firsts) as first
+      from (
+        select x.ord, x.item, case when x.item ?| '{delay,run_at}' then holdfast.due_at(x.item, at) else at end as due
+        from (select u.ord, store_items.items -> (u.ord - 1)::integer as item from unnest(ords) u(ord) offset 0) x
+        offset 0
+      ) o
       offset 0
     ) i
-    cross join lateral holdfast.job_of(i.item, queue_row, at) j
+    cross join lateral (
+      select case when i.ready and i.laned then coalesce(places[i.ord], nextval('holdfast.pos')) end as in_lane,
+             case when i.ready and i.first then coalesce(places[i.ord], nextval('holdfast.pos')) end as in_queue
+    ) p
+    cross join lateral holdfast.job_of_item(
+      i.item, queue_row, case when ids is null then v_part else holdfast.part_of(ids[i.ord]) end,
+      case when ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_head, seed + i.ord) else ids[i.ord] end,
+      i.due, at, store_items.follow, store_items.follow or i.ready and i.laned and not i.first, p.in_lane,
+      p.in_queue) j
     on conflict do nothing
     returning part, id, kind, pos
   ), counted as (
@@ -612,38 +658,6 @@ begin
   end if;
   return coalesce(batch.ids, '{}');
 end
-$$;
-
--- job_of: what an item says of its job, with the settings of its queue.
-create or replace function holdfast.job_of(item jsonb, queue_row holdfast.queue, at timestamptz)
-returns table (
-  kind text, priority smallint, run_at timestamptz, max_attempts smallint, lease_for interval, key text, lane text,
-  tenant text, subject text, headers jsonb, payload jsonb, by_kind boolean)
-language sql stable
-as $$
-  select
-    item ->> 'kind', holdfast.priority_of(item),
-    case when item ?| '{delay,run_at}' then holdfast.due_at(item, at) else at end,
-    coalesce(nullif(item -> 'max_attempts', 'null')::smallint, (queue_row).max_attempts),
-    make_interval(secs => (item ->> 'lease')::double precision), item ->> 'key', item ->> 'lane',
-    coalesce(item ->> 'tenant', case when (queue_row).fair then '' end), item ->> 'subject',
-    nullif(item -> 'headers', 'null'), coalesce(item -> 'payload', '{}'), (queue_row).by_kind
-$$;
-
-create or replace function holdfast.priority_of(item jsonb)
-returns smallint
-language sql immutable parallel safe
-as $$ select coalesce(nullif(item -> 'priority', 'null')::smallint, 0::smallint) $$;
-
--- due_at: when an item wants to run.
-create or replace function holdfast.due_at(item jsonb, at timestamptz)
-returns timestamptz
-language sql stable
-as $$
-  select coalesce(
-    at + make_interval(secs => (item ->> 'delay')::double precision),
-    (item ->> 'run_at')::timestamptz,
-    at)
 $$;
 
 -- note_enqueued: put enqueued jobs of one queue on record.
@@ -849,52 +863,6 @@ returns bigint
 language sql volatile
 as $$ select (random() * 2147483647)::bigint << 31 | (random() * 2147483647)::bigint $$;
 
--- What an item may say. plain_fields are those of the short way; a field more is named here, read by job_of, stored by
--- store_items and replace_waiting, judged by item_details_ok, and refuse_item says what is wrong with it.
-create or replace function holdfast.plain_fields()
-returns text[]
-language sql immutable parallel safe
-as $$ select '{id,kind,payload,queue,priority}'::text[] $$;
-
-create or replace function holdfast.detail_fields()
-returns text[]
-language sql immutable parallel safe
-as $$ select '{run_at,delay,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}'::text[] $$;
-
-create or replace function holdfast.item_fields()
-returns text[]
-language sql immutable parallel safe
-as $$ select holdfast.plain_fields() || holdfast.detail_fields() $$;
-
--- check_items: refuse the first item that is not a job.
-create or replace function holdfast.check_items(items jsonb)
-returns void
-language plpgsql
-as $$
-declare
-  bad record;
-begin
-  select i.ord, i.item, q.payload_limit into bad
-  from jsonb_array_elements(items) with ordinality as i(item, ord)
-  cross join lateral holdfast.settings_of(coalesce(i.item ->> 'queue', 'default')) q
-  where not holdfast.item_ok(i.item) or holdfast.out_of_range(i.item)
-     or holdfast.item_size(i.item) > q.payload_limit
-  limit 1;
-  if found then
-    perform holdfast.refuse_item(bad.item, bad.ord, bad.payload_limit);
-  end if;
-end
-$$;
-
--- item_size: what counts against the limit of a queue, in bytes: payload and headers as they are sent.
-create or replace function holdfast.item_size(item jsonb)
-returns bigint
-language sql stable
-as $$
-  select coalesce(holdfast.text_size(item -> 'payload'),
-         0) + coalesce(holdfast.text_size(nullif(item -> 'headers', 'null')), 0)
-$$;
-
 -- largest_of: the size of the largest of these items; refuses them if one holds a number out of range. known is the
 -- size of the largest payload, if all are small.
 create or replace function holdfast.largest_of(items jsonb, known bigint, plain boolean)
@@ -914,12 +882,6 @@ begin
 end
 $$;
 
--- item_ok: whether an item holds what it should.
-create or replace function holdfast.item_ok(item jsonb)
-returns boolean
-language sql stable
-as $$ select holdfast.item_fields_ok(item) and coalesce(holdfast.queue_ok(item ->> 'queue'), true) $$;
-
 -- queue_ok: whether jobs may be put into a queue of this name.
 create or replace function holdfast.queue_ok(name text)
 returns boolean
@@ -932,54 +894,6 @@ language sql immutable parallel safe
 as $$
   select case when cardinality(names) = 1 then holdfast.queue_ok(names[1])
               else not exists (select from unnest(names) n where not holdfast.queue_ok(n)) end
-$$;
-
--- item_fields_ok: the same, as far as one expression can tell quickly; the name of a queue is not looked at here, for
--- the items of a call mostly share one.
-create or replace function holdfast.item_fields_ok(item jsonb)
-returns boolean
-language sql stable
-as $$
-  select coalesce(
-    jsonb_typeof(item) = 'object'
-    and item - holdfast.item_fields() = '{}'
-    and jsonb_typeof(item -> 'kind') = 'string'
-    and holdfast.is_name(item ->> 'kind')
-    and coalesce(holdfast.is_id(item ->> 'id'), true)
-    and holdfast.item_details_ok(item), false)
-$$;
-
--- item_details_ok: whether the optional fields of an item hold what they should.
-create or replace function holdfast.item_details_ok(item jsonb)
-returns boolean
-language sql stable
-as $$
-  select
-    coalesce(jsonb_typeof(item -> 'queue') in ('string', 'null'), true)
-    and (not item ? 'priority' or item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null'))
-    and (not item ?| holdfast.detail_fields() or (
-      case when coalesce(jsonb_typeof(item -> 'max_attempts'), 'null') = 'null' then true
-           when jsonb_typeof(item -> 'max_attempts') <> 'number' then false
-           else (item ->> 'max_attempts')::numeric between 1 and 32767
-             and (item ->> 'max_attempts')::numeric % 1 = 0 end
-      and case when coalesce(jsonb_typeof(item -> 'lease'), 'null') = 'null' then true
-           when jsonb_typeof(item -> 'lease') <> 'number' then false
-           else (item ->> 'lease')::numeric > 0 and (item ->> 'lease')::numeric <= 31536000 end
-      and case when coalesce(jsonb_typeof(item -> 'delay'), 'null') = 'null' then true
-           when jsonb_typeof(item -> 'delay') <> 'number' then false
-           else (item ->> 'delay')::numeric between 0 and 3153600000 end
-      and (item ->> 'delay' is null or item ->> 'run_at' is null)
-      and (item ->> 'run_at' is null or holdfast.is_time(item ->> 'run_at'))
-      and coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after')
-      and coalesce(jsonb_typeof(item -> 'lane'), 'null') in ('string', 'null')
-      and coalesce(jsonb_typeof(item -> 'tenant'), 'null') in ('string', 'null')
-      and coalesce(jsonb_typeof(item -> 'key'), 'null') in ('string', 'number', 'null')
-      and coalesce(jsonb_typeof(item -> 'subject'), 'null') in ('string', 'number', 'null')
-      and coalesce(length(item ->> 'key') between 1 and 500 and octet_length(item ->> 'key') <= 1000, true)
-      and coalesce(holdfast.is_name(item ->> 'lane'), true)
-      and coalesce(holdfast.is_name(item ->> 'tenant'), true)
-      and coalesce(length(item ->> 'subject') between 1 and 500, true)
-      and coalesce(jsonb_typeof(item -> 'headers'), 'null') in ('object', 'null')))
 $$;
 
 -- is_id: whether a text is a UUID; thrice as fast as one pattern that says it all.
@@ -1000,97 +914,6 @@ begin
   return value::timestamptz between '0001-01-02 00:00Z' and '9999-12-30 00:00Z';
 exception when others then
   return false;
-end
-$$;
-
--- refuse_item: says what is wrong with an item that did not pass.
-create or replace function holdfast.refuse_item(item jsonb, ord bigint, payload_limit integer)
-returns void
-language plpgsql
-as $$
-declare
-  v_item  constant text := format('item %s', ord);
-  v_known constant text[] := holdfast.item_fields();
-  v_field text;
-begin
-  if jsonb_typeof(item) <> 'object' then
-    perform holdfast.refuse('HF201', format('%s is not an object: %s', v_item, holdfast.told(item)), null,
-      'An item looks like {"kind": "greet", "payload": {"name": "Ada"}}.');
-  end if;
-  select k into v_field from jsonb_object_keys(item) k where not k = any(v_known) limit 1;
-  if v_field is not null then
-    perform holdfast.refuse('HF201', format('%s has an unknown field %L', v_item, v_field), null,
-      'Fields are: ' || array_to_string(v_known, ', ') || '.');
-  end if;
-  if item ->> 'kind' is null then
-    perform holdfast.refuse('HF201', format('%s has no kind', v_item), null,
-      'The kind names the handler, for example "send_email".');
-  end if;
-  if not holdfast.is_id(item ->> 'id') then
-    perform holdfast.refuse('HF201', format('id %L of %s is not a UUID', item ->> 'id', v_item), null,
-      'Leave it out, or make it with holdfast.new_id(queue).');
-  end if;
-  foreach v_field in array '{kind,queue,lane,tenant,key,subject}'::text[] loop
-    if jsonb_typeof(item -> v_field) in ('array', 'object', 'boolean')
-       or jsonb_typeof(item -> v_field) = 'number' and not v_field in ('key', 'subject') then
-      perform holdfast.refuse('HF202', format('%s %s of %s is not a text', v_field, holdfast.told(item -> v_field),
-        v_item));
-    end if;
-  end loop;
-  perform holdfast.named('kind of ' || v_item, item ->> 'kind');
-  if item ->> 'queue' is not null then
-    perform holdfast.named('queue of ' || v_item, item ->> 'queue', 120);
-    perform holdfast.refuse_ours(item ->> 'queue');
-  end if;
-  foreach v_field in array '{lane,tenant}'::text[] loop
-    if item ->> v_field is not null then
-      perform holdfast.named(v_field || ' of ' || v_item, item ->> v_field);
-    end if;
-  end loop;
-  foreach v_field in array '{key,subject}'::text[] loop
-    if not coalesce(length(item ->> v_field) between 1 and 500
-      and (v_field = 'subject' or octet_length(item ->> v_field) <= 1000), true) then
-      perform holdfast.refuse('HF202', format('%s of %s is %s characters and %s bytes long', v_field, v_item,
-        length(item ->> v_field), octet_length(item ->> v_field)),
-        null, 'It may have 1 to 500 characters, a key 1000 bytes; pass a hash of what is longer.');
-    end if;
-  end loop;
-  if item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null') then
-    perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9',
-      holdfast.told(item -> 'priority'), v_item), null, 'Nine goes first, zero is the default.');
-  end if;
-  if item ->> 'run_at' is not null and not holdfast.is_time(item ->> 'run_at') then
-    perform holdfast.refuse('HF204', format('run_at %L of %s is not a time', item ->> 'run_at', v_item), null,
-      'For example "2030-01-31T08:00:00Z".');
-  end if;
-  if item ->> 'delay' is not null and item ->> 'run_at' is not null then
-    perform holdfast.refuse('HF204', format('%s has both delay and run_at', v_item), null, 'Give one of them.');
-  end if;
-  foreach v_field in array '{max_attempts,lease,delay}'::text[] loop
-    if not holdfast.item_details_ok(jsonb_build_object(v_field, item -> v_field)) then
-      perform holdfast.refuse('HF204', format('%s %s of %s is out of range', v_field, holdfast.told(item -> v_field),
-        v_item), null,
-        'max_attempts is a whole number from 1; lease and delay are seconds, lease above zero.');
-    end if;
-  end loop;
-  if not coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after') then
-    perform holdfast.refuse('HF205', format('on_conflict %L of %s is not skip, replace or after',
-      item ->> 'on_conflict', v_item));
-  end if;
-  if holdfast.out_of_range(item) then
-    perform holdfast.refuse('HF204', format('%s of %s (%s) holds a number beyond 1e308',
-      case when holdfast.out_of_range(item -> 'payload') then 'payload' else 'headers' end, v_item, item ->> 'kind'),
-      null,
-      'Numbers go up to what a double can hold, about 1.8e308; send what is larger as a string.');
-  end if;
-  if holdfast.item_size(item) > payload_limit then
-    perform holdfast.refuse('HF210',
-      format('payload of %s (%s) is %s bytes, the limit for queue %L is %s bytes', v_item, item ->> 'kind',
-        holdfast.item_size(item), coalesce(item ->> 'queue', 'default'), payload_limit),
-      null, 'Store the data elsewhere and pass its address, or raise payload_limit of the queue.');
-  end if;
-  perform holdfast.refuse('HF201', format('headers of %s must be an object, got %s', v_item,
-    holdfast.told(item -> 'headers')));
 end
 $$;
 

@@ -558,3 +558,27 @@ begin
   end if;
 end
 $$;
+
+-- place_of: what a job that is over or goes elsewhere leaves free: its key, and its place in a lane.
+create or replace function holdfast.place_of(part smallint, queue text, kind text, key text, lane text)
+returns jsonb
+language sql stable parallel safe
+as $$ select jsonb_build_array(part, queue, kind, key, lane) $$;
+
+-- let_next_in: places are free, an array of place_of: the follow-ups of these keys become ready, and whoever is next
+-- in these lanes.
+create or replace function holdfast.let_next_in(places jsonb, at timestamptz)
+returns void
+language plpgsql
+as $$
+begin
+  perform holdfast.unfollow((p -> 0)::smallint, array_agg(p ->> 1), array_agg(p ->> 2), array_agg(p ->> 3), at)
+  from jsonb_array_elements(places) p
+  where p ->> 3 is not null
+  group by p -> 0;
+  perform holdfast.unblock((p -> 0)::smallint, array_agg(p ->> 1), array_agg(p ->> 4), at)
+  from jsonb_array_elements(places) p
+  where p ->> 4 is not null
+  group by p -> 0;
+end
+$$;

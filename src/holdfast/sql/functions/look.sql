@@ -12,7 +12,7 @@ declare
   v_id constant uuid := holdfast.locate(id);
 begin
   if holdfast.part_of(v_id) >= 64 then
-    return query select j.* from holdfast.adopted_by_ids(array[v_id]) j;
+    return query select j.* from holdfast.adopted_rows(holdfast.part_of(v_id), array[v_id]) j;
     return;
   end if;
   -- of an id that ended more than once, the one that a retry would take
@@ -173,7 +173,7 @@ begin
     || ' from unnest($1, $2) p(part, start) cross join lateral ('
     || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or '
        'j.id < p.start) order by j.id desc limit $3)'
-    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where '
+    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_rows(p.part, null, p.start, $3) j where '
        'p.part >= 64) x'
     || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(v_states));
   loop
@@ -236,7 +236,7 @@ begin
     || ' from unnest($1, $2) p(part, start) cross join lateral ('
     || ' (select j.id, coalesce((%1$s), false) as hit from (%2$s) j where j.part = p.part and (p.start is null or '
        'j.id < p.start) order by j.id desc limit $3)'
-    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_jobs(p.part, null, p.start, $3) j where '
+    || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_rows(p.part, null, p.start, $3) j where '
        'p.part >= 64) x'
     || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(holdfast.states_in(filter)));
   jobs := 0;

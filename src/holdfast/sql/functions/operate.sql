@@ -152,7 +152,7 @@ begin
       ) p
       join holdfast.ended was
         on was.part = any(array[e.part]) and was.id = e.id and was.tableoid = e.in_table and was.ctid = e.in_row
-      cross join lateral holdfast.job_of(was, e.home, e.new_id, e.queue, e.fair, e.by_kind, not as_before, e.due,
+      cross join lateral holdfast.job_of_ended(was, e.home, e.new_id, e.queue, e.fair, e.by_kind, not as_before, e.due,
         p.place, p.lane_place, coalesce(revive.reason, 'retried by ' || revive.actor)) j
       where e.home is not null
       order by e.kind collate "C", e.key collate "C", e.nth
@@ -465,8 +465,8 @@ begin
   insert into holdfast.job
   select j.*
   from holdfast.ended_of(job, null, null, null) e
-  cross join lateral holdfast.job_of(e, put_into.part, put_into.id, put_into.queue, target.fair, target.by_kind, false,
-    job.run_at, case when job.run_at <= put_into.at then put_into.place end,
+  cross join lateral holdfast.job_of_ended(e, put_into.part, put_into.id, put_into.queue, target.fair, target.by_kind,
+    false, job.run_at, case when job.run_at <= put_into.at then put_into.place end,
     case when job.lane is not null and job.run_at <= put_into.at then put_into.place end,
     coalesce(put_into.reason, job.reason)) j;
 end

@@ -211,7 +211,7 @@ declare
     || '(select j.id, (%1$s) and coalesce(j.ended_at, j.created_at) <= $3 as hit from (%2$s) j'
     || ' where j.part = $1 and ($2 is null or j.id < $2) order by j.id desc limit $4)'
     || ' union all select j.id, (%1$s) and coalesce(j.ended_at, j.created_at) <= $3'
-    || ' from holdfast.adopted_jobs($1, null, $2, $4) j where $1 >= 64) x',
+    || ' from holdfast.adopted_rows($1, null, $2, $4) j where $1 >= 64) x',
     holdfast.filter_sql(v_filter), holdfast.search_source(holdfast.states_in(v_filter)));
   v_parts  constant smallint[] := holdfast.parts_in(v_filter);
   v_window integer := want;

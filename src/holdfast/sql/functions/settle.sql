@@ -406,30 +406,6 @@ begin
 end
 $$;
 
--- held: what these tokens still hold; the answer to a claim whose reply was lost.
-create or replace function holdfast.held(tokens uuid[])
-returns table (
-  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
-  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval, length interval,
-  error text)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  (select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
-         j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for,
-         case when l.outside then l.length else coalesce(j.lease_for, l.length) end, j.error
-  from holdfast.lease l
-  cross join lateral unnest(l.ids) i(id)
-  cross join lateral (
-    select x.* from holdfast.job x where x.part = l.part and x.id = i.id and x.token = l.token limit 1) j
-  where l.token = any(held.tokens)
-  order by j.priority desc, j.pos)
-  union all
-  select h.*, (select l.length from holdfast.lease l where l.token = h.token limit 1), null::text
-  from holdfast.held_adopted(held.tokens) h
-$$;
-
 -- paired: tokens, one per id. One token may serve all ids: a claim gives one to all its jobs.
 create or replace function holdfast.paired(ids uuid[], tokens uuid[])
 returns uuid[]
