@@ -1,9 +1,9 @@
 """Write what follows from the fields of records: keywords that type checkers know, and tables.
 
 The keywords are src/holdfast/records/options.py. The tables stand in the reference pages, each
-behind a comment that names it, as in `<!-- table: NewJob -->`. The defaults of a queue are read
-from the SQL function `unset_queue` and written to src/holdfast/records/defaults.py. `--check`
-writes nothing and says what is out of date.
+behind a comment that names it, as in `<!-- table: NewJob -->`; those of the client's methods are
+made by client_tables.py. The defaults of a queue are read from the SQL function `unset_queue` and
+written to src/holdfast/records/defaults.py. `--check` writes nothing and says what is out of date.
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import client_tables
 from click import Context, Option
 
 from holdfast.cli.job import enqueue
@@ -136,7 +137,8 @@ def _python(value: str) -> str:
 
 
 def _filled(found: re.Match[str]) -> str:
-    return f"<!-- table: {found[1]} -->\n{TABLES[found[1]]()}\n"
+    table = client_tables.table(found[1]) or TABLES[found[1]]()
+    return f"<!-- table: {found[1]} -->\n{table}\n"
 
 
 def _fields_table(record: type, leave_out: Collection[str] = ()) -> str:

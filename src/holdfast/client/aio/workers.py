@@ -1,15 +1,12 @@
 """`client.workers`: who runs jobs, and how they are woken."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, LiteralString
 
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
 from holdfast.client.statement import Statement
 from holdfast.records import Duration, WorkerRow
-
-_MINUTE = timedelta(minutes=1)
 
 
 class AsyncWorkers(AsyncNoun):
@@ -72,7 +69,7 @@ class AsyncWorkers(AsyncNoun):
         queues: Sequence[str],
         *,
         worker: str,
-        patience: Duration = _MINUTE,
+        patience: Duration = 60.0,
         kinds: Sequence[str] | None = None,
         ear: int | None = None,
     ) -> None:

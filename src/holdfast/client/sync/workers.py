@@ -1,15 +1,12 @@
 """Generated from aio/workers.py by tools/generate_sync_client.py: edit that."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, LiteralString
 
 from holdfast.client import wire
 from holdfast.client.statement import Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import Duration, WorkerRow
-
-_MINUTE = timedelta(minutes=1)
 
 
 class Workers(Noun):
@@ -70,7 +67,7 @@ class Workers(Noun):
         queues: Sequence[str],
         *,
         worker: str,
-        patience: Duration = _MINUTE,
+        patience: Duration = 60.0,
         kinds: Sequence[str] | None = None,
         ear: int | None = None,
     ) -> None:
