@@ -99,6 +99,18 @@ def test_every_method_of_the_client_is_shown_with_its_arguments() -> None:
     assert [name for name in _shown_calls(functions) if not callable(_member(name))] == []
 
 
+def test_every_call_that_a_page_names_exists() -> None:
+    known = {*dict(_calls(Client)), *dict(inspect.getmembers_static(Client))}
+    named = {
+        (pages.name_of(page), name)
+        for page in pages.pages()
+        for name in re.findall(r"`a?client\.([a-z_.]+)", page.read_text("utf-8"))
+    }
+
+    assert len(named) > 5
+    assert {(page, name) for page, name in named if name not in known} == set()
+
+
 def _shown_calls(text: str) -> dict[str, list[str]]:
     """Return what stands in the first cells of tables as `name(arguments)`."""
     cells = " ".join(re.findall(r"^\| (`[a-z].*?`) \|", text, re.MULTILINE))
