@@ -3,6 +3,9 @@
 import asyncio
 from contextlib import suppress
 
+# Who looks for what changed looks at most four times a second.
+QUICK = 0.25
+
 
 async def rung(bell: asyncio.Event, within: float) -> None:
     """Return when the bell rings, or the time is up.

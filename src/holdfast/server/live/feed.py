@@ -21,14 +21,13 @@ from holdfast.records import Anomaly, Job, Operation, Queue
 from holdfast.server.doors.access import User
 from holdfast.server.http import render
 from holdfast.server.http.problems import SOON, Problem
-from holdfast.server.live.bells import rung
+from holdfast.server.live.bells import QUICK, rung
 from holdfast.server.live.job_log import Lives, Seat
 
 if TYPE_CHECKING:
     from holdfast.server.running import Live
 
-# At most four looks a second; one a second while nothing happens, or where nothing is heard.
-QUICK = 0.25
+# One look a second while nothing happens, or where nothing is heard.
 CALM = 1.0
 # As many are compared, the worst.
 ANOMALIES = 200

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.errors import HoldfastError
 from holdfast.records import Event, Watched
 from holdfast.server.http import render
-from holdfast.server.live.bells import rung
+from holdfast.server.live.bells import QUICK, rung
 
 if TYPE_CHECKING:
     from holdfast.server.http.redaction import Redaction
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # How long everything is noted after a server last said that somebody watches, and when it says so.
 LASTS = 30.0
 AGAIN = 10.0
-QUICK = 0.25
 # Events of one look at the log, and as many as are kept for those who read more slowly.
 PAGE = 1000
 REMEMBERED = 5000
