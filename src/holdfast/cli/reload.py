@@ -9,12 +9,17 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
 
-from holdfast.worker.process.spawned import Signals, Spawned, belong, how_it_ended, unblock_stops
+from holdfast.worker.process.spawned import (
+    KILL_AFTER,
+    Signals,
+    Spawned,
+    belong,
+    how_it_ended,
+    unblock_stops,
+)
 
 # Without watchfiles all files are looked at so often.
 EVERY = 0.5
-# How long after its grace a worker may still be giving its leases back.
-OVERTIME = 20.0
 
 
 class Reloader:
@@ -77,7 +82,7 @@ class Reloader:
 
     def _drain(self) -> None:
         self._draining = True
-        self._kill_at = monotonic() + self._grace + OVERTIME
+        self._kill_at = monotonic() + self._grace + KILL_AFTER
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:

@@ -26,6 +26,7 @@ from holdfast.watch.meter import Address
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.process.source import AppSource, find_source, refuse_while_importing
 from holdfast.worker.process.spawned import (
+    KILL_AFTER,
     SPAWN,
     STOPS,
     Signals,
@@ -43,8 +44,6 @@ log = logging.getLogger("holdfast.worker")
 AT_ONCE = 10.0
 FIRST_PAUSE = 0.25
 MOST_FALLS = 5
-# How long after its grace a worker may still be giving its leases back.
-OVERTIME = 20.0
 
 
 def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options: Any) -> None:
@@ -162,7 +161,7 @@ class Fleet:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._kill_at = monotonic() + self._grace + OVERTIME
+            self._kill_at = monotonic() + self._grace + KILL_AFTER
             log.info("workers stop", extra={"grace": self._grace})
             self._signal(signal.SIGTERM)
 

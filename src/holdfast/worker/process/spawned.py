@@ -17,6 +17,8 @@ from typing import Any, Self
 
 SPAWN = multiprocessing.get_context("spawn")
 STOPS = (signal.SIGINT, signal.SIGTERM)
+# A worker that has not exited so long after its grace is killed.
+KILL_AFTER = 20.0
 
 
 class Spawned:
