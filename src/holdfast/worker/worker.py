@@ -411,7 +411,7 @@ def _signals(heard: Callable[[int], None]) -> Iterator[None]:
 
     numbers = (signal.SIGTERM, signal.SIGINT)
 
-    def listen() -> None:
+    def tell() -> None:
         while number := ours.recv(1):
             # The program may have handlers for others.
             if number[0] in numbers:
@@ -419,8 +419,8 @@ def _signals(heard: Callable[[int], None]) -> Iterator[None]:
 
     before = [signal.signal(number, lambda *_: None) for number in numbers]
     fd_before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    listener = threading.Thread(target=listen, name="holdfast-signals", daemon=True)
-    listener.start()
+    telling = threading.Thread(target=tell, name="holdfast-signals", daemon=True)
+    telling.start()
     try:
         yield
     finally:
@@ -428,7 +428,7 @@ def _signals(heard: Callable[[int], None]) -> Iterator[None]:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
         theirs.close()
-        listener.join(1.0)
+        telling.join(1.0)
         ours.close()
 
 
