@@ -8,7 +8,9 @@ import click
 import pytest
 
 from holdfast.cli import main
+from holdfast.worker.worker import GRACE
 from tests.cli.conftest import PROGRAM, Run
+from tests.docs.pages import ROOT
 
 
 def _commands(command: click.Command, *path: str) -> Iterator[tuple[str, ...]]:
@@ -66,6 +68,11 @@ def test_a_command_like_no_other_is_answered_with_all_of_them(run: Run) -> None:
         "no such command: xyzzy. Commands are: list, show, next, set, pause, resume, explain, "
         "forecast." in answer.err
     )
+
+
+def test_the_grace_that_help_and_page_name_is_the_workers(run: Run) -> None:
+    assert f"--grace {GRACE:g}s" in run("worker", "--help").out
+    assert f"| `--grace {GRACE:g}s` |" in (ROOT / "docs/reference/cli.md").read_text()
 
 
 def test_help_loads_no_driver_and_starts_at_once() -> None:

@@ -80,9 +80,7 @@ def above_zero(value: str) -> timedelta:
 @click.option("--processes", type=positive, default="1", metavar="N", help="ordinary workers (1)")
 @click.option("--until-idle", is_flag=True, help="exit when no jobs are left, for cron")
 @click.option("--max-jobs", type=positive, metavar="N", help="exit after that many jobs")
-@click.option(
-    "--grace", type=duration, default="25s", metavar="25s", help="time to finish when stopped"
-)
+@click.option("--grace", type=duration, metavar="25s", help="time to finish when stopped")
 @click.option("--lease", type=duration, metavar="30s", help="length of leases  [the queue's]")
 @click.option("--poll", type=above_zero, metavar="3.5s", hidden=True)
 @click.option("--metrics", metavar="[HOST:]PORT", help="serve metrics to Prometheus")
@@ -152,11 +150,11 @@ def _work_reloading(
     session: Session, app: str, imports: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     from holdfast.cli.reload import Reloader
+    from holdfast.worker.worker import GRACE
 
-    grace: timedelta = options["grace"]
-    reloader = Reloader(
-        _typed(session, app, imports, options), grace=grace.total_seconds(), say=session.say
-    )
+    wanted: timedelta | None = options["grace"]
+    grace = GRACE if wanted is None else wanted.total_seconds()
+    reloader = Reloader(_typed(session, app, imports, options), grace=grace, say=session.say)
     click.get_current_context().exit(reloader.run())
 
 
