@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import jsonb
-from holdfast.errors import HoldfastError, InvalidJob, UnknownJob, UnknownQueue
+from holdfast.errors import HoldfastError, InvalidJob, LeaseLost, UnknownJob, UnknownQueue
 from holdfast.records import Cancelled, Done, Failed, Released, Settled, Settlement
 from holdfast.server.doors.access import COOKIE
 from holdfast.server.http import inputs, render
@@ -246,10 +246,11 @@ async def _raise_if_lost(request: Request, settled: Settled) -> None:
     if job is not None and not request.user.sees(job.queue):
         raise UnknownJob(settled.id)
     facts: dict[str, Any] = {"state": job.state, "attempt": job.attempt} if job else {}
+    lost = LeaseLost(settled.id, settled.detail or "")
     raise Problem(
         409,
-        "HF300",
-        f"lease lost: {settled.detail or settled.id}",
+        lost.code,
+        lost.what,
         fix="Whatever was done under this lease must count as not done: stop, and claim again.",
         job=settled.id,
         **facts,
