@@ -64,7 +64,7 @@ class OwnDetector:
 def deliver(client: Client, holder: str, stopped: Callable[[], bool] = lambda: False) -> int:
     """Deliver what waits, one after the other, until nothing does; returns how many arrived.
 
-    What does not arrive is tried again, ever later, for about half a day.
+    What does not arrive is tried again, ever later, until its attempts are used up.
     """
     arrived = 0
     while not stopped() and (
