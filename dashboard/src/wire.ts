@@ -416,9 +416,9 @@ export interface Progress {
 export interface Queue {
   kinds?: KindCount[];
   success?: Success;
-  /** a job is dead after this many failed attempts, unless it says otherwise */
+  /** a job is dead after this many failed attempts, unless it has its own limit */
   max_attempts: number;
-  /** how long a claim holds a job, unless the claim or the job says otherwise */
+  /** how long a lease lasts, unless the claim or the job sets it */
   lease: number;
   /** how long a finished job is kept with its result; 0 deletes it at once */
   keep_done: number;
@@ -426,15 +426,15 @@ export interface Queue {
   payload_limit: number;
   /** the longest wait before the second attempt; it doubles with each further one */
   backoff: number;
-  /** where the doubling ends */
+  /** the longest wait of all */
   backoff_cap: number;
   /** how many of its jobs may be leased at once, by all workers together */
   limit: number | null;
-  /** how many may start within `rate_period`; set both, or neither */
+  /** how many jobs may start within `rate_period`; set both, or neither */
   rate_limit: number | null;
-  /** the time that `rate_limit` counts in */
+  /** the period of `rate_limit` */
   rate_period: number | null;
-  /** tenants take turns, one job each, inside each priority */
+  /** tenants take turns, one job each, within each priority */
   fair: boolean;
   /** keep a ready order for each kind, so that claims of one kind stay fast */
   by_kind: boolean;
@@ -442,11 +442,11 @@ export interface Queue {
   lane_limit: number;
   /** what a failed attempt does to its lane: skip, retry or halt */
   lane_on_failure: "halt" | "retry" | "skip";
-  /** over how many parts the queue is spread; it can only grow */
+  /** how many parts the queue is spread over; it can only grow */
   fanout: number;
-  /** what the activity log has of its jobs: off, failures or all */
+  /** what the activity log records: off, failures or all */
   activity: "all" | "failures" | "off";
-  /** how long the activity log is kept at least */
+  /** the shortest time for which the activity log is kept */
   keep_activity: number;
   /** archive dead jobs after this long */
   archive_dead: number | null;
@@ -642,7 +642,7 @@ export interface StoredJob {
   duplicate_of?: string;
 }
 
-/** A rule by which jobs do not run: those of its queue and kind whose payload contains its own. */
+/** A rule that stops jobs of its queue and kind whose payload contains its own. */
 export interface Strike {
   /** waiting jobs that it holds back, counted up to 10,000 */
   held: number;
@@ -771,40 +771,40 @@ export const jobFields = ["kind", "payload", "queue", "priority", "max_attempts"
 export const labels = ["key", "lane", "tenant", "subject"] as const;
 
 export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "headers" | "id">[] = [
-  {"name": "kind", "label": "Kind", "hint": "which handler runs it", "type": "text", "empty": false},
-  {"name": "payload", "label": "Payload", "hint": "any JSON; none is an empty object", "type": "json", "empty": false},
-  {"name": "queue", "label": "Queue", "hint": "where it waits", "type": "text", "empty": false},
-  {"name": "priority", "label": "Priority", "hint": "9 goes first", "type": "number", "empty": false},
-  {"name": "run_at", "label": "Run at", "hint": "not before this time", "type": "time", "empty": true},
-  {"name": "delay", "label": "Delay", "hint": "not before this long from now", "type": "seconds", "empty": true},
+  {"name": "kind", "label": "Kind", "hint": "selects the handler", "type": "text", "empty": false},
+  {"name": "payload", "label": "Payload", "hint": "any JSON; an empty object by default", "type": "json", "empty": false},
+  {"name": "queue", "label": "Queue", "hint": "the queue it waits in", "type": "text", "empty": false},
+  {"name": "priority", "label": "Priority", "hint": "jobs with priority 9 run first", "type": "number", "empty": false},
+  {"name": "run_at", "label": "Run at", "hint": "the earliest time at which it may start", "type": "time", "empty": true},
+  {"name": "delay", "label": "Delay", "hint": "how long to wait before it may start", "type": "seconds", "empty": true},
   {"name": "max_attempts", "label": "Max attempts", "hint": "dead after this many failed attempts", "type": "number", "empty": true},
   {"name": "lease", "label": "Lease", "hint": "how long a claim holds it", "type": "seconds", "empty": true},
-  {"name": "key", "label": "Key", "hint": "one live job of its queue and kind may have it", "type": "text", "empty": true},
-  {"name": "on_conflict", "label": "On conflict", "hint": "if the key is taken: skip it, replace the waiting job, or run after the running one", "type": "choice", "empty": false, "options": ["skip", "replace", "after"]},
+  {"name": "key", "label": "Key", "hint": "at most one live job of a queue and kind can have it", "type": "text", "empty": true},
+  {"name": "on_conflict", "label": "On conflict", "hint": "if a live job has the key: skip this one, replace the waiting one, or run after it", "type": "choice", "empty": false, "options": ["skip", "replace", "after"]},
   {"name": "lane", "label": "Lane", "hint": "jobs of a lane run one at a time, in order", "type": "text", "empty": true},
   {"name": "tenant", "label": "Tenant", "hint": "a fair queue serves its tenants in turn", "type": "text", "empty": true},
-  {"name": "subject", "label": "Subject", "hint": "what it is about, to find it by", "type": "text", "empty": true},
-  {"name": "headers", "label": "Headers", "hint": "a JSON object beside the payload, as for trace ids", "type": "json", "empty": true},
-  {"name": "id", "label": "Id", "hint": "made by you, to be able to repeat the call", "type": "json", "empty": true},
+  {"name": "subject", "label": "Subject", "hint": "what it is about; you can search for it", "type": "text", "empty": true},
+  {"name": "headers", "label": "Headers", "hint": "a JSON object beside the payload, for example for trace ids", "type": "json", "empty": true},
+  {"name": "id", "label": "Id", "hint": "your own id, so that you can repeat the call", "type": "json", "empty": true},
 ];
 
 export const queueSettings: readonly Field<"max_attempts" | "lease" | "keep_done" | "payload_limit" | "backoff" | "backoff_cap" | "limit" | "rate_limit" | "rate_period" | "fair" | "by_kind" | "lane_limit" | "lane_on_failure" | "fanout" | "activity" | "keep_activity" | "archive_dead" | "archive_done">[] = [
-  {"name": "max_attempts", "label": "Max attempts", "hint": "a job is dead after this many failed attempts, unless it says otherwise", "type": "number", "empty": false},
-  {"name": "lease", "label": "Lease", "hint": "how long a claim holds a job, unless the claim or the job says otherwise", "type": "seconds", "empty": false},
+  {"name": "max_attempts", "label": "Max attempts", "hint": "a job is dead after this many failed attempts, unless it has its own limit", "type": "number", "empty": false},
+  {"name": "lease", "label": "Lease", "hint": "how long a lease lasts, unless the claim or the job sets it", "type": "seconds", "empty": false},
   {"name": "keep_done", "label": "Keep done", "hint": "how long a finished job is kept with its result; 0 deletes it at once", "type": "seconds", "empty": false},
   {"name": "payload_limit", "label": "Payload limit", "hint": "the largest payload with its headers, and the largest result", "type": "number", "empty": false},
   {"name": "backoff", "label": "Backoff", "hint": "the longest wait before the second attempt; it doubles with each further one", "type": "seconds", "empty": false},
-  {"name": "backoff_cap", "label": "Backoff cap", "hint": "where the doubling ends", "type": "seconds", "empty": false},
+  {"name": "backoff_cap", "label": "Backoff cap", "hint": "the longest wait of all", "type": "seconds", "empty": false},
   {"name": "limit", "label": "Limit", "hint": "how many of its jobs may be leased at once, by all workers together", "type": "number", "empty": true},
-  {"name": "rate_limit", "label": "Rate limit", "hint": "how many may start within `rate_period`; set both, or neither", "type": "number", "empty": true},
-  {"name": "rate_period", "label": "Rate period", "hint": "the time that `rate_limit` counts in", "type": "seconds", "empty": true},
-  {"name": "fair", "label": "Fair", "hint": "tenants take turns, one job each, inside each priority", "type": "flag", "empty": false},
+  {"name": "rate_limit", "label": "Rate limit", "hint": "how many jobs may start within `rate_period`; set both, or neither", "type": "number", "empty": true},
+  {"name": "rate_period", "label": "Rate period", "hint": "the period of `rate_limit`", "type": "seconds", "empty": true},
+  {"name": "fair", "label": "Fair", "hint": "tenants take turns, one job each, within each priority", "type": "flag", "empty": false},
   {"name": "by_kind", "label": "By kind", "hint": "keep a ready order for each kind, so that claims of one kind stay fast", "type": "flag", "empty": false},
   {"name": "lane_limit", "label": "Lane limit", "hint": "how many jobs of one lane may run at once", "type": "number", "empty": false},
   {"name": "lane_on_failure", "label": "Lane on failure", "hint": "what a failed attempt does to its lane: skip, retry or halt", "type": "choice", "empty": false, "options": ["skip", "retry", "halt"]},
-  {"name": "fanout", "label": "Fanout", "hint": "over how many parts the queue is spread; it can only grow", "type": "number", "empty": false},
-  {"name": "activity", "label": "Activity", "hint": "what the activity log has of its jobs: off, failures or all", "type": "choice", "empty": false, "options": ["off", "failures", "all"]},
-  {"name": "keep_activity", "label": "Keep activity", "hint": "how long the activity log is kept at least", "type": "seconds", "empty": false},
+  {"name": "fanout", "label": "Fanout", "hint": "how many parts the queue is spread over; it can only grow", "type": "number", "empty": false},
+  {"name": "activity", "label": "Activity", "hint": "what the activity log records: off, failures or all", "type": "choice", "empty": false, "options": ["off", "failures", "all"]},
+  {"name": "keep_activity", "label": "Keep activity", "hint": "the shortest time for which the activity log is kept", "type": "seconds", "empty": false},
   {"name": "archive_dead", "label": "Archive dead", "hint": "archive dead jobs after this long", "type": "seconds", "empty": true},
   {"name": "archive_done", "label": "Archive done", "hint": "archive done jobs after this long; needs `keep_done`", "type": "seconds", "empty": true},
 ];

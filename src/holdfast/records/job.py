@@ -27,26 +27,29 @@ OnConflict = Literal["skip", "replace", "after"]
 class NewJob(Record, frozen=True, kw_only=True):
     """A job to enqueue. What is None is decided by the queue's settings."""
 
-    kind: Annotated[Name, says("which handler runs it")]
-    payload: Annotated[Any, says("any JSON; none is an empty object")] = None
-    queue: Annotated[QueueName, says("where it waits")] = "default"
-    priority: Annotated[Priority, says("9 goes first")] = 0
-    run_at: Annotated[Moment | None, says("not before this time")] = None
-    delay: Annotated[Wait | None, says("not before this long from now")] = None
+    kind: Annotated[Name, says("selects the handler")]
+    payload: Annotated[Any, says("any JSON; an empty object by default")] = None
+    queue: Annotated[QueueName, says("the queue it waits in")] = "default"
+    priority: Annotated[Priority, says("jobs with priority 9 run first")] = 0
+    run_at: Annotated[Moment | None, says("the earliest time at which it may start")] = None
+    delay: Annotated[Wait | None, says("how long to wait before it may start")] = None
     max_attempts: Annotated[Attempts | None, says("dead after this many failed attempts")] = None
     lease: Annotated[Span | None, says("how long a claim holds it")] = None
-    key: Annotated[Label | None, says("one live job of its queue and kind may have it")] = None
+    key: Annotated[Label | None, says("at most one live job of a queue and kind can have it")] = (
+        None
+    )
     on_conflict: Annotated[
         OnConflict,
-        says("if the key is taken: skip it, replace the waiting job, or run after the running one"),
+        says("if a live job has the key: skip this one, replace the waiting one, or run after it"),
     ] = "skip"
     lane: Annotated[Name | None, says("jobs of a lane run one at a time, in order")] = None
     tenant: Annotated[Name | None, says("a fair queue serves its tenants in turn")] = None
-    subject: Annotated[Label | None, says("what it is about, to find it by")] = None
+    subject: Annotated[Label | None, says("what it is about; you can search for it")] = None
     headers: Annotated[
-        Mapping[str, Any] | None, says("a JSON object beside the payload, as for trace ids")
+        Mapping[str, Any] | None,
+        says("a JSON object beside the payload, for example for trace ids"),
     ] = None
-    id: Annotated[UUID | None, says("made by you, to be able to repeat the call")] = None
+    id: Annotated[UUID | None, says("your own id, so that you can repeat the call")] = None
 
 
 class Enqueued(Record, frozen=True):

@@ -33,7 +33,7 @@ Parts = Annotated[int, Meta(ge=1, le=64)]
 
 
 class Strike(Record, frozen=True):
-    """A rule by which jobs do not run: those of its queue and kind whose payload contains its own.
+    """A rule that stops jobs of its queue and kind whose payload contains its own.
 
     `hold` keeps them waiting, `skip` cancels them. `held` is how many wait, counted to 10,000.
     """
@@ -59,13 +59,13 @@ class Strike(Record, frozen=True):
 
 
 class QueueSettings(Record, frozen=True, kw_only=True):
-    """What can be set on a queue. A queue that nobody has set up has these defaults."""
+    """What can be set on a queue. A queue without settings has these defaults."""
 
     max_attempts: Annotated[
-        Attempts, says("a job is dead after this many failed attempts, unless it says otherwise")
+        Attempts, says("a job is dead after this many failed attempts, unless it has its own limit")
     ] = defaults.MAX_ATTEMPTS
     lease: Annotated[
-        Length, says("how long a claim holds a job, unless the claim or the job says otherwise")
+        Length, says("how long a lease lasts, unless the claim or the job sets it")
     ] = defaults.LEASE
     keep_done: Annotated[
         Age, says("how long a finished job is kept with its result; 0 deletes it at once")
@@ -76,15 +76,15 @@ class QueueSettings(Record, frozen=True, kw_only=True):
     backoff: Annotated[
         Pause, says("the longest wait before the second attempt; it doubles with each further one")
     ] = defaults.BACKOFF
-    backoff_cap: Annotated[Pause, says("where the doubling ends")] = defaults.BACKOFF_CAP
+    backoff_cap: Annotated[Pause, says("the longest wait of all")] = defaults.BACKOFF_CAP
     limit: Annotated[
         Most | None, says("how many of its jobs may be leased at once, by all workers together")
     ] = None
     rate_limit: Annotated[
-        Most | None, says("how many may start within `rate_period`; set both, or neither")
+        Most | None, says("how many jobs may start within `rate_period`; set both, or neither")
     ] = None
-    rate_period: Annotated[Length | None, says("the time that `rate_limit` counts in")] = None
-    fair: Annotated[bool, says("tenants take turns, one job each, inside each priority")] = (
+    rate_period: Annotated[Length | None, says("the period of `rate_limit`")] = None
+    fair: Annotated[bool, says("tenants take turns, one job each, within each priority")] = (
         defaults.FAIR
     )
     by_kind: Annotated[
@@ -96,13 +96,13 @@ class QueueSettings(Record, frozen=True, kw_only=True):
     lane_on_failure: Annotated[
         LaneOnFailure, says("what a failed attempt does to its lane: skip, retry or halt")
     ] = defaults.LANE_ON_FAILURE
-    fanout: Annotated[Parts, says("over how many parts the queue is spread; it can only grow")] = (
+    fanout: Annotated[Parts, says("how many parts the queue is spread over; it can only grow")] = (
         defaults.FANOUT
     )
     activity: Annotated[
-        ActivityLevel, says("what the activity log has of its jobs: off, failures or all")
+        ActivityLevel, says("what the activity log records: off, failures or all")
     ] = defaults.ACTIVITY
-    keep_activity: Annotated[Days, says("how long the activity log is kept at least")] = (
+    keep_activity: Annotated[Days, says("the shortest time for which the activity log is kept")] = (
         defaults.KEEP_ACTIVITY
     )
     archive_dead: Annotated[Age | None, says("archive dead jobs after this long")] = None

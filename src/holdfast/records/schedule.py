@@ -23,10 +23,10 @@ ZoneName = Annotated[str, Meta(max_length=100)]
 class NewSchedule(Record, frozen=True, kw_only=True):
     """A schedule as code declares it: a kind, and a cron expression or an interval."""
 
-    name: Annotated[Name, says("by which it is found, paused and run")]
-    kind: Annotated[Name, says("of its jobs")]
+    name: Annotated[Name, says("the name to find, pause and run it by")]
+    kind: Annotated[Name, says("the kind of its jobs")]
     cron: Annotated[CronText | None, says("when, as in `0 6 * * mon-fri`")] = None
-    every: Annotated[Span | None, says("how often, in place of cron")] = None
+    every: Annotated[Span | None, says("how often, instead of cron")] = None
     anchor: Annotated[Moment | None, says("a time that `every` counts from")] = None
     tz: Annotated[ZoneName, says("the time zone of cron")] = "UTC"
     missed: Annotated[
@@ -35,10 +35,10 @@ class NewSchedule(Record, frozen=True, kw_only=True):
     ] = "once"
     overlap: Annotated[
         Overlap,
-        says("if the job before still waits or runs: queue, skip, or cancel that one"),
+        says("if the previous job is still queued or running: queue, skip, or cancel that one"),
     ] = "queue"
-    queue: Annotated[QueueName, says("of its jobs")] = "default"
-    payload: Annotated[Any, says("of its jobs")] = None
+    queue: Annotated[QueueName, says("the queue of its jobs")] = "default"
+    payload: Annotated[Any, says("the payload of its jobs")] = None
     options: Annotated[
         Mapping[str, Any] | None, says("other fields of its jobs, such as priority and lane")
     ] = None
