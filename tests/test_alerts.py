@@ -371,5 +371,5 @@ def test_a_pinned_snapshot_is_named_within_ten_seconds_in_command_and_api(
     assert seconds - threshold < 10
     assert told["evidence"]["application"] == "report of ada"
     assert told["suggestion"] == f"select pg_terminate_backend({pid});"
-    assert f"Process {pid} (report of ada) pins the vacuum horizon" in listed
+    assert f"Process {pid} (report of ada) has pinned the vacuum horizon" in listed
     assert f"select pg_terminate_backend({pid});" in shown

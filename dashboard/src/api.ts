@@ -1,4 +1,4 @@
-// The one way to the server: /v1 below the root it is mounted at.
+// All requests to the server: /v1 below the root it is mounted at.
 
 import { signal } from "@preact/signals";
 import type { Json } from "./wire";
@@ -7,7 +7,7 @@ export const root = document.querySelector<HTMLMetaElement>("meta[name=holdfast-
 
 /** Whether the last request reached the server. */
 export const reachable = signal(true);
-/** Set as soon as the server answers that nobody is signed in. */
+/** Set as soon as a response shows that the user is not signed in. */
 export const signedOut = signal(false);
 /** How far the server's clock is ahead of this one, in milliseconds. */
 export const skew = signal(0);
@@ -18,7 +18,7 @@ export interface Asked {
   body?: Json;
 }
 
-/** An answer that is no success, as RFC 9457 tells it. */
+/** An error response, as a problem document of RFC 9457. */
 export class Problem extends Error {
   constructor(
     readonly status: number,
@@ -57,7 +57,7 @@ export async function ask<T>(asked: Asked, signal?: AbortSignal): Promise<T> {
 
 export const look = <T>(path: string, signal?: AbortSignal) => ask<T>({ method: "GET", path }, signal);
 
-/** Write a path of /v1, each part made safe, and a query without what is empty. */
+/** Build a path of /v1, with each part escaped, and a query without empty values. */
 export function path(parts: string[], query: Record<string, string | number | null | undefined | boolean> = {}): string {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
@@ -67,7 +67,7 @@ export function path(parts: string[], query: Record<string, string | number | nu
   return "/v1/" + parts.map(encodeURIComponent).join("/") + (text ? "?" + text : "");
 }
 
-// Numbers that a double cannot hold are kept as they were written: ids inside payloads are not ours to round.
+// Numbers that a double cannot represent are kept as text, so that ids inside payloads are not rounded.
 async function readJson<T>(response: Response): Promise<T> {
   return parse(await response.text()) as T;
 }
@@ -104,7 +104,7 @@ async function readProblem(response: Response): Promise<Problem> {
   );
 }
 
-// The Date header counts in whole seconds: less than two of them is no news.
+// The Date header counts in whole seconds: a difference below two seconds means nothing.
 function measureSkew(response: Response): void {
   const date = Date.parse(response.headers.get("date") ?? "");
   if (Number.isNaN(date)) return;

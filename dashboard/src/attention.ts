@@ -1,21 +1,21 @@
-// What an operator should look at first: the detectors of the server judge, the pages only show.
+// What an operator should look at first. The detectors of the server decide; the pages only show it.
 
 import { path } from "./api";
 import { useFeed, type Feed } from "./feed";
 import { since } from "./format";
 import type { Anomaly, Detector } from "./wire";
 
-/** Detectors look every few seconds; after so many without a look, nobody runs upkeep. */
+/** Detectors run every few seconds; if none has run for this long, upkeep is not running. */
 const BLIND = 120;
 
-/** All that looks wrong now, the worst first. */
+/** All current anomalies, the worst first. */
 export const useAnomalies = (): Feed<{ anomalies: Anomaly[] }> => useFeed(path(["anomalies"], { limit: 500 }), 2000);
 
-/** Those that somebody should look at: grave, and neither acked nor muted. */
+/** Anomalies that need attention: severe, and neither acknowledged nor muted. */
 export const pressing = (anomalies: Anomaly[]): Anomaly[] =>
   anomalies.filter((one) => !one.muted && !one.acked_at && one.severity !== "info");
 
-/** When a detector looked last, if that is too long ago to say that nothing is wrong; null: never. */
+/** When detectors last ran, if that is too long ago to claim that there are no problems; null: never. */
 export function useBlindSince(): string | null | undefined {
   const told = useFeed<{ detectors: Detector[] }>(path(["detectors"]), 10_000).data.value;
   if (!told) return undefined;

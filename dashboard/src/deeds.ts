@@ -1,4 +1,4 @@
-// Every action of the dashboard: what it asks, what it sends, and the command that does the same.
+// Every action of the dashboard: the question, the request, and the equivalent command.
 
 import { path, type Asked } from "./api";
 import { plural, short } from "./format";

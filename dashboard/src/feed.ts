@@ -1,11 +1,11 @@
-// Data that keeps itself fresh: one copy per address, however many parts of a page show it.
+// Data that refreshes automatically: one copy per address, even if several parts of a page show it.
 
 import { effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { look, type Problem } from "./api";
 import { beat, paused } from "./live";
 
-/** What is known of an address: the last good answer, and what went wrong since. */
+/** The state of an address: the last successful response, and the error since then. */
 export class Feed<T> {
   readonly data = signal<T | undefined>(undefined);
   readonly problem = signal<Problem | undefined>(undefined);
@@ -18,7 +18,7 @@ export class Feed<T> {
 
   constructor(readonly address: string) {}
 
-  /** Look again now; several calls at once make one more request, not several. */
+  /** Refresh now; several calls at once make one more request, not several. */
   refresh(): Promise<void> {
     if (this.asking) {
       this.again = true;
@@ -35,7 +35,7 @@ export class Feed<T> {
     return this.asking;
   }
 
-  /** Look again soon, but not more often than the feed wants. */
+  /** Refresh soon, but not more often than the feed allows. */
   nudge(): void {
     if (!this.users || this.timer || document.hidden) return;
     const wait = Math.max(0, this.askedAt + this.every - Date.now());
@@ -83,7 +83,7 @@ export function useFeed<T>(address: string | null, every = 1000): Feed<T> {
   return followed;
 }
 
-/** The data of a feed, and of the one before while a new address loads: pages do not blink. */
+/** The data of a feed, or of the previous one while a new address loads, so that pages do not flicker. */
 export function useKept<T>(followed: Feed<T>): { data: T | undefined; stale: boolean } {
   const kept = useRef<T | undefined>(undefined);
   const data = followed.data.value;
@@ -91,13 +91,13 @@ export function useKept<T>(followed: Feed<T>): { data: T | undefined; stale: boo
   return { data: data ?? kept.current, stale: data === undefined && kept.current !== undefined };
 }
 
-/** Look at everything that is shown again: something was changed from here. */
+/** Refresh everything that is shown, after a change from this page. */
 export function refreshAll(): void {
   const look = () => {
     for (const one of feeds.values()) if (one.users) void one.refresh();
   };
   look();
-  // The server may answer with what it knew a second ago.
+  // The response may be up to a second old.
   setTimeout(look, 1200);
 }
 

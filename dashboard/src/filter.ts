@@ -1,5 +1,5 @@
-// The filter language, as far as a page needs it: to take a filter apart and put a term in.
-// What a filter means is decided by the database alone.
+// The part of the filter language that a page needs: splitting a filter and inserting a term.
+// Only the database decides what a filter means.
 
 import { labels } from "./wire";
 
@@ -44,7 +44,7 @@ export function drop(filter: string, index: number): string {
     .join(" ");
 }
 
-/** A value as the language reads it back, whatever is in it. */
+/** A value, quoted for the filter language if necessary. */
 export function word(text: string): string {
   return /^[^\s",*\\]+$/.test(text) ? text : '"' + text.replaceAll("\\", "\\\\").replaceAll('"', '\\"') + '"';
 }

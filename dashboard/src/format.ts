@@ -6,7 +6,7 @@ import { remembered } from "./prefs";
 
 const THIN = "\u202f";
 
-/** The server's time, once a second while somebody looks. */
+/** The server's time, updated once a second while the page is visible. */
 export const now = signal(Date.now());
 setInterval(() => {
   if (!document.hidden) now.value = Date.now() + skew.value;
@@ -47,7 +47,7 @@ export function duration(seconds: number | null | undefined): string {
   return Math.round(seconds / 86400) + THIN + "d";
 }
 
-/** Two units, for what is counted down or was measured: 3 m 12 s. */
+/** Two units, for countdowns and measurements: 3 m 12 s. */
 export function fine(seconds: number): string {
   const size = Math.max(0, Math.abs(seconds));
   if (size < 60) return duration(size);
@@ -67,7 +67,7 @@ export function relative(at: string): string {
   return seconds > 0 ? coarse(seconds) + " ago" : "in " + coarse(-seconds);
 }
 
-/** Whole seconds at least: a clock that ticks once a second has no milliseconds to tell. */
+/** At least whole seconds: a clock that ticks once a second cannot show milliseconds. */
 export function coarse(seconds: number): string {
   return duration(Math.max(1, seconds < 99.5 ? Math.floor(seconds) : seconds));
 }

@@ -1,4 +1,4 @@
-// Everything by keyboard. Keys do nothing while somebody types, or while a window is open.
+// Keyboard shortcuts. They are off while the user types, or while a dialog is open.
 
 import { signal } from "@preact/signals";
 import { useLayoutEffect } from "preact/hooks";
@@ -62,7 +62,7 @@ export function step(by: 1 | -1): void {
   row.scrollIntoView({ block: "nearest" });
 }
 
-// A job's id is hexadecimal; to be told apart from the letters that are keys, it has to begin with a digit.
+// A job's id is hexadecimal; it has to begin with a digit, to be distinguishable from letters that are shortcuts.
 function collectId(event: KeyboardEvent): boolean {
   if (event.key === "Enter" && digits.length >= 4) {
     event.preventDefault();

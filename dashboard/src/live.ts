@@ -1,4 +1,4 @@
-// One stream of ticks for all tabs of a browser: whoever holds the lock listens and tells the others.
+// One stream of changes for all tabs of a browser: the tab that holds the lock listens and notifies the others.
 
 import { effect, signal } from "@preact/signals";
 import { root, signedOut } from "./api";
@@ -6,13 +6,13 @@ import type { Operation } from "./wire";
 
 export type Liveness = "connecting" | "live" | "polling" | "offline" | "paused";
 
-/** How the page learns of changes now. */
+/** How the page currently detects changes. */
 export const liveness = signal<Liveness>("connecting");
-/** While paused, nothing on the page changes by itself. */
+/** While paused, the page does not update. */
 export const paused = signal(false);
-/** Counts changes; whoever shows data looks again when it grows. */
+/** Counts changes; feeds refresh when it grows. */
 export const beat = signal(0);
-/** The newest word on each running operation. */
+/** The newest state of each running operation. */
 export const operations = signal<Record<string, Operation>>({});
 
 interface News {
@@ -56,7 +56,7 @@ function listen(): void {
   }
   source.addEventListener("open", () => hear({ event: "open", data: null }));
   source.addEventListener("error", () => {
-    // A stream that was refused does not come back by itself.
+    // The browser does not reconnect a stream that was refused.
     if (source?.readyState === EventSource.CLOSED && !signedOut.value) setTimeout(listen, 10_000);
   });
 }
@@ -73,13 +73,13 @@ function hear(news: News): void {
   if (!paused.value) beat.value += 1;
 }
 
-// Pings are comments that a page cannot see, so silence alone means nothing; the state of the stream does.
+// A page cannot see pings, which are comments. So silence means nothing; only the state of the stream counts.
 function watch(): void {
   if (document.hidden || paused.value) return;
   const mine = source && source.readyState === EventSource.OPEN;
   const quiet = Date.now() - heardAt;
   if (mine || (!source && heardAt > 0 && quiet < 30_000)) {
-    // A look now and then all the same: lease times and ages move without any change.
+    // Refresh now and then in any case: lease times and ages change without an event.
     if (quiet > 10_000) beat.value += 1;
     return;
   }

@@ -1,4 +1,4 @@
-// What this browser remembers: how things look, never what they are.
+// What this browser stores: display preferences, never data.
 
 import { effect, signal, type Signal } from "@preact/signals";
 
@@ -11,7 +11,7 @@ export function remembered<T extends string | string[] | boolean>(name: string, 
       if (value === fallback) localStorage.removeItem(key);
       else localStorage.setItem(key, JSON.stringify(value));
     } catch {
-      // A browser that forgets is no reason to fail.
+      // If the browser cannot store preferences, continue without them.
     }
   });
   return known;

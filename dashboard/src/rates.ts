@@ -1,5 +1,5 @@
-// What flows, from the counters the server keeps: the page notes them as they come, a minute's worth and more.
-// A server that keeps a history of its own is asked for it instead.
+// Rates, computed from the counters of the server: the page records them for a minute and more.
+// If the server has a history, that is used instead.
 
 import { effect, signal } from "@preact/signals";
 import { path } from "./api";
@@ -16,11 +16,11 @@ interface Sample {
 const KEPT = 900;
 const MINUTE = 60_000;
 
-/** Grows with each sample; what draws them reads it. */
+/** Grows with each sample; charts read it to update. */
 export const sampled = signal(0);
 const samples: Sample[] = [];
 
-/** Note the counters for as long as the page is open. */
+/** Record the counters for as long as the page is open. */
 export function startRates(): void {
   const queues = feed<{ queues: Queue[] }>(path(["queues"]));
   queues.users += 1;

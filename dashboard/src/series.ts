@@ -1,4 +1,4 @@
-// History as the server kept it, laid on an even grid of times.
+// History from the server, on an even time grid.
 
 import { path } from "./api";
 import { useFeed } from "./feed";
@@ -48,7 +48,7 @@ function grid({ seconds, step }: Span): number[] {
   return Array.from({ length }, (_, index) => end - (length - 1 - index) * step);
 }
 
-// A sample that came a little late leaves its place empty; only a longer silence is a gap.
+// A sample that came a little late leaves an empty point; only a longer silence is a gap.
 function joined(values: (number | null)[]): (number | null)[] {
   return values.map((value, index) => {
     const before = values[index - 1];
@@ -57,7 +57,7 @@ function joined(values: (number | null)[]): (number | null)[] {
   });
 }
 
-// A server that began a moment ago knows nothing of before: the line fills the chart it has.
+// A server that has just started has no older data: the line fills the whole chart.
 function since(times: number[], first: number | undefined): number[] {
   const begun = first === undefined ? -1 : times.findIndex((at) => at >= first);
   return begun <= 0 ? times : times.slice(Math.min(begun, times.length - SHORTEST));
@@ -65,5 +65,5 @@ function since(times: number[], first: number | undefined): number[] {
 
 const SHORTEST = 12;
 
-// The same address for a while, so that the answer is shared; the grid cuts what is too old.
+// The address stays the same for a while, so that responses are shared; the grid removes old values.
 const from = ({ seconds, step }: Span): number => Math.floor((now.value / 1000 - seconds) / (step * 10)) * step * 10;

@@ -1,4 +1,4 @@
-// Who is looking, and what they may do. The server decides; this only keeps the buttons honest.
+// The signed-in user and their permissions. The server decides; this only disables buttons.
 
 import { computed, signal } from "@preact/signals";
 import { look } from "./api";
@@ -12,13 +12,13 @@ export async function meet(): Promise<void> {
   me.value = await look<Me>("/v1/me");
 }
 
-/** Whether the user has a scope; enough for what changes nothing. */
+/** Whether the user has a scope; sufficient for actions that change nothing. */
 export const has = (scope: Scope): boolean =>
   me.value !== undefined && (me.value.scopes.includes(scope) || me.value.scopes.includes("admin"));
 
 export const may = (scope: Scope): boolean => has(scope) && !me.value!.read_only;
 
-/** Why an action is closed to this user; undefined if it is not. */
+/** Why this user may not perform an action; undefined if they may. */
 export function barred(scope: "produce" | "operate" | "admin"): string | undefined {
   if (!me.value) return "Not signed in";
   if (me.value.read_only) return "This server is read-only";

@@ -1,4 +1,4 @@
-// Light, dark, or as the system says.
+// Light, dark, or the theme of the system.
 
 import { computed, effect, signal } from "@preact/signals";
 import { remembered } from "./prefs";

@@ -1,4 +1,4 @@
-// Types of what the contract leaves open: JSON that somebody else declares.
+// Types for JSON that the contract does not define.
 
 import type { Kind as Declared, Json } from "./wire";
 
@@ -20,7 +20,7 @@ export interface JsonSchema {
   $defs?: Record<string, JsonSchema>;
 }
 
-/** A kind whose worker says what its payload is. */
+/** A kind whose worker declared a schema of its payload. */
 export interface Kind extends Omit<Declared, "schema"> {
   schema?: JsonSchema | null;
 }

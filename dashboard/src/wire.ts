@@ -81,7 +81,7 @@ export interface Checkup {
   fix: string | null;
 }
 
-/** What the doctor looked at. */
+/** The checks of the doctor. */
 export interface Checkups {
   checks: Checkup[];
 }
@@ -103,7 +103,7 @@ export interface Database {
   max_connections: number;
 }
 
-/** Dead jobs that failed alike. */
+/** Dead jobs with similar failures. */
 export interface DeadGroup {
   group: string;
   fingerprint: string;
@@ -163,9 +163,9 @@ export interface ErrorTitle {
 
 /** One event of the activity log. */
 export interface Event {
-  /** its place in the log */
+  /** its position in the log */
   id: string;
-  /** how many jobs it is about, where `job` names none */
+  /** how many jobs it is about, if `job` is null */
   jobs: number;
   detail: Record<string, Json> | null;
   at: string;
@@ -201,7 +201,7 @@ export interface Job {
   headers_size?: number;
   result_preview?: string;
   result_size?: number;
-  /** why it does not run */
+  /** why it is not running */
   explain?: string;
   attempts?: Attempt[];
   events?: Event[];
@@ -234,7 +234,7 @@ export interface Job {
 export interface JobPage {
   jobs: Job[];
   cursor: string | null;
-  /** jobs older than this were not searched in time; the cursor continues there */
+  /** the search stopped here for lack of time; the cursor continues it */
   searched_to?: string;
   /** with searched_to: how many were searched */
   searched?: number;
@@ -293,7 +293,7 @@ export interface LaneExplained {
   explain: string;
 }
 
-/** What became of the lane. */
+/** The outcome for the lane. */
 export interface LaneReleased {
   queue: string;
   lane: string;
@@ -309,11 +309,11 @@ export interface Lanes {
 
 /** A job that a worker holds. */
 export interface Lease {
-  /** proves the lease; every call about it needs it */
+  /** proves the lease; pass it with every call about the lease */
   token: string;
-  /** seconds that the lease lasts, and by which a touch renews it */
+  /** seconds that the lease lasts; a touch renews it for as long */
   length: number;
-  /** how the attempt before this one failed */
+  /** the error of the previous attempt */
   error?: string;
   headers?: Record<string, Json>;
   traceparent?: string;
@@ -337,13 +337,13 @@ export interface Lease {
 /** The leases; the list is empty if no job is ready. */
 export interface Leases {
   leases: Lease[];
-  /** every queue asked for is paused */
+  /** all requested queues are paused */
   paused?: boolean;
-  /** the worker was asked to stop */
+  /** the worker should stop */
   stop?: boolean;
 }
 
-/** Who is calling; `user` is null for an unknown caller. */
+/** The caller; `user` is null if they are not signed in. */
 export interface Me {
   user: string | null;
   via: string;
@@ -354,15 +354,15 @@ export interface Me {
   color: string;
   version: string;
   mode: "live" | "polling";
-  /** the name of the identity provider one can sign in with */
+  /** the name of the identity provider for signing in */
   oidc: string | null;
 }
 
-/** One verb for many jobs, and how far it has come. */
+/** One verb for many jobs, and its progress. */
 export interface Operation {
   id: string;
   arguments: Record<string, Json> | null;
-  /** how many jobs were looked at */
+  /** how many jobs were processed */
   done: number;
   /** how many of the changes can be undone */
   undoable: number;
@@ -403,7 +403,7 @@ export interface Preview {
   preview_token: string;
 }
 
-/** How far a job has come in its present attempt, as its handler said it. */
+/** The progress of a job in its current attempt, as its handler reported it. */
 export interface Progress {
   done?: number;
   total?: number;
@@ -502,7 +502,7 @@ export interface Rate {
   rate: number;
 }
 
-/** One of many that could not be stored, by its place in the request. */
+/** One job of many that could not be stored, by its index in the request. */
 export interface RefusedItem {
   index: number;
   code: string;
@@ -584,7 +584,7 @@ export interface Series {
   points: ((number | null)[])[];
 }
 
-/** The lease is ended; `state` is that of the job. */
+/** The lease has ended; `state` is the state of the job. */
 export interface Settled {
   id: string;
   state: "already" | "cancelled" | "dead" | "done" | "leased" | "queued";
@@ -592,11 +592,11 @@ export interface Settled {
   already?: boolean;
   attempt?: number;
   run_at?: string;
-  /** dead jobs that failed alike have the same */
+  /** identifies dead jobs with similar failures */
   group?: string;
 }
 
-/** What became of one lease of many. */
+/** The outcome for one lease of many. */
 export interface SettledItem {
   ok: boolean;
   id?: string;
@@ -607,7 +607,7 @@ export interface SettledItem {
   detail?: string | null;
 }
 
-/** One answer for each item, in their order. */
+/** One result for each item, in order. */
 export interface SettledItems {
   results: SettledItem[];
 }
@@ -625,10 +625,10 @@ export interface Slot {
   job: string | null;
 }
 
-/** What became of each job. */
+/** The outcome for each job. */
 export interface Stored {
   created: number;
-  /** jobs whose key a live job has */
+  /** jobs that were skipped, because a live job has their key */
   skipped: number;
   jobs: StoredJob[];
   errors: RefusedItem[];
@@ -682,7 +682,7 @@ export interface System {
 
 /** A token of a program. */
 export interface Token {
-  /** shown only in the answer that creates it */
+  /** returned only when the token is created */
   secret?: string;
   id: string;
   sort: "link" | "session" | "token";
@@ -712,7 +712,7 @@ export interface Tokens {
 export interface TouchedLease {
   id: string;
   lease_until: string;
-  /** false if the lease already lasted longer than asked for */
+  /** false if the lease already lasts longer than requested */
   extended: boolean;
   detail?: string;
 }
@@ -753,7 +753,7 @@ export interface Worker {
   listens: boolean | null;
 }
 
-/** The worker is asked to stop. */
+/** The worker will stop. */
 export interface WorkerStopping {
   worker: string;
   stopping: boolean;

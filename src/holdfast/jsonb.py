@@ -45,7 +45,7 @@ def encode(value: Any) -> Encoded:
         raise Unfit(f"holds a number that JSON has no word for{place}")
     # What msgspec writes of Python's numbers fits; JSON that somebody else wrote may not.
     if type(value) is msgspec.Raw and _LONG.search(text) and _holds_beyond(text):
-        unfit = Unfit("holds a number beyond 1e308 or with too many decimals")
+        unfit = Unfit("contains a number beyond 1e308 or with too many decimals")
         unfit.fix = "Send what is larger than a double can hold as a string."
         raise unfit
     return Encoded(text)

@@ -260,7 +260,7 @@ def test_every_verb_speaks_to_rows(database: str, connect: Connect, client: Clie
     [moved] = client.jobs.move([b.id], "elsewhere")
     assert "adopted table" in (moved.detail or "")
     assert "waits to be claimed" in client.jobs.explain(b.id)
-    assert "Done since" in client.jobs.explain(a.id)
+    assert "Done at" in client.jobs.explain(a.id)
     assert connection.execute("select count(*) from holdfast.recount()").fetchone() == (0,)
     assert mixed.created
 

@@ -71,7 +71,7 @@ def test_a_table_that_is_dropped_takes_nothing_of_holdfast_with_it(
 
     whole(client, table)
     assert told(client, table) == (
-        "Table public.task is gone. Give its queue up: holdfast unadopt public.task"
+        "Table public.task is gone. Remove its queue: holdfast unadopt public.task"
     )
     assert [one.outcome for one in client.ack([lease])] == ["lost"]
     adopt.unadopt(database, "public.task")
@@ -96,9 +96,9 @@ def test_a_column_that_is_added_changes_nothing(table: psycopg.Connection, clien
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("alter table task rename status to phase", "calls column status phase now"),
-        ("alter table task rename id to number", "calls column id number now"),
-        ("alter table task rename to chore", "is called public.chore now"),
+        ("alter table task rename status to phase", "has renamed column status to phase"),
+        ("alter table task rename id to number", "has renamed column id to number"),
+        ("alter table task rename to chore", "was renamed to public.chore"),
         (
             (
                 "drop index holdfast_64_ready; drop index holdfast_64_leased;"
@@ -106,11 +106,14 @@ def test_a_column_that_is_added_changes_nothing(table: psycopg.Connection, clien
                 "alter table task alter status drop default,"
                 "alter status type phase using status::phase, alter status set default 'queued'"
             ),
-            "has made column status public.phase",
+            "has changed column status to public.phase",
         ),
         ("drop trigger holdfast_updated on task", "Triggers of Holdfast"),
-        ('drop function holdfast_adopted."64_claim"', "What was generated"),
-        ("create role changed_owner; alter table task owner to changed_owner", "not its owner's"),
+        ('drop function holdfast_adopted."64_claim"', "Generated functions"),
+        (
+            "create role changed_owner; alter table task owner to changed_owner",
+            "do not belong to its owner",
+        ),
     ],
 )
 def test_a_table_that_was_changed_is_refreshed(
@@ -150,8 +153,8 @@ def test_a_column_that_is_gone_is_told(
     table.execute("alter table task drop started_at")
     whole(client, table)
 
-    assert "has no column started_at any more" in told(client, table)
-    with pytest.raises(adopt.CannotAdopt, match="has no column started_at any more"):
+    assert "no longer has column started_at" in told(client, table)
+    with pytest.raises(adopt.CannotAdopt, match="no longer has column started_at"):
         adopt.refresh(database, "task")
     table.execute("insert into task (id) values (4)")
 
@@ -272,10 +275,10 @@ def test_a_key_that_is_dropped_is_told(table: psycopg.Connection, client: Client
 
     whole(client, table)
 
-    assert "has no column id any more" in told(client, table)
+    assert "no longer has column id" in told(client, table)
     [answer] = client.ack([lease])
     assert answer.outcome == "lost"
-    assert "has no column id any more" in (answer.detail or "")
+    assert "no longer has column id" in (answer.detail or "")
     table.execute("insert into task (note) values ('the application goes on')")
 
 
@@ -305,6 +308,6 @@ def test_a_database_that_was_dumped_and_restored_goes_on(
         restored = connect(empty_database)
         whole(client, restored)
         restored.execute("alter table task rename to chore")
-        assert "is called public.chore now" in told(client, restored)
+        assert "was renamed to public.chore" in told(client, restored)
     [mended] = schema.migrate(empty_database)
     assert mended == "what is generated for public.chore"

@@ -26,7 +26,7 @@ SHOWN = [
     ("schedules/fetch_rates", "fetch_rates", "run manually"),
     ("workers", "Workers", "axiom-02c7d9f1"),
     ("lanes", "Lanes", "The next job starts when it ends."),
-    ("anomalies", "Anomalies", "reports is paused for 26 h"),
+    ("anomalies", "Anomalies", "reports has been paused for 26 h"),
     ("activity", "Activity", "nacked"),
     ("settings", "Settings", "API tokens"),
 ]

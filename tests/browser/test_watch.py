@@ -54,13 +54,13 @@ def test_what_the_detectors_do_not_say_is_not_said(page: Page, client: Client) -
     titles = page.get_by_role("article").get_by_role("heading")
     expect(titles.filter(has_text="No worker for send_sms")).to_be_visible()
     expect(titles).to_have_count(len(client.anomalies.list()))
-    expect(titles.filter(has_text="images is paused")).to_have_count(0)
+    expect(titles.filter(has_text="images has been paused")).to_have_count(0)
 
     # The same queue, once its detector judges it.
     client.detectors.set("paused_long", queue="images", seconds=0)
     client.detectors.run(["paused_long"])
 
-    expect(titles.filter(has_text="images is paused")).to_be_visible()
+    expect(titles.filter(has_text="images has been paused")).to_be_visible()
 
 
 def test_what_is_acked_or_muted_no_longer_presses(page: Page, client: Client) -> None:
@@ -193,8 +193,8 @@ def test_the_system_is_shown_and_the_doctor_comes_when_called(page: Page, client
     found = page.get_by_role("list", name="Doctor results")
     kinds = found.locator("[data-row=kinds]")
     expect(kinds).to_contain_text("fail")
-    expect(kinds).to_contain_text("no living worker handles send_sms in default")
-    expect(kinds).to_contain_text("Their jobs wait for ever")
+    expect(kinds).to_contain_text("no running worker handles send_sms in default")
+    expect(kinds).to_contain_text("Their jobs wait forever")
     expect(kinds.get_by_role("button", name="Copy: holdfast worker list")).to_be_visible()
     expect(found.locator("[data-row=horizon]")).to_contain_text("ok")
     expect(found.locator("[data-row=upkeep]").get_by_role("button")).to_have_count(0)

@@ -188,13 +188,14 @@ def test_a_queue_is_explained_and_forecast(holdfast: Run, client: Client, clock:
     document = holdfast("queue", "forecast", "--json").json
     explained = holdfast("queue", "explain", "default")
 
-    assert told.out.startswith("Queue default is drained at ")
-    assert re.search(r"0 arrive and ([01]\.\d+|1|2) are finished per second", told.out)
+    assert told.out.startswith("Queue default will be empty at ")
+    assert re.search(r"0 jobs arrive and ([01]\.\d+|1|2) finish per second", told.out)
     assert "would drain it in 00:10:00." in told.out
     # Twenty in ten seconds, and in whatever time has passed since.
     assert 0 < document[0]["finishing"] <= 2.0
     assert re.match(
-        r"98 jobs wait in queue default, the first for \d+ s; 2 running\. Queue default is drained",
+        r"98 jobs wait in queue default, the first for \d+ s; 2 running\."
+        r" Queue default will be empty",
         explained.out,
     )
     assert holdfast("queue", "forecast", "nonsense").err.startswith("HF311")
@@ -233,8 +234,8 @@ def test_a_queue_that_fills_is_never_drained(holdfast: Run, client: Client, cloc
     told = holdfast("queue", "forecast", "default").out
 
     assert re.fullmatch(
-        r"Queue default is never drained at this pace:"
-        r" (1\.\d|2) arrive and 0 are finished per second\.\n",
+        r"Queue default will never be empty at this pace:"
+        r" (1\.\d|2) jobs arrive and 0 finish per second\.\n",
         told,
     )
 
@@ -268,7 +269,7 @@ def test_the_doctor_finds_what_is_wrong_and_fails(
     found = {one["name"]: one for one in holdfast("doctor", "--json").json}
 
     assert ended.code == 1
-    assert "no living worker handles send_sms in default" in ended.out
+    assert "no running worker handles send_sms in default" in ended.out
     assert (found["upkeep"]["level"], found["upkeep"]["fix"]) == ("fail", "holdfast upkeep")
     assert (found["clock"]["level"], found["clock"]["fix"]) == ("warn", "timedatectl status")
     assert found["autovacuum"]["fix"] == "alter table holdfast.job reset (autovacuum_enabled);"
@@ -334,7 +335,7 @@ def test_the_forecast_has_a_target(client: Client) -> None:
 
     [found] = client.queues.forecast("default", target=timedelta(minutes=1))
 
-    assert found.sentence.startswith("Nothing is known of queue default yet")
+    assert found.sentence.startswith("No forecast for queue default yet")
     assert json.dumps(found.slots_needed) == "null"
 
 

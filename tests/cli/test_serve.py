@@ -345,7 +345,7 @@ def test_an_operation_is_undone(holdfast: Run, client: Client, dead: Any) -> Non
     assert undone.out == f"operation {id + 1}  undo  done  30/30 jobs\n"
     assert client.queues.get("mail").dead == 30
     assert again.code == 2
-    assert f"HF409 operation {id} cannot be undone: it was undone" in again.err
+    assert f"HF409 operation {id} cannot be undone: it was already undone" in again.err
     assert unknown.code == 1
 
 

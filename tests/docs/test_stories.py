@@ -245,7 +245,7 @@ def test_a_stuck_run_fails_with_a_message_and_the_next_proceeds(client: Client, 
     assert job
     assert (job.state, job.error) == (
         "dead",
-        "LeaseExpired: the lease ran out and nobody renewed it",
+        "LeaseExpired: the lease expired without being renewed",
     )
 
 

@@ -89,7 +89,7 @@ def test_queues_and_lanes_are_explained(api: Api, client: Client) -> None:
     [held] = client.claim("mail", worker="w1")
     lane = api.get("/v1/lanes/l/explain", params={"queue": "mail"}).json()["explain"]
 
-    assert queue.startswith("Queue mail is paused by ada since ")
+    assert queue.startswith("Queue mail has been paused by ada since ")
     assert lane.startswith(f"Lane l is busy: job {held.id} runs on w1 until ")
     assert api.get("/v1/queues/nonsense/explain").status_code == 404
 

@@ -321,10 +321,10 @@ def test_groups_may_be_told_by_userinfo(serve: Serve, oidc: Oidc, idp: Provider)
 @pytest.mark.parametrize(
     ("userinfo", "status", "told"),
     [
-        ({"sub": "u-2", "groups": ["admins"]}, 401, "userinfo is of another user"),
-        ({"groups": ["admins"]}, 401, "userinfo is of another user"),
-        ({"sub": "u-1"}, 403, "does not say which groups"),
-        ({"sub": "u-1", "groups": {"admins": True}}, 403, "does not say which groups"),
+        ({"sub": "u-2", "groups": ["admins"]}, 401, "userinfo is for another user"),
+        ({"groups": ["admins"]}, 401, "userinfo is for another user"),
+        ({"sub": "u-1"}, 403, "does not report the groups"),
+        ({"sub": "u-1", "groups": {"admins": True}}, 403, "does not report the groups"),
         ({"sub": "u-1", "groups": ["staff"]}, 403, "no group of ada"),
     ],
 )
@@ -354,8 +354,8 @@ def test_a_cookie_of_rubbish_is_no_sign_in(browser: httpx.Client, cookie: str) -
         ({"groups": ["staff"]}, "no group of ada"),
         ({"groups": []}, "no group of ada"),
         ({"groups": [["admins"], 7, None]}, "no group of ada"),
-        ({"groups": None}, "does not say which groups"),
-        ({"groups": {"admins": True}}, "does not say which groups"),
+        ({"groups": None}, "does not report the groups"),
+        ({"groups": {"admins": True}}, "does not report the groups"),
     ],
 )
 def test_whoever_is_in_no_group_that_may_does_not_get_in(

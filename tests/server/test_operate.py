@@ -274,7 +274,7 @@ def test_what_an_operation_did_is_undone(api: Api, client: Client) -> None:
     assert undone["arguments"] == {"operation": int(started["id"])}
     assert (client.queues.get("mail").queued, client.queues.get("mail").dead) == (0, 12)
     assert (again.status_code, again.json()["code"]) == (409, "HF409")
-    assert "it was undone" in again.json()["detail"]
+    assert "it was already undone" in again.json()["detail"]
     assert (wrong.status_code, unknown.status_code) == (422, 404)
 
 

@@ -46,7 +46,7 @@ def test_dead_jobs_are_archived_when_they_have_been_dead_for_as_long_as_their_qu
     assert (early, due) == (0, 1)
     assert states(db, old, young, other) == ["archived", "dead", "dead"]
     job = db.job(old)
-    assert job.reason == "dead for 30 days, by the archive_dead of its queue"
+    assert job.reason == "dead for 30 days (archive_dead of its queue)"
     assert job.payload == {}
     [row] = db.table("select actor from holdfast.events where event = 'archived'")
     assert row[0] == "upkeep"
@@ -67,7 +67,7 @@ def test_done_jobs_that_are_kept_are_archived_by_policy_too(db: Protocol, later:
     assert (first, second) == (0, 3)
     assert set(states(db, *old)) == {"archived"}
     assert set(states(db, *young, *kept)) == {"done"}
-    assert db.job(old[0]).reason == "done for 7 days, by the archive_done of its queue"
+    assert db.job(old[0]).reason == "done for 7 days (archive_done of its queue)"
 
 
 def test_without_a_policy_nothing_is_archived(db: Protocol, later: Later) -> None:
@@ -90,7 +90,7 @@ def test_a_dead_job_that_halts_its_lane_waits_for_a_person(db: Protocol, later: 
     assert db.upkeep()["archived"] == 1
 
     assert states(db, halting, other) == ["dead", "archived"]
-    assert "is halted since" in db.explain(waiting)
+    assert "is halted because" in db.explain(waiting)
     assert "archives it" not in db.explain(halting)
 
 
@@ -212,7 +212,7 @@ def test_history_is_not_dropped_before_what_is_to_be_archived_had_its_day(db: Pr
 
 
 def test_done_jobs_that_are_deleted_cannot_be_archived(db: Protocol) -> None:
-    with pytest.raises(psycopg.Error, match="do not fit a queue") as refused:
+    with pytest.raises(psycopg.Error, match="are not valid for a queue") as refused:
         db.queue_set("default", archive_done=60)
 
     assert refused.value.sqlstate == "HF221"

@@ -75,7 +75,7 @@ def test_a_job_that_dies_halts_its_lane_if_the_default_says_so(changed: Protocol
 
     changed.nack(held, final=True)
 
-    assert f"halted since job {first} died" in changed.explain(second)
+    assert f"halted because job {first} died" in changed.explain(second)
 
 
 def test_explain_counts_the_slots_of_a_lane_by_the_default(changed: Protocol) -> None:

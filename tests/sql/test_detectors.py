@@ -96,7 +96,7 @@ def _failure_jump(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     later(minutes=15)
 
 
-@looks_wrong("lease_lost_burst", "default: 10 leases ran out", "holdfast worker list")
+@looks_wrong("lease_lost_burst", "default: 10 leases expired", "holdfast worker list")
 def _lease_lost_burst(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.enqueue(*[{"kind": "work"}] * 10)
     db.claim(max_jobs=10)
@@ -106,7 +106,7 @@ def _lease_lost_burst(db: Protocol, later: Later, other: Open) -> Iterator[None]
     later(minutes=6)
 
 
-@looks_wrong("lease_stolen", "ada lost a lease and lives", "holdfast job explain ")
+@looks_wrong("lease_stolen", "ada lost a lease but is running", "holdfast job explain ")
 def _lease_stolen(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()
     db.take(worker="ada")
@@ -143,7 +143,7 @@ def _job_died(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     later(minutes=6)
 
 
-@looks_wrong("zombie_job", "work is held by ada, whose lease ran out", "holdfast upkeep --once")
+@looks_wrong("zombie_job", "work is held by ada, whose lease has expired", "holdfast upkeep --once")
 def _zombie_job(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()
     db.take(worker="ada")
@@ -154,7 +154,7 @@ def _zombie_job(db: Protocol, later: Later, other: Open) -> Iterator[None]:
 
 @looks_wrong(
     "retry_storm",
-    "default: 20 failed jobs come due at once",
+    "default: 20 failed jobs are due at once",
     "holdfast queue pause --for 10m --reason 'retry storm' default",
     jobs=20,
 )
@@ -167,7 +167,7 @@ def _retry_storm(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.promote()
 
 
-@looks_wrong("lane_held", "Lane axiom is held for 11 m", "holdfast job cancel ")
+@looks_wrong("lane_held", "Lane axiom has been held for 11 m", "holdfast job cancel ")
 def _lane_held(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.enqueue(*[{"kind": "work", "lane": "axiom"}] * 2)
     held = db.take(lease=timedelta(hours=1))
@@ -242,7 +242,9 @@ def _clock_skew(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.beat("ada", clock=datetime.now(UTC).isoformat())
 
 
-@looks_wrong("listen_down", "ada hears no notifications", "export HOLDFAST_LISTEN_URL", queue=None)
+@looks_wrong(
+    "listen_down", "ada receives no notifications", "export HOLDFAST_LISTEN_URL", queue=None
+)
 def _listen_down(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.beat("ada", listens=False)
     later(seconds=31)
@@ -261,7 +263,7 @@ def _notify_backlog(db: Protocol, later: Later, other: Open) -> Iterator[None]:
 
 @looks_wrong(
     "horizon_pinned",
-    "pins the vacuum horizon",
+    "has pinned the vacuum horizon",
     "select pg_terminate_backend(",
     queue=None,
     seconds=0,
@@ -290,7 +292,7 @@ def _bloat(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     flush_statistics(db)
 
 
-@looks_wrong("counters_drift", "Counters of default are off", "select * from holdfast.recount();")
+@looks_wrong("counters_drift", "Counters of default are wrong", "select * from holdfast.recount();")
 def _counters_drift(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()
     db.fold()
@@ -302,7 +304,7 @@ def _counters_drift(db: Protocol, later: Later, other: Open) -> Iterator[None]:
 @looks_wrong(
     "table_broken",
     "Queue tasks cannot use its table",
-    "Give its queue up: holdfast unadopt public.gone",
+    "Remove its queue: holdfast unadopt public.gone",
     queue="tasks",
 )
 def _table_broken(db: Protocol, later: Later, other: Open) -> Iterator[None]:
@@ -335,7 +337,7 @@ def adopt_nothing(db: Protocol, *, live: bool) -> None:
     )
 
 
-@looks_wrong("paused_long", "default is paused for 2 d", "holdfast queue resume default")
+@looks_wrong("paused_long", "default has been paused for 2 d", "holdfast queue resume default")
 def _paused_long(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()
     db.pause("default", reason="deploy", actor="ada")
@@ -406,7 +408,7 @@ def _burst_claims(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     later(seconds=6)
 
 
-@looks_wrong("flash_job", "ada acks at once", "holdfast job list state:done", enabled=True)
+@looks_wrong("flash_job", "ada acks jobs instantly", "holdfast job list state:done", enabled=True)
 def _flash_job(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()
     db.ack(db.take(), keep=True)
@@ -424,7 +426,9 @@ def _large_payload(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.ack(db.take())
 
 
-@looks_wrong("long_running", "work runs for 11 s", "holdfast job explain ", enabled=True)
+@looks_wrong(
+    "long_running", "work has been running for 11 s", "holdfast job explain ", enabled=True
+)
 def _long_running(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()
     held = db.take()
@@ -531,7 +535,9 @@ def test_a_lease_was_stolen_only_from_a_worker_that_lives_on(db: Protocol, later
     db.reap()
     db.beat("ada")
 
-    assert [change.title for change in detect(db, "lease_stolen")] == ["ada lost a lease and lives"]
+    assert [change.title for change in detect(db, "lease_stolen")] == [
+        "ada lost a lease but is running"
+    ]
 
 
 def test_every_detector_has_a_case(db: Protocol) -> None:
@@ -762,9 +768,9 @@ def test_a_detector_of_ones_own_is_due_once_in_a_span(db: Protocol, later: Later
         ("detector_set('nonsense', '{}')", "HF227", "no detector is called 'nonsense'"),
         ("report('late', '[]')", "HF219", "is built in"),
         ("report('mine', '{}')", "HF219", "must be a JSON array"),
-        ("report('mine', '[{}]')", "HF219", "finding 1 is not one"),
+        ("report('mine', '[{}]')", "HF219", "finding 1 is not valid"),
         ('report(\'mine\', \'[{"title": "a", "severity": "bad"}]\')', "HF219", "finding 1"),
-        ("webhook_set('a', '{\"url\": \"ftp://a\"}')", "HF221", "do not fit a webhook"),
+        ("webhook_set('a', '{\"url\": \"ftp://a\"}')", "HF221", "are not valid for a webhook"),
         ("webhook_set('a', '{\"secret\": \"short\"}')", "HF221", "16 to 200 characters"),
         ("webhook_set('a', '{\"nonsense\": 1}')", "HF221", "'nonsense' of a webhook is unknown"),
     ],

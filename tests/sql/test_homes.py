@@ -111,7 +111,8 @@ def test_a_job_with_a_key_and_a_lane_stays_dead_in_a_fanned_out_queue(db: Protoc
 
     assert (answer.changed, answer.state) == (False, "dead")
     assert (
-        answer.detail == "queue 'default' is fanned out: a job there has a key or a lane, not both"
+        answer.detail
+        == "queue 'default' has fanout: a job there can have a key or a lane, not both"
     )
 
 
@@ -122,7 +123,7 @@ def test_a_job_with_a_key_and_a_lane_is_not_moved_into_a_fanned_out_queue(db: Pr
     answers = db.move(dead, waiting, queue="wide")
 
     assert [answer.changed for answer in answers] == [False, False]
-    assert all("fanned out" in str(answer.detail) for answer in answers)
+    assert all("has fanout" in str(answer.detail) for answer in answers)
 
 
 def test_settings_of_lanes_stay_when_a_queue_is_fanned_out(db: Protocol) -> None:

@@ -49,7 +49,7 @@ def test_a_look_at_one_that_is_gone_does_not_show_the_other(
     db.ack(db.take("mail" if order == 0 else "text"))
 
     assert db.get(gone) is None
-    assert db.explain(gone).startswith("There is no job")
+    assert db.explain(gone).startswith("No job has the id")
     assert db.state(both[1 - order]) == "queued"
 
 
@@ -66,7 +66,7 @@ def test_no_verb_reaches_the_other(
 
     [answer] = getattr(db, verb)(both[order])
 
-    assert (answer.changed, answer.detail) == (False, f"there is no job {both[order]}")
+    assert (answer.changed, answer.detail) == (False, f"no job has the id {both[order]}")
     assert db.job(both[1 - order]) == before
 
 

@@ -204,7 +204,7 @@ def test_next_at_lies_behind_the_slots(db: Protocol, later: Later) -> None:
     later(minutes=1)
     [seen] = due(db)
 
-    with pytest.raises(psycopg.Error, match="is not behind its slots") as refused:
+    with pytest.raises(psycopg.Error, match="is not after its slots") as refused:
         fire(db, seen, slot, next_at=slot)
     assert refused.value.sqlstate == "HF223"
 
@@ -289,7 +289,7 @@ def test_overlap_cancel_cancels_the_last_job_and_says_why(
 
     gone = db.job(first.job)
     assert second.outcome == "fired"
-    assert (gone.state, gone.reason) == ("cancelled", "schedule nightly: its next slot came")
+    assert (gone.state, gone.reason) == ("cancelled", "schedule nightly: its next slot is due")
     if held:
         assert [answer.outcome for answer in db.ack(held)] == ["lost"]
 

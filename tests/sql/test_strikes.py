@@ -108,7 +108,7 @@ def test_explain_names_the_strike_before_and_after_a_claim_met_the_job(
 
     sentence = db.explain(id)
     assert sentence.startswith(
-        f"Held back by strike {number} on kind send, what its payload contains: user by ada until "
+        f"Held back by strike {number} on kind send, payload fields user by ada until "
     )
     assert sentence.endswith("(provider is down).")
     assert db.claim() == []
@@ -116,8 +116,7 @@ def test_explain_names_the_strike_before_and_after_a_claim_met_the_job(
 
     later(minutes=61)
     assert db.explain(id) == (
-        f"Was held back by strike {number}, which is over; "
-        "it enters the ready order with the next claim or upkeep."
+        f"Strike {number}, which held it back, is over; a worker will pick it up shortly."
     )
     lift(db, number)
     db.beat("w1", kinds=["send"], queues=["default"])
@@ -181,11 +180,11 @@ def test_an_edited_job_is_judged_by_what_it_is_now(db: Protocol) -> None:
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        ({}, "names a queue, a kind or what the payload contains"),
+        ({}, "needs a queue, a kind or a payload"),
         ({"kind": "send", "mode": "drop"}, "mode 'drop' is not hold or skip"),
-        ({"payload": {}}, "is not what a payload could contain"),
-        ({"payload": [1]}, "is not what a payload could contain"),
-        ({"kind": "send", "expires": timedelta(0)}, "over at once"),
+        ({"payload": {}}, "is not valid for a strike"),
+        ({"payload": [1]}, "is not valid for a strike"),
+        ({"kind": "send", "expires": timedelta(0)}, "must be above 0"),
     ],
 )
 def test_a_strike_that_means_nothing_is_refused(

@@ -244,7 +244,7 @@ def test_half_of_an_operation_and_half_of_an_undo(db: Protocol) -> None:
         ("cannot be undone: it is an undo", "undo"),
         ("cannot be undone: it changed nothing", "nothing"),
         (
-            "cannot be undone: it was undone, is older than seven days, or",
+            "cannot be undone: it was already undone, is older than seven days, or",
             "twice",
         ),
     ],

@@ -54,9 +54,7 @@ def test_a_lease_that_ran_out(db: Protocol, later: Later) -> None:
     db.take(worker="w1")
     later(seconds=40)
 
-    assert (
-        db.explain(id) == "The lease of w1 ran out 00:00:10 ago; the next reap takes the job back."
-    )
+    assert db.explain(id) == "The lease of w1 expired 00:00:10 ago; the next reap reclaims the job."
 
 
 def test_a_paused_queue(db: Protocol) -> None:
@@ -66,9 +64,10 @@ def test_a_paused_queue(db: Protocol) -> None:
     plain = db.explain(id)
     db.pause("default", reason="deploy", actor="ada", until=datetime.now(UTC) + timedelta(hours=1))
 
-    assert says(rf"Queue default is paused since {STAMP}\.", plain)
+    assert says(rf"Queue default has been paused since {STAMP}\.", plain)
     assert says(
-        rf"Queue default is paused by ada since {STAMP} until {STAMP}: deploy\.", db.explain(id)
+        rf"Queue default has been paused by ada since {STAMP} until {STAMP}: deploy\.",
+        db.explain(id),
     )
 
 
@@ -100,7 +99,7 @@ def test_a_lane_whose_first_job_is_retried(db: Protocol) -> None:
 
     assert (
         db.explain(second)
-        == f"Lane l keeps its order: job {first} is first and is retried in 00:01:00."
+        == f"Lane l keeps its order: job {first} is first and will be retried in 00:01:00."
     )
 
 
@@ -112,8 +111,7 @@ def test_a_halted_lane(db: Protocol) -> None:
     db.nack(db.take())
 
     assert db.explain(second) == (
-        f"Lane l is halted since job {first} died in it; "
-        "retry, archive or delete that job to go on."
+        f"Lane l is halted because job {first} died; retry, archive or delete that job to continue."
     )
 
 
@@ -124,7 +122,7 @@ def test_a_lane_that_used_its_rate(db: Protocol) -> None:
     [waiting] = db.find("state:queued")
 
     assert says(
-        rf"Lane l has used its rate of 1 per 00:01:00; the next may start at {CLOCK}\.",
+        rf"Lane l has reached its rate of 1 per 00:01:00; the next job may start at {CLOCK}\.",
         db.explain(waiting),
     )
 
@@ -134,7 +132,7 @@ def test_a_queue_at_its_limit(db: Protocol) -> None:
     ids = [db.put() for _ in range(3)]
     db.claim(max_jobs=9)
 
-    assert db.explain(ids[2]) == "Queue default runs 2 jobs, its limit is 2."
+    assert db.explain(ids[2]) == "Queue default has 2 jobs running; its limit is 2."
 
 
 def test_a_queue_that_used_its_rate(db: Protocol) -> None:
@@ -144,7 +142,8 @@ def test_a_queue_that_used_its_rate(db: Protocol) -> None:
     db.ack(db.take())
 
     assert says(
-        rf"Queue default has used its rate of 1 per 00:01:00; the next may start at {CLOCK}\.",
+        r"Queue default has reached its rate of 1 per 00:01:00;"
+        rf" the next job may start at {CLOCK}\.",
         db.explain(waiting),
     )
 
@@ -155,8 +154,8 @@ def test_a_follow_up(db: Protocol) -> None:
     follow_up = db.put(key="1", on_conflict="after")
 
     assert db.explain(follow_up) == (
-        f"Duplicate of job {running}, which has the same key '1' and runs on w1:"
-        " it follows when that one has ended."
+        f"Duplicate of job {running}, which has the same key '1' and runs on w1;"
+        " it runs after that job has ended."
     )
 
 
@@ -164,7 +163,7 @@ def test_a_due_job_that_nobody_promoted_yet(db: Protocol, later: Later) -> None:
     id = db.put(delay=5)
     later(seconds=6)
 
-    assert db.explain(id) == "Due; it enters the ready order with the next claim or upkeep."
+    assert db.explain(id) == "Due now; a worker will pick it up shortly."
 
 
 def test_a_dead_job(db: Protocol) -> None:
@@ -180,7 +179,7 @@ def test_a_done_job(db: Protocol) -> None:
     id = db.put()
     db.ack(db.take(worker="w1"))
 
-    assert says(rf"Done since {STAMP} by w1\.", db.explain(id))
+    assert says(rf"Done at {STAMP} by w1\.", db.explain(id))
 
 
 def test_a_cancelled_and_an_archived_job(db: Protocol) -> None:
@@ -190,15 +189,16 @@ def test_a_cancelled_and_an_archived_job(db: Protocol) -> None:
     cancelled = db.explain(id)
     db.archive(id)
 
-    assert says(rf"Cancelled since {STAMP}: not needed\.", cancelled)
-    assert says(rf"Archived since {STAMP}: not needed\.", db.explain(id))
+    assert says(rf"Cancelled at {STAMP}: not needed\.", cancelled)
+    assert says(rf"Archived at {STAMP}: not needed\.", db.explain(id))
 
 
 def test_a_job_that_is_not_there(db: Protocol) -> None:
     id = uuid4()
 
     assert db.explain(id) == (
-        f"There is no job {id}: it never existed, or it is done and its queue keeps no history."
+        f"No job has the id {id}: it never existed,"
+        " or it is done and its queue does not keep done jobs."
     )
 
 
@@ -225,14 +225,14 @@ def test_a_kind_without_a_worker(db: Protocol, later: Later) -> None:
     gone = db.explain(id)
 
     none = (
-        r"No worker for kind send_sms in queue mail: of %s none handles it;"
-        rf" it waits since {STAMP}\."
+        r"No running worker handles kind send_sms in queue mail \(%s running\)\."
+        rf" Waiting since {STAMP}\."
     )
     assert nobody_lives.startswith("Ready since")  # who says nothing of itself may come yet
-    assert says(none % "1 living worker", other_kind)
-    assert says(none % "1 living worker", other_queue)
+    assert says(none % "1 worker", other_kind)
+    assert says(none % "1 worker", other_queue)
     assert handled.startswith("Ready since")
-    assert says(none % "0 living workers", gone)
+    assert says(none % "0 workers", gone)
 
 
 def test_a_worker_that_says_nothing_of_itself_counts_by_its_claims(
@@ -244,7 +244,7 @@ def test_a_worker_that_says_nothing_of_itself_counts_by_its_claims(
 
     assert db.explain(waiting).startswith("Ready since")
     later(minutes=2)
-    assert db.explain(waiting).startswith("No worker for kind work")
+    assert db.explain(waiting).startswith("No running worker handles kind work")
 
 
 def queue_says(db: Protocol, queue: str = "default") -> str:
@@ -252,15 +252,15 @@ def queue_says(db: Protocol, queue: str = "default") -> str:
 
 
 def test_a_queue_says_what_keeps_it_back(db: Protocol, later: Later) -> None:
-    assert queue_says(db) == ("There is no queue default: nobody enqueued into it or set it up.")
+    assert queue_says(db) == ("No queue is named default: it has no jobs and no settings.")
     db.queue_set("default", limit=1)
-    assert queue_says(db) == "Nothing waits in queue default; 0 running."
+    assert queue_says(db) == "No jobs are waiting in queue default; 0 running."
     db.enqueue(*[{"kind": "k"}] * 2)
     db.fold()
     held = db.take(worker="w1")
     db.fold()
     assert says(
-        r"Queue default runs 1 job, its limit is 1; 1 waiting, the first for \S+ s\.",
+        r"Queue default has 1 job running; its limit is 1\. 1 waiting, the first for \S+ s\.",
         queue_says(db),
     )
     db.queue_set("default", limit=None, rate_limit=1, rate_period=60)
@@ -268,20 +268,21 @@ def test_a_queue_says_what_keeps_it_back(db: Protocol, later: Later) -> None:
     db.take(worker="w1")
     db.fold()
     assert says(
-        rf"Queue default has used its rate of 1 per 00:01:00; the next may start at {CLOCK}\.",
+        r"Queue default has reached its rate of 1 per 00:01:00;"
+        rf" the next job may start at {CLOCK}\.",
         queue_says(db),
     )
     db.queue_set("default", rate_limit=None, rate_period=None)
     db.beat("w1", kinds=["other"])
     assert says(
-        r"No living worker handles k in queue default; 1 waiting, the first of these for \S+ s\.",
+        r"No running worker handles k in queue default; 1 waiting, the first of these for \S+ s\.",
         queue_says(db),
     )
     db.beat("w1", kinds=["k"])
     assert queue_says(db).startswith("1 job waits in queue default, the first for ")
     db.pause("default", actor="ada", reason="deploy")
     assert says(
-        rf"Queue default is paused by ada since {STAMP}: deploy; 1 waiting\.", queue_says(db)
+        rf"Queue default has been paused by ada since {STAMP}: deploy; 1 waiting\.", queue_says(db)
     )
 
 
@@ -291,7 +292,7 @@ def test_a_queue_whose_jobs_wait_for_their_time(db: Protocol) -> None:
 
     assert queue_says(db) == (
         "1 job waits in queue default, none is ready:"
-        " they wait for their time, behind others in their lane, or for a strike to be lifted."
+        " they are due later, or wait for others in their lane or for a strike to be lifted."
     )
 
 
@@ -300,7 +301,7 @@ def lane_says(db: Protocol, lane: str = "l") -> str:
 
 
 def test_a_lane_says_who_holds_it_and_what_is_next(db: Protocol) -> None:
-    assert lane_says(db) == "Nobody is in lane l of queue default."
+    assert lane_says(db) == "Lane l of queue default has no jobs."
     db.enqueue(*[{"kind": "k", "lane": "l", "max_attempts": 1}] * 2)
     held = db.take(worker="w1")
     assert says(
@@ -317,21 +318,21 @@ def test_a_lane_says_who_holds_it_and_what_is_next(db: Protocol) -> None:
     db.lane_set("default", "l", on_failure="halt")
     db.nack(db.take(), message="boom")
     assert says(
-        rf"Lane l is halted at {STAMP} since job {held.id} died in it \(boom\); 1 waiting\."
-        r" Retry, archive or delete that job to go on\.",
+        rf"Lane l was halted at {STAMP} because job {held.id} died \(boom\); 1 waiting\."
+        r" Retry, archive or delete that job to continue\.",
         lane_says(db),
     )
     db.lane_set("default", "l", halted=False, rate_limit=1, rate_period=60)
     db.ack(db.take())
     assert says(
-        rf"Lane l has used its rate of 1 per 00:01:00; the next may start at {CLOCK}\.",
+        rf"Lane l has reached its rate of 1 per 00:01:00; the next job may start at {CLOCK}\.",
         lane_says(db),
     )
     db.lane_set("default", "l", rate_limit=None, rate_period=None)
-    assert lane_says(db) == "Nothing waits in lane l; 0 running."
+    assert lane_says(db) == "No jobs are waiting in lane l; 0 running."
     db.put(lane="l")
     db.pause("default", actor="ada")
-    assert lane_says(db).startswith("Queue default is paused by ada since")
+    assert lane_says(db).startswith("Queue default has been paused by ada since")
 
 
 def test_a_job_that_is_told_it_is_next_is_next(db: Protocol) -> None:
@@ -382,11 +383,11 @@ def test_a_lane_and_a_limit_whose_holder_is_gone(db: Protocol, later: Later) -> 
     later(seconds=40)
 
     assert says(
-        rf"Lane l is busy: the lease of job {held.id} on w1 ran out 00:00:\d\d ago, and the next"
-        r" reap takes it back \(1 of 1 at a time\)\.",
+        rf"Lane l is busy: the lease of job {held.id} on w1 expired 00:00:\d\d ago, and the next"
+        r" reap reclaims it \(1 of 1 at a time\)\.",
         db.explain(behind),
     )
     assert db.explain(over) == (
-        "Queue limited runs 1 job, its limit is 1."
-        " One of the leases ran out; the next reap takes it back."
+        "Queue limited has 1 job running; its limit is 1."
+        " One of the leases has expired; the next reap reclaims it."
     )

@@ -211,9 +211,9 @@ def test_what_waits_for_an_answer_says_so(db: Protocol, later: Later) -> None:
 
     later(minutes=4)
 
-    assert waiting.startswith("Waits for an answer from outside until ")
+    assert waiting.startswith("Waiting for an answer from outside until ")
     assert waiting.endswith(", attempt 1 of 3.")
-    assert db.explain(job.id).startswith("No answer came from outside until 00:01:00 ago")
+    assert db.explain(job.id).startswith("The time for outside to answer ended 00:01:00 ago")
 
 
 @pytest.mark.parametrize(

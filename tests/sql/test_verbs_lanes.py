@@ -252,7 +252,7 @@ def test_a_death_halts_a_lane_that_halts(db: Protocol) -> None:
     db.upkeep()
 
     assert db.claim(max_jobs=9) == []
-    assert f"halted since job {ids[0]} died" in db.explain(ids[1])
+    assert f"halted because job {ids[0]} died" in db.explain(ids[1])
 
 
 @pytest.mark.parametrize("enqueue", [lane, one_by_one])
@@ -271,7 +271,7 @@ def test_a_claim_whose_own_reap_halts_a_lane_starts_nothing_more_in_it(
     assert [job.id for job in abandoned] == [first]
     assert [job.id for job in claimed] == [second]
     assert [db.state(id) for id in (first, second, third)] == ["dead", "leased", "queued"]
-    assert f"halted since job {first} died" in db.explain(third)
+    assert f"halted because job {first} died" in db.explain(third)
     assert db.claim(max_jobs=9) == []
 
 
@@ -525,7 +525,7 @@ def test_who_waits_for_a_limit_behind_a_cancelled_job_is_told_so(db: Protocol) -
     [waiting] = db.enqueue({"kind": "k"})
 
     assert waiting.behind == id
-    assert db.explain(waiting.id) == "Queue default runs 1 job, its limit is 1."
+    assert db.explain(waiting.id) == "Queue default has 1 job running; its limit is 1."
 
 
 def test_a_lane_kept_by_a_cancelled_job_is_released_once_its_worker_is_gone(

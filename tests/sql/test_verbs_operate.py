@@ -56,7 +56,7 @@ def test_an_answer_comes_for_each_id_in_order(db: Protocol) -> None:
     assert [answer.id for answer in answers] == [gone, waiting, done, waiting]
     assert [answer.changed for answer in answers] == [False, True, False, True]
     assert [answer.state for answer in answers] == [None, "cancelled", "dead", "cancelled"]
-    assert answers[0].detail == f"there is no job {gone}"
+    assert answers[0].detail == f"no job has the id {gone}"
     assert answers[2].detail == f"job {done} is dead and cannot be cancelled"
 
 

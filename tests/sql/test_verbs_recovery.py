@@ -303,7 +303,7 @@ def test_an_expired_job_that_can_be_asked_about_says_so(db: Protocol, checks: La
 
     sentence = db.explain(job.id)
 
-    assert sentence.startswith("The lease of ada ran out 00:00:01 ago; a worker of kind checked")
+    assert sentence.startswith("The lease of ada expired 00:00:01 ago; a worker for kind checked")
 
 
 def test_kinds_are_declared_once_and_changed_when_they_change(db: Protocol) -> None:

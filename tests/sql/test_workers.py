@@ -92,10 +92,10 @@ def test_upkeep_forgets_workers_not_seen_for_a_day(db: Protocol, later: Later) -
     ("facts", "told"),
     [
         ({"stop_at": "now"}, "fact 'stop_at' of a worker is unknown"),
-        ({"slots": "many"}, "do not fit a worker"),
-        ({"queues": "mail"}, "do not fit a worker"),
-        ({"pid": 1 << 40}, "do not fit a worker"),
-        ({"started_at": "yesterday-ish"}, "do not fit a worker"),
+        ({"slots": "many"}, "are not valid for a worker"),
+        ({"queues": "mail"}, "are not valid for a worker"),
+        ({"pid": 1 << 40}, "are not valid for a worker"),
+        ({"started_at": "yesterday-ish"}, "are not valid for a worker"),
         ([], "facts must be a JSON object"),
     ],
 )

@@ -232,8 +232,8 @@ def test_it_is_reported_and_explained(db: Protocol, stubborn: UUID) -> None:
     [anomaly] = db.table("select detail from holdfast.anomalies where code = 'zombie_job'")
 
     assert [(row.change, row.subject) for row in changes] == [("raised", str(stubborn))]
-    assert "cannot be taken back: P0001: not this one" in anomaly.detail
-    assert "cannot be taken back (P0001: not this one)" in db.explain(stubborn)
+    assert "cannot be reclaimed: P0001: not this one" in anomaly.detail
+    assert "cannot be reclaimed (P0001: not this one)" in db.explain(stubborn)
 
 
 def test_it_is_taken_back_once_it_can_be(db: Protocol, stubborn: UUID, later: Later) -> None:

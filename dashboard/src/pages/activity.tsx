@@ -17,7 +17,7 @@ const FIELDS = ["queue", "kind", "event", "actor", "worker", "job"] as const;
 type Field = (typeof FIELDS)[number];
 type Asked = Record<Field, string>;
 
-/** What the database puts on record, by what it concerns. */
+/** The recorded events, grouped by what they concern. */
 const EVENTS: [string, string[]][] = [
   ["Failed attempts", ["nacked", "reaped", "reconciled"]],
   ["Actions on jobs", ["retried", "cancelled", "edited", "moved", "archived", "deleted", "undone"]],
@@ -30,7 +30,7 @@ const EVENTS: [string, string[]][] = [
 
 const said = (event: string): string => event.replace("_", " ");
 
-/** Pages behind the first, which alone keeps itself fresh. */
+/** Pages after the first; only the first refreshes automatically. */
 const older = signal<{ events: Event[]; cursor: string | null } | undefined>(undefined);
 const failed = signal<string | undefined>(undefined);
 
@@ -50,7 +50,7 @@ export function Activity() {
   const more = async () => {
     try {
       const page = await look<EventPage>(path(["activity"], { ...asked, limit: 100, cursor: cursor ?? "" }));
-      // What was shown of the first page stays where it is while that one moves on.
+      // Rows that were shown from the first page stay in place while that page moves on.
       older.value = { events: [...told, ...page.events], cursor: page.cursor };
     } catch (error) {
       failed.value = (error as Problem).detail;
@@ -102,7 +102,7 @@ export function Activity() {
   );
 }
 
-/** What to look for; the address is the state, and a field is taken over when it is left or by Enter. */
+/** The filter; the address is the state, and a field is applied on blur or Enter. */
 function Choice({ asked }: { asked: Asked }) {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"]), 2000);
   const known = EVENTS.flatMap(([, names]) => names);
@@ -142,7 +142,7 @@ function Choice({ asked }: { asked: Asked }) {
 }
 
 function Box({ name, label, value, choose, offers }: { name: Field; label: string; value: string; choose: (name: Field, value: string) => void; offers?: string[] }) {
-  // News make the page draw itself anew while somebody types.
+  // New events render the page again while the user types.
   const [draft, setDraft] = useState(value);
   useEffect(() => setDraft(value), [value]);
   return (

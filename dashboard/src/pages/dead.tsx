@@ -109,7 +109,7 @@ function Group({ group, open }: { group: DeadGroup; open: boolean }) {
 }
 
 function Members({ filter, total }: { filter: string; total: number }) {
-  // Those that failed last first.
+  // The most recent failure first.
   const page = useFeed<JobPage>(path(["dead"], { q: filter, order: "failed", limit: 10 }), 2000);
   const jobs = page.data.value?.jobs;
   if (!jobs) return <Bones rows={3} />;

@@ -178,7 +178,7 @@ function SelectionBar({ jobs, filter }: { jobs: Job[]; filter: string }) {
   );
 }
 
-/** Kept counters for what is unfiltered; where a filter narrows, the server counts as far as it is cheap. */
+/** Counters if there is no filter; with a filter, the server counts as long as it is cheap. */
 function StateChips({ filter }: { filter: string }) {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"]));
   const wanted = (value(filter, "state") ?? "").split(",").filter(Boolean);
@@ -197,7 +197,7 @@ function StateChips({ filter }: { filter: string }) {
       </button>
       {states.map((state) => {
         const on = wanted.includes(state);
-        // Done jobs are counted for ever, but kept only where the queue says so: the number would mislead here.
+        // The count of done jobs never shrinks, but only some queues keep done jobs: the number would mislead here.
         const number = counts && state !== "done" && state !== "cancelled" ? counts(state) : null;
         return (
           <button key={state} type="button" class={`chip ${state}`} aria-pressed={on} onClick={() => setQuery({ q: put(filter, "state", on && wanted.length === 1 ? null : state), cursor: null }, {})}>
@@ -238,7 +238,7 @@ interface Steady {
   take: () => void;
 }
 
-/** Rows in the order they were first shown while somebody points at or has chosen some; new ones wait above. */
+/** While the user hovers over or has selected rows, they keep their order; new rows wait above. */
 function useSteady(jobs: Job[] | undefined, key: string, stale: boolean): Steady {
   const held = useRef(false);
   const order = useRef<{ key: string; ids: string[] } | null>(null);
@@ -248,7 +248,7 @@ function useSteady(jobs: Job[] | undefined, key: string, stale: boolean): Steady
   if (jobs && !stale) for (const job of jobs) known.current.set(job.id, job);
   const busy = held.current || selected.value.size > 0;
   const newest = jobs?.map((job) => job.id);
-  // The rows of the page before stay until those of this one are there.
+  // The rows of the previous page stay until those of this page have loaded.
   if (newest && !stale && (!order.current || order.current.key !== key || !busy)) {
     order.current = { key, ids: newest };
     known.current = new Map(jobs!.map((job) => [job.id, job]));
@@ -272,7 +272,7 @@ function useSteady(jobs: Job[] | undefined, key: string, stale: boolean): Steady
   };
 }
 
-/** Open a job by what was typed of its id. */
+/** Open a job by the typed digits of its id. */
 export async function openById(text: string): Promise<boolean> {
   try {
     const job = await look<Job>(path(["jobs", text]));

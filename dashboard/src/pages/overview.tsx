@@ -244,7 +244,7 @@ function Coming({ schedules }: { schedules: Schedule[] }) {
 function FirstSteps() {
   return (
     <Empty icon="bolt" title="Ready for the first job" commands={["holdfast job enqueue greet '{\"name\": \"Ada\"}'", "holdfast worker app.py"]}>
-      <p>Enqueue a job and start a worker that handles its kind. This page updates by itself.</p>
+      <p>Enqueue a job and start a worker that handles its kind. This page updates automatically.</p>
     </Empty>
   );
 }

@@ -164,7 +164,7 @@ function Upcoming({ queue }: { queue: Queue }) {
   );
 }
 
-// At the rate of the last minute; a rate of none is no promise.
+// At the rate of the last minute; with a rate of zero there is no estimate.
 function drained(queue: Queue, rate: number | null): string {
   if (!queue.queued) return "no jobs waiting";
   if (queue.paused_at) return "paused";

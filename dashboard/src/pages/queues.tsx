@@ -91,7 +91,7 @@ export function Leased({ queue }: { queue: Queue }) {
   );
 }
 
-// A history for each queue is asked for while they are few; of many, what this page saw itself will do.
+// If there are few queues, the history of each is requested; otherwise the samples of this page are used.
 const FEW = 15;
 
 function Lately({ queue }: { queue: string }) {

@@ -213,7 +213,7 @@ function Relations({ relations }: { relations: Relation[] }) {
 const levels = { fail: ["dead", "cross"], warn: ["paused", "dead"], ok: ["done", "done"] } as const;
 const worst = Object.keys(levels);
 
-/** The doctor looks into catalogues and queues: only when asked. */
+/** The doctor reads catalogues and queues, so it runs only on request. */
 function Doctor() {
   const [found, setFound] = useState<{ checks: Checkup[]; at: string }>();
   const [problem, setProblem] = useState<Problem>();

@@ -142,7 +142,7 @@ function Acts({ worker }: { worker: Worker }) {
   return <Button small look="quiet" label={`Stop ${worker.worker}`} why={why} onClick={() => stopWorker(worker)}>Stop</Button>;
 }
 
-/** The versions of Holdfast that living workers run. */
+/** The versions of Holdfast that running workers have. */
 function skew(workers: Worker[]): string[] {
   return [...new Set(workers.filter((worker) => worker.alive && worker.pid !== null && worker.version).map((worker) => worker.version!))].sort();
 }

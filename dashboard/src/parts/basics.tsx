@@ -1,4 +1,4 @@
-// The small words of every page: links, buttons, times, states, meters.
+// Small parts of every page: links, buttons, times, states, meters.
 
 import type { AnchorHTMLAttributes, ComponentChildren } from "preact";
 import { absolute, coarse, count, now, relative, short, since, zone } from "../format";
@@ -30,7 +30,7 @@ interface ButtonProps {
   keys?: string;
 }
 
-/** `why` says what stands against it: the button stays, cannot be used, and tells. */
+/** With `why`, the button is disabled and shows the reason. */
 export function Button({ icon, children, look = "plain", label, title, disabled, why, submit, small, pressed, expanded, keys, onClick }: ButtonProps) {
   const bare = !children;
   return (
@@ -61,7 +61,7 @@ export function Time({ at, plain = false }: { at: string | null | undefined; pla
   );
 }
 
-/** How long ago, without the word: for columns whose head says so. */
+/** How long ago, without "ago", for columns whose header says so. */
 export const Age = ({ at }: { at: string | null | undefined }) => <Time at={at} plain />;
 
 const states: Record<State, IconName> = {
@@ -113,7 +113,7 @@ export function Count({ value, capped, quiet, bad }: { value: number | null | un
   return <span class={`number ${mood}`}>{count(value, capped)}</span>;
 }
 
-/** How much of something is used; the number stands beside it, so nobody has to guess. */
+/** How much of something is used; the number is shown beside it. */
 export function Meter({ value, most, mood = "" }: { value: number; most: number; mood?: string }) {
   const share = most > 0 ? Math.min(1, Math.max(0, value / most)) : 0;
   return (
@@ -123,7 +123,7 @@ export function Meter({ value, most, mood = "" }: { value: number; most: number;
   );
 }
 
-// How long a lease is, is told nowhere; what was left when it was first seen comes near.
+// The length of a lease is not known here; the time left when it was first seen is an estimate.
 const leases = new Map<string, number>();
 
 export function Countdown({ until }: { until: string }) {

@@ -1,4 +1,4 @@
-// Acting on many jobs at once: looked at first, run by the server in the background, to be watched and stopped.
+// Operations on many jobs: previewed first, run by the server in the background, with progress and a stop button.
 
 import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
@@ -18,7 +18,7 @@ import { toast } from "./toast";
 interface Wanted {
   verb: Verb;
   filter: string;
-  /** Only so many of the newest: to learn cheaply whether it helps. */
+  /** Only this many of the newest jobs, to try it first. */
   limit?: number;
   title?: string;
 }
@@ -54,7 +54,7 @@ function Asking({ start }: { start: Wanted }) {
   const close = () => (wanted.value = null);
   const said = verbs[verb];
 
-  // A filter that matches everything has to say so: an empty one is refused.
+  // The server refuses an empty filter, so name all states to match everything.
   const q = start.filter.trim() || "state:queued,leased,done,dead,cancelled,archived";
   const body: Record<string, Json> = { op: verb, q };
   if (start.limit) body.limit = start.limit;
@@ -198,7 +198,7 @@ function Asking({ start }: { start: Wanted }) {
   );
 }
 
-/** What runs now, at the foot of every page until somebody puts it away. */
+/** Running operations, at the bottom of every page until the user dismisses them. */
 export function Tray() {
   const running = useFeed<{ operations: Operation[] }>("/v1/operations", 1000);
   const [away, setAway] = useState<string[]>([]);
@@ -264,7 +264,7 @@ export function cancelOperation(operation: Operation): void {
   });
 }
 
-/** What becomes of the jobs of an operation that is undone, if they are as it left them. */
+/** What an undo does with the jobs that are still as the operation left them. */
 const back: Record<string, string> = {
   retry: "that have not started return to their previous state: dead with their last error, or cancelled.",
   cancel: "that were queued are queued again, for their original time. Jobs that were running stay cancelled.",

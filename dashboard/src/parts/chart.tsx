@@ -1,4 +1,4 @@
-// Numbers over time. Drag to look closer, click to see the jobs of that moment.
+// Numbers over time. Drag to zoom in, click to see the jobs of that moment.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
@@ -124,7 +124,7 @@ function options(host: HTMLElement, lines: Line[], unit: string, height: number,
   };
 }
 
-// Steps that people count time in.
+// Common time steps.
 const DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
 
 const alpha = (hex: string): string => hex + "24";

@@ -1,4 +1,4 @@
-// Everything the dashboard does can be typed instead: here is how.
+// Shows the command or request for each action of the dashboard.
 
 import { useState } from "preact/hooks";
 import { root, type Asked } from "../api";
@@ -11,7 +11,7 @@ export async function copy(text: string, what = "Copied"): Promise<void> {
     if (!navigator.clipboard) throw new Error();
     await navigator.clipboard.writeText(text);
   } catch {
-    // Browsers keep the clipboard from pages without TLS; the old way still works there.
+    // Without TLS, browsers do not allow the clipboard API; the old way still works there.
     const area = document.createElement("textarea");
     area.value = text;
     area.className = "offscreen";
@@ -81,7 +81,7 @@ export function curl({ method, path, body }: Asked): string {
   return words.join(" ");
 }
 
-/** A word as a shell reads it back. */
+/** A word, quoted for a shell. */
 export function quote(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
 }

@@ -1,4 +1,4 @@
-// Asking before doing. Every action passes here, and every one can be copied as a command.
+// Confirmation dialogs. Every action uses one, and every one can be copied as a command.
 
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
@@ -23,7 +23,7 @@ export interface Field {
   placeholder?: string;
 }
 
-/** What is done: a request, the command that does the same, and what to say afterwards. */
+/** An action: a request, the equivalent command, and the message afterwards. */
 export interface Deed<T = unknown> {
   asked: Asked;
   /** A second request that follows a first that worked. */
@@ -36,7 +36,7 @@ export interface Question<T = unknown> {
   title: string;
   body?: ComponentChildren;
   fields?: Field[];
-  /** A word that has to be typed first: for what cannot be taken back. */
+  /** A word that has to be typed first, for actions that cannot be undone. */
   word?: string;
   act: string;
   /** The button that does nothing; by default "Cancel", which would mislead where the action cancels jobs. */
@@ -150,7 +150,7 @@ export function Modal({ title, close, children, side = false }: { title: string;
     shown.querySelector<HTMLElement>("[autofocus]")?.focus();
     return () => {
       shown.close();
-      // A list may have been drawn anew meanwhile; what has the same place in it is as good.
+      // The list may have been rendered again; then focus the element at the same place.
       if (before?.isConnected) before.focus();
     };
   }, []);

@@ -1,4 +1,4 @@
-// What a page shows instead of data: that it waits, that there is none, or what went wrong.
+// What a page shows instead of data: that it is loading, that there is none, or an error.
 
 import type { ComponentChildren } from "preact";
 import type { Problem } from "../api";
@@ -37,7 +37,7 @@ export function Trouble({ problem, retry }: { problem: Problem; retry?: () => vo
   );
 }
 
-/** Where no detector has looked for long: that none is found says nothing. */
+/** Shown if no detector has run for long: "no problems" would then mean nothing. */
 export function Blind({ since }: { since: string | null }) {
   return (
     <div class="notice">
@@ -49,7 +49,7 @@ export function Blind({ since }: { since: string | null }) {
   );
 }
 
-/** A line above data that could not be renewed: it is shown as it last was. */
+/** A line above data that could not be refreshed: it shows the last known state. */
 export function Stale({ feed }: { feed: Feed<unknown> }) {
   const problem = feed.problem.value;
   if (!problem || feed.data.value === undefined) return null;
@@ -70,7 +70,7 @@ export function Bones({ rows = 6, tall = false }: { rows?: number; tall?: boolea
   );
 }
 
-/** Shows what a feed has, or bones, or the reason why there is nothing. */
+/** Shows the data of a feed, or placeholders, or an error. */
 export function Wait<T>({ feed, children, rows, tall }: { feed: Feed<T>; children: (data: T) => ComponentChildren; rows?: number; tall?: boolean }) {
   const data = feed.data.value;
   if (data !== undefined) {
@@ -85,7 +85,7 @@ export function Wait<T>({ feed, children, rows, tall }: { feed: Feed<T>; childre
   return <Bones rows={rows} tall={tall} />;
 }
 
-/** Where the server has no such data: said plainly, with what can be asked instead. */
+/** Shown if the server has no such data, with what is available instead. */
 export function NotHere({ title, children, commands }: { title: string; children: ComponentChildren; commands?: string[] }) {
   return (
     <Empty icon="info" title={title} commands={commands}>

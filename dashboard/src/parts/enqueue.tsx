@@ -25,7 +25,7 @@ interface Start {
   lane?: string | null;
 }
 
-/** The options that are texts; those that need more than a text have inputs of their own. */
+/** The options that are texts; others have their own inputs. */
 const plainFields = newJobFields.filter((one) => one.type === "text" && one.name !== "kind" && one.name !== "queue");
 
 const start = signal<Start | null>(null);

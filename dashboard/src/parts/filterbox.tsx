@@ -1,4 +1,4 @@
-// Where a filter is typed: terms as they are written, completed from what exists.
+// The input for filters, with completion from existing values.
 
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { path, type Problem } from "../api";

@@ -1,4 +1,4 @@
-// JSON as text with colours. Nothing of it is ever taken for markup.
+// JSON as text with colours. It is never interpreted as markup.
 
 import type { VNode } from "preact";
 import { Exact } from "../api";

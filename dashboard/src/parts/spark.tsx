@@ -1,10 +1,10 @@
-// A line as small as a word. What it shows stands beside it as a number.
+// A small line chart. Its value is shown beside it as a number.
 
 const WIDTH = 84;
 const HEIGHT = 22;
 
 export function Spark({ values, label, mood = "" }: { values: (number | null)[] | null; label: string; mood?: string }) {
-  // What is not known yet, at either end, is not drawn: it is not zero.
+  // Unknown values at either end are not drawn, because they are not zero.
   const first = values?.findIndex((value) => value !== null) ?? -1;
   const last = values?.findLastIndex((value) => value !== null) ?? -1;
   const shown = first < 0 ? [] : values!.slice(first, last + 1);

@@ -1,4 +1,4 @@
-// Lists of things: columns that can be chosen, rows that can be walked by keys, what is shown as a file.
+// Tables: columns can be chosen, rows can be navigated by keys, and the page can be saved as a file.
 
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
@@ -38,7 +38,7 @@ interface TableProps<T> {
 
 const chosen = new Map<string, Signal<string[]>>();
 
-/** The columns a person wants to see of a list, as this browser remembers it. */
+/** The columns that the user chose for a list, stored in this browser. */
 export function hiddenColumns<T>(name: string, columns: Column<T>[]): Signal<string[]> {
   let known = chosen.get(name);
   if (!known) {
@@ -175,7 +175,7 @@ function csv<T>(columns: Column<T>[], rows: T[]): string {
   return lines.map((line) => line.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
-// A cell that begins like a formula is made a text, or a spreadsheet would run what a payload says.
+// A cell that begins like a formula is turned into text, so that a spreadsheet does not run parts of a payload.
 function cell(text: string): string {
   const safe = /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? "'" + text : text;
   return /[",\r\n]/.test(safe) ? '"' + safe.replaceAll('"', '""') + '"' : safe;

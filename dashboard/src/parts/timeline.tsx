@@ -1,4 +1,4 @@
-// The life of a job as a strip: waiting apart from running, and how each attempt ended.
+// The timeline of a job: waiting and running times, and the outcome of each attempt.
 
 import { absolute, duration, fine, now } from "../format";
 import type { Attempt, Job } from "../wire";
@@ -69,6 +69,6 @@ const moods: Record<string, string> = { failed: "failed", dead: "failed", expire
 function ending(attempt: Attempt): Stretch["end"] {
   if (attempt.outcome === "expired") return { icon: "clock", text: "lease expired", mood: "paused" };
   if (attempt.outcome === "released") return { icon: "minus", text: "released", mood: "cancelled" };
-  if (attempt.outcome === "reconciled") return { icon: "done", text: "found done", mood: "done" };
+  if (attempt.outcome === "reconciled") return { icon: "done", text: "found to be done", mood: "done" };
   return { icon: "cross", text: attempt.error_kind ?? attempt.outcome, mood: "dead" };
 }

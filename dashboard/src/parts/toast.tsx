@@ -1,4 +1,4 @@
-// Short answers to what was just done.
+// Short messages after an action.
 
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";

@@ -1,4 +1,4 @@
-// Jobs as a file: out, one line for each, and in again.
+// Export and import of jobs as a file, one line per job.
 
 import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
@@ -16,7 +16,7 @@ import { toast } from "./toast";
 const MOST = 10_000;
 const AT_ONCE = 500;
 
-/** Save every job that matches, newest first, up to a number that a browser can hold. */
+/** Save every job that matches, newest first, up to a number that a browser can handle. */
 export async function exportAll(filter: string): Promise<void> {
   const lines: string[] = [];
   let cursor: string | null = "";
@@ -88,7 +88,7 @@ function Asking({ close }: { close: () => void }) {
   return (
     <Modal title="Import jobs" close={close}>
       <form onSubmit={(event) => void run(event)}>
-        <p class="modal-body">One JSON object a line, or an array; what "Export" saves can be read again. They are enqueued as new jobs; those whose key is taken are left out.</p>
+        <p class="modal-body">One JSON object per line, or an array, as "Export" saves them. They are enqueued as new jobs; jobs whose key is in use are skipped.</p>
         <label class="field">
           <span>File</span>
           <input type="file" accept=".json,.ndjson,.jsonl,application/json" onChange={(event) => void event.currentTarget.files?.[0]?.text().then(setText)} />
@@ -101,7 +101,7 @@ function Asking({ close }: { close: () => void }) {
         </label>
         <label class="field">
           <span>
-            Queue <small>instead of the one each names</small>
+            Queue <small>for all jobs; leave empty to use their own</small>
           </span>
           <input value={queue} placeholder="as they say" onInput={(event) => setQueue(event.currentTarget.value)} />
         </label>

@@ -97,7 +97,9 @@ def change(
             ids = list(dict.fromkeys(find_id(client, text) for text in named))[:limit]
             _change_ids(session, client, ids, "", verb, apply, preview=preview, yes=yes)
         elif not filter:
-            raise InvalidFilter("an empty filter means every job", fix="Name them, as in age:>0s")
+            raise InvalidFilter(
+                "an empty filter means every job", fix="To select every job, write age:>0s"
+            )
         elif not verb.operation:
             ids, filter = _editable(client, filter, limit)
             _change_ids(session, client, ids, filter, verb, apply, preview=preview, yes=yes)

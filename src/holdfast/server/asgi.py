@@ -1,4 +1,4 @@
-"""The server as an ASGI application: what every request passes on its way to a handler and back."""
+"""The server as an ASGI application: what happens before and after a request's handler."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ from holdfast.server.settings import Settings
 
 log = logging.getLogger("holdfast.server")
 
-# An answer is sent in pieces of so many bytes.
+# A response is sent in pieces of this many bytes.
 PIECE = 16 * 1024
 _NOBODY = User("", frozenset())
 _KEPT = tuple[int, dict[str, str], msgspec.Raw]
@@ -91,7 +91,7 @@ class Server:
         except Exception as error:
             root = scope.get("root_path", "")
             response = problems.answer(error, root=root, request_id=request_id)
-            # What a caller did wrong is told to them, and is not worth a trace in the log.
+            # Errors of a caller are in the response; they do not need a traceback in the log.
             if not isinstance(error, HoldfastError) and response.status_code >= 500:
                 log.exception(
                     "request failed", extra={"path": scope["path"], "request_id": request_id}
@@ -102,7 +102,7 @@ class Server:
             self._busy -= 1
 
     def _shared_with(self, http: HttpRequest) -> str:
-        """Return the origin whose pages may read the answer, if the request is of one of them."""
+        """Return the origin of a request, if its pages may read the response."""
         origin = http.headers.get("origin")
         if not origin or origin == "null":
             return ""
@@ -116,28 +116,28 @@ class Server:
             await live.stop()
 
     def hang_up(self) -> None:
-        """End streams and waiting claims, so that a shutdown need not wait for them."""
+        """End streams and waiting claims, so that a shutdown does not wait for them."""
         for live in self._live.values():
             live.hang_up()
 
     async def _respond(self, http: HttpRequest) -> Response:
         settings = self.settings
         if self._busy > settings.requests + settings.waits + settings.streams:
-            raise Problem(503, "HF429", "the server has too much to do", headers=SOON)
+            raise Problem(503, "HF429", "the server is overloaded", headers=SOON)
         _check_host(http, self._gate.hosts())
         shared = self._shared_with(http)
         if shared and http.method == "OPTIONS":
             return Response(status_code=204, headers=_PREFLIGHT)
         entry, http.scope["path_params"] = self._find(http)
         if entry.changes:
-            # Where any page may ask, what it asks for is allowed by the token it shows, no less.
+            # If pages of any origin are allowed, a change needs a token.
             if not shared or (shared == "*" and not shows_token(http)):
                 _check_origin(http, settings)
             if http.method == "GET" and self._gate.is_ambient(http):
                 raise Problem(
                     403,
                     "HF403",
-                    "a page of another site could ask for this",
+                    "a page of another site could send this request",
                     fix="Send a token, or  -H 'X-Requested-With: curl'",
                 )
         live = self._running()
@@ -200,15 +200,15 @@ class Server:
             raise Problem(
                 405,
                 "HF404",
-                f"{http.method} is not for {path}",
+                f"{http.method} is not allowed for {path}",
                 headers={"Allow": ", ".join(sorted(allowed))},
             )
-        raise Problem(404, "HF404", f"there is nothing at {path}")
+        raise Problem(404, "HF404", f"no resource has the address {path}")
 
     async def _body(self, http: HttpRequest, entry: Entry, user: User) -> bytes:
         if entry.method in ("GET", "DELETE"):
             return b""
-        # Whoever is unknown has little to say.
+        # A caller who is not signed in may send only a small body.
         limit = self.settings.body_limit if entry.scope else UNKNOWN_BODY
         with self._bodies.of(user.caller) as taken:
             body = await read_body(http, min(limit, self.settings.body_limit), taken)
@@ -218,7 +218,7 @@ class Server:
                 415,
                 "HF406",
                 f"the body is {sort or 'of no type'}, not {JSON}",
-                fix=f"Say so:  -H 'Content-Type: {JSON}'",
+                fix=f"Send  -H 'Content-Type: {JSON}'",
             )
         return body
 
@@ -243,7 +243,7 @@ class Server:
 def _routes(table: Iterable[Entry]) -> Iterable[tuple[Route, dict[str, Entry]]]:
     by_path: dict[tuple[str, bool], dict[str, Entry]] = {}
     for entry in table:
-        # What is for programs stands beside the page of the same address, not in its place.
+        # One address may have both a route for programs and a page.
         by_path.setdefault((entry.path, entry.programs), {})[entry.method] = entry
     for (path, _), entries in by_path.items():
         yield Route(path, _nothing), entries
@@ -263,7 +263,7 @@ def _query(http: HttpRequest, entry: Entry) -> Any:
     values: dict[str, str] = {}
     for name, value in http.query_params.multi_items():
         if name in values:
-            raise Problem(422, "HF406", f"query: {name} is there twice")
+            raise Problem(422, "HF406", f"query: {name} is given twice")
         values[name] = value
     return converted(values, entry.query, where="query")
 
@@ -281,7 +281,7 @@ async def _handled(entry: Entry, request: Request, body: bytes) -> Response:
 
 
 async def _once(entry: Entry, request: Request, body: bytes, key: str) -> Response:
-    """Do what is asked in one transaction with the note that it was done."""
+    """Handle the request in one transaction with the record that it was handled."""
     asked = f"{entry.method} {request.http.url.path}?{request.http.url.query}\n".encode() + body
     digest = blake2b(asked, digest_size=16).hexdigest()
 
@@ -300,7 +300,7 @@ async def _once(entry: Entry, request: Request, body: bytes, key: str) -> Respon
             422,
             "HF411",
             f"the Idempotency-Key {key!r} was used for another request",
-            fix="Make a new key for each thing to be done; repeat the request with the same body.",
+            fix="Use a new key for each request, and the same body if you repeat one.",
         )
     status, headers, document = msgspec.json.decode(kept, type=_KEPT)
     if again:
@@ -328,7 +328,7 @@ def _tagged(http: HttpRequest, answer: Answer) -> Response:
 
 
 def _check_host(http: HttpRequest, hosts: Iterable[str]) -> None:
-    """Refuse names that are not this server's: a foreign page may have pointed its own at it."""
+    """Refuse host names that are not this server's, because of DNS rebinding."""
     given = http.headers.get("host", "")
     if "*" not in hosts and _host_of(f"//{given}") not in map(str.lower, hosts):
         raise Problem(
@@ -340,7 +340,7 @@ def _check_host(http: HttpRequest, hosts: Iterable[str]) -> None:
 
 
 def _check_origin(http: HttpRequest, settings: Settings) -> None:
-    """Refuse changes that a page of another site makes a browser ask for."""
+    """Refuse changes that a page of another site makes a browser send."""
     site = http.headers.get("sec-fetch-site")
     origin = http.headers.get("origin")
     foreign = site not in (None, "same-origin", "none")
@@ -348,7 +348,7 @@ def _check_origin(http: HttpRequest, settings: Settings) -> None:
         own = origin.partition("://")[2] == http.headers.get("host")
         foreign = not own and _host_of(origin) not in map(str.lower, settings.hosts)
     if foreign:
-        raise Problem(403, "HF403", f"a page of another site asks for this: {origin or site}")
+        raise Problem(403, "HF403", f"a page of another site sent this request: {origin or site}")
 
 
 def _host_of(address: str) -> str:
@@ -365,7 +365,7 @@ def _request_id(http: HttpRequest) -> str:
 
 
 class _Request(HttpRequest):
-    """A request whose headers are looked up, not looked for: they are asked for a dozen times."""
+    """A request with its headers in a dict, because they are read a dozen times."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         super().__init__(scope, receive)
@@ -375,7 +375,7 @@ class _Request(HttpRequest):
 class _Headers(Headers):
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
         super().__init__(raw=raw)
-        # Of a header that is there twice the first counts.
+        # If a header is given twice, the first counts.
         self._first = {name: value.decode("latin-1") for name, value in reversed(raw)}
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -383,7 +383,7 @@ class _Headers(Headers):
 
 
 class _Reply:
-    """Sends a response, with what every one of them says."""
+    """Sends a response with the headers that all responses have."""
 
     def __init__(self, send: Send, request_id: str, shared: str) -> None:
         self._send = send
@@ -403,7 +403,7 @@ class _Reply:
                 headers.append((b"cache-control", b"no-store"))
             message = {**message, "headers": headers}
         body = message.get("body", b"")
-        # In pieces, of which the next one waits until the client has read: what nobody reads does
+        # In pieces; the next one waits until the client has read the last, so that unread data does
         # not pile up here.
         for start in range(0, len(body) - PIECE, PIECE):
             part = body[start : start + PIECE]
@@ -414,7 +414,7 @@ class _Reply:
         await self._send(message)
 
 
-# What a page of another site may send, once the server was told to let its origin in.
+# Headers that a page of another site may send, if the server allows its origin.
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
     "Access-Control-Allow-Headers": (

@@ -1,4 +1,4 @@
-"""`client.anomalies` and `client.detectors`: what looks wrong, and what looks for it."""
+"""`client.anomalies` and `client.detectors`: detected problems, and what detects them."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -14,13 +14,13 @@ class AsyncAnomalies(AsyncNoun):
     """Anomalies by id."""
 
     async def get(self, id: str) -> Anomaly | None:
-        """Return one anomaly; None if there is none of that id."""
+        """Return one anomaly; None if no anomaly has this id."""
         return await self._first(Anomaly, "holdfast.anomalies where id = %s", [id], reads=True)
 
     async def ack(
         self, id: str, *, note: str | None = None, actor: str | None = None
     ) -> Anomaly | None:
-        """Record that somebody takes care of it; None if there is none of that id."""
+        """Acknowledge an anomaly; None if no anomaly has this id."""
         source: LiteralString = "holdfast.anomaly_ack(id => %s, note => %s, actor => %s)"
         return await self._first(Anomaly, source, [id, note, actor])
 
@@ -34,7 +34,7 @@ class AsyncAnomalies(AsyncNoun):
         reason: str | None = None,
         actor: str | None = None,
     ) -> None:
-        """Alert nobody of what a detector finds, in all queues or one, for good or `until` then."""
+        """Stop notifications of a detector, in all queues or one, forever or `until` a time."""
         function: LiteralString = (
             "holdfast.anomaly_mute(code => %s, until => %s::timestamptz, queue => %s, "
             "subject => %s, reason => %s, actor => %s)"
@@ -50,7 +50,7 @@ class AsyncAnomalies(AsyncNoun):
         subject: str | None = None,
         actor: str | None = None,
     ) -> bool:
-        """Alert again of what was muted; False if it was not."""
+        """Start notifications again; False if it was not muted."""
         function: LiteralString = (
             "holdfast.anomaly_unmute(code => %s, queue => %s, subject => %s, actor => %s)"
         )
@@ -62,7 +62,7 @@ class AsyncAnomalies(AsyncNoun):
 
     # Last of the public methods: after it, `list` in this class is the method.
     async def list(self, *, over: bool = False, limit: int = 500) -> Sequence[Anomaly]:
-        """Return what looks wrong, the worst and newest first; `over`: what did within a week."""
+        """Return current anomalies, the worst and newest first; `over`: those of the last week."""
         source: LiteralString = (
             "holdfast.anomalies where (resolved_at is not null) = %s "
             "order by muted, array_position(array['critical', 'warning', 'info'], severity), "
@@ -80,12 +80,12 @@ class AsyncDetectors(AsyncNoun):
         return await self._all(AnomalyChange, source, [None if codes is None else [*codes]])
 
     async def due(self, code: str, *, every: Duration = 60.0) -> bool:
-        """Return whether a detector of your own should look now: true once in each span."""
+        """Return whether your own detector should run now: true once in each span."""
         function: LiteralString = "holdfast.detector_due(code => %s, every => %s)"
         return bool(await self._value(function, [code, wire.interval(every)]))
 
     async def report(self, code: str, findings: Iterable[Finding]) -> Sequence[AnomalyChange]:
-        """Report all that a detector of your own finds now; what it no longer finds is over."""
+        """Report everything your own detector finds now; its other anomalies are resolved."""
         sql: LiteralString = (
             "select id, %s::text, change, severity, queue, subject, title, muted "
             "from holdfast.report(code => %s, findings => %s)"
@@ -97,7 +97,7 @@ class AsyncDetectors(AsyncNoun):
     async def set(
         self, code: str, *, queue: str | None = None, actor: str | None = None, **settings: Any
     ) -> Detector:
-        """Change how closely a detector looks, at all queues or one: `enabled`, thresholds.
+        """Change a detector for all queues or for one: `enabled`, thresholds.
 
         Thresholds are numbers; None restores the default.
         """

@@ -1,4 +1,4 @@
-"""The client: the verbs that every job passes on it, the others by noun, as `client.queues.set`.
+"""The client: enqueue, claim and settle jobs; all else is by noun, as in `client.queues.set`.
 
 `AsyncClient` is written here; `Client`, its synchronous twin, is generated from this file.
 """
@@ -54,20 +54,20 @@ from holdfast.records import (
 )
 from holdfast.watch import tracing
 
-# What the client knows of a lease that it claims itself: the last fields of the record.
+# The last fields of a lease, which the client knows itself when it claims.
 _CLAIMED = ("token", "queue", "worker")
 _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
-# What one call surely stores before its deadline.
+# How many jobs one call can certainly store before its deadline.
 _MANY = 5000
 
 
 class AsyncClient:
-    """Speaks the protocol to one database, over a few connections made when needed.
+    """Calls the SQL protocol of one database, over a few connections opened when needed.
 
-    Every call has a deadline (`timeout`) and, where repeating it cannot do anything twice, is
-    repeated on a new connection until then. Without a url, HOLDFAST_URL names the database;
-    `source` says in errors where a url came from. `listen_url` is a direct address for whoever
-    listens, needed when `url` is that of a pooler. Safe to share between tasks.
+    Every call has a deadline (`timeout`). A call that is safe to repeat is repeated on a new
+    connection until then. Without a url, HOLDFAST_URL names the database; errors show `source`
+    as the place where a url came from. `listen_url` is a direct address to listen for
+    notifications, needed if `url` points to a pooler. Safe to share between tasks.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AsyncClient:
 
     @cached_property
     def jobs(self) -> AsyncJobs:
-        """Find jobs, and change them from outside: get, list, search, retry, cancel, edit …"""
+        """Find and change jobs: get, list, search, retry, cancel, edit …"""
         return AsyncJobs(self._door)
 
     @cached_property
@@ -114,7 +114,7 @@ class AsyncClient:
 
     @cached_property
     def kinds(self) -> AsyncKinds:
-        """What workers declare of the kinds they run."""
+        """What workers declare about the kinds they handle."""
         return AsyncKinds(self._door)
 
     @cached_property
@@ -129,44 +129,44 @@ class AsyncClient:
 
     @cached_property
     def activity(self) -> AsyncActivity:
-        """What happened, and numbers over time."""
+        """Events, and numbers over time."""
         return AsyncActivity(self._door)
 
     @cached_property
     def strikes(self) -> AsyncStrikes:
-        """Rules by which jobs do not run: list, add, lift."""
+        """Rules that keep jobs from running: list, add, lift."""
         return AsyncStrikes(self._door)
 
     @cached_property
     def anomalies(self) -> AsyncAnomalies:
-        """What looks wrong: list, ack, mute."""
+        """Detected problems: list, ack, mute."""
         return AsyncAnomalies(self._door)
 
     @cached_property
     def detectors(self) -> AsyncDetectors:
-        """What looks for anomalies: list, set, run, report."""
+        """What detects anomalies: list, set, run, report."""
         return AsyncDetectors(self._door)
 
     @cached_property
     def webhooks(self) -> AsyncWebhooks:
-        """Who is told of anomalies by HTTP: list, set, delete."""
+        """Where anomalies are sent by HTTP: list, set, delete."""
         return AsyncWebhooks(self._door)
 
     @cached_property
     def tokens(self) -> AsyncTokens:
-        """Secrets by which programs and people call the server: list, create, revoke."""
+        """Secrets with which programs and users call the server: list, create, revoke."""
         return AsyncTokens(self._door)
 
     @cached_property
     def upkeep(self) -> AsyncUpkeep:
-        """The housekeeping that workers and servers do: run, reap, promote …"""
+        """Regular maintenance by workers and servers: run, reap, promote …"""
         return AsyncUpkeep(self._door)
 
     def on(self, connection: AsyncConnection[Any]) -> Self:
         """Return the same client bound to the caller's connection.
 
-        Calls join its transaction and commit or roll back with it. Nothing about the connection
-        is changed; nothing is retried, since only the caller can repeat a transaction.
+        Calls join its transaction and commit or roll back with it. The connection is not
+        changed, and no call is retried, because only the caller can repeat a transaction.
         """
         bound = object.__new__(type(self))
         bound.url, bound.listen_url = self.url, self.listen_url
@@ -178,11 +178,11 @@ class AsyncClient:
         await self._door.close()
 
     def widen(self, pool_size: int) -> None:
-        """Have room for this many connections at least."""
+        """Allow at least this many connections."""
         self._door.widen(pool_size)
 
     def abandon(self) -> None:
-        """Hang up without a word, for a client whose event loop is gone."""
+        """Drop the connections at once, for a client whose event loop has ended."""
         self._door.abandon()
 
     async def __aenter__(self) -> Self:
@@ -201,17 +201,17 @@ class AsyncClient:
     ) -> Enqueued:
         """Store one job; options are the fields of NewJob, as in `queue="mail", delay=60`.
 
-        Answers the job's id, or that of the live job it is a duplicate of.
+        Returns the job's id, or the id of the live job that it duplicates.
         """
         [enqueued] = await self.enqueue_many([wire.new_job(kind, payload, options)])
         return enqueued
 
     async def enqueue_many(self, jobs: Iterable[NewJob], *, repeat: bool = False) -> list[Enqueued]:
-        """Store jobs in one transaction; one answer for each, in their order.
+        """Store jobs in one transaction; returns one result for each, in order.
 
-        Ids are made here, so that the call can be repeated after a lost reply. `repeat` says that
-        jobs with these ids may have been sent before: none of them is stored or run twice. Above
-        some ten thousand jobs, `copy` is faster.
+        The client creates the ids, so that it can repeat the call after a lost reply. `repeat`
+        means that jobs with these ids may have been sent before: none of them is stored or run
+        twice. Above some ten thousand jobs, `copy` is faster.
         """
         jobs = list(jobs)
         if not jobs:
@@ -235,7 +235,7 @@ class AsyncClient:
         """Store very many plain jobs by COPY, in one transaction; returns how many.
 
         Plain means without key, lane, delay, run_at and lease. Not repeated after a lost reply:
-        UnknownOutcome then says that they may have been stored, all or none.
+        UnknownOutcome then means that either all or none of them were stored.
         """
         with tracing.copying(jobs) as traced:
             return await _copy(self._door, traced)
@@ -252,8 +252,8 @@ class AsyncClient:
     ) -> list[Lease]:
         """Lease up to `limit` due jobs of one queue, highest priority first.
 
-        The token proves these leases: fresh for each claim, and made here unless given. After a
-        lost reply the client asks what the token holds before it claims again.
+        The token proves these leases: new for each claim, and created here unless given. After a
+        lost reply the client looks up what the token holds before it claims again.
         """
         claim = Claim(queue, worker, limit, lease, kinds, token or uuid4())
         return _leases(claim, await self._door.run(_claim_statement(claim, self._door.durable)))
@@ -263,8 +263,8 @@ class AsyncClient:
     ) -> tuple[list[Settled], list[list[Lease]]]:
         """Settle leases and claim the next ones in one round trip.
 
-        Answers in the order given. Each call is a transaction of its own: what is settled stays
-        settled whatever becomes of the claims. Needs the client's own connections.
+        Results are in the order given. Each call is its own transaction: settled leases stay
+        settled even if a claim fails. Needs the client's own connections.
         """
         plain = [one for one in settlements if wire.is_plain_ack(one)]
         other = [one for one in settlements if not wire.is_plain_ack(one)]
@@ -299,10 +299,10 @@ class AsyncClient:
         *,
         progress: Sequence[Mapping[str, Any] | None] | None = None,
     ) -> list[Settled]:
-        """Hold on to leases, for `lease` from now; each answer has the new `lease_until`.
+        """Extend leases to `lease` from now; each result has the new `lease_until`.
 
-        A lease that is lost cannot be had back: stop its work. `progress`, one for each, is what
-        its job shows: `{"done": 3, "total": 20, "note": "page 3"}`; None leaves what it shows.
+        A lost lease cannot be recovered: stop its work. `progress`, one for each lease, is shown
+        with the job: `{"done": 3, "total": 20, "note": "page 3"}`; None keeps the previous one.
         """
         return await _settle(
             self._door,
@@ -317,8 +317,8 @@ class AsyncClient:
     ) -> list[Settled]:
         """End leases with success; `results`, one for each, are kept if the queue keeps done jobs.
 
-        `keep` puts them into the history whatever their queue does. Answers in the order given.
-        For an exception instead of the outcome `lost`, call `raise_if_lost()` on an answer.
+        `keep` puts the jobs into the history even if their queue does not. Results are in the order
+        given. For an exception instead of the outcome `lost`, call `raise_if_lost()` on a result.
         """
         return await _settle(
             self._door,
@@ -339,7 +339,8 @@ class AsyncClient:
     ) -> list[Settled]:
         """End leases with one failure; each job is queued again after `delay`, or dies.
 
-        Without a delay the queue's backoff decides. `final`: dead now, whatever attempts are left.
+        Without a delay the queue's backoff applies. With `final`, the job dies now, even if it has
+        attempts left.
         """
         error = [wire.text(error_kind), wire.text(message), wire.text(traceback)]
         return await _settle(
@@ -354,7 +355,7 @@ class AsyncClient:
     async def release(
         self, leases: Sequence[Held], *, delay: Duration | None = None
     ) -> list[Settled]:
-        """Give leases back unused: the attempts do not count."""
+        """Return jobs without running them; the attempts do not count."""
         return await _settle(
             self._door,
             "release",
@@ -364,7 +365,7 @@ class AsyncClient:
         )
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """End leases in different ways at once, answered in their order.
+        """End leases in different ways in one call; results are in the order given.
 
         A settlement is a Done, Failed, Released or Cancelled.
         """
@@ -379,11 +380,11 @@ class AsyncClient:
     async def transaction(
         self, lease: Held, result: Any = None, *, keep: bool = False
     ) -> AsyncIterator[AsyncConnection[Any]]:
-        """Give a connection for the work of a lease: what it writes and the ack commit together.
+        """Yield a connection: what you write on it and the ack of the lease commit together.
 
-        Raises LeaseLost, with everything rolled back, if the lease is not held any more. Whether
-        a commit whose reply was lost took place is looked up: this ends well if it did, and
-        raises Unavailable if it did not. Never commit or close the connection yourself.
+        Raises LeaseLost, with everything rolled back, if the lease is no longer held. If the reply
+        of the commit was lost, the client looks up whether it took place, and raises Unavailable if
+        it did not. Never commit or close the connection yourself.
         """
         try:
             async with self._door.transaction("transaction", plain=True) as door:
@@ -391,7 +392,7 @@ class AsyncClient:
                 [settled] = await self.on(door.connection).ack([lease], [result], keep=keep)
                 settled.raise_if_lost()
         except UnknownOutcome as error:
-            # A touch waits for whatever still commits, so that its answer is the truth.
+            # A touch waits for a commit in progress, so its result is final.
             [touched] = await self.touch([lease])
             if touched.held:
                 raise Unavailable(
@@ -402,10 +403,10 @@ class AsyncClient:
                 acked.raise_if_lost()
 
     async def hand_over(self, lease: Held, *, timeout: Duration, holder: str = "outside") -> Ticket:
-        """Pass a lease to somebody outside, who has `timeout` to answer with the ticket.
+        """Pass a lease to an external system, which settles the job with the ticket in `timeout`.
 
-        They ack, nack or touch with it; without an answer the attempt fails. The caller's own token
-        proves nothing from then on. Raises LeaseLost if the lease is not held any more.
+        It can ack, nack or touch with the ticket; otherwise the attempt fails. The caller's own
+        token is no longer valid. Raises LeaseLost if the lease is no longer held.
         """
         id, token = wire.id_and_token(lease)
         new_token = uuid4()
@@ -421,21 +422,21 @@ class AsyncClient:
         return Ticket(id, new_token, settled.lease_until)
 
     async def guard(self, lease: Held) -> bool:
-        """Whether the output of a job is still to be made; on a bound client, inside a transaction.
+        """Return whether the output of a job still has to be created; for a bound client.
 
-        Whoever else does the job waits until that transaction ends, and then sees the output. Only
-        of an adopted table the output can be seen; of other jobs it is the lease alone that is
-        looked at. Raises LeaseLost if the lease is not held any more.
+        Anyone else who runs the job waits until the transaction ends, and then sees the output.
+        Only for adopted tables is the output known; for other jobs, only the lease is checked.
+        Raises LeaseLost if the lease is no longer held.
         """
         id, token = wire.id_and_token(lease)
         sql = "select holdfast.guard(id => %s::uuid, token => %s::uuid)"
         [(open,)] = await self._door.run(Statement("guard", sql, [id, token]))
         if open is None:
-            raise LeaseLost(id, f"job {id} is not held any more")
+            raise LeaseLost(id, f"job {id} is no longer held")
         return bool(open)
 
     async def read_only(self) -> bool:
-        """Whether the database takes no changes: a standby, or one that was set so."""
+        """Return whether the database accepts no changes: a standby, or set to read-only."""
         sql = "select current_setting('transaction_read_only') = 'on'"
         [(answer,)] = await self._door.run(Statement("read_only", sql, reads=True))
         return bool(answer)
@@ -447,7 +448,7 @@ class AsyncClient:
         return System(*(*about, [Relation(*row) for row in rows]))
 
     async def now(self) -> datetime:
-        """Return the time of the database, by which everything is decided."""
+        """Return the time of the database, which all decisions use."""
         [(at,)] = await self._door.run(Statement("now", "select holdfast.now()", reads=True))
         assert isinstance(at, datetime)
         return at
@@ -455,12 +456,11 @@ class AsyncClient:
     async def idempotent(
         self, key: str, work: Callable[[Self], Awaitable[str]], *, caller: str, digest: str
     ) -> tuple[str | None, bool]:
-        """Do work in a transaction, unless the caller had it done under this key before.
+        """Call `work` in a transaction, unless the caller used this key before.
 
-        `work` gets a client bound to the transaction, and returns the answer, which is kept for a
-        day. Returns the answer, this one or that of then, and whether it was kept. None: the key
-        was used with another `digest`, which says what was asked. A repeat that comes meanwhile
-        waits.
+        `work` gets a client bound to the transaction, and returns an answer, which is kept for a
+        day. Returns the new or the kept answer, and whether it was kept. None: the key was used
+        with another `digest`, which identifies the request. A repeat that arrives meanwhile waits.
         """
         async with self._door.transaction("idempotent") as door:
             sql = (
@@ -479,7 +479,7 @@ class AsyncClient:
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[None]:
-        """Keep a refusal inside from spoiling the transaction of a bound client: by a savepoint."""
+        """Set a savepoint, so that the transaction of a bound client survives an error inside."""
         if isinstance(self._door, AsyncBound):
             async with self._door.connection.transaction():
                 yield
@@ -487,11 +487,11 @@ class AsyncClient:
             yield
 
     async def doctor(self) -> list[Checkup]:
-        """Return what the database says of its own health."""
+        """Check the health of the database."""
         sql = f"select {wire.columns(Checkup)} from holdfast.doctor()"
         return [Checkup(*row) for row in await self._door.run(Statement("doctor", sql))]
 
-    # Last of the public methods: behind it, `list` in this class is the method.
+    # Last of the public methods: after it, `list` in this class is the method.
 
 
 def _claim_statement(claim: Claim, durable: bool) -> Statement:
@@ -515,7 +515,7 @@ def _claim_statement(claim: Claim, durable: bool) -> Statement:
 
 
 def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
-    assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, asked for {claim.limit}"
+    assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, requested {claim.limit}"
     held = (claim.token, claim.queue, claim.worker)
     return [Lease(*(*row, *held)) for row in rows]
 
@@ -523,7 +523,7 @@ def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
 async def _enqueue_in_steps(
     door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
 ) -> list[Enqueued]:
-    """Store jobs by several calls in one transaction; if it is cut, all of them once more."""
+    """Store jobs by several calls in one transaction; if the connection breaks, repeat them all."""
     unknown: UnknownOutcome | None = None
     for turn in range(1, 4):
         answers: list[Enqueued] = []
@@ -543,7 +543,7 @@ async def _enqueue_in_steps(
                     raise
                 break
         except psycopg.Error as error:
-            # Only the caller can repeat what was done on the caller's connection.
+            # Only the caller can repeat work on its own connection.
             if turn == 3 or isinstance(door, AsyncBound) or not may_retry(error, turn):
                 raise
     reason = unknown.reason if unknown else ""

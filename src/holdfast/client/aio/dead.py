@@ -25,7 +25,7 @@ class AsyncDead(AsyncNoun):
         limit: int = 100,
         before: Job | tuple[datetime, UUID] | None = None,
     ) -> Sequence[Job]:
-        """Return dead jobs that match a filter, those that failed last first.
+        """Return dead jobs that match a filter, the most recent failure first.
 
         `before` is the last job of the previous page, or when it ended and its id.
         """
@@ -39,6 +39,6 @@ class AsyncDead(AsyncNoun):
         return await self._all(Job, source, [filter, limit, *place], reads=True)
 
     async def oldest(self) -> dict[str, timedelta]:
-        """Return how long ago the first dead job died, for each queue that has some."""
+        """Return how long ago the oldest dead job died, for each queue that has dead jobs."""
         sql: LiteralString = "select queue, oldest from holdfast.dead_ages"
         return dict(await self._door.run(Statement("dead_oldest", sql, reads=True)))

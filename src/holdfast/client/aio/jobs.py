@@ -1,4 +1,4 @@
-"""`client.jobs`: find jobs, and change them from outside."""
+"""`client.jobs`: find and change jobs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, LiteralString
@@ -11,14 +11,14 @@ from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Rec
 
 
 class AsyncJobs(AsyncNoun):
-    """Jobs by id or by filter. Verbs answer with one Change for each id, in their order."""
+    """Jobs by id or by filter. Verbs return one Change for each id, in order."""
 
     async def get(self, id: UUID) -> Job | None:
-        """Return everything known of a job; None if there is none, or it was deleted when done."""
+        """Return a job; None if it does not exist, or was deleted when done."""
         return await self._first(Job, "holdfast.get(id => %s)", [id], reads=True)
 
     async def receipt(self, id: UUID) -> Receipt | None:
-        """Return what is still known of a job that was done and deleted within minutes."""
+        """Return what is still known about a job that was done and deleted minutes ago."""
         return await self._first(Receipt, "holdfast.receipt(id => %s)", [id], reads=True)
 
     async def attempts(self, id: UUID) -> list[Attempt]:
@@ -27,7 +27,7 @@ class AsyncJobs(AsyncNoun):
         return await self._all(Attempt, source, [id], reads=True)
 
     async def explain(self, id: UUID) -> str:
-        """Return one sentence that says why a job is not running."""
+        """Explain in one sentence why a job is not running."""
         return str(await self._value("holdfast.explain(id => %s)", [id], reads=True))
 
     async def find(
@@ -53,7 +53,7 @@ class AsyncJobs(AsyncNoun):
     ) -> JobPage:
         """Return a page of jobs that match a filter, newest first.
 
-        The search ends after `patience` even if the page is not full: `searched_to` of the answer
+        The search ends after `patience` even if the page is not full: `searched_to` of the page
         is then the id to pass as `before` to continue.
         """
         sql: LiteralString = (
@@ -77,19 +77,19 @@ class AsyncJobs(AsyncNoun):
     async def cancel(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
-        """Cancel queued and leased jobs; a running handler is told."""
+        """Cancel queued and leased jobs; the worker of a running job is notified."""
         return await self._change("cancel", ids, reason, actor)
 
     async def archive(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
-        """Put ended jobs away, where they are neither counted nor grouped."""
+        """Archive ended jobs: they are kept, but no longer counted as dead."""
         return await self._change("archive", ids, reason, actor)
 
     async def delete(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
-        """Delete jobs for good; a leased job is refused."""
+        """Delete jobs permanently; leased jobs are refused."""
         return await self._change("delete", ids, reason, actor)
 
     async def retry(
@@ -100,7 +100,7 @@ class AsyncJobs(AsyncNoun):
         actor: str | None = None,
         delay: Duration | None = None,
     ) -> Sequence[Change]:
-        """Queue dead, cancelled or done jobs again, with all their attempts."""
+        """Queue ended jobs again, from attempt 1."""
         return await self._change("retry", ids, reason, actor, delay=wire.interval(delay))
 
     async def edit(
@@ -111,7 +111,7 @@ class AsyncJobs(AsyncNoun):
         actor: str | None = None,
         **changes: Any,
     ) -> Sequence[Change]:
-        """Change waiting jobs: payload, priority, run_at, max_attempts, lease, headers."""
+        """Change queued or dead jobs: payload, priority, run_at, max_attempts, lease, headers."""
         encoded = wire.settings(changes, "changes")
         return await self._change("edit", ids, reason, actor, changes=encoded)
 
@@ -123,9 +123,9 @@ class AsyncJobs(AsyncNoun):
         reason: str | None = None,
         actor: str | None = None,
     ) -> Sequence[Change]:
-        """Move jobs to another queue; each answer has the `new_id` the job has there.
+        """Move jobs to another queue; each job gets a `new_id`.
 
-        Not repeated after a lost reply: the ids are no longer what they were.
+        Not repeated after a lost reply, because the ids have changed.
         """
         source: LiteralString = (
             "holdfast.move(ids => %s::uuid[], queue => %s, reason => %s, actor => %s)"

@@ -1,4 +1,4 @@
-"""`client.kinds`: what workers declare of the kinds they run."""
+"""`client.kinds`: what workers declare about the kinds they handle."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,12 +14,12 @@ class AsyncKinds(AsyncNoun):
     async def declare(self, kinds: Iterable[Mapping[str, Any]]) -> int:
         """Describe kinds: `{"kind": "invoice", "done_when": True}`, and more about each.
 
-        `done_when`: somebody can tell whether the work of such a job is done, and is to be asked
-        before one whose worker vanished is run again. Returns how many were new or changed.
+        `done_when`: workers can check whether the work of such a job is done, and do so before a
+        job whose worker disappeared runs again. Returns how many were new or changed.
         """
         document = wire.encoded([*kinds], "kinds").decode()
         return int(await self._value("holdfast.declare_kinds(kinds => %s)", [document]))
 
     async def list(self) -> list[Kind]:
-        """Return what workers declared of their kinds, by name."""
+        """Return the kinds that workers declared, by name."""
         return await self._all(Kind, "holdfast.kinds order by kind", reads=True)

@@ -1,4 +1,4 @@
-"""`client.lanes`: jobs of a lane run in order, one at a time or a few."""
+"""`client.lanes`: jobs of a lane run in order, one or a few at a time."""
 
 from typing import Any, LiteralString
 
@@ -11,7 +11,7 @@ class AsyncLanes(AsyncNoun):
     """Lanes by queue and name."""
 
     async def list(self, *, limit: int = 500) -> list[Lane]:
-        """Return lanes that are in use or set up, the longest waiting first."""
+        """Return lanes that are in use or have settings, the longest waiting first."""
         source: LiteralString = (
             "holdfast.lanes order by oldest desc nulls last, queue, lane limit %s::int"
         )
@@ -28,11 +28,11 @@ class AsyncLanes(AsyncNoun):
         await self._value(function, parameters)
 
     async def release(self, queue: str, lane: str, *, actor: str | None = None) -> LaneReleased:
-        """Let a lane go on that is halted, or whose holder has not been seen for a minute."""
+        """Unblock a lane that is halted, or whose worker has not been seen for a minute."""
         source: LiteralString = "holdfast.lane_release(queue => %s, lane => %s, actor => %s)"
         return await self._one(LaneReleased, source, [queue, lane, actor])
 
     async def explain(self, queue: str, lane: str) -> str:
-        """Return one sentence that says who holds a lane, and what is next in it."""
+        """Explain in one sentence which job holds a lane, and which is next."""
         function: LiteralString = "holdfast.explain_lane(queue => %s, lane => %s)"
         return str(await self._value(function, [queue, lane], reads=True))

@@ -1,4 +1,4 @@
-"""`client.operations`: one verb for many jobs, previewed, done in chunks, undone."""
+"""`client.operations`: one verb for many jobs; preview, run in chunks, undo."""
 
 from collections.abc import Sequence
 from typing import Any, LiteralString
@@ -10,10 +10,10 @@ from holdfast.records import Operation, Preview
 
 
 class AsyncOperations(AsyncNoun):
-    """Operations by id. They are done by whoever runs upkeep or a server."""
+    """Operations by id. Workers, servers and `holdfast upkeep` run them."""
 
     async def get(self, id: int) -> Operation | None:
-        """Return one operation; None if there is none of that id."""
+        """Return one operation; None if no operation has this id."""
         source: LiteralString = "holdfast.operations where id = %s::bigint"
         return await self._first(Operation, source, [id], reads=True)
 
@@ -29,7 +29,7 @@ class AsyncOperations(AsyncNoun):
     ) -> Preview:
         """Count the jobs that a verb would be applied to: retry, cancel, archive, delete or move.
 
-        `most`: only so many, the newest. Arguments are `delay` for retry and `queue` for move.
+        `most` limits it to the newest jobs. Arguments are `delay` for retry and `queue` for move.
         """
         source: LiteralString = (
             "holdfast.operation_preview(verb => %s, filter => %s, arguments => %s, "
@@ -42,7 +42,7 @@ class AsyncOperations(AsyncNoun):
     async def start(
         self, token: UUID, *, rate: float | None = None, actor: str | None = None
     ) -> Operation | None:
-        """Start what was previewed, at most `rate` jobs per second; None if it was never previewed.
+        """Start a previewed operation, at `rate` jobs per second at most; None without a preview.
 
         Starting it again changes nothing.
         """
@@ -52,7 +52,7 @@ class AsyncOperations(AsyncNoun):
         return await self._first(Operation, source, [token, rate, actor])
 
     async def cancel(self, id: int, *, actor: str | None = None) -> Operation | None:
-        """Stop an operation after its current chunk; None if there is none of that id."""
+        """Stop an operation after its current chunk; None if no operation has this id."""
         source: LiteralString = "holdfast.operation_cancel(id => %s::bigint, actor => %s)"
         return await self._first(Operation, source, [id, actor])
 
@@ -64,10 +64,10 @@ class AsyncOperations(AsyncNoun):
         reason: str | None = None,
         actor: str | None = None,
     ) -> Operation | None:
-        """Start to undo an operation that has ended; None if there is none of that id.
+        """Start to undo an operation that has ended; None if no operation has this id.
 
-        Jobs that are no longer as it left them stay as they are. Asking again returns the undo
-        that runs. Deleted jobs are gone for good.
+        Jobs that have changed since stay as they are. A second call returns the running undo.
+        Deleted jobs cannot be restored.
         """
         source: LiteralString = (
             "holdfast.operation_undo(id => %s::bigint, rate => %s::float8, reason => %s, "
@@ -76,7 +76,7 @@ class AsyncOperations(AsyncNoun):
         return await self._first(Operation, source, [id, rate, reason, actor])
 
     async def step(self, limit: int = 500) -> Operation | None:
-        """Do the next chunk of an operation that is due; None if there is none."""
+        """Run the next chunk of an operation that is due; None if none is due."""
         source: LiteralString = "holdfast.operation_step(max_jobs => %s::int)"
         return await self._first(Operation, source, [limit])
 

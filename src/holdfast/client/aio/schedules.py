@@ -1,4 +1,4 @@
-"""`client.schedules`: jobs that are enqueued by the clock."""
+"""`client.schedules`: rules that enqueue jobs at regular times."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -10,14 +10,14 @@ from holdfast.records import Declared, DueSchedule, NewSchedule, Schedule, Slot
 
 
 class AsyncSchedules(AsyncNoun):
-    """Schedules by name. `due`, `fire` and `fail` are for whoever runs them, such as upkeep."""
+    """Schedules by name. Upkeep uses `due`, `fire` and `fail`."""
 
     async def get(self, name: str) -> Schedule | None:
-        """Return one schedule; None if there is none of that name."""
+        """Return one schedule; None if no schedule has this name."""
         return await self._first(Schedule, "holdfast.schedules where name = %s", [name], reads=True)
 
     async def slots(self, name: str, *, limit: int = 100) -> Sequence[Slot]:
-        """Return what became of a schedule's last slots, newest first; a thousand are kept."""
+        """Return the outcome of a schedule's last slots, newest first; a thousand are kept."""
         source: LiteralString = (
             "holdfast.schedule_slots where name = %s order by slot desc limit %s::int"
         )
@@ -26,18 +26,18 @@ class AsyncSchedules(AsyncNoun):
     async def declare(
         self, schedules: Iterable[NewSchedule], *, owner: str | None = None
     ) -> Sequence[Declared]:
-        """Store schedules as code has them; one answer for each, in their order.
+        """Store the schedules that a program declares; returns one result for each, in order.
 
-        What a person edited stays as edited until the declaration itself changes. With an `owner`,
-        schedules it declared before and no longer declares are withdrawn: they stop firing.
+        An operator's edits stay until the declaration itself changes. With an `owner`, schedules
+        that it declared before and no longer declares are withdrawn: they stop firing.
         """
         source: LiteralString = "holdfast.schedule_declare(items => %s, owner => %s) order by ord"
         return await self._all(Declared, source, [wire.schedules(schedules), owner])
 
     async def set(self, name: str, *, actor: str | None = None, **settings: Any) -> Schedule:
-        """Make or change a schedule: kind, cron or every, tz, missed, overlap, queue, payload …
+        """Create or change a schedule: kind, cron or every, tz, missed, overlap, queue, payload …
 
-        The settings are the fields of NewSchedule. A changed rule counts from now.
+        The settings are the fields of NewSchedule. A changed rule applies from now on.
         """
         source: LiteralString = "holdfast.schedule_set(name => %s, settings => %s, actor => %s)"
         return await self._one(
@@ -45,7 +45,7 @@ class AsyncSchedules(AsyncNoun):
         )
 
     async def run(self, name: str, *, actor: str | None = None) -> Slot:
-        """Enqueue one job of a schedule now, whether or not it is paused.
+        """Enqueue one job of a schedule now, even if it is paused.
 
         Not repeated after a lost reply: it could run twice.
         """
@@ -60,17 +60,17 @@ class AsyncSchedules(AsyncNoun):
         return await self._one(Schedule, source, [name, reason, actor])
 
     async def resume(self, name: str, *, actor: str | None = None) -> Schedule:
-        """Fire again from the next slot on; slots of the pause are not made up for."""
+        """Fire again from the next slot on; slots during the pause are not fired."""
         source: LiteralString = "holdfast.schedule_resume(name => %s, actor => %s)"
         return await self._one(Schedule, source, [name, actor])
 
     async def delete(self, name: str, *, actor: str | None = None) -> bool:
-        """Delete a schedule; its jobs stay. False if there was none of that name."""
+        """Delete a schedule; its jobs stay. False if it did not exist."""
         function: LiteralString = "holdfast.schedule_delete(name => %s, actor => %s)"
         return bool(await self._value(function, [name, actor]))
 
     async def due(self, limit: int = 100) -> Sequence[DueSchedule]:
-        """Return schedules with a slot that has come, by the clock of the database."""
+        """Return schedules with a slot that is due, by the clock of the database."""
         source: LiteralString = "holdfast.schedule_due(max_schedules => %s::int)"
         return await self._all(DueSchedule, source, [limit], reads=True)
 
@@ -82,10 +82,10 @@ class AsyncSchedules(AsyncNoun):
         *,
         problem: str | None = None,
     ) -> Sequence[Slot]:
-        """Enqueue one job for each slot and move the schedule on to `next_at`; None: for good.
+        """Enqueue one job for each slot and advance the schedule to `next_at`; None ends it.
 
-        Nothing happens, and the answer is empty, if the schedule no longer stands where `due` saw
-        it: fired by somebody else, edited, paused. Safe to repeat.
+        If another process has fired, edited or paused the schedule since `due`, nothing happens and
+        the list is empty. Safe to repeat.
         """
         source: LiteralString = (
             "holdfast.schedule_fire(name => %s, expected_next => %s::timestamptz, "

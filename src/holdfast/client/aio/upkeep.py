@@ -1,4 +1,4 @@
-"""`client.upkeep`: the housekeeping that workers and servers do; anyone may."""
+"""`client.upkeep`: regular maintenance, which workers and servers do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
@@ -10,27 +10,27 @@ from holdfast.records import Doubtful, Duration, Held, Reaped, Settled, Tended
 
 
 class AsyncUpkeep(AsyncNoun):
-    """Steps that are safe to run at any time, by any number of callers at once."""
+    """Steps that are safe to run at any time, by several callers at once."""
 
     async def run(self, steps: Sequence[str] | None = None) -> dict[str, Any]:
-        """Do all housekeeping once, or some steps of it; returns what was done.
+        """Run all steps of upkeep once, or some; returns what was done.
 
-        For whoever runs no worker. A turn does a bounded amount: `more` says that another would
-        find work at once.
+        For programs without a worker. A call does a limited amount: `more` means that there is
+        more to do at once.
         """
         named = None if steps is None else [*steps]
         done = await self._value("holdfast.upkeep(steps => %s::text[])", [named], reads=True)
         return wire.decoded_object(done)
 
     async def steps(self) -> list[str]:
-        """Return the names of the steps of upkeep, in their order."""
+        """Return the names of the steps of upkeep, in order."""
         sql: LiteralString = "select name from holdfast.upkeep_steps() order by nth"
         return [name for (name,) in await self._door.run(Statement("upkeep_steps", sql))]
 
     async def lead(self, holder: str, *, length: Duration = 5.0) -> bool:
         """Return whether `holder` is the one that does upkeep, for `length` from now.
 
-        This saves work; nothing depends on it: two that lead do nothing twice.
+        This saves work and is not a lock: if two processes lead, nothing is done twice.
         """
         function: LiteralString = "holdfast.lead(holder => %s, length => %s)"
         return bool(await self._value(function, [holder, wire.interval(length)]))
@@ -43,9 +43,9 @@ class AsyncUpkeep(AsyncNoun):
         steps: Sequence[str] | None = None,
         failed: Mapping[str, str] | None = None,
     ) -> Tended:
-        """Do all housekeeping once, or some steps, if `holder` leads; see `lead` and `run`.
+        """Run all steps of upkeep once, or some, if `holder` leads; see `lead` and `run`.
 
-        `failed` records, by step, what kept the caller from doing it.
+        `failed` records, by step, why the caller could not do it.
         """
         sql: LiteralString = (
             "select leads, done, next_slot, doubtful, operating, detecting, delivering "
@@ -53,7 +53,8 @@ class AsyncUpkeep(AsyncNoun):
         )
         named = None if steps is None else [*steps]
         recorded = None if failed is None else wire.settings(failed, "failed")
-        # Idempotent: a turn that takes too long is cancelled, not left to run on beside the next.
+        # Idempotent: a call that takes too long is cancelled, so that it does not run beside the
+        # next.
         statement = Statement(
             "tend", sql, [holder, wire.interval(length), named, recorded], reads=True
         )
@@ -61,15 +62,15 @@ class AsyncUpkeep(AsyncNoun):
         return Tended(leads, done and wire.decoded_object(done), *rest)
 
     async def reap(self, limit: int = 1000) -> list[Reaped]:
-        """Take jobs back from workers that let their leases expire."""
+        """Reclaim jobs whose leases have expired."""
         return await self._all(Reaped, "holdfast.reap(max_jobs => %s::int)", [limit])
 
     async def promote(self, limit: int = 1000) -> int:
-        """Let due and unblocked jobs into the ready order; returns how many."""
+        """Add due and unblocked jobs to the ready order; returns how many."""
         return int(await self._value("holdfast.promote(max_jobs => %s::int)", [limit]))
 
     async def raise_floors(self, patience: Duration = 10.0) -> int:
-        """Let claims start behind finished jobs; returns how many floors rose."""
+        """Let claims start after finished jobs; returns how many floors were raised."""
         function: LiteralString = "holdfast.raise_floors(patience => %s)"
         return int(await self._value(function, [wire.interval(patience)]))
 
@@ -80,14 +81,14 @@ class AsyncUpkeep(AsyncNoun):
     async def doubtful(
         self, kinds: Sequence[str] | None = None, *, limit: int = 100
     ) -> list[Doubtful]:
-        """Return jobs of these kinds whose worker vanished and whose work may be done."""
+        """Return jobs of these kinds whose worker disappeared and whose work may be done."""
         source: LiteralString = "holdfast.doubtful(kinds => %s::text[], max_jobs => %s::int)"
         return await self._all(Doubtful, source, [None if kinds is None else [*kinds], limit])
 
     async def reconcile(self, found: Sequence[tuple[Held, bool]]) -> list[Settled]:
-        """Answer for doubtful jobs whether their work is done: they end, or are run again.
+        """Report whether the work of doubtful jobs is done: they end, or run again.
 
-        `lost` is the outcome for one whose worker came back in between.
+        The outcome is `lost` if the job's worker came back in between.
         """
         if not found:
             return []

@@ -1,4 +1,4 @@
-"""`client.webhooks`: who is told of anomalies by HTTP."""
+"""`client.webhooks`: where anomalies are sent by HTTP."""
 
 from typing import Any, LiteralString
 
@@ -9,20 +9,20 @@ from holdfast.records import Webhook
 
 
 class AsyncWebhooks(AsyncNoun):
-    """Webhooks by name. Secrets are never returned, but to whoever delivers."""
+    """Webhooks by name. Only `target`, for deliveries, returns a secret."""
 
     async def set(self, name: str, *, actor: str | None = None, **settings: Any) -> Webhook:
-        """Make or change a webhook: url, secret, severity, codes, queues."""
+        """Create or change a webhook: url, secret, severity, codes, queues."""
         source: LiteralString = "holdfast.webhook_set(name => %s, settings => %s, actor => %s)"
         return await self._one(Webhook, source, [name, wire.settings(settings, "settings"), actor])
 
     async def delete(self, name: str, *, actor: str | None = None) -> bool:
-        """Delete a webhook; False if there was none of that name."""
+        """Delete a webhook; False if it did not exist."""
         function: LiteralString = "holdfast.webhook_delete(name => %s, actor => %s)"
         return bool(await self._value(function, [name, actor]))
 
     async def target(self, name: str) -> tuple[str, str] | None:
-        """Return the address and the secret of a webhook, to deliver; None if it is gone."""
+        """Return the url and the secret of a webhook, for a delivery; None if it was deleted."""
         sql: LiteralString = "select url, secret from holdfast.webhook_target(name => %s)"
         for url, secret in await self._door.run(
             Statement("webhook_target", sql, [name], reads=True)

@@ -1,4 +1,4 @@
-"""`client.workers`: who runs jobs, and how they are woken."""
+"""`client.workers`: the processes that run jobs, and how they are notified."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
@@ -10,10 +10,10 @@ from holdfast.records import Duration, WorkerRow
 
 
 class AsyncWorkers(AsyncNoun):
-    """Workers by name. All but `list` and `stop` are for the workers themselves."""
+    """Workers by name. Workers call the methods other than `list` and `stop` themselves."""
 
     async def stop(self, worker: str, *, actor: str | None = None) -> bool:
-        """Ask a worker to finish what it runs and exit; False if there is none of that name."""
+        """Request a worker to finish its jobs and exit; False if no worker has this name."""
         function: LiteralString = "holdfast.stop_worker(worker => %s, actor => %s)"
         return bool(await self._value(function, [worker, actor]))
 
@@ -22,7 +22,7 @@ class AsyncWorkers(AsyncNoun):
     ) -> bool:
         """Report that a worker is alive, and facts about it; returns whether it should stop.
 
-        Facts that are left out stay as they were: host, pid, version, python, started_at, queues,
+        Facts that are left out stay the same: host, pid, version, python, started_at, queues,
         kinds, slots, busy, rss, loop_lag, claimed, acked, failed, lost, busy_time, claimed_at,
         acked_at, claims. `measured` is what it measured since the last time, and is not repeated.
         """
@@ -42,10 +42,10 @@ class AsyncWorkers(AsyncNoun):
         counts: Mapping[str, float],
         measured: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Report for a worker that it is alive, and what it did since; whether it should stop.
+        """Report that an HTTP consumer is alive, and its counts; returns whether it should stop.
 
         Facts and `measured` are those of `beat`; counts (claimed, acked, failed, lost, busy_time)
-        add up over all who report.
+        are summed over all servers that report.
         """
         sql: LiteralString = (
             "select stop from holdfast.tell("
@@ -61,7 +61,7 @@ class AsyncWorkers(AsyncNoun):
         return bool(stop)
 
     async def leave(self, worker: str) -> bool:
-        """Take a worker off the list; whether it was on it. Its leases stay as they are."""
+        """Remove a worker from the list; returns whether it was in it. Its leases stay the same."""
         return bool(await self._value("holdfast.leave(worker => %s)", [worker]))
 
     async def await_work(
@@ -73,11 +73,11 @@ class AsyncWorkers(AsyncNoun):
         kinds: Sequence[str] | None = None,
         ear: int | None = None,
     ) -> None:
-        """Ask to be notified, within `patience`, of the next job in one of these queues.
+        """Request a notification, within `patience`, of the next job in one of these queues.
 
-        A notification is only a hint: poll as well. `kinds` are those the worker knows, if not
-        all. `ear` is what `holdfast.hear()` gave to the session that listens: without it the
-        worker is believed to hear until its patience ends.
+        A notification is only a hint: poll as well. `kinds` are those the worker handles, if not
+        all. `ear` is what `holdfast.hear()` returned to the session that listens: without it the
+        worker is assumed to listen until its patience ends.
         """
         function: LiteralString = (
             "holdfast.await_work(queues => %s::text[], worker => %s, patience => %s, "
@@ -87,11 +87,11 @@ class AsyncWorkers(AsyncNoun):
         await self._value(function, [[*queues], worker, wire.interval(patience), known, ear])
 
     async def pass_on(self, queue: str) -> None:
-        """Hand a notification that one cannot use now to another worker that waits."""
+        """Pass a notification that this worker cannot use on to another waiting worker."""
         await self._value("holdfast.pass_on(queue => %s)", [queue])
 
     async def ping(self, worker: str) -> None:
-        """Notify a worker, to test whether notifications reach it."""
+        """Notify a worker, for example to test whether notifications reach it."""
         await self._value("holdfast.ping(worker => %s)", [worker])
 
     # Last of the public methods: after it, `list` in this class is the method.

@@ -30,9 +30,9 @@ class Activity(Noun):
         limit: int = 100,
         patience: Duration = 0.1,
     ) -> EventPage:
-        """Return what happened, newest first; with `after`, a place in the log, oldest first.
+        """Return events, newest first; with `after`, a position in the log, oldest first.
 
-        The search ends after `patience`: where `searched_to` of the answer is a place, pass it as
+        The search ends after `patience`: if `searched_to` of the page is not None, pass it as
         `before`, or `after`, to continue.
         """
         sql: LiteralString = (
@@ -53,9 +53,9 @@ class Activity(Noun):
     def watch(
         self, queues: Sequence[str] | None = None, *, lasts: Duration = 30.0
     ) -> Sequence[Watched]:
-        """Have every event of these queues logged for so long; None is every queue.
+        """Record every event of these queues for this long; None means all queues.
 
-        Repeated before the time is up, nothing is left out in between.
+        If you repeat the call before the time is up, no event in between is missing.
         """
         source: LiteralString = "holdfast.watch(queues => %s::text[], lasts => %s)"
         names = None if queues is None else [*queues]
@@ -64,9 +64,9 @@ class Activity(Noun):
     def tail(
         self, after: int, *, missing: Sequence[tuple[int, int]] | None = None, limit: int = 1000
     ) -> Sequence[Event]:
-        """Return events after a place in the log, and at places that were `missing`, in order.
+        """Return events after a position in the log, and at positions that were `missing`.
 
-        A place is missing while its transaction is open, and for ever if that was rolled back.
+        A position is missing while its transaction is open, and forever if that was rolled back.
         """
         source: LiteralString = (
             "holdfast.tail(after => %s::bigint, missing_from => %s::bigint[], "

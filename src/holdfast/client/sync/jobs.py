@@ -11,14 +11,14 @@ from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Rec
 
 
 class Jobs(Noun):
-    """Jobs by id or by filter. Verbs answer with one Change for each id, in their order."""
+    """Jobs by id or by filter. Verbs return one Change for each id, in order."""
 
     def get(self, id: UUID) -> Job | None:
-        """Return everything known of a job; None if there is none, or it was deleted when done."""
+        """Return a job; None if it does not exist, or was deleted when done."""
         return self._first(Job, "holdfast.get(id => %s)", [id], reads=True)
 
     def receipt(self, id: UUID) -> Receipt | None:
-        """Return what is still known of a job that was done and deleted within minutes."""
+        """Return what is still known about a job that was done and deleted minutes ago."""
         return self._first(Receipt, "holdfast.receipt(id => %s)", [id], reads=True)
 
     def attempts(self, id: UUID) -> list[Attempt]:
@@ -27,7 +27,7 @@ class Jobs(Noun):
         return self._all(Attempt, source, [id], reads=True)
 
     def explain(self, id: UUID) -> str:
-        """Return one sentence that says why a job is not running."""
+        """Explain in one sentence why a job is not running."""
         return str(self._value("holdfast.explain(id => %s)", [id], reads=True))
 
     def find(
@@ -53,7 +53,7 @@ class Jobs(Noun):
     ) -> JobPage:
         """Return a page of jobs that match a filter, newest first.
 
-        The search ends after `patience` even if the page is not full: `searched_to` of the answer
+        The search ends after `patience` even if the page is not full: `searched_to` of the page
         is then the id to pass as `before` to continue.
         """
         sql: LiteralString = (
@@ -75,19 +75,19 @@ class Jobs(Noun):
     def cancel(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
-        """Cancel queued and leased jobs; a running handler is told."""
+        """Cancel queued and leased jobs; the worker of a running job is notified."""
         return self._change("cancel", ids, reason, actor)
 
     def archive(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
-        """Put ended jobs away, where they are neither counted nor grouped."""
+        """Archive ended jobs: they are kept, but no longer counted as dead."""
         return self._change("archive", ids, reason, actor)
 
     def delete(
         self, ids: Iterable[UUID], *, reason: str | None = None, actor: str | None = None
     ) -> Sequence[Change]:
-        """Delete jobs for good; a leased job is refused."""
+        """Delete jobs permanently; leased jobs are refused."""
         return self._change("delete", ids, reason, actor)
 
     def retry(
@@ -98,7 +98,7 @@ class Jobs(Noun):
         actor: str | None = None,
         delay: Duration | None = None,
     ) -> Sequence[Change]:
-        """Queue dead, cancelled or done jobs again, with all their attempts."""
+        """Queue ended jobs again, from attempt 1."""
         return self._change("retry", ids, reason, actor, delay=wire.interval(delay))
 
     def edit(
@@ -109,7 +109,7 @@ class Jobs(Noun):
         actor: str | None = None,
         **changes: Any,
     ) -> Sequence[Change]:
-        """Change waiting jobs: payload, priority, run_at, max_attempts, lease, headers."""
+        """Change queued or dead jobs: payload, priority, run_at, max_attempts, lease, headers."""
         encoded = wire.settings(changes, "changes")
         return self._change("edit", ids, reason, actor, changes=encoded)
 
@@ -121,9 +121,9 @@ class Jobs(Noun):
         reason: str | None = None,
         actor: str | None = None,
     ) -> Sequence[Change]:
-        """Move jobs to another queue; each answer has the `new_id` the job has there.
+        """Move jobs to another queue; each job gets a `new_id`.
 
-        Not repeated after a lost reply: the ids are no longer what they were.
+        Not repeated after a lost reply, because the ids have changed.
         """
         source: LiteralString = (
             "holdfast.move(ids => %s::uuid[], queue => %s, reason => %s, actor => %s)"

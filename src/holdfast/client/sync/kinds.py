@@ -14,12 +14,12 @@ class Kinds(Noun):
     def declare(self, kinds: Iterable[Mapping[str, Any]]) -> int:
         """Describe kinds: `{"kind": "invoice", "done_when": True}`, and more about each.
 
-        `done_when`: somebody can tell whether the work of such a job is done, and is to be asked
-        before one whose worker vanished is run again. Returns how many were new or changed.
+        `done_when`: workers can check whether the work of such a job is done, and do so before a
+        job whose worker disappeared runs again. Returns how many were new or changed.
         """
         document = wire.encoded([*kinds], "kinds").decode()
         return int(self._value("holdfast.declare_kinds(kinds => %s)", [document]))
 
     def list(self) -> list[Kind]:
-        """Return what workers declared of their kinds, by name."""
+        """Return the kinds that workers declared, by name."""
         return self._all(Kind, "holdfast.kinds order by kind", reads=True)

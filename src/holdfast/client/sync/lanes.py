@@ -11,7 +11,7 @@ class Lanes(Noun):
     """Lanes by queue and name."""
 
     def list(self, *, limit: int = 500) -> list[Lane]:
-        """Return lanes that are in use or set up, the longest waiting first."""
+        """Return lanes that are in use or have settings, the longest waiting first."""
         source: LiteralString = (
             "holdfast.lanes order by oldest desc nulls last, queue, lane limit %s::int"
         )
@@ -26,11 +26,11 @@ class Lanes(Noun):
         self._value(function, parameters)
 
     def release(self, queue: str, lane: str, *, actor: str | None = None) -> LaneReleased:
-        """Let a lane go on that is halted, or whose holder has not been seen for a minute."""
+        """Unblock a lane that is halted, or whose worker has not been seen for a minute."""
         source: LiteralString = "holdfast.lane_release(queue => %s, lane => %s, actor => %s)"
         return self._one(LaneReleased, source, [queue, lane, actor])
 
     def explain(self, queue: str, lane: str) -> str:
-        """Return one sentence that says who holds a lane, and what is next in it."""
+        """Explain in one sentence which job holds a lane, and which is next."""
         function: LiteralString = "holdfast.explain_lane(queue => %s, lane => %s)"
         return str(self._value(function, [queue, lane], reads=True))

@@ -12,10 +12,10 @@ R = TypeVar("R", bound=Record)
 
 
 class Noun:
-    """One family of the protocol. `source` is what stands behind `from`: a function or a view.
+    """One group of methods. `source` is what follows `from` in SQL: a function or a view.
 
-    `reads` says that a call changes nothing: it may be repeated and cancelled at any time. A call
-    that is not `repeatable` is never sent twice unless the first surely came to nothing.
+    `reads` means that a call changes nothing: it may be repeated and cancelled at any time. A call
+    that is not `repeatable` is sent again only if the first certainly had no effect.
     """
 
     def __init__(self, door: Pool | Bound) -> None:
@@ -70,7 +70,7 @@ class Noun:
         reads: bool = False,
         repeatable: bool = True,
     ) -> Any:
-        """Return what a function returns that gives one value."""
+        """Return the single value of a function."""
         statement = Statement(
             wire.name_of(function),
             f"select {function}",

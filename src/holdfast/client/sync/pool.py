@@ -37,17 +37,17 @@ log = logging.getLogger("holdfast")
 
 # Below this round trip the driver's pipeline costs more than it saves: 12.6 against 7.7 us a job.
 _FAR = 0.0005
-# The first connection is given up this soon: a wrong address should not look like a slow one.
+# The first connection attempt ends early, so that a wrong address does not look like a slow one.
 _FIRST = 3.0
-# Work inside a transaction keeps its connection; who waits behind such work waits this long.
+# Work inside a transaction keeps its connection; other calls wait this long for it.
 _BEHIND_WORK = 60.0
 
 
 class Pool:
-    """Connections of the client's own, made when needed.
+    """The client's own connections, opened when needed.
 
-    Every call is a transaction of its own and has a deadline, past which the connection is hung
-    up, not cancelled: a cancelled wait for a standby would commit on this side alone.
+    Every call is its own transaction and has a deadline. After that the connection is closed, not
+    cancelled: if a wait for a standby is cancelled, the transaction commits on the primary only.
     """
 
     durable = False
@@ -65,9 +65,9 @@ class Pool:
         self._connected_once = False
 
     def run(self, statement: Statement, cut: psycopg.Error | None = None) -> list[Row]:
-        """Make a call, again and again where that is safe, until it answers or time is up.
+        """Make a call; if that is safe, repeat it until it succeeds or time is up.
 
-        `cut` says that it was sent before and how that ended.
+        `cut` is the error of an earlier attempt, if there was one.
         """
         deadline = monotonic() + self._timeout
         for turn in count(1):
@@ -93,10 +93,10 @@ class Pool:
         raise AssertionError("unreachable")
 
     def run_all(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        """Make calls one behind the other, each in a transaction of its own.
+        """Make calls one after the other, each in its own transaction.
 
-        To a server that is far they travel in one round trip. If the connection or any call
-        fails, each is made by itself, as after a lost reply.
+        If the server is far away, they are sent in one round trip. If the connection or any call
+        fails, each is made separately, as after a lost reply.
         """
         deadline = monotonic() + self._timeout
         try:
@@ -113,8 +113,8 @@ class Pool:
     def transaction(self, name: str, *, plain: bool = False) -> Iterator["Bound"]:
         """Bind a connection inside a transaction; each of its waits has the deadline of a call.
 
-        A `plain` one is for statements of the caller's own: they may take as long as they need
-        and get jsonb as the driver gives it to everybody.
+        A `plain` one is for the caller's own statements: they have no time limit and get jsonb
+        as the driver decodes it by default.
         """
         committing = False
         try:
@@ -139,18 +139,18 @@ class Pool:
             raise Unavailable(f"{name}: nothing was changed, {_first_line(error)}") from error
 
     def widen(self, size: int) -> None:
-        """Have room for this many connections at least."""
+        """Allow at least this many connections."""
         for _ in range(self._size, size):
             self._slots.put(None)
         self._size = max(self._size, size)
 
     def close(self) -> None:
-        """Close the connections, those in use when they come back."""
+        """Close the connections; those in use are closed when they are returned."""
         self._closed = True
         self._discard_idle()
 
     def abandon(self) -> None:
-        """Hang up; nothing is waited for, so that no event loop is needed."""
+        """Drop the connections without waiting, so that no event loop is needed."""
         self._closed = True
         for connection in self._slots.clear():
             connection.pgconn.finish()
@@ -164,7 +164,8 @@ class Pool:
             try:
                 return _fetch(connection.cursor(), statement)
             except _TooLate:
-                # Hung up alone, the server would go on looking for nobody.
+                # If the connection were only closed, the server would finish the query for no
+                # reader.
                 if statement.reads:
                     with suppress(psycopg.Error):
                         connection.cancel_safe(timeout=1.0)
@@ -185,7 +186,8 @@ class Pool:
         try:
             if connection is not None:
                 connection.deadline = deadline
-                # An idle connection that died unnoticed would make an outcome unknown for nothing.
+                # An idle connection that broke unnoticed would make an outcome unknown
+                # unnecessarily.
                 if connection.closed or (proven and not _lives(connection)):
                     connection.close()
                     connection = None
@@ -208,7 +210,7 @@ class Pool:
                 try:
                     connection.far = _round_trip(connection) > _FAR
                 except BaseException:
-                    connection.close()  # nobody else has it yet
+                    connection.close()  # no other call uses it yet
                     raise
             except psycopg.OperationalError as error:
                 self._note_away(error)
@@ -239,7 +241,7 @@ class Pool:
             raise Misuse("the client is closed")
 
     def _note_away(self, error: psycopg.Error) -> None:
-        # Said once for all clients of a process, or an outage would be told by each.
+        # Logged once for all clients of a process; otherwise each would log the outage.
         if self._connected_once and AWAY.setdefault(self._url, now := monotonic()) is now:
             log.warning(
                 "database unreachable",
@@ -260,7 +262,7 @@ class Pool:
 
 
 class Bound:
-    """The caller's connection: calls join its transaction, and nothing about it is changed.
+    """The caller's connection: calls join its transaction and do not change the connection.
 
     Nothing is committed, retried or given a deadline, and no statement is prepared.
     """
@@ -278,12 +280,15 @@ class Bound:
             raise self._translated(error) from error
 
     def run_all(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        """Refuse: calls in one transaction of the caller's are no transactions of their own."""
-        raise Misuse("exchange needs the client's own connections", fix="Statement it unbound.")
+        """Refuse: calls in the caller's transaction are not separate transactions."""
+        raise Misuse(
+            "exchange needs the client's own connections",
+            fix="Call it on the client itself, not on client.on(connection).",
+        )
 
     @contextmanager
     def transaction(self, name: str, *, plain: bool = False) -> Iterator[Self]:
-        """Bind itself, in a transaction of its own only if every statement has one anyway."""
+        """Bind itself; open a transaction only if the connection is in autocommit mode."""
         if self.connection.autocommit and _reusable(self.connection):
             with self.connection.transaction():
                 yield self
@@ -308,7 +313,7 @@ class Bound:
         """Leave the connection open: it is the caller's."""
 
     def _cursor(self) -> Cursor[Row]:
-        # Of our own making, and adapted alone: the caller's connection may have other factories.
+        # Created here with its own adapters: the caller's connection may have other factories.
         cursor = Cursor(self.connection, row_factory=tuple_row)
         cursor.adapters.register_loader("jsonb", TextLoader)
         return cursor
@@ -327,16 +332,16 @@ class _Connection(Connection[Row]):
         deadline = self.deadline
         if deadline is None:
             deadline = monotonic() + self.patience
-        # Not the inherited wait, which answers an interruption by cancelling the query.
+        # Not the inherited wait, which cancels the query when it is interrupted.
         return waiting.wait(_until(gen, deadline), self.pgconn.socket, 0.1)
 
 
 class _TooLate(psycopg.OperationalError):
-    """Nothing came before the deadline."""
+    """There was no reply before the deadline."""
 
 
 def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
-    """Pass a generator of the driver through, until it waits in vain past the deadline."""
+    """Run a generator of the driver until it has waited past the deadline."""
     try:
         wanted = next(gen)
         while True:
@@ -403,7 +408,7 @@ def _jitter(turn: int) -> float:
 
 
 def _is_final(error: psycopg.Error) -> bool:
-    """Whether the server itself refused, for a reason that does not pass by itself."""
+    """Whether the server itself refused, for a reason that will not go away."""
     told = str(error)
     return "FATAL" in told and not any(word in told for word in _PASSING)
 

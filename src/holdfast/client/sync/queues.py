@@ -11,10 +11,10 @@ from holdfast.records import Depth, Duration, Forecast, Job, Queue, QueueOptions
 
 
 class Queues(Noun):
-    """Queues by name. Nobody has to create one: the first job does."""
+    """Queues by name. You do not have to create one: the first job does."""
 
     def get(self, queue: str) -> Queue | None:
-        """Return one queue; None if it has never been used or set up."""
+        """Return one queue; None if it has no jobs and no settings."""
         return self._first(Queue, "holdfast.queues where queue = %s", [queue], reads=True)
 
     def set(
@@ -32,9 +32,9 @@ class Queues(Noun):
         until: datetime | None = None,
         actor: str | None = None,
     ) -> Queue:
-        """Hand out no more jobs of a queue, until it is resumed or `until` then.
+        """Start no new jobs of a queue, until it is resumed or `until` a time.
 
-        Jobs that are running go on.
+        Running jobs finish.
         """
         source: LiteralString = (
             "holdfast.pause(queue => %s, reason => %s, until => %s::timestamptz, actor => %s)"
@@ -43,15 +43,15 @@ class Queues(Noun):
         return self._one(Queue, source, [queue, reason, end, actor])
 
     def resume(self, queue: str, *, actor: str | None = None) -> Queue:
-        """Hand out jobs of a paused queue again."""
+        """Start jobs of a paused queue again."""
         return self._one(Queue, "holdfast.resume(queue => %s, actor => %s)", [queue, actor])
 
     def explain(self, queue: str) -> str:
-        """Return one sentence that says how a queue does, and what holds it up."""
+        """Explain in one sentence the state of a queue, and what holds it up."""
         return str(self._value("holdfast.explain_queue(queue => %s)", [queue], reads=True))
 
     def upcoming(self, queue: str = "default", *, limit: int = 100) -> Sequence[Job]:
-        """Return what waits in a queue, in the order in which it will run."""
+        """Return the waiting jobs of a queue, in the order in which they will run."""
         source: LiteralString = "holdfast.upcoming(queue => %s, max_jobs => %s::int)"
         return self._all(Job, source, [queue, limit], reads=True)
 
@@ -67,7 +67,7 @@ class Queues(Noun):
         return last
 
     def depth(self) -> Sequence[Depth]:
-        """Return how many jobs there are by queue, kind and state, from kept counters."""
+        """Return how many jobs there are by queue, kind and state, from counters."""
         return self._all(Depth, "holdfast.depth order by queue, kind, state", reads=True)
 
     def forecast(
@@ -95,5 +95,5 @@ class Queues(Noun):
 
     # Last of the public methods: after it, `list` in this class is the method.
     def list(self) -> Sequence[Queue]:
-        """Return every queue with its settings and what waits in it, by name."""
+        """Return every queue with its settings and counts, by name."""
         return self._all(Queue, "holdfast.queues order by queue", reads=True)

@@ -22,9 +22,9 @@ class Strikes(Noun):
         expires: Duration | None = None,
         actor: str | None = None,
     ) -> Strike:
-        """Let no job run that is of this queue and kind and whose payload contains this one.
+        """Stop jobs of this queue and kind whose payload contains this one.
 
-        No claim made after this has returned gets one of them. Jobs that are running go on.
+        Claims made after this call do not return such jobs. Running jobs finish.
         """
         source: LiteralString = (
             "holdfast.strike_add(mode => %s, queue => %s, kind => %s, payload => %s, "
@@ -37,16 +37,16 @@ class Strikes(Noun):
     def lift(
         self, number: int, *, reason: str | None = None, actor: str | None = None
     ) -> Strike | None:
-        """Let the jobs of a strike run again; None if there is none of that number."""
+        """Let the jobs of a strike run again; None if no strike has this number."""
         source: LiteralString = (
             "holdfast.strike_lift(number => %s::bigint, reason => %s, actor => %s)"
         )
         return self._first(Strike, source, [number, reason, actor])
 
     def list(self, *, all: bool = False) -> Sequence[Strike]:
-        """Return the strikes that are in force, newest first; `all`: also those that are over.
+        """Return the strikes that are in force, newest first; `all`: also those that have ended.
 
-        Strikes that are over are forgotten after 90 days.
+        Strikes are deleted 90 days after they end.
         """
         source: LiteralString = (
             "holdfast.strikes where in_force or %s::boolean order by number desc"

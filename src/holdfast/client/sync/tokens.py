@@ -24,10 +24,10 @@ class Tokens(Noun):
         parent: str | None = None,
         actor: str | None = None,
     ) -> NewToken:
-        """Make a secret by which a program may call the server; it is returned only here.
+        """Create a secret with which a program may call the server; it is returned only here.
 
-        `sort` is token, session (of a browser) or link (it signs in once); `parent` is the id of
-        the token it was made with, and it ends with that one.
+        `sort` is token, session (of a browser) or link (signs in once); `parent` is the id of the
+        token it was created with, and it ends with that one.
         """
         id, secret, hash = secrets.make()
         source: LiteralString = (
@@ -40,7 +40,7 @@ class Tokens(Noun):
         return NewToken(token, secret)
 
     def check(self, secret: str) -> Caller | None:
-        """Return whom a secret stands for; None if it is wrong, revoked or expired."""
+        """Return the caller a secret belongs to; None if it is wrong, revoked or expired."""
         id = secrets.id_in(secret)
         if id is None:
             return None
@@ -66,12 +66,12 @@ class Tokens(Noun):
         return None
 
     def revoke(self, id: str, *, actor: str | None = None) -> bool:
-        """Revoke a token; False if there is none of that id."""
+        """Revoke a token; False if no token has this id."""
         function: LiteralString = "holdfast.token_revoke(id => %s, actor => %s)"
         return bool(self._value(function, [id, actor]))
 
     def list(self) -> Sequence[ApiToken]:
-        """Return the tokens that were made for programs, newest first."""
+        """Return the tokens of programs, newest first."""
         source: LiteralString = (
             "holdfast.api_tokens where sort = 'token' order by created_at desc, id"
         )

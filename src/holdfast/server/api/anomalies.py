@@ -1,4 +1,4 @@
-"""What looks wrong and why: anomalies, detectors, explanations, forecasts, the doctor."""
+"""Problems and their causes: anomalies, detectors, explanations, forecasts, the doctor."""
 
 from datetime import timedelta
 from typing import Any
@@ -34,7 +34,7 @@ async def ack(request: Request) -> Answer:
 
 
 async def mute(request: Request) -> Answer:
-    """Mute an anomaly, or everything its detector finds, for good or for a while."""
+    """Mute an anomaly, or everything its detector finds, forever or for a while."""
     said: inputs.Muted = request.body
     found = await _found(request)
     until = None
@@ -83,7 +83,7 @@ async def detector_set(request: Request) -> Answer:
 
 
 async def explain_queue(request: Request) -> Answer:
-    """Explain how a queue does, and what holds it up."""
+    """Explain the state of a queue, and what holds it up."""
     name = request.part("queue")
     if not request.user.sees(name) or await request.reads.queues.get(name) is None:
         raise UnknownQueue(name)
@@ -100,7 +100,7 @@ async def explain_lane(request: Request) -> Answer:
 
 
 async def forecasts(request: Request) -> Answer:
-    """Forecast when queues will have drained, and how many slots that takes."""
+    """Forecast when queues will be empty, and how many slots that takes."""
     asked: inputs.Forecast = request.query
     found = await request.reads.queues.forecast(
         asked.queue or None, target=asked.target, span=asked.span

@@ -15,7 +15,7 @@ from holdfast.server.http import inputs, render
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Answer, Request, decoded
 
-# What a token that is no UUID is taken for: it proves nothing.
+# Stands in for a token that is not a UUID: it never holds a lease.
 _NO_TOKEN = UUID(int=0)
 _CLAIMS = UUID("4f1c6f0e-6f0b-4d4e-9c59-0f8f5e0f7c11")
 
@@ -23,9 +23,9 @@ _CLAIMS = UUID("4f1c6f0e-6f0b-4d4e-9c59-0f8f5e0f7c11")
 async def claim(request: Request) -> Answer:
     """Lease jobs, at once or as soon as one is ready.
 
-    With `wait` the request is held until there is a job, for up to 60 seconds. What was leased
-    for a client that has gone is given back. An empty list is not an error: `paused` says that
-    there will be none for now, `stop` that the worker should end.
+    With `wait` the request is held until there is a job, for up to 60 seconds. If the client
+    disconnects, its jobs are released. An empty list is not an error: `paused` means that the
+    queue is paused, `stop` that the worker should exit.
     """
     wanted: inputs.NewClaim = request.body
     request.user.check_queues(wanted.queues)
@@ -53,7 +53,7 @@ async def claim(request: Request) -> Answer:
 async def ack(request: Request) -> Answer:
     """End a lease with success.
 
-    Repeated after a lost reply, it answers with `already`, not with 409.
+    If it is repeated after a lost reply, the outcome is `already`, not a 409.
     """
     said: inputs.Acked = request.body
     done = Done(await _mine(request, said.token), _result(said.result), said.keep)
@@ -83,7 +83,7 @@ async def nack(request: Request) -> Answer:
 
 
 async def release(request: Request) -> Answer:
-    """Give a lease back unused; the attempt does not count."""
+    """Return a job without running it; the attempt does not count."""
     said: inputs.Released = request.body
     unused = Released(await _mine(request, said.token), said.delay)
     [settled] = await request.client.settle([unused])
@@ -91,7 +91,7 @@ async def release(request: Request) -> Answer:
 
 
 async def touch(request: Request) -> Answer:
-    """Extend a lease, and report how far the work has come."""
+    """Extend a lease, and report progress."""
     said: inputs.Touched = request.body
     held = await _mine(request, said.token)
     progress = None
@@ -107,9 +107,9 @@ async def touch(request: Request) -> Answer:
 
 
 async def settle(request: Request) -> Answer:
-    """End many leases, each in its own way.
+    """End many leases, each with its own verb.
 
-    The request never fails as a whole: each item has its own answer, in the same order.
+    The request never fails as a whole: each item has its own result, in the same order.
     """
     said: inputs.Settlements = request.body
     results: list[dict[str, Any]] = [{} for _ in said.items]
@@ -134,7 +134,7 @@ async def settle(request: Request) -> Answer:
 
 
 async def _check_worker(request: Request, worker: str) -> None:
-    """Refuse the name of a worker of queues that are not the caller's: its row is theirs."""
+    """Refuse the name of a worker that belongs to queues of other callers."""
     if request.user.queues is None:
         return
     for one in await request.live.workers():
@@ -148,7 +148,7 @@ async def _check_worker(request: Request, worker: str) -> None:
 
 
 async def _mine(request: Request, token: str) -> tuple[UUID, UUID]:
-    """Return the lease in the path; a token of other queues has nothing to do with it."""
+    """Return the lease in the path; refuse a caller who may not use its queue."""
     held = _held(request, token)
     if await _foreign(request, [held[0]]):
         raise UnknownJob(held[0])
@@ -156,7 +156,7 @@ async def _mine(request: Request, token: str) -> tuple[UUID, UUID]:
 
 
 async def _foreign(request: Request, ids: Sequence[UUID]) -> set[UUID]:
-    """Return those of the jobs that are in queues that are not the caller's."""
+    """Return the jobs that are in queues the caller may not use."""
     if request.user.queues is None:
         return set()
     found: set[UUID] = set()
@@ -172,9 +172,9 @@ def _id(one: Settlement) -> UUID:
 
 
 def _claim_token(request: Request) -> UUID | None:
-    """Make the token of a claim that may come twice: the second finds what the first was given.
+    """Derive the token of a claim that may be repeated: the repeat finds the jobs of the first.
 
-    The caller's own secret is part of it, so that nobody else can make it of a key that is guessed.
+    The caller's own secret is part of it, so that others cannot derive it from a guessed key.
     """
     headers = request.http.headers
     key = headers.get("idempotency-key")
@@ -186,11 +186,11 @@ def _claim_token(request: Request) -> UUID | None:
 
 
 async def _why_nothing(request: Request, queues: Sequence[str]) -> dict[str, Any]:
-    """Say of an empty claim that its queue is paused; refuse a queue that nobody ever used."""
+    """Report that the queue of an empty claim is paused; refuse a queue that does not exist."""
     known = {queue.queue: queue for queue in await request.live.queues()}
     missing = [queue for queue in queues if queue not in known and queue != "default"]
     if missing:
-        # Not from what is remembered: it may have been made a moment ago.
+        # Not from the cache: the queue may be new.
         for queue in missing:
             if await request.reads.queues.get(queue) is None:
                 raise UnknownQueue(queue)
@@ -251,7 +251,7 @@ async def _raise_if_lost(request: Request, settled: Settled) -> None:
         409,
         lost.code,
         lost.what,
-        fix="Whatever was done under this lease must count as not done: stop, and claim again.",
+        fix="Treat all work under this lease as not done: stop, and claim again.",
         job=settled.id,
         **facts,
     )
@@ -291,7 +291,7 @@ def _outcome(settled: Settled, *, tell: bool) -> dict[str, Any]:
     if settled.held:
         return told | {"ok": True, "state": settled.outcome}
     code, status = ("HF300", 409) if settled.outcome == "lost" else ("HF310", 404)
-    # Who holds a job is not for somebody of other queues.
+    # Callers of other queues may not see who holds a job.
     detail = settled.detail if tell else None
     return told | {"ok": False, "status": status, "code": code, "detail": detail}
 

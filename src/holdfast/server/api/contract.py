@@ -1,4 +1,4 @@
-"""The contract: `openapi.json`, for programs, and as a page for people."""
+"""The contract: `openapi.json` for programs, and an HTML page."""
 
 from functools import cache
 from html import escape

@@ -1,4 +1,4 @@
-"""The dashboard: files built from `dashboard/`, which then ask `/v1` like everybody else."""
+"""The dashboard: files built from `dashboard/`, which use `/v1` like any other client."""
 
 import mimetypes
 from functools import cache
@@ -12,7 +12,7 @@ from holdfast.server.http.request import Request
 
 STATIC = Path(__file__).parents[1] / "static"
 
-# Addresses that are pages; each is the same document, which reads the rest of its address itself.
+# Addresses of pages. All are the same document, which reads its own address.
 PAGES = (
     "queues", "jobs", "dead", "schedules", "workers", "lanes", "anomalies", "activity", "settings",
 )  # fmt: skip
@@ -29,7 +29,7 @@ async def page(request: Request) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    """Return a file of the dashboard; its name carries what is in it, so it never changes."""
+    """Return a file of the dashboard; its name has a hash of its contents, so it never changes."""
     name = request.part("file")
     path = STATIC / "assets" / name
     odd = len(name) > 200 or not name.isascii() or not name.isprintable()

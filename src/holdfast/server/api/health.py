@@ -1,4 +1,4 @@
-"""What the server says of itself: that it lives, whether it can work, who is calling."""
+"""The state of the server: whether it is alive and ready, and who is calling."""
 
 from holdfast import __version__
 from holdfast.server.http import render
@@ -7,18 +7,18 @@ from holdfast.server.http.request import Answer, Request
 
 
 async def healthz(request: Request) -> Answer:
-    """Say that the process lives; the database is not asked."""
+    """Report that the process is alive; this does not use the database."""
     return Answer({"status": "ok", "version": __version__})
 
 
 async def readyz(request: Request) -> Answer:
-    """Say whether the database can be reached and has the schema; 503 says why not."""
+    """Report whether the database is reachable and has the schema; if not, 503 with the reason."""
     await request.live.ready()
     return Answer({"status": "ok"})
 
 
 async def me(request: Request) -> Answer:
-    """Say who is calling and what they may do."""
+    """Return who is calling and what they may do."""
     live, user = request.live, request.user
     return Answer(
         {
@@ -64,8 +64,8 @@ async def system(request: Request) -> Answer:
 
 
 async def error_page(request: Request) -> Answer:
-    """Say what an error code means."""
+    """Explain an error code."""
     code = request.part("code")
     if code not in TITLES:
-        raise Problem(404, "HF404", f"there is no error {code}")
+        raise Problem(404, "HF404", f"no error has the code {code}")
     return Answer({"code": code, "title": TITLES[code]})

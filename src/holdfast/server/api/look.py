@@ -1,4 +1,4 @@
-"""Looking: jobs, dead ones by how they failed, queues, workers, schedules, kinds."""
+"""Reading: jobs, dead groups, queues, workers, schedules, kinds."""
 
 import base64
 import binascii
@@ -15,11 +15,11 @@ from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Answer, Request
 from holdfast.server.live.feed import operation
 
-# A list shows payloads up to this many characters; of larger ones only the beginning.
+# A list shows payloads up to this many characters, and only the beginning of larger ones.
 PREVIEW = 2000
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-# Slots to come that are told of a schedule.
+# How many coming slots of a schedule are shown.
 NEXT = 10
 
 
@@ -46,8 +46,8 @@ async def dead(request: Request) -> Answer:
 async def upcoming(request: Request) -> Answer:
     """List the jobs that wait in a queue, in the order in which they will run.
 
-    Ready jobs come first, by priority and age, then jobs that wait for their time. Jobs that
-    wait for another one to end are left out. A fair queue takes its tenants in turn.
+    Ready jobs come first, by priority and age, then scheduled jobs. Jobs that wait for another
+    job to end are left out. A fair queue takes its tenants in turn.
     """
     name = request.part("queue")
     if not request.user.sees(name) or await request.reads.queues.get(name) is None:
@@ -57,7 +57,7 @@ async def upcoming(request: Request) -> Answer:
 
 
 async def job(request: Request) -> Answer:
-    """Show everything known about a job, and why it does not run."""
+    """Show everything known about a job, and why it is not running."""
     id = await request.job_id()
     found = await request.reads.jobs.get(id)
     if found is None:
@@ -77,7 +77,7 @@ async def job(request: Request) -> Answer:
 
 
 async def queues(request: Request) -> Answer:
-    """List queues with their settings and what waits in them."""
+    """List queues with their settings and counts."""
     found = [queue for queue in await request.live.queues() if request.user.sees(queue.queue)]
     return Answer({"queues": [render.record(queue) for queue in found]})
 
@@ -132,7 +132,7 @@ async def schedule(request: Request) -> Answer:
 
 
 def schedule_record(request: Request, one: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON can say it, its rule in English too."""
+    """Return a schedule as JSON, with its rule in English."""
     rule = _rule(one)
     return request.live.redaction.schedule(one) | {"explain": rule.explain() if rule else None}
 
@@ -184,7 +184,7 @@ async def one_operation(request: Request) -> Answer:
 
 
 async def find_operation(request: Request) -> Operation:
-    """Return the operation in the path; refuse one there is not."""
+    """Return the operation in the path; refuse an unknown id."""
     text = request.part("id")
     known = text.isdecimal() and len(text) < 18
     found = await request.reads.operations.get(int(text)) if known else None
@@ -196,7 +196,7 @@ async def find_operation(request: Request) -> Operation:
 async def series(request: Request) -> Answer:
     """Show a metric over time.
 
-    There is no point where nothing was measured. The step may be larger than asked for.
+    There is no point if nothing was measured. The step may be larger than requested.
     """
     asked: inputs.Series = request.query
     start = asked.start
@@ -219,7 +219,7 @@ async def series(request: Request) -> Answer:
 
 
 async def activity(request: Request) -> Answer:
-    """List what happened and what people did, the newest first.
+    """List events and actions of operators, the newest first.
 
     How much is recorded is a setting of each queue. A short page with a cursor means that the
     search stopped early; the next page continues there.
@@ -261,7 +261,7 @@ async def strikes(request: Request) -> Answer:
 
 
 def strike(request: Request, one: Strike) -> dict[str, Any]:
-    """Return a strike as JSON can say it, without what is redacted."""
+    """Return a strike as JSON, redacted."""
     told = render.record(one)
     return told | {"payload": request.live.redaction.payload(one.kind, told["payload"])}
 
@@ -278,7 +278,7 @@ def _queues_of(request: Request, queue: str) -> list[str] | None:
 
 
 def _is_mine(request: Request, one: Operation) -> bool:
-    """Whether a user may know of an operation; of some queues, those of their own queues only."""
+    """Whether a user may see an operation; with some queues, only operations of these queues."""
     if request.user.queues is None:
         return True
     return one.actor == request.user.name and request.user.filter in one.filter.split()
@@ -296,7 +296,7 @@ def _rule(one: Schedule) -> cron.Rule | None:
     try:
         return cron.rule(cron=one.cron, every=one.every, anchor=one.anchor, tz=one.tz)
     except InvalidSchedule:
-        return None  # made by a machine with other time zones; `problem` says so
+        return None  # created by a machine with other time zones; `problem` explains it
 
 
 async def _raise_if_remembered(request: Request, id: UUID) -> None:
@@ -395,5 +395,5 @@ def _bad_cursor(cursor: str) -> Problem:
         422,
         "HF406",
         f"cursor {cursor!r} was not made by this server",
-        fix="Pass the cursor of the page before, or none.",
+        fix="Pass the cursor of the previous page, or none.",
     )

@@ -1,4 +1,4 @@
-"""What operators do: to jobs, queues, schedules and workers. All of it is put on record."""
+"""Actions of operators on jobs, queues, schedules and workers. All of them are recorded."""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ async def retry(request: Request) -> Answer:
 
 
 async def cancel(request: Request) -> Answer:
-    """Cancel a job that waits or runs; a running handler is told."""
+    """Cancel a queued or running job; the worker of a running job is notified."""
     said: inputs.Reason = request.body
     id = await _mine(request)
     [change] = await request.client.jobs.cancel([id], reason=said.reason, actor=request.actor)
@@ -54,16 +54,16 @@ async def archive(request: Request) -> Answer:
 
 
 async def delete(request: Request) -> Answer:
-    """Delete a job for good."""
+    """Delete a job permanently."""
     id = await _mine(request)
     [change] = await request.client.jobs.delete([id], actor=request.actor)
     return _changed(request, change)
 
 
 async def edit(request: Request) -> Answer:
-    """Change a job that waits or is dead.
+    """Change a queued or dead job.
 
-    Moved to another queue, a job gets another id; the answer has the id it has now.
+    If it is moved to another queue, it gets a new id, which is in the response.
     """
     said = request.body
     if said.queue is not UNSET:
@@ -99,9 +99,9 @@ async def change_many(
     queue: str = "",
     state: str | None = None,
 ) -> dict[UUID, Change]:
-    """Do one verb to named jobs, in `state` if one is given.
+    """Apply one verb to these jobs, if they are in `state` when one is given.
 
-    Of those that are not the user's, it says that there are none.
+    Jobs in queues of others are reported as unknown.
     """
     if queue:
         request.user.check_queues([queue])
@@ -159,7 +159,7 @@ async def queue_set(request: Request) -> Answer:
 
 
 async def drain(request: Request) -> Answer:
-    """Cancel all jobs that wait in a queue, as an operation."""
+    """Cancel all queued jobs of a queue, as an operation."""
     said: inputs.Drained = request.body
     queue = request.part("queue")
     request.user.check_queues([queue])
@@ -227,7 +227,7 @@ async def run_schedule(request: Request) -> Answer:
 
 
 async def stop_worker(request: Request) -> Answer:
-    """Ask a worker to finish what it runs and stop."""
+    """Request a worker to finish its running jobs and exit."""
     request.user.check_everywhere()
     name = request.part("worker")
     if not await request.client.workers.stop(name, actor=request.actor):
@@ -260,7 +260,7 @@ async def release_lane(request: Request) -> Answer:
 async def strike(request: Request) -> Answer:
     """Add a strike: jobs that match it do not run.
 
-    A claim after the answer gets none of them. Jobs that run already finish.
+    Claims after this do not return them. Running jobs finish.
     """
     said: inputs.NewStrike = request.body
     if said.queue is not None:
@@ -302,7 +302,7 @@ async def lift(request: Request) -> Answer:
 async def preview(request: Request) -> Answer:
     """Count the jobs that an operation would change.
 
-    Jobs that come to match later are left alone. The preview can be started for ten minutes.
+    Jobs that match later are not changed. The preview can be started for ten minutes.
     """
     said: inputs.Previewed = request.body
     request.live.redaction.check_filter(said.q)
@@ -354,10 +354,10 @@ async def stop_operation(request: Request) -> Answer:
 async def undo_operation(request: Request) -> Answer:
     """Undo an operation.
 
-    The undo is an operation itself, which the answer describes. It changes jobs that are still
-    as the first one left them: retried jobs that have not started are dead again, cancelled
-    ones wait again, archived and moved ones go back. Deleted jobs are gone. It is possible for
-    seven days.
+    The undo is an operation too, and is returned. It changes jobs that are still as the first
+    operation left them: retried jobs that have not started are dead again, cancelled jobs are
+    queued again, archived and moved jobs go back. Deleted jobs cannot be restored. An operation
+    can be undone for seven days.
     """
     said: inputs.Undone = request.body
     found = await look.find_operation(request)
@@ -371,7 +371,7 @@ async def undo_operation(request: Request) -> Answer:
 async def _begin(request: Request, token: UUID, rate: float | str | None) -> Answer:
     started = await request.client.operations.start(token, rate=_rate(rate), actor=request.actor)
     if started is None:
-        raise Problem(404, "HF314", "there is no such preview", fix="Preview it again.")
+        raise Problem(404, "HF314", "no preview has this token", fix="Create a new preview.")
     return _begun(request, started)
 
 
@@ -382,7 +382,7 @@ def _begun(request: Request, started: Operation) -> Answer:
 
 
 def _restored(request: Request, before: Schedule, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that hold a mask, with what is behind it as it was."""
+    """Return the settings; a masked value keeps what is stored."""
     options = settings.get("options") or {}
     stored = {
         "payload": before.payload_json,
@@ -402,12 +402,12 @@ def _rate(rate: float | str | None) -> float | None:
     found = re.fullmatch(r"(\d{1,7}(?:\.\d+)?)\s*(?:/\s*([smh]))?", rate.strip())
     value = float(found[1]) / {"s": 1, "m": 60, "h": 3600}[found[2] or "s"] if found else 0.0
     if not value:
-        raise Problem(422, "HF406", f"rate {rate!r} is not one such as 200/s or 60/m")
+        raise Problem(422, "HF406", f"rate {rate!r} should look like 200/s or 60/m")
     return value
 
 
 def quoted(text: str) -> str:
-    """Return a text as a filter takes it, whatever is in it."""
+    """Return a text, quoted for a filter."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

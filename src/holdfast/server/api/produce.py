@@ -22,8 +22,8 @@ MOST = 10_000
 async def enqueue(request: Request) -> Answer:
     """Store one job.
 
-    With a key, a job is the only live one of its queue and kind: a second one is not stored,
-    and the answer is 200 with the id of the one there is.
+    At most one live job of a queue and kind can have the same key: a second one is not stored,
+    and the response is 200 with the id of the first.
     """
     wanted: Any = request.body
     request.user.check_queues([wanted.queue])
@@ -33,16 +33,16 @@ async def enqueue(request: Request) -> Answer:
 
 
 async def bulk(request: Request) -> Answer:
-    """Store many jobs: a JSON array, or one JSON object a line.
+    """Store many jobs: a JSON array, or one JSON object per line.
 
-    What can be stored is stored; what cannot is listed in `errors` by its index. Repeat the
-    rest, or send an `Idempotency-Key` to repeat all.
+    Valid jobs are stored; the others are listed in `errors` by their index. Send only those
+    again, or use an `Idempotency-Key` to repeat the whole request.
     """
     return await store(request, _items(request), _read)
 
 
 async def store(request: Request, items: Iterable[Any], read: Callable[[Any], Any]) -> Answer:
-    """Store the jobs that `read` makes of items."""
+    """Store the jobs that `read` returns for the items."""
     wanted: list[tuple[int, NewJob]] = []
     errors: list[dict[str, Any]] = []
     trace = _trace(request)
@@ -83,14 +83,14 @@ def _items(request: Request) -> list[bytes]:
     else:
         lines = [bytes(item) for item in decoded(body or b"[]", list[msgspec.Raw])]
     if len(lines) > MOST:
-        raise Problem(413, "HF413", f"{len(lines)} jobs in one request, {MOST} are allowed")
+        raise Problem(413, "HF413", f"{len(lines)} jobs in one request; at most {MOST} are allowed")
     return lines
 
 
 async def _store(
     client: AsyncClient, jobs: list[tuple[int, NewJob]]
 ) -> tuple[list[tuple[int, Enqueued]], list[dict[str, Any]]]:
-    """Store jobs; where one is refused, the halves of what came with it are tried by themselves."""
+    """Store jobs; if one is refused, split them in two halves and try each half."""
     if not jobs:
         return [], []
     try:
@@ -112,7 +112,7 @@ def _refused(index: int, error: HoldfastError) -> dict[str, Any]:
 
 
 def _trace(request: Request) -> Mapping[str, str]:
-    """Return the trace that a request belongs to: its jobs do, unless they name another."""
+    """Return the trace of a request, for jobs that do not name their own."""
     headers = request.http.headers
     if not TRACEPARENT.fullmatch(headers.get("traceparent", "")):
         return {}

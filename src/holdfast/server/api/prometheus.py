@@ -1,7 +1,7 @@
-"""The state of the queues as Prometheus reads it.
+"""The state of the queues for Prometheus.
 
-Everything here is what the database says, so that every server tells the same; what workers measure
-they tell themselves.
+All values come from the database, so that every server exports the same; workers export what they
+measure themselves.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ Count = Literal["enqueued", "done", "dead", "cancelled"]
 
 
 async def metrics(request: Request) -> Response:
-    """Return the counters as Prometheus reads them."""
+    """Return the metrics in Prometheus format."""
     live, user = request.live, request.user
     queues, depth = await live.queues(), await live.depth()
     dead = await live.dead_oldest()
@@ -35,7 +35,7 @@ async def metrics(request: Request) -> Response:
         *_jobs(totals, user),
         *_workers(await live.workers()),
         _gauge(
-            "listen_up", "Whether notifications arrive; else it polls", live.feed.mode == "live"
+            "listen_up", "1 while notifications arrive; at 0 it polls", live.feed.mode == "live"
         ),
         _info(),
     ]
@@ -44,10 +44,10 @@ async def metrics(request: Request) -> Response:
 
 
 class Totals:
-    """How many jobs came and ended, as counters that never go back.
+    """How many jobs were enqueued and ended, as counters that never decrease.
 
-    The database counts on what is done. Of the rest it knows how many there are: what a delete or a
-    retry takes away must not look like a restart, so growth is added up here, from zero.
+    The database has a running total only for `done`. Other counts can shrink by a delete or a
+    retry, which must not look like a restart, so only growth is added up here, from zero.
     """
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class Totals:
         self._grown: dict[Place, Counter[str]] = {}
 
     def take(self, depth: Sequence[Depth]) -> None:
-        """Take in what the database counts now."""
+        """Add the current counts of the database."""
         now: dict[Place, Counter[str]] = {}
-        # The busiest first, should there not be labels for all.
+        # The busiest first, in case there are not enough labels for all.
         for one in sorted(depth, key=lambda one: -one.jobs):
             counts = now.setdefault((one.queue, one.kind), Counter())
             counts[one.state] += one.jobs
@@ -112,9 +112,9 @@ def _queues(
         depth.add_metric(labels, count)
     yield depth
     for name, help, values in (
-        ("queue_oldest_seconds", "How long the job that has waited longest is due", oldest),
-        ("dead_oldest_seconds", "How long ago the first of the dead jobs died", oldest_dead),
-        ("queue_paused", "Whether a queue hands out nothing", paused),
+        ("queue_oldest_seconds", "How long the longest-waiting job has been due", oldest),
+        ("dead_oldest_seconds", "How long ago the oldest dead job died", oldest_dead),
+        ("queue_paused", "1 while the queue is paused", paused),
     ):
         family = GaugeMetricFamily(f"holdfast_{name}", help, labels=["queue"])
         for label, value in values.items():
@@ -124,7 +124,7 @@ def _queues(
 
 def _jobs(totals: Totals, user: User) -> Iterable[Metric]:
     came = CounterMetricFamily(
-        "holdfast_jobs_enqueued", "Jobs that were stored", labels=["queue", "kind"]
+        "holdfast_jobs_enqueued", "Jobs that were enqueued", labels=["queue", "kind"]
     )
     for place, count in totals.told("enqueued", user).items():
         came.add_metric(place, count)
@@ -142,12 +142,12 @@ def _jobs(totals: Totals, user: User) -> Iterable[Metric]:
 def _workers(workers: Sequence[WorkerRow]) -> Iterable[Metric]:
     alive = [one for one in workers if one.alive]
     slots = GaugeMetricFamily(
-        "holdfast_worker_slots", "Slots of all workers that live, and how many run", labels=["use"]
+        "holdfast_worker_slots", "Slots of all running workers, used and total", labels=["use"]
     )
     slots.add_metric(["used"], sum(one.busy for one in alive))
     slots.add_metric(["total"], sum(one.slots for one in alive))
     yield slots
-    yield _gauge("workers", "Workers that live, HTTP consumers among them", len(alive))
+    yield _gauge("workers", "Running workers, including HTTP consumers", len(alive))
 
 
 def _info() -> Metric:

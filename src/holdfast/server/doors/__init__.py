@@ -1,1 +1,1 @@
-"""Who calls, and the ways in."""
+"""Authentication: who calls, and ways to sign in."""

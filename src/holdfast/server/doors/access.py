@@ -1,4 +1,4 @@
-"""Who calls, and what that allows: users, their scopes, roles and queues, and the ways in."""
+"""Authentication and authorisation: users, their scopes, roles and queues, and ways to sign in."""
 
 import base64
 import binascii
@@ -34,21 +34,21 @@ ROLES: Mapping[str, frozenset[Scope]] = {
     "admin": frozenset({"read", "produce", "consume", "operate", "admin"}),
 }
 COOKIE = "holdfast_session"
-# What is known of the connection that a request came by.
+# What is known about the connection of a request.
 CONNECTION = "holdfast.connection"
-# As it can stand in a filter, by which the user's jobs are found.
+# A queue name must be usable in a filter, which selects the user's jobs.
 _QUEUE = re.compile(r'[^\s,"*]{1,120}')
 
-# How long an answer about a secret is believed: a revoked one gets in so much longer.
+# How long a checked secret is cached: a revoked one still works for that long.
 BELIEVED = 2.0
 REMEMBERED = 10_000
-# Wrong secrets that one address may show in a minute.
+# Wrong secrets that one address may send in a minute.
 WRONG = 10
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whoever calls: a name for the record, what they may do, and in which queues (None: all)."""
+    """A caller: a name for the log, what they may do, and in which queues (None: all)."""
 
     name: str
     scopes: frozenset[Scope]
@@ -60,15 +60,15 @@ class User:
         for queue in self.queues or ():
             if not _QUEUE.fullmatch(queue):
                 raise Misuse(
-                    f"queue {queue!r} cannot be one of a user",
-                    fix="Names without spaces, commas, quotes and stars can; None means all.",
+                    f"queue {queue!r} cannot be used for a user",
+                    fix="Use names without spaces, commas, quotes and stars; None means all.",
                 )
         if self.queues is not None and not self.queues:
             raise Misuse(f"{self.name} has no queue", fix="None means all.")
 
     @classmethod
     def of(cls, name: str, role: str, *, queues: Sequence[str] | None = None) -> "User":
-        """Make a user by role: viewer, operator or admin."""
+        """Create a user with a role: viewer, operator or admin."""
         if role not in ROLES:
             raise Misuse(f"role {role!r} is unknown", fix=f"Roles are: {', '.join(ROLES)}.")
         return cls(name, ROLES[role], None if queues is None else tuple(queues))
@@ -78,43 +78,43 @@ class User:
         return scope in self.scopes or "admin" in self.scopes
 
     def sees(self, queue: str) -> bool:
-        """Whether the user has to do with a queue."""
+        """Whether the user may use a queue."""
         return self.queues is None or queue in self.queues
 
     def check_queues(self, queues: Iterable[str]) -> None:
-        """Refuse queues that are not the user's."""
+        """Refuse queues that the user may not use."""
         for queue in queues:
             if not self.sees(queue):
                 raise Problem(
                     403,
                     "HF401",
-                    f"{self.name} has nothing to do with queue {queue[:120]!r}",
+                    f"{self.name} may not use queue {queue[:120]!r}",
                     fix=f"Its queues are: {', '.join(self.queues or ())}.",
                 )
 
     def check_everywhere(self) -> None:
-        """Refuse a user of some queues what concerns all."""
+        """Refuse a user of some queues what concerns all queues."""
         if self.queues is not None:
             raise Problem(
                 403,
                 "HF401",
-                f"this concerns all queues, {self.name} has only {', '.join(self.queues)}",
+                f"this concerns all queues; {self.name} may use only {', '.join(self.queues)}",
                 fix="Use a token without a list of queues.",
             )
 
     @property
     def caller(self) -> str:
-        """Who this is and nobody else: names of tokens need not differ, their ids do."""
+        """A unique identity: tokens may have the same name, but not the same id."""
         return f"{self.via} {self.token or self.name}"
 
     @property
     def shares_as(self) -> str:
-        """Whose share of waits and streams is used; empty for whoever is at this machine."""
+        """Whose share of waits and streams is used; empty for users on this machine."""
         return "" if self.via == "open" else self.caller
 
     @property
     def filter(self) -> str:
-        """The term of the filter language that leaves the user's jobs."""
+        """The filter term that selects the user's jobs."""
         return "" if self.queues is None else f"queue:{','.join(self.queues)}"
 
 
@@ -123,15 +123,15 @@ Auth = Callable[[Request], User | Awaitable[User | None] | None]
 
 
 def shows_token(request: Request) -> bool:
-    """Whether a request has a secret that no browser adds by itself."""
+    """Whether a request has a secret that browsers do not add automatically."""
     bearer = str(request.headers.get("authorization", "")).lower().startswith("bearer ")
     return bearer or bool(request.headers.get("x-api-key"))
 
 
 class Gate:
-    """The ways into a server, tried in turn.
+    """The ways to sign in to a server, tried in turn.
 
-    A secret that is shown and wrong is refused, whatever other way there would have been.
+    A wrong secret is refused, even if another way would have worked.
     """
 
     def __init__(self, settings: "Settings", auth: Auth | None) -> None:
@@ -143,13 +143,13 @@ class Gate:
         self._wrong = Attempts(WRONG)
 
     def hosts(self) -> Sequence[str]:
-        """Return the names the server answers to; where nobody signs in, only this machine's."""
+        """Return the host names the server accepts; without sign-in, only this machine's."""
         if self._settings.hosts:
             return self._settings.hosts
         return LOOPBACK if self._open and not self._settings.insecure else ("*",)
 
     async def user(self, request: Request, client: "AsyncClient") -> User | None:
-        """Return who calls; None if nobody says."""
+        """Return the caller; None if the request has no credentials."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return await self._bearer(request, client, given.strip())
@@ -172,10 +172,10 @@ class Gate:
         return None
 
     def _is_local(self, request: Request) -> bool:
-        """Whether it comes from whoever runs this server, and not through a proxy.
+        """Whether it comes from the user who runs this server, and not through a proxy.
 
-        A proxy shows by what it adds, by the name it was asked for, by an old version of HTTP,
-        which is what nginx speaks to servers unless it is told otherwise, or by its user.
+        A proxy is recognised by the headers it adds, by the host name, by HTTP/1.0 (the default of
+        nginx for upstream servers), or by its user.
         """
         added = any(name.startswith(_FORWARDED) for name in request.headers)
         old = request.scope.get("http_version") == "1.0"
@@ -189,10 +189,10 @@ class Gate:
         return "you are not signed in"
 
     def is_ambient(self, request: Request) -> bool:
-        """Whether a page of another site could have made a browser send just this, unseen.
+        """Whether a page of another site could have made a browser send this request.
 
-        A browser sends cookies and comes from an address by itself; it adds no secret in a header
-        of its own, and to this machine or over TLS it says for whom it asks.
+        A browser sends cookies automatically, but no secret in a header; and to this machine or
+        over TLS it sends the origin of the page.
         """
         if any(request.headers.get(name) for name in _DELIBERATE):
             return False
@@ -202,10 +202,10 @@ class Gate:
     async def check_secret(
         self, request: Request, client: "AsyncClient", secret: str
     ) -> User | None:
-        """Return whom a token stands for, for signing in; wrong ones are counted."""
+        """Return the user of a token, for signing in; wrong tokens are counted."""
         user = await self._secret(client, secret, "token")
         if user is None:
-            # Only wrong ones are refused: others at the same address must not keep a user out.
+            # Only wrong ones are refused: others at the same address must not lock a user out.
             self._wrong.check(self.address(request))
             self._wrong.note(self.address(request))
         return user
@@ -215,11 +215,11 @@ class Gate:
         self._wrong.note(self.address(request))
 
     def check_address(self, request: Request) -> None:
-        """Refuse an address that has shown too many wrong secrets."""
+        """Refuse an address that has sent too many wrong secrets."""
         self._wrong.check(self.address(request))
 
     def address(self, request: Request) -> str:
-        """Return the client's address, as the proxies that are trusted tell it."""
+        """Return the client's address, as reported by trusted proxies."""
         address = peer(request)
         forwarded = request.headers.get("x-forwarded-for", "")
         for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
@@ -229,9 +229,9 @@ class Gate:
         return address
 
     def is_encrypted(self, request: Request) -> bool:
-        """Whether the client speaks TLS, to this server or to a proxy.
+        """Whether the client uses TLS, to this server or to a proxy.
 
-        Anybody may say so: whoever does in vain only makes their own cookie useless to them.
+        A client can forge this, but then only its own cookie becomes useless.
         """
         headers = request.headers
         told = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
@@ -240,7 +240,7 @@ class Gate:
         return tls or headers.get("x-forwarded-ssl", "").lower() == "on"
 
     def forget(self) -> None:
-        """Ask anew about every secret."""
+        """Check every secret again."""
         self._known.clear()
 
     async def _bearer(self, request: Request, client: "AsyncClient", secret: str) -> User:
@@ -292,7 +292,7 @@ class Gate:
 
 
 class Attempts:
-    """What an address did too often in a minute."""
+    """Counts what an address does in a minute."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -319,17 +319,17 @@ class Attempts:
 
 
 def not_signed_in(what: str) -> Problem:
-    """Make the refusal of somebody unknown."""
+    """Return the refusal of a caller who is not signed in."""
     return Problem(
         401,
         "HF402",
         what,
         headers={"WWW-Authenticate": 'Bearer realm="holdfast"'},
-        fix="Send  Authorization: Bearer hf_…     Make one:  holdfast token create",
+        fix="Send  Authorization: Bearer hf_…     Create one:  holdfast token create",
     )
 
 
-# What proxies add; the beginnings of names.
+# Headers that proxies add; prefixes of names.
 _FORWARDED = (
     "forwarded",
     "via",
@@ -348,7 +348,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @lru_cache(1000)
 def is_loopback(address: str) -> bool:
-    """Whether an address is of this machine."""
+    """Whether an address belongs to this machine."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -356,7 +356,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_local_host(request: Request) -> bool:
-    """Whether the name that was asked for is one of this machine."""
+    """Whether the requested host name is one of this machine."""
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     except ValueError:
@@ -365,10 +365,10 @@ def is_local_host(request: Request) -> bool:
 
 
 def is_own(request: Request) -> bool:
-    """Whether a connection on this machine is of the user who runs this server."""
+    """Whether a connection on this machine comes from the user who runs this server."""
     if not local_user.KNOWN:
         return True
-    # The listener remembers what is known of a connection; other servers do not.
+    # Our own listener caches this per connection; other servers do not.
     known: dict[str, bool] = request.scope.get(CONNECTION, {})
     if "own" not in known:
         found = local_user.owner(request.scope.get("client"), request.scope.get("server"))
@@ -391,7 +391,7 @@ def _user(caller: Caller | None, sort: str) -> User | None:
 
 
 def of_caller(caller: Caller) -> User:
-    """Return the user that a secret stands for."""
+    """Return the user of a secret."""
     queues = None if caller.queues is None else tuple(caller.queues)
     return User(caller.name, frozenset(caller.scopes), queues, via=caller.sort, token=caller.id)
 

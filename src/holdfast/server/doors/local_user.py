@@ -1,7 +1,7 @@
-"""Whose process is at the other end of a connection on this machine.
+"""Which user's process is at the other end of a connection on this machine.
 
-An address of this machine is not an identity: a proxy has it as well, whoever it asks for. The
-system knows which user opened a socket. Linux tells; elsewhere nobody does.
+An address of this machine is not an identity: a proxy has the same address, for all its clients.
+The system knows which user opened a socket, but only Linux reports it.
 """
 
 import ipaddress
@@ -15,21 +15,21 @@ from pathlib import Path
 
 __all__ = ["KNOWN", "owner", "trusted"]
 
-# Whether the system tells at all.
+# Whether the system reports it.
 KNOWN = sys.platform == "linux"
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR, _ANY_COOKIE = 4, 20, 1, 2, b"\xff" * 8
 _HEAD = struct.Struct("=IHHII")
-# How many bytes of an answer stand before the user and the inode.
+# How many bytes of a reply come before the user and the inode.
 _BEFORE_USER = _HEAD.size + 4 + 48 + 12
 
 
 @cache
 def trusted() -> frozenset[int]:
-    """Return the users who are whoever runs this server."""
+    """Return the ids of the user who runs this server."""
     users = {os.geteuid()}
     if os.geteuid() == 0:
-        # `sudo holdfast dev`: the browser is of whoever typed that.
+        # `sudo holdfast dev`: the browser belongs to the user who typed it.
         told = os.environ.get("SUDO_UID", "")
         users |= {int(told)} if told.isdecimal() else set()
     if "microsoft" in _read("/proc/sys/kernel/osrelease").lower():
@@ -39,10 +39,10 @@ def trusted() -> frozenset[int]:
 
 
 def owner(caller: Sequence[object] | None, server: Sequence[object] | None) -> int | None:
-    """Return the user whose socket a connection came from; None if the system knows of none.
+    """Return the user whose socket a connection came from; None if it is unknown.
 
-    A socket that was closed in the meantime has no owner any more, and the system calls it root's:
-    such a one counts as unknown.
+    A socket that was closed in the meantime has no owner, and the system reports root: it counts
+    as unknown.
     """
     try:
         source, target = _end(caller), _end(server)
@@ -67,7 +67,7 @@ def _end(address: Sequence[object] | None) -> _End:
 
 
 def _asked(source: _End, target: _End) -> int | None:
-    """Ask for the one socket: what that costs does not grow with how many there are."""
+    """Look up one socket; the cost does not depend on how many there are."""
     family = socket.AF_INET if source[0].version == 4 else socket.AF_INET6
     about = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF)
     about += struct.pack(">HH", source[1], target[1])
@@ -83,7 +83,7 @@ def _asked(source: _End, target: _End) -> int | None:
         (code,) = struct.unpack_from("=i", answer, _HEAD.size)
         if -code == 2:  # there is no such socket
             return None
-        raise OSError(-code, "the system does not tell")
+        raise OSError(-code, "the system does not report it")
     user, inode = struct.unpack_from("=II", answer, _BEFORE_USER)
     return int(user) if inode else None
 

@@ -1,7 +1,7 @@
 """Signing in by OpenID Connect: the authorization code flow with PKCE, and what groups may do.
 
-A browser keeps what a sign-in under way needs (state, nonce, verifier), so any server on the
-database can end it. Nothing in that cookie is believed: it has to fit what the provider signed.
+The browser stores the state of a sign-in (state, nonce, verifier), so any server on the database
+can finish it. The cookie is not trusted: it has to match what the provider signed.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ __all__ = ["COOKIE", "PATIENCE", "Flow", "Provider", "granted", "inside"]
 COOKIE = "holdfast_oidc"
 # Seconds that a user may take at the provider.
 PATIENCE = 600
-# What signs an ID token: never "none", and never a secret that others have as well.
+# Accepted signatures of an ID token: never "none", and never a shared secret.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
-# Seconds: by which clocks may differ, that an answer may take, that a discovery is believed.
+# Seconds: how far clocks may differ, how long a reply may take, how long a discovery is cached.
 LEEWAY = 60
 ANSWER = 10.0
 BELIEVED = 3600.0
-# Codes that are exchanged at once: strangers can make the server ask its provider.
+# Codes exchanged at the same time: anyone can make the server call its provider.
 EXCHANGES = 16
 
 
 class Flow(msgspec.Struct, forbid_unknown_fields=True):
-    """A sign-in under way, as the browser keeps it."""
+    """A sign-in in progress, as the browser stores it."""
 
     state: str
     nonce: str
@@ -67,7 +67,7 @@ class Flow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Provider:
-    """The identity provider: where it is, its keys, and what it says of a user."""
+    """The identity provider: its address, its keys, and its claims about a user."""
 
     def __init__(self, settings: Oidc) -> None:
         self.settings = settings
@@ -78,11 +78,11 @@ class Provider:
 
     @property
     def callback(self) -> str:
-        """The address that the provider sends browsers back to."""
+        """The address to which the provider redirects browsers."""
         return f"{self.settings.public_url.rstrip('/')}/oidc/callback"
 
     async def begin(self, next: str) -> tuple[str, Flow]:
-        """Return the address at the provider to go to, and what has to be kept until then."""
+        """Return the provider's sign-in address, and the state to keep until the user returns."""
         metadata = await self._discovered()
         flow = Flow(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), next
@@ -97,12 +97,12 @@ class Provider:
         return str(url), flow
 
     async def finish(self, flow: Flow | None, *, state: str, code: str, issuer: str) -> User:
-        """Return who comes back from the provider; refuse whoever cannot have been sent there."""
+        """Return the user who comes back from the provider; refuse one who was not sent there."""
         if flow is None or not hmac.compare_digest(flow.state.encode(), state.encode()):
             raise not_signed_in("this sign-in was not started in this browser, or took too long")
-        # RFC 9207: an answer of another provider is not taken to this one.
+        # RFC 9207: a reply of another provider is refused.
         if issuer and issuer != self.settings.issuer:
-            raise not_signed_in(f"the answer is of another provider: {issuer[:200]!r}")
+            raise not_signed_in(f"the reply is from another provider: {issuer[:200]!r}")
         if not code:
             raise not_signed_in("the provider sent no code")
         if self._exchanging >= EXCHANGES:
@@ -118,7 +118,7 @@ class Provider:
         return self._user(claims)
 
     def refused(self, error: str, description: str) -> Problem:
-        """Return what the provider says against a sign-in, as a refusal."""
+        """Return the provider's error as a refusal."""
         told = " ".join(f"{error}: {description}".rstrip(": ").split())[:300]
         return not_signed_in(f"the provider refused the sign-in: {told}")
 
@@ -170,10 +170,10 @@ class Provider:
     async def _with_userinfo(
         self, claims: Mapping[str, Any], token: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the claims with what only the userinfo endpoint tells, as some have groups there.
+        """Return the claims with those of the userinfo endpoint, where some providers have groups.
 
-        What the ID token says counts before it. It has to be of the same user: nothing else ties
-        an access token to whoever signed in.
+        The ID token takes precedence. Userinfo has to be of the same user: nothing else ties the
+        access token to the user who signed in.
         """
         metadata = await self._discovered()
         where, access = metadata.get("userinfo_endpoint"), token.get("access_token")
@@ -181,7 +181,7 @@ class Provider:
             return claims
         found = await self._document(str(where), {"Authorization": f"Bearer {access}"})
         if not isinstance(found.get("sub"), str) or found["sub"] != claims.get("sub"):
-            raise not_signed_in("the provider's userinfo is of another user")
+            raise not_signed_in("the provider's userinfo is for another user")
         return {**found, **{name: value for name, value in claims.items() if value is not None}}
 
     def _user(self, claims: Mapping[str, Any]) -> User:
@@ -191,8 +191,8 @@ class Provider:
             raise Problem(
                 403,
                 "HF401",
-                f"the provider does not say which groups {name} is in",
-                fix=f"Let it put the claim {self.settings.claim!r} into ID tokens or userinfo, "
+                f"the provider does not report the groups of {name}",
+                fix=f"Add the claim {self.settings.claim!r} to ID tokens or userinfo, "
                 "or name another:  --oidc-claim NAME",
             )
         grant = granted(self.settings.groups, groups)
@@ -201,7 +201,7 @@ class Provider:
                 403,
                 "HF401",
                 f"no group of {name} may use this server",
-                fix="Ask whoever runs it for  --oidc-group GROUP=ROLE",
+                fix="Ask the operator of the server for  --oidc-group GROUP=ROLE",
             )
         return User(name, grant.scopes, grant.queues, via="oidc")
 
@@ -212,7 +212,7 @@ class Provider:
         issuer = self.settings.issuer
         found = await self._document(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != issuer:
-            raise _wrong(f"it says it is {found.get('issuer')!r}, not {issuer!r}")
+            raise _wrong(f"its issuer is {found.get('issuer')!r}, not {issuer!r}")
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             if not is_safe(found.get(name)):
                 raise _wrong(f"its {name} is {found.get(name)!r}, not an https address")
@@ -243,7 +243,7 @@ class Provider:
 
     def _client(self, metadata: Mapping[str, Any] | None = None) -> Any:
         settings = self.settings
-        # The default of the standard, unless the provider takes the secret in the body only.
+        # The default of the standard, unless the provider accepts the secret only in the body.
         ways = (metadata or {}).get("token_endpoint_auth_methods_supported")
         body = isinstance(ways, list) and "client_secret_basic" not in ways
         return AsyncOAuth2Client(
@@ -259,10 +259,10 @@ class Provider:
 
 
 def granted(mapping: Sequence[tuple[str, Grant]], groups: Sequence[str]) -> Grant | None:
-    """Return what the groups of a user may do together, never more than one of them may somewhere.
+    """Combine what the groups of a user may do, without adding any right that no group has.
 
-    The first that fits counts. A later one adds its queues if it has the same scopes, or its scopes
-    if it has the same queues; anything else would give a scope in a queue where no group has it.
+    The first match counts. A later group adds its queues if it has the same scopes, or its scopes
+    if it has the same queues; otherwise a scope would apply in a queue where no group has it.
     """
     found: Grant | None = None
     for group, grant in mapping:
@@ -281,7 +281,7 @@ def granted(mapping: Sequence[tuple[str, Grant]], groups: Sequence[str]) -> Gran
 
 
 def inside(next: str, home: str) -> str:
-    """Return where to go after signing in: a page of this server, whatever was asked for."""
+    """Return where to go after signing in: always a page of this server."""
     odd = not next.isprintable() or "\\" in next or "//" in next.partition("?")[0]
     try:
         parts = urlsplit(next)
@@ -294,7 +294,7 @@ def inside(next: str, home: str) -> str:
 
 
 def is_safe(url: Any) -> bool:
-    """Whether an address is of TLS, or of this machine."""
+    """Whether an address uses TLS, or is on this machine."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         host = parts.hostname or ""
@@ -314,7 +314,7 @@ def _name(claims: Mapping[str, Any]) -> str:
         told = claims.get(claim)
         if isinstance(told, str) and told.strip() and told.isprintable():
             return told.strip()[:100]
-    raise not_signed_in("the provider does not say who signed in")
+    raise not_signed_in("the provider does not report who signed in")
 
 
 def _groups(claims: Mapping[str, Any], claim: str) -> list[str] | None:

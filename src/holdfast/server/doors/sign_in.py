@@ -25,7 +25,7 @@ async def tokens(request: Request) -> Answer:
 
 
 async def create_token(request: Request) -> Answer:
-    """Create a token; its secret is shown only in this answer."""
+    """Create a token; its secret is shown only in this response."""
     said: inputs.NewToken = request.body
     request.user.check_everywhere()
     scopes = said.scopes or (sorted(ROLES[said.role]) if said.role else None)
@@ -48,7 +48,7 @@ async def revoke_token(request: Request) -> Answer:
 
 
 async def sign_in(request: Request) -> Response:
-    """Sign a browser in by a token."""
+    """Sign a browser in with a token."""
     said: inputs.SignIn = request.body
     user = await request.live.gate.check_secret(request.http, request.client, said.token)
     if user is None:
@@ -61,7 +61,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def link_page(request: Request) -> Response:
-    """Show the button of a sign-in link; looking at it does not use the link up."""
+    """Show the button of a sign-in link; opening the page does not use up the link."""
     asked: inputs.Link = request.query
     action = escape(f"sign-in?link={quote(asked.link, safe='')}", quote=True)
     text = _PAGE.replace("ACTION", action)
@@ -69,7 +69,7 @@ async def link_page(request: Request) -> Response:
 
 
 async def sign_in_by_link(request: Request) -> Response:
-    """Sign a browser in by a link, once."""
+    """Sign a browser in with a one-time link."""
     asked: inputs.Link = request.query
     caller = await request.client.tokens.spend_link(asked.link)
     if caller is None:
@@ -120,7 +120,7 @@ async def oidc_finish(request: Request) -> Response:
     except Problem as problem:
         response = _told(request, problem)
     else:
-        # The cookie could have been written by others: its page is looked at once more.
+        # The cookie could be forged: its page is checked again.
         goal = oidc.inside(flow.next if flow else "", home)
         response = await _with_session(request, user, RedirectResponse(goal, 303))
     response.delete_cookie(oidc.COOKIE, path=f"{home}oidc")
@@ -139,7 +139,7 @@ def _oidc(request: Request) -> "Provider":
 
 
 def _told(request: Request, problem: Problem) -> Response:
-    """Tell a person in a browser what went wrong; a program gets the problem itself."""
+    """Show the error as a page in a browser; a program gets the problem document."""
     log.warning("sign-in refused", extra={"code": problem.code, "reason": problem.what})
     if not str(request.http.headers.get("accept", "")).startswith("text/html"):
         root = request.http.scope.get("root_path", "")
@@ -157,7 +157,7 @@ async def sign_out(request: Request) -> Response:
     """Sign a browser out."""
     secret = request.http.cookies.get(COOKIE, "")
     caller = await request.client.tokens.check(secret)
-    # The id alone is no secret: whoever has only that ends nobody's session.
+    # The id alone is not a secret, so it does not end a session.
     if caller is not None and caller.sort == "session":
         await request.client.tokens.revoke(caller.id, actor=caller.name)
         request.live.gate.forget()
@@ -188,7 +188,7 @@ async def _with_session(request: Request, user: User, response: Response) -> Res
     return response
 
 
-# Its own policy of referrers, for else the browser would not say that the button is this server's.
+# Its own referrer policy: without it, the browser would not send the origin of the form.
 _PAGE = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     '<meta name="referrer" content="same-origin">'

@@ -1,1 +1,1 @@
-"""What every request passes: what it may say, how answers and refusals look."""
+"""Requests and responses: what requests may contain, and the form of responses and errors."""

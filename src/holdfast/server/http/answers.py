@@ -1,10 +1,10 @@
 # mypy: disable-error-code="valid-type"
-# Types that are made of records are variables to mypy.
-"""What the server answers: every document of /v1, field by field.
+# To mypy, types derived from records are variables.
+"""The responses of the server: every document of /v1, field by field.
 
-Most are records as `render.record` writes them. A field that is not always there has the default
-UNSET. The contract and the dashboard's types are made of these declarations, and the tests of the
-contract compare them with what handlers really answer.
+Most are records as `render.record` writes them. An optional field has the default UNSET. The
+contract and the dashboard's types are generated from these declarations, and the tests of the
+contract compare them with the real responses.
 """
 
 from typing import Annotated, Any, Literal
@@ -44,7 +44,7 @@ class StoredJob(Struct, kw_only=True):
 
 
 class RefusedItem(Struct, kw_only=True):
-    """One of many that could not be stored, by its place in the request."""
+    """One job of many that could not be stored, by its index in the request."""
 
     index: int
     code: str
@@ -53,20 +53,20 @@ class RefusedItem(Struct, kw_only=True):
 
 
 class Stored(Struct, kw_only=True):
-    """What became of each job."""
+    """The outcome for each job."""
 
     created: int
-    skipped: Annotated[int, says("jobs whose key a live job has")]
+    skipped: Annotated[int, says("jobs that were skipped, because a live job has their key")]
     jobs: list[StoredJob]
     errors: list[RefusedItem]
 
 
 class LeaseMore(Struct, kw_only=True):
-    """What of a lease is there only if the job has it."""
+    """Fields of a lease that are present only if the job has them."""
 
-    token: Annotated[UUID, says("proves the lease; every call about it needs it")]
-    length: Annotated[float, says("seconds that the lease lasts, and by which a touch renews it")]
-    error: Annotated[str | UnsetType, says("how the attempt before this one failed")] = UNSET
+    token: Annotated[UUID, says("proves the lease; pass it with every call about the lease")]
+    length: Annotated[float, says("seconds that the lease lasts; a touch renews it for as long")]
+    error: Annotated[str | UnsetType, says("the error of the previous attempt")] = UNSET
     headers: _Object | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
 
@@ -84,19 +84,19 @@ class Leases(Struct, kw_only=True):
     """The leases; the list is empty if no job is ready."""
 
     leases: list[Lease]
-    paused: Annotated[bool | UnsetType, says("every queue asked for is paused")] = UNSET
-    stop: Annotated[bool | UnsetType, says("the worker was asked to stop")] = UNSET
+    paused: Annotated[bool | UnsetType, says("all requested queues are paused")] = UNSET
+    stop: Annotated[bool | UnsetType, says("the worker should stop")] = UNSET
 
 
 class Settled(Struct, kw_only=True):
-    """The lease is ended; `state` is that of the job."""
+    """The lease has ended; `state` is the state of the job."""
 
     id: UUID
     state: Literal["done", "queued", "dead", "cancelled", "leased", "already"]
     already: Annotated[bool | UnsetType, says("this token ended the lease before")] = UNSET
     attempt: int | UnsetType = UNSET
     run_at: Moment | UnsetType = UNSET
-    group: Annotated[str | UnsetType, says("dead jobs that failed alike have the same")] = UNSET
+    group: Annotated[str | UnsetType, says("identifies dead jobs with similar failures")] = UNSET
 
 
 class TouchedLease(Struct, kw_only=True):
@@ -104,12 +104,12 @@ class TouchedLease(Struct, kw_only=True):
 
     id: UUID
     lease_until: Moment
-    extended: Annotated[bool, says("false if the lease already lasted longer than asked for")]
+    extended: Annotated[bool, says("false if the lease already lasts longer than requested")]
     detail: str | UnsetType = UNSET
 
 
 class SettledItem(Struct, kw_only=True):
-    """What became of one lease of many."""
+    """The outcome for one lease of many."""
 
     ok: bool
     id: str | UnsetType = UNSET
@@ -121,13 +121,13 @@ class SettledItem(Struct, kw_only=True):
 
 
 class SettledItems(Struct, kw_only=True):
-    """One answer for each item, in their order."""
+    """One result for each item, in order."""
 
     results: list[SettledItem]
 
 
 class Progress(Struct, kw_only=True):
-    """How far a job has come in its present attempt, as its handler said it."""
+    """The progress of a job in its current attempt, as its handler reported it."""
 
     done: float | UnsetType = UNSET
     total: float | UnsetType = UNSET
@@ -140,10 +140,10 @@ Attempt = answer(records.Attempt)
 
 
 class EventMore(Struct, kw_only=True):
-    """What an event says beside its record."""
+    """Fields of an event that its record does not have."""
 
-    id: Annotated[str, says("its place in the log")]
-    jobs: Annotated[int, says("how many jobs it is about, where `job` names none")]
+    id: Annotated[str, says("its position in the log")]
+    jobs: Annotated[int, says("how many jobs it is about, if `job` is null")]
     detail: _Object | None
 
 
@@ -151,9 +151,9 @@ Event = answer(records.Event, "One event of the activity log.", leave_out=("seq"
 
 
 class JobMore(Struct, kw_only=True):
-    """What a job has beside its record.
+    """Fields of a job that its record does not have.
 
-    Lists leave out large JSON: then the field is null, and `_preview` and `_size` stand for it.
+    Lists leave out large JSON: then the field is null, and there are `_preview` and `_size`.
     """
 
     headers: _Object | None
@@ -164,7 +164,7 @@ class JobMore(Struct, kw_only=True):
     headers_size: int | UnsetType = UNSET
     result_preview: str | UnsetType = UNSET
     result_size: int | UnsetType = UNSET
-    explain: Annotated[str | UnsetType, says("why it does not run")] = UNSET
+    explain: Annotated[str | UnsetType, says("why it is not running")] = UNSET
     attempts: list[Attempt] | UnsetType = UNSET
     events: list[Event] | UnsetType = UNSET
 
@@ -184,7 +184,7 @@ class JobPage(Struct, kw_only=True):
     cursor: str | None
     searched_to: Annotated[
         Moment | UnsetType,
-        says("jobs older than this were not searched in time; the cursor continues there"),
+        says("the search stopped here for lack of time; the cursor continues it"),
     ] = UNSET
     searched: Annotated[int | UnsetType, says("with searched_to: how many were searched")] = UNSET
     count: Annotated[int | UnsetType, says("how many match, up to 10,000")] = UNSET
@@ -199,12 +199,12 @@ class Changed(Struct, kw_only=True):
 
 
 class DeadGroupMore(Struct, kw_only=True):
-    """What a group has beside its record."""
+    """Fields of a group that its record does not have."""
 
     group: str
 
 
-DeadGroup = answer(records.DeadGroup, "Dead jobs that failed alike.", more=DeadGroupMore)
+DeadGroup = answer(records.DeadGroup, "Dead jobs with similar failures.", more=DeadGroupMore)
 
 
 class DeadGroups(Struct, kw_only=True):
@@ -226,16 +226,16 @@ class Preview(Struct, kw_only=True):
 
 
 class OperationMore(Struct, kw_only=True):
-    """What an operation has beside its record."""
+    """Fields of an operation that its record does not have."""
 
     id: str
     arguments: _Object | None
-    done: Annotated[int, says("how many jobs were looked at")]
+    done: Annotated[int, says("how many jobs were processed")]
     undoable: Annotated[int, says("how many of the changes can be undone")]
 
 
 Operation = answer(
-    records.Operation, "One verb for many jobs, and how far it has come.", more=OperationMore
+    records.Operation, "One verb for many jobs, and its progress.", more=OperationMore
 )
 
 
@@ -270,7 +270,7 @@ class KindCount(Struct, kw_only=True):
 
 
 class QueueMore(Struct, kw_only=True):
-    """What one queue has beside its record; in a list these are left out."""
+    """Fields of a queue that its record does not have; lists leave them out."""
 
     kinds: list[KindCount] | UnsetType = UNSET
     success: Success | UnsetType = UNSET
@@ -321,7 +321,7 @@ class Lanes(Struct, kw_only=True):
 
 
 class LaneReleased(Struct, kw_only=True):
-    """What became of the lane."""
+    """The outcome for the lane."""
 
     queue: str
     lane: str
@@ -342,7 +342,7 @@ Slot = answer(records.Slot)
 
 
 class ScheduleMore(Struct, kw_only=True):
-    """What a schedule has beside its record; slots only if one schedule is asked for."""
+    """Fields of a schedule that its record does not have; lists leave out slots."""
 
     options: _Object
     declared: _Object | None
@@ -389,14 +389,14 @@ class Workers(Struct, kw_only=True):
 
 
 class WorkerStopping(Struct, kw_only=True):
-    """The worker is asked to stop."""
+    """The worker will stop."""
 
     worker: str
     stopping: bool
 
 
 class AnomalyMore(Struct, kw_only=True):
-    """What of an anomaly is JSON."""
+    """Fields of an anomaly that are JSON."""
 
     evidence: _Object
     suggestion: Annotated[str | None, says("what to type")]
@@ -412,7 +412,7 @@ class AnomalyPage(Struct, kw_only=True):
 
 
 class DetectorMore(Struct, kw_only=True):
-    """What of a detector is JSON."""
+    """Fields of a detector that are JSON."""
 
     thresholds: _Object
     queues: Annotated[_Object | None, says("settings of queues that differ")]
@@ -440,7 +440,7 @@ Checkup = answer(records.Checkup)
 
 
 class Checkups(Struct, kw_only=True):
-    """What the doctor looked at."""
+    """The checks of the doctor."""
 
     checks: list[Checkup]
 
@@ -453,7 +453,7 @@ class EventPage(Struct, kw_only=True):
 
 
 class StrikeMore(Struct, kw_only=True):
-    """What of a strike is explained."""
+    """Fields of a strike that have an explanation."""
 
     held: Annotated[int, says("waiting jobs that it holds back, counted up to 10,000")]
 
@@ -480,7 +480,7 @@ Relation = answer(records.Relation)
 
 
 class DatabaseMore(Struct, kw_only=True):
-    """What of the database is explained."""
+    """Fields of the database that have an explanation."""
 
     schema: Annotated[int, says("the number of its newest migration")]
     release: Annotated[str, says("the version of Holdfast that migrated it last")]
@@ -503,9 +503,9 @@ class System(Struct, kw_only=True):
 
 
 class TokenMore(Struct, kw_only=True):
-    """What is there only once."""
+    """The secret, which is returned only once."""
 
-    secret: Annotated[str | UnsetType, says("shown only in the answer that creates it")] = UNSET
+    secret: Annotated[str | UnsetType, says("returned only when the token is created")] = UNSET
 
 
 Token = answer(records.ApiToken, "A token of a program.", name="Token", more=TokenMore)
@@ -532,7 +532,7 @@ class SignedIn(Struct, kw_only=True):
 
 
 class Me(Struct, kw_only=True):
-    """Who is calling; `user` is null for an unknown caller."""
+    """The caller; `user` is null if they are not signed in."""
 
     user: str | None
     via: str
@@ -543,7 +543,7 @@ class Me(Struct, kw_only=True):
     color: str
     version: str
     mode: Literal["live", "polling"]
-    oidc: Annotated[str | None, says("the name of the identity provider one can sign in with")]
+    oidc: Annotated[str | None, says("the name of the identity provider for signing in")]
 
 
 class Well(Struct, kw_only=True):

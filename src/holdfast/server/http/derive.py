@@ -1,4 +1,4 @@
-"""Request bodies and answers made of the records: one field there is one field here."""
+"""Request bodies and responses derived from the records: each field of a record is one here."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from msgspec.structs import fields
 
 from holdfast.records.fields import Field, Moment, declared
 
-# What a text must be to be a UUID is checked where it is read, with a code of its own.
+# Whether a text is a UUID is checked where it is read, with its own error code.
 _Uuid = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 
 
@@ -22,7 +22,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def body(
     record: type, says: str, *, leave_out: Collection[str] = (), more: type[Body] = Body
 ) -> Any:
-    """Make the body that gives a whole record; `more` has the fields that the record lacks."""
+    """Create the body type for a whole record; `more` has the fields that the record lacks."""
     made = [
         (one.name, _wire(one), *([] if one.required else [_default(one)]))
         for one in declared(record)
@@ -41,7 +41,7 @@ def changes(
     never_null: Collection[str] = (),
     more: type[Body] = Body,
 ) -> Any:
-    """Make the body that changes a record: any of its fields, but one of them at least."""
+    """Create the body type that changes a record: any of its fields, but at least one."""
     made = [
         (one.name, _wire(one, null=one.name not in never_null, unset=True), UNSET)
         for one in declared(record)
@@ -59,10 +59,10 @@ def answer(
     optional: Collection[str] = (),
     more: type[msgspec.Struct] = msgspec.Struct,
 ) -> Any:
-    """Make what a record is to those who get it as JSON, as `render.record` writes it.
+    """Create the response type of a record, as `render.record` writes it.
 
-    `optional` fields are left out where the record has None. `more` has fields that are added, and
-    those whose JSON has a type of its own.
+    `optional` fields are left out if the record has None. `more` has additional fields, and those
+    whose JSON has another type.
     """
     hints = get_type_hints(record, include_extras=True)
     known = {*leave_out, *(field.name for field in fields(more))}
@@ -76,7 +76,7 @@ def answer(
 
 
 def given(body: Any) -> dict[str, Any]:
-    """Return the fields of a body that are there."""
+    """Return the fields of a body that are set."""
     values = ((name, getattr(body, name)) for name in body.__struct_fields__)
     return {name: value for name, value in values if value is not UNSET}
 
@@ -89,7 +89,7 @@ def _struct(
 
 
 def _wire(field: Field, *, null: bool = True, unset: bool = False) -> Any:
-    """Return a field's type as JSON has it: durations are seconds, ids are texts, JSON stays."""
+    """Return a field's type in JSON: durations are seconds, ids are texts, JSON stays."""
     value = _JSON.get(field.type, field.type)
     parts = [Annotated[value, field.limits] if field.limits else value]
     if field.nullable and null:
@@ -112,7 +112,7 @@ _JSON: dict[Any, Any] = {
 
 
 def _told(kind: Any) -> Any:
-    """Return a type as an answer has it: durations are seconds; of the notes, what it means."""
+    """Return a type in a response: durations are seconds; only the description is kept."""
     if get_origin(kind) is Annotated:
         inner, *notes = get_args(kind)
         made = _told(inner)

@@ -1,4 +1,4 @@
-"""What requests may say, field by field; anything else is refused by name."""
+"""What requests may contain, field by field; unknown fields are refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -40,7 +40,7 @@ _Queue = Annotated[str, Meta(max_length=120)]
 _Place = Annotated[str, Meta(max_length=18, pattern=r"^[0-9]*\Z")]
 _Kind = Annotated[str, Meta(max_length=200)]
 
-# What stands in a path, by its name.
+# Parts of a path, by name.
 PARTS: dict[str, Any] = {
     "id": Annotated[str, says("its id")],
     "queue": Annotated[str, Meta(min_length=1, max_length=120), says("the name of a queue")],
@@ -81,10 +81,10 @@ class Acked(Body):
     """The end of a lease with success."""
 
     token: str
-    result: Annotated[msgspec.Raw | UnsetType, says("kept with the job, if done jobs are kept")] = (
-        UNSET
-    )
-    keep: Annotated[bool, says("keep the job whatever its queue does")] = False
+    result: Annotated[
+        msgspec.Raw | UnsetType, says("stored with the job, if done jobs are kept")
+    ] = UNSET
+    keep: Annotated[bool, says("keep the job even if its queue does not keep done jobs")] = False
 
 
 class Nacked(Body):
@@ -93,20 +93,20 @@ class Nacked(Body):
     token: str
     error: Failure | str | None = None
     retry_in: Annotated[
-        Seconds | None, says("seconds until the next attempt; else as the queue's backoff says")
+        Seconds | None, says("seconds until the next attempt; by default the queue's backoff")
     ] = None
-    final: Annotated[bool, says("dead now, whatever attempts are left")] = False
+    final: Annotated[bool, says("the job is dead now, even if it has attempts left")] = False
 
 
 class Released(Body):
-    """A lease given back unused."""
+    """A job returned without running it."""
 
     token: str
     delay: Seconds | None = None
 
 
 class NewProgress(Body):
-    """How far a job has come."""
+    """The progress of a job."""
 
     done: float | None = None
     total: float | None = None
@@ -114,7 +114,7 @@ class NewProgress(Body):
 
 
 class Touched(Body):
-    """A lease held for longer."""
+    """A lease to extend."""
 
     token: str
     lease: LeaseSeconds | None = None
@@ -137,22 +137,22 @@ class SettleItem(Body):
 
 
 class Settlements(Body):
-    """Many leases to end, each in its own way."""
+    """Many leases to end, each with its own verb."""
 
     items: Annotated[list[msgspec.Raw], Meta(max_length=1000)]
 
 
 class Page(Body):
-    """What a list is asked for."""
+    """Parameters of a list."""
 
     q: Annotated[str, Meta(max_length=2000), says("a filter: state:dead kind:send* age:<2h")] = ""
     limit: Annotated[int, Meta(ge=1, le=500), says("jobs on a page")] = 50
-    cursor: Annotated[str, Meta(max_length=200), says("that of the page before")] = ""
-    count: Annotated[bool, says("also count all that match")] = False
+    cursor: Annotated[str, Meta(max_length=200), says("the cursor of the previous page")] = ""
+    count: Annotated[bool, says("also count all matching jobs")] = False
 
 
 class DeadPage(Page):
-    """What a list of dead jobs is asked for: newest first, or those that failed last first."""
+    """Parameters of a list of dead jobs: newest first, or the most recent failure first."""
 
     order: Annotated[
         Literal["enqueued", "failed"], says("by when they were enqueued or failed, newest first")
@@ -160,28 +160,28 @@ class DeadPage(Page):
 
 
 class Upcoming(Body):
-    """How many of those that run next."""
+    """How many of the next jobs."""
 
     limit: Annotated[int, Meta(ge=1, le=500), says("how many")] = 50
 
 
 class OneJob(Body):
-    """What else to tell of a job."""
+    """What else to include with a job."""
 
-    include: Annotated[str, says("attempts, events or both, with a comma")] = ""
+    include: Annotated[str, says("attempts, events or both, separated by a comma")] = ""
 
 
 class Reason(Body):
-    """Why something is done, for the record."""
+    """The reason of an action, for the activity log."""
 
-    reason: Annotated[Text | None, says("goes into the activity log")] = None
+    reason: Annotated[Text | None, says("recorded in the activity log")] = None
 
 
 EDITABLE = ("payload", "priority", "run_at", "max_attempts", "lease", "headers")
 Edited = changes(
     records.NewJob,
     "Edited",
-    "Changes of a waiting or dead job; another queue gives it another id.",
+    "Changes of a queued or dead job; moving it to another queue changes its id.",
     only=(*EDITABLE, "queue"),
     more=Reason,
 )
@@ -194,25 +194,25 @@ class Retried(Reason):
 
 
 class Paused(Reason):
-    """A pause, for good or for a while."""
+    """A pause, forever or for a while."""
 
-    until: Annotated[Moment | None, says("when the pause ends by itself")] = None
+    until: Annotated[Moment | None, says("when the pause ends automatically")] = None
     seconds: Annotated[LeaseSeconds | None, says("the same, counted from now")] = None
 
 
 class Nothing(Body):
-    """No field at all."""
+    """No fields."""
 
 
 class Watch(Body):
-    """Which jobs to tell of, by their ids; and whether of all that happens, in which queue."""
+    """Which jobs to follow, by their ids; or all events, of all queues or one."""
 
     job: Annotated[str, says("the id of a job to follow")] = ""
     watch: Annotated[
-        str, Meta(max_length=4000), says("ids of up to 100 jobs to follow, with commas")
+        str, Meta(max_length=4000), says("ids of up to 100 jobs to follow, separated by commas")
     ] = ""
     activity: Annotated[bool, says("send every event of every job")] = False
-    queue: Annotated[_Queue, says("with activity: of this queue alone")] = ""
+    queue: Annotated[_Queue, says("with activity: only of this queue")] = ""
 
 
 class Pausing(Reason):
@@ -221,11 +221,11 @@ class Pausing(Reason):
     paused: bool | UnsetType = UNSET
 
 
-NewSchedule = body(records.NewSchedule, "A schedule, whole.", leave_out=("name",))
+NewSchedule = body(records.NewSchedule, "A complete schedule.", leave_out=("name",))
 ChangedSchedule = changes(
     records.NewSchedule,
     "ChangedSchedule",
-    "What to change of a schedule, and whether it is paused.",
+    "Changes of a schedule, and whether it is paused.",
     leave_out=("name",),
     never_null=("cron", "every", "anchor", "options"),
     more=Pausing,
@@ -233,26 +233,26 @@ ChangedSchedule = changes(
 
 
 class LaneOf(Body):
-    """The queue that a lane is of."""
+    """The queue of a lane."""
 
     queue: Annotated[QueueName, says("the queue of the lane")] = "default"
 
 
 class Anomalies(Body):
-    """Which anomalies: those that last, or those that are over."""
+    """Which anomalies: current or resolved ones."""
 
-    over: Annotated[bool, says("those that are over, of the last week")] = False
+    over: Annotated[bool, says("resolved ones of the last week")] = False
     limit: Annotated[int, Meta(ge=1, le=500), says("how many")] = 100
 
 
 class Noted(Body):
-    """A word to those who look later."""
+    """A note for other operators."""
 
     note: Text | None = None
 
 
 class Muted(Body):
-    """Silence, for good or for a while, of one anomaly or all that its detector finds."""
+    """A mute, forever or for a while, of one anomaly or of everything its detector finds."""
 
     seconds: LeaseSeconds | None = None
     reason: Text | None = None
@@ -260,13 +260,13 @@ class Muted(Body):
 
 
 class Unmuted(Body):
-    """The end of a silence, of one anomaly or all that its detector finds."""
+    """The end of a mute, of one anomaly or of everything its detector finds."""
 
     all: Annotated[bool, says("all that its detector finds, not only this one")] = False
 
 
 class Tuned(Body):
-    """How closely a detector looks, at all queues or one; null goes back to what is usual."""
+    """Settings of a detector, for all queues or one; null restores the default."""
 
     enabled: bool | None = None
     thresholds: dict[str, Annotated[float, Meta(ge=0, le=1e9)] | None] = field(default_factory=dict)
@@ -274,13 +274,16 @@ class Tuned(Body):
 
 
 class Forecast(Body):
-    """Of which queue, to be drained within which target, at the pace of how long."""
+    """Parameters of a forecast: the queue, the target time, and the span of the pace."""
 
     queue: Annotated[_Queue, says("only this queue")] = ""
     target: Annotated[
-        Annotated[float, Meta(ge=1, le=2_592_000)] | None, says("seconds to drain it in")
+        Annotated[float, Meta(ge=1, le=2_592_000)] | None,
+        says("seconds in which it should be empty"),
     ] = None
-    span: Annotated[float, Meta(ge=10, le=86400), says("seconds to take the pace from")] = 300.0
+    span: Annotated[
+        float, Meta(ge=10, le=86400), says("seconds over which the pace is measured")
+    ] = 300.0
 
 
 class Previewed(Body):
@@ -290,29 +293,29 @@ class Previewed(Body):
     q: Annotated[str, Meta(min_length=1, max_length=2000), says("a filter")]
     limit: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000_000)] | None,
-        says("only so many, the newest: to see first whether it works"),
+        says("only this many of the newest jobs, to try it first"),
     ] = None
-    delay: Annotated[Seconds | None, says("of a retry: seconds until they may run")] = None
+    delay: Annotated[Seconds | None, says("for a retry: seconds until they may run")] = None
     queue: Annotated[QueueName | None, says("where to move them")] = None
     reason: Text | None = None
 
 
 class Started(Body):
-    """A preview to be carried out, at a rate such as `200/s` or 200."""
+    """A preview to start, at a rate such as `200/s` or 200."""
 
     preview_token: str
     rate: Pace = None
 
 
 class Drained(Body):
-    """All that waits in a queue, cancelled."""
+    """Cancels all queued jobs of a queue."""
 
     reason: Text | None = None
     rate: Pace = None
 
 
 class Undone(Body):
-    """An operation, undone."""
+    """Undoes an operation."""
 
     reason: Text | None = None
     rate: Pace = None
@@ -329,31 +332,31 @@ class NewToken(Body):
 
 
 class SignIn(Body):
-    """A token that a browser shows once, for a session."""
+    """A token that a browser exchanges for a session."""
 
     token: Annotated[str, Meta(max_length=200)]
 
 
 class Link(Body):
-    """The link that signs in once."""
+    """The one-time sign-in link."""
 
-    link: Annotated[str, Meta(max_length=200), says("what holdfast serve printed")] = ""
+    link: Annotated[str, Meta(max_length=200), says("the link that holdfast serve printed")] = ""
 
 
 class Begin(Body):
-    """The page to show once somebody is signed in."""
+    """The page to show after signing in."""
 
     next: Annotated[str, Meta(max_length=2000), says("the page to show after signing in")] = ""
 
 
 class Returned(Body, forbid_unknown_fields=False):
-    """What an identity provider sends a browser back with; some add more."""
+    """The parameters with which an identity provider redirects a browser; some add more."""
 
-    code: Annotated[str, Meta(max_length=4000), says("what the provider gave, for one use")] = ""
-    state: Annotated[str, Meta(max_length=200), says("what this server sent with the request")] = ""
-    iss: Annotated[str, Meta(max_length=2000), says("which provider answers")] = ""
+    code: Annotated[str, Meta(max_length=4000), says("the one-time code of the provider")] = ""
+    state: Annotated[str, Meta(max_length=200), says("the state that this server sent")] = ""
+    iss: Annotated[str, Meta(max_length=2000), says("the provider that responds")] = ""
     error: Annotated[str, Meta(max_length=200), says("why the sign-in failed")] = ""
-    error_description: Annotated[str, Meta(max_length=2000), says("the same for people")] = ""
+    error_description: Annotated[str, Meta(max_length=2000), says("the same in words")] = ""
 
 
 class Series(Body):
@@ -378,31 +381,33 @@ class Asked(Body):
     queue: Annotated[_Queue, says("only this queue")] = ""
     kind: Annotated[_Kind, says("only jobs of this kind")] = ""
     event: Annotated[str, Meta(max_length=50), says("such as nacked, retried or paused")] = ""
-    actor: Annotated[str, Meta(max_length=200), says("what this person or program did")] = ""
-    worker: Annotated[str, Meta(max_length=200), says("what this worker ran")] = ""
+    actor: Annotated[str, Meta(max_length=200), says("only actions of this user or program")] = ""
+    worker: Annotated[str, Meta(max_length=200), says("only jobs that this worker ran")] = ""
     job: Annotated[str, Meta(max_length=36), says("the history of this job")] = ""
-    start: Annotated[Moment | None, says("not before this time")] = field(default=None, name="from")
+    start: Annotated[Moment | None, says("at or after this time")] = field(
+        default=None, name="from"
+    )
     end: Annotated[Moment | None, says("before this time")] = field(default=None, name="until")
-    cursor: Annotated[_Place, says("that of the page before")] = ""
-    after: Annotated[_Place, says("behind this place in the log, the oldest first")] = ""
+    cursor: Annotated[_Place, says("the cursor of the previous page")] = ""
+    after: Annotated[_Place, says("after this position in the log, the oldest first")] = ""
     limit: Annotated[int, Meta(ge=1, le=500), says("how many")] = 100
 
 
 class NewStrike(Body):
-    """A rule by which jobs do not run."""
+    """A rule that keeps jobs from running."""
 
     mode: Annotated[Literal["hold", "skip"], says("keep them waiting, or cancel them")] = "hold"
     queue: QueueName | None = None
     kind: Name | None = None
     payload: Annotated[dict[str, Any] | None, says("what their payload contains")] = None
     reason: Text | None = None
-    expires: Annotated[LeaseSeconds | None, says("seconds until it ends by itself")] = None
+    expires: Annotated[LeaseSeconds | None, says("seconds until it ends automatically")] = None
 
 
 class Strikes(Body):
     """Which strikes."""
 
-    all: Annotated[bool, says("also those that are over")] = False
+    all: Annotated[bool, says("also those that have ended")] = False
 
 
 class Limit(Body):
@@ -412,4 +417,4 @@ class Limit(Body):
 
 
 class Empty(Body):
-    """No parameter at all."""
+    """No parameters."""

@@ -1,8 +1,8 @@
 # ruff: noqa: N818 - a problem is what RFC 9457 calls it
-"""What goes wrong, as RFC 9457 problems: one place that turns errors into statuses.
+"""Errors as RFC 9457 problems: the one place that turns errors into statuses.
 
-Every answer that is no success has a code of the error catalogue; its `type` is the address of a
-page about that code.
+Every error response has a code of the error catalogue; its `type` is the address of a page about
+that code.
 """
 
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ from holdfast.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 
-# How long a client should wait before it asks again.
+# How long a client should wait before it tries again.
 SOON = {"Retry-After": "2"}
 
 
 class Problem(HoldfastError):
-    """A refusal of the server's own: a status, a code, and whatever facts help the client."""
+    """An error of the server itself: a status, a code, and facts that help the client."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Problem(HoldfastError):
 
 
 def answer(error: Exception, *, root: str = "", request_id: str = "") -> Response:
-    """Return the response that tells of an error; of one nobody expected it tells only its name."""
+    """Return the response for an error; for an unexpected one, it contains only its name."""
     problem = problem_of(error)
     document = {
         "type": f"{root}/errors/{problem.code}",
@@ -79,14 +79,14 @@ def answer(error: Exception, *, root: str = "", request_id: str = "") -> Respons
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem that an error is to whoever calls."""
+    """Return the problem that the caller gets for an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, LeaseLost | UnknownJob):
         status = 409 if isinstance(error, LeaseLost) else 404
         return _as(error, status, job=str(error.id))
     if isinstance(error, CannotConnect):
-        # Where it is and why it refuses is not for whoever calls; the log has it.
+        # The caller does not get the address and the reason; they are in the log.
         return Problem(503, error.code, "the database cannot be reached", headers=SOON)
     if isinstance(error, HoldfastError):
         statuses = (status for kind, status in _STATUSES.items() if isinstance(error, kind))
@@ -95,7 +95,7 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("54"):
         return Problem(422, "HF204", "a value is nested too deeply, or too long")
     if isinstance(error, psycopg.DataError | OverflowError):
-        # No type of ours refused it, so the database did: a number or a time that it cannot hold.
+        # Our types accepted it, but the database cannot store this number or time.
         return Problem(422, "HF204", "a number or a time is out of range")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return Problem(503, "HF102", "the database cannot be used now", headers=SOON)
@@ -109,7 +109,7 @@ def _as(error: HoldfastError, status: int, **facts: Any) -> Problem:
 
 
 _CODES = {"HF409": 409, "HF412": 409, "HF227": 404}
-# The first that fits, so the narrower one stands before the wider.
+# The first match counts, so narrower classes come before wider ones.
 _STATUSES: dict[type[HoldfastError], int] = {
     Unavailable: 503,
     SchemaError: 503,

@@ -1,4 +1,4 @@
-"""What nobody who looks gets to see: values at chosen paths of payloads, results and headers."""
+"""Redaction: masks values at chosen paths of payloads, results and headers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from holdfast.server.http import render
 from holdfast.server.http.problems import Problem
 
 MASK = "•••"
-# A shorter value is found in texts that have nothing to do with it.
+# A shorter value would match unrelated texts.
 SHORTEST = 4
 _ROOTS = ("payload", "result", "headers")
 # Numbers stay as they were, digit for digit.
@@ -29,7 +29,7 @@ class Redaction:
         self._rules = [_rule(text) for text in rules]
 
     def record(self, job: Job) -> dict[str, Any]:
-        """Return a job as JSON can say it, without what is redacted."""
+        """Return a job as JSON, redacted."""
         told = render.record(job)
         for root, path in self._paths(job.kind):
             if told[root] is not None:
@@ -37,9 +37,9 @@ class Redaction:
         return told
 
     def schedule(self, one: Schedule) -> dict[str, Any]:
-        """Return a schedule as JSON can say it, without what is redacted in its jobs."""
+        """Return a schedule as JSON, redacted like its jobs."""
         told = render.record(one)
-        # Of every kind: what was hidden under one must not show when the schedule gets another.
+        # For all kinds: a value hidden for one kind must not appear when the schedule gets another.
         for root, path in self._paths(None):
             if root == "payload":
                 told["payload"] = _masked(told["payload"], path)
@@ -51,7 +51,7 @@ class Redaction:
         return told
 
     def attempt(self, job: Job, one: Attempt) -> dict[str, Any]:
-        """Return an attempt at a job; what is redacted of the job is masked in its texts too."""
+        """Return an attempt at a job; redacted values of the job are masked in its texts too."""
         told = render.record(one)
         hidden = self._hidden(job)
         for name in ("message", "traceback", "log"):
@@ -60,14 +60,14 @@ class Redaction:
         return told
 
     def payload(self, kind: str | None, raw: msgspec.Raw | None) -> msgspec.Raw | None:
-        """Return a payload, or a part of one, without what is redacted; of any kind if unknown."""
+        """Return a payload, or a part of one, redacted; for any kind if it is unknown."""
         for only, root, path in self._rules:
             if raw is not None and root == "payload" and (kind is None or only in ("", kind)):
                 raw = _masked(raw, path)
         return raw
 
     def detail(self, kind: str | None, raw: msgspec.Raw | None) -> msgspec.Raw | None:
-        """Return what an event says in detail, without what is redacted in it."""
+        """Return the detail of an event, redacted."""
         for only, root, path in self._rules:
             if raw is not None and (kind is None or only in ("", kind)):
                 for place in ([], ["was"], ["options"], ["settings"], ["settings", "options"]):
@@ -75,7 +75,7 @@ class Redaction:
         return raw
 
     def _hidden(self, job: Job) -> list[str]:
-        """Return the redacted values of a job that are long enough to be told from other text."""
+        """Return the redacted values of a job that are long enough to search for in texts."""
         found: list[str] = []
         roots = {
             "payload": job.payload_json,
@@ -90,7 +90,7 @@ class Redaction:
         return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
 
     def check_filter(self, filter: str) -> None:
-        """Refuse a filter that would find out a redacted value by asking for it."""
+        """Refuse a filter that could reveal a redacted value."""
         for found in re.finditer(r"payload\.([^:\s\"]+):", filter):
             asked = _names(found[1].split("."))
             for _, root, path in self._rules:
@@ -102,18 +102,18 @@ class Redaction:
                     )
 
     def check_payload(self, payload: Mapping[str, Any] | None) -> None:
-        """Refuse a condition that would find out a redacted value by trying it."""
+        """Refuse a condition that could reveal a redacted value."""
         for _, root, path in self._rules:
             if payload is not None and root == "payload" and (not path or path[0] in payload):
                 told = ".".join([root, *path])
-                raise Problem(403, "HF401", f"{told} is redacted and cannot be asked for")
+                raise Problem(403, "HF401", f"{told} is redacted and cannot be used as a condition")
 
     def restored(
         self, kind: str | None, changes: Mapping[str, Any], stored: Mapping[str, str | None]
     ) -> dict[str, Any]:
-        """Return those of the changes that hold a mask, with what is behind it as it was.
+        """Return the changes that contain a mask, with the stored values in its place.
 
-        None is any kind.
+        None means any kind.
         """
         found: dict[str, Any] = {}
         for root, path in self._paths(kind):
@@ -124,7 +124,7 @@ class Redaction:
         return found
 
     def _paths(self, kind: str | None) -> list[tuple[str, list[str]]]:
-        """Return what is hidden of a kind; None: of any."""
+        """Return what is hidden for a kind; None: for any."""
         return [
             (root, path) for only, root, path in self._rules if kind is None or only in ("", kind)
         ]
@@ -145,7 +145,7 @@ def _masked(raw: msgspec.Raw, path: Sequence[str]) -> msgspec.Raw:
     try:
         return msgspec.Raw(_encode(_mask(_decode(raw), path)))
     except (ValueError, RecursionError):
-        # What cannot be read cannot be searched for what is hidden: all of it is.
+        # If it cannot be decoded, hidden values cannot be found in it, so all of it is hidden.
         return msgspec.Raw(_encode(MASK))
 
 
@@ -192,5 +192,5 @@ def _restore(value: Any, old: Any, path: Sequence[str]) -> Any:
 
 
 def _names(path: Sequence[str]) -> list[str]:
-    """Leave out places in lists, counted from either end: a rule holds for all of them."""
+    """Leave out list indices, from either end: a rule applies to all items."""
     return [name for name in path if name != "*" and not re.fullmatch(r"[+-]?\d+", name)]

@@ -1,4 +1,4 @@
-"""Why the server refuses a request, by status: what the contract says of refusals."""
+"""Why the server refuses a request, by status, for the contract."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,9 +21,7 @@ class Problem(msgspec.Struct, kw_only=True):
     code: Annotated[
         str,
         Meta(pattern=_CODE),
-        says(
-            "of the error catalogue; in the routes of Relay its word, and ours in `holdfast_code`"
-        ),
+        says("the error code; Relay's routes use Relay's codes, and ours is in `holdfast_code`"),
     ]
     detail: Annotated[str, says("what is wrong, with the value that caused it")]
     holdfast_code: Annotated[str, Meta(pattern=_OWN_CODE)] | UnsetType = UNSET
@@ -34,9 +32,9 @@ class Problem(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A status that refuses; `later`: the answer says in `Retry-After` when to try again.
+    """An error status; `later`: the response has a `Retry-After`.
 
-    `empty`: it comes before the request is read, and has no problem document.
+    `empty`: it is sent before the request is read, and has no problem document.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Refusal:
 
 
 UNREADABLE = Refusal("Unreadable", 400, "The body is not JSON.")
-NOT_SIGNED_IN = Refusal("NotSignedIn", 401, "The request shows no valid token or session.")
+NOT_SIGNED_IN = Refusal("NotSignedIn", 401, "The request has no valid token or session.")
 NOT_ALLOWED = Refusal(
     "NotAllowed",
     403,
@@ -55,16 +53,16 @@ NOT_ALLOWED = Refusal(
     "the server is read-only.",
 )
 NOT_THERE = Refusal("NotThere", 404, "What the request names does not exist.")
-LEASE_LOST = Refusal(
-    "LeaseLost", 409, "The lease is lost. Work done under it must count as not done."
-)
-WRONG_STATE = Refusal("WrongState", 409, "Not possible in its present state, which `state` names.")
+LEASE_LOST = Refusal("LeaseLost", 409, "The lease is lost. Treat work done under it as not done.")
+WRONG_STATE = Refusal("WrongState", 409, "Not possible in the current state, which is in `state`.")
 PREVIEW_TOO_OLD = Refusal("PreviewTooOld", 409, "The preview is older than ten minutes.")
-GONE = Refusal("Gone", 410, "The job was done and deleted; the answer has what is still known.")
+GONE = Refusal("Gone", 410, "The job was done and deleted; the response has what is still known.")
 TOO_LARGE = Refusal("TooLarge", 413, "The body or a payload is too large.")
 WRONG_TYPE = Refusal("WrongType", 415, "The Content-Type of the body is not application/json.")
 WRONG_HOST = Refusal("WrongHost", 421, "The Host header does not name this server.")
-MISFIT = Refusal("Misfit", 422, "A value is not allowed; the answer says which, and what is.")
+MISFIT = Refusal(
+    "Misfit", 422, "A value is not allowed; the response names it, and what is allowed."
+)
 TOO_MANY = Refusal("TooMany", 429, "Too many requests, or too many streams.", later=True)
 HEAD_TOO_LARGE = Refusal(
     "HeadTooLarge", 431, "The address and the headers have more than 32 kB.", empty=True
@@ -73,7 +71,7 @@ UNAVAILABLE = Refusal(
     "Unavailable", 503, "The database cannot be used now, or the server is overloaded.", later=True
 )
 
-# What every address may answer; those that read a body or change something, these as well.
+# Statuses of every address; and those of addresses that read a body or change something.
 ALWAYS = (
     NOT_SIGNED_IN,
     NOT_ALLOWED,

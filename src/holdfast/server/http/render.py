@@ -17,13 +17,13 @@ encode = msgspec.json.Encoder().encode
 
 
 def record(value: Any) -> dict[str, Any]:
-    """Return any record of the model as what JSON can say."""
+    """Return a record as values for JSON."""
     kind: Any = type(value)
     return {name: plain(getattr(value, field)) for name, field, plain in _plan(kind)}
 
 
 def lease(held: Lease) -> dict[str, Any]:
-    """Return what a consumer gets to know of a job it has leased."""
+    """Return a leased job for its consumer."""
     told: dict[str, Any] = {
         "id": held.id,
         "token": held.token,
@@ -52,7 +52,7 @@ def lease(held: Lease) -> dict[str, Any]:
 
 
 def event(one: Event, redaction: "Redaction") -> dict[str, Any]:
-    """Return an event of the log, its place as its id, without what is redacted."""
+    """Return an event of the log, redacted, with its position as its id."""
     told = record(one) | {"id": str(one.seq)}
     del told["seq"]
     return told | {"detail": redaction.detail(one.kind, told["detail"])}
@@ -64,7 +64,7 @@ def moment(at: datetime | None) -> datetime | None:
 
 
 def raw(text: str | None) -> msgspec.Raw | None:
-    """Return stored JSON as it is, digit for digit."""
+    """Return stored JSON unchanged, digit for digit."""
     return None if text is None else msgspec.Raw(text.encode())
 
 
@@ -91,5 +91,5 @@ def _plain(value: Any) -> Any:
 
 
 def pretty(value: Any) -> str:
-    """Return a document as JSON for people."""
+    """Return a document as indented JSON."""
     return msgspec.json.format(encode(value), indent=2).decode()

@@ -1,4 +1,4 @@
-"""One request: what it says, who says it, and the client that its handler calls."""
+"""One request: its contents, its caller, and the database client for its handler."""
 
 import asyncio
 import re
@@ -26,9 +26,9 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 # A body that its handler reads item by item: a JSON array, or one per line.
 MANY = bytes
-# A client that sends its body slower than this is not sending it.
+# A client that takes longer than this for its body is refused.
 BODY_PATIENCE = 30.0
-# Bytes that somebody who is not signed in may send.
+# Bytes that a caller who is not signed in may send.
 UNKNOWN_BODY = 4096
 
 _HEX = re.compile(r"[0-9a-f]{8,32}")
@@ -36,7 +36,7 @@ _HEX = re.compile(r"[0-9a-f]{8,32}")
 
 @dataclass(slots=True)
 class Answer:
-    """What a handler answers: a document for JSON, a status, and headers."""
+    """What a handler returns: a document for JSON, a status, and headers."""
 
     document: Any
     status: int = 200
@@ -61,12 +61,12 @@ class Request:
 
     @property
     def reads(self) -> AsyncClient:
-        """The client for looking."""
+        """The client for reading."""
         return self.live.reads
 
     @property
     def actor(self) -> str:
-        """Who is put on record for a change."""
+        """Who is recorded for a change."""
         return self.user.name
 
     def part(self, name: str) -> str:
@@ -93,7 +93,7 @@ Handler = Callable[[Request], Awaitable[Answer | Response]]
 
 
 class Bodies:
-    """Bytes of bodies that are being read, by all and by each: nobody takes the room of others."""
+    """Bytes of bodies being read, in total and per caller: no caller can use up the limit."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -123,7 +123,7 @@ class Bodies:
 
 
 async def read_body(http: HttpRequest, limit: int, take: Callable[[int], None]) -> bytes:
-    """Read a body that is neither too large nor too slow; `take` is told of each piece."""
+    """Read a body that is neither too large nor too slow; `take` is called with each piece."""
     length = http.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
@@ -149,7 +149,7 @@ def media_type(http: HttpRequest) -> str:
 
 
 def decoded(body: bytes, wanted: Any, *, where: str = "body") -> Any:
-    """Decode JSON into a type; refuse what is no JSON (400) or does not fit (422)."""
+    """Decode JSON into a type; refuse invalid JSON (400) or invalid values (422)."""
     try:
         return _decoder(wanted).decode(body or b"{}")
     except msgspec.ValidationError as error:
@@ -161,7 +161,7 @@ def decoded(body: bytes, wanted: Any, *, where: str = "body") -> Any:
 
 
 def converted(values: Mapping[str, Any], wanted: Any, *, where: str) -> Any:
-    """Fit texts, as of a query, into a type."""
+    """Convert texts, such as a query, into a type."""
     try:
         return msgspec.convert(values, wanted, strict=False)
     except msgspec.ValidationError as error:
@@ -169,7 +169,7 @@ def converted(values: Mapping[str, Any], wanted: Any, *, where: str) -> Any:
 
 
 def misfit(error: Exception, wanted: Any, where: str) -> Problem:
-    """Make the refusal of a value that does not fit; an unknown name brings the nearest known."""
+    """Return the error for an invalid value; for an unknown name, it suggests the nearest."""
     told = str(error)
     known = []
     if _is_struct(wanted):

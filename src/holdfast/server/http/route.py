@@ -1,4 +1,4 @@
-"""One address of the server: who may call it, what it takes, what handles it, what it answers."""
+"""One address of the server: who may call it, its parameters, its handler, and its responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ STREAM = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One answer of the contract: its type, what it means, and where its values lead.
+    """One response of the contract: its type, what it means, and its links.
 
     A type that is None has no body; a media type other than JSON is text. Without a sentence it is
     described by the first line of its type.
@@ -58,18 +58,18 @@ class Entry:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something, as even a GET does that leases."""
+        """Whether it changes something, like a GET that leases jobs."""
         return self.method != "GET" or self.scope == "consume"
 
     @property
     def tagged(self) -> bool:
-        """Whether its answers have an ETag."""
+        """Whether its responses have an ETag."""
         media = [told.media for told in self.answers.values()]
         return not self.changes and self.scope is not None and media == [(JSON,)]
 
     @property
     def refusals(self) -> list[Refusal]:
-        """Every refusal that it may answer with."""
+        """Every error that it may return."""
         found = [*self.refuses, *refusals.ALWAYS]
         if "{" in self.path and refusals.NOT_THERE not in found:
             found.append(refusals.NOT_THERE)
@@ -83,32 +83,32 @@ class Entry:
 def get(
     path: str, scope: str | None, handler: Handler, query: Any = inputs.Empty, **more: Any
 ) -> Entry:
-    """Make an entry that only looks."""
+    """Create an entry that only reads."""
     return Entry("GET", path, scope, handler, query=query, **more)
 
 
 def post(path: str, scope: str, handler: Handler, body: Any = inputs.Nothing, **more: Any) -> Entry:
-    """Make an entry that changes something, once."""
+    """Create an entry that changes something, once."""
     return Entry("POST", path, scope, handler, body=body, once=True, **more)
 
 
 def for_programs(path: str, handler: Handler, query: Any = inputs.Empty, **more: Any) -> Entry:
-    """Make an entry that only looks, at the address of a page."""
+    """Create an entry that only reads, at the address of a page."""
     return Entry("GET", path, "read", handler, query=query, programs=True, **more)
 
 
 def ok(kind: Any = None, says: str = "", *, status: int = 200, **more: Any) -> dict[int, Told]:
-    """Return the answers of an address that has one."""
+    """Return the responses of an address with one type."""
     return {status: Told(kind, says, **more)}
 
 
 def text(says: str, *media: str) -> dict[int, Told]:
-    """Return the answers of an address that gives a text of one of these media types."""
+    """Return the responses of an address that returns text of one of these media types."""
     return {200: Told(str, says, media=media)}
 
 
 def to(operation: str, *, body: Mapping[str, str] | None = None, **parts: str) -> dict[str, Any]:
-    """Return a link to another address: its parts and fields are at these places of the answer."""
+    """Return a link to another address, whose parts and fields are taken from the response."""
     link: dict[str, Any] = {"operationId": operation}
     if parts:
         link["parameters"] = {name: f"$response.body#{at}" for name, at in parts.items()}

@@ -1,1 +1,1 @@
-"""What goes on while no request is handled: streams, waits, followers of the log."""
+"""What runs besides requests: streams, waits, followers of the log."""

@@ -84,11 +84,11 @@ begin
     perform holdfast.refuse('HF202', format('%s %L is %s characters long, the limit is %s', field, left(value, 40)
       || '…', length(value), longest));
   elsif value ~ '[[:cntrl:]]' then
-    perform holdfast.refuse('HF202', format('%s %L holds a control character', field, value), null,
+    perform holdfast.refuse('HF202', format('%s %L contains a control character', field, value), null,
       'Use printable characters only.');
   elsif not holdfast.is_name(value, longest) then
     perform holdfast.refuse('HF202',
-      format('%s holds an invisible character or one that turns the direction of text: %s', field,
+      format('%s contains an invisible character or one that changes the direction of text: %s', field,
       left(to_json(regexp_replace(value, '[^ -~]', '?', 'g'))::text, 100)), null, 'Use printable characters only.');
   end if;
   return value;
@@ -175,8 +175,8 @@ language plpgsql
 as $$
 begin
   if holdfast.out_of_range(value) then
-    perform holdfast.refuse('HF204', format('%s holds a number beyond 1e308', what), null,
-      'Numbers go up to what a double can hold, about 1.8e308; send what is larger as a string.');
+    perform holdfast.refuse('HF204', format('%s contains a number beyond 1e308', what), null,
+      'Numbers can be as large as a double, about 1.8e308; send larger ones as a string.');
   elsif holdfast.text_size(value) > longest then
     perform holdfast.refuse('HF210', format('%s is %s bytes, the limit is %s bytes', what, holdfast.text_size(value),
       longest), null,

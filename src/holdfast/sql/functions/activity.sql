@@ -34,7 +34,7 @@ declare
   v_some  holdfast.events[];
 begin
   if not coalesce(max_events between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed',
+    perform holdfast.refuse('HF204', format('max_events must be 1 to 100000 (got %s)',
       coalesce(max_events::text, 'null')));
   end if;
   loop
@@ -264,7 +264,7 @@ declare
     select holdfast.event_slot(holdfast.now() + make_interval(days => d)) from generate_series(-1, 1) d);
 begin
   if not coalesce(max_events between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_events is %s, 1 to 100000 are allowed',
+    perform holdfast.refuse('HF204', format('max_events must be 1 to 100000 (got %s)',
       coalesce(max_events::text, 'null')));
   end if;
   return query

@@ -172,7 +172,7 @@ begin
     where a.part = watched.part)
   then
     raise exception using errcode = '42501', message = (
-      select format('what was generated for table %s is not there, or not its owner''s', a.relation)
+      select format('generated functions of table %s are missing, or do not belong to its owner', a.relation)
       from holdfast.adopted a where a.part = watched.part);
   end if;
   return holdfast.session_marks();
@@ -191,7 +191,7 @@ begin
   perform holdfast.check_marks(marks);
   if current_setting('server_version_num')::integer < 180000 and holdfast.puts_off(part) then
     raise exception using errcode = '42501',
-      message = 'a trigger on the table can be put off, and would run as whoever commits';
+      message = 'a trigger on the table is deferrable, and would run with the rights of the session that commits';
   end if;
 end
 $$;
@@ -280,7 +280,7 @@ begin
   v_table := holdfast.table_of(a);
   if v_table is null then
     perform holdfast.refuse('HF250', format('table %s is gone', a.relation), null,
-      format('Give its queue up: holdfast unadopt %s', a.relation));
+      format('Remove its queue: holdfast unadopt %s', a.relation));
   end if;
   v_owner := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = v_table);
   perform holdfast.refuse('HF250', format('role %I may not act for %I, who owns %s', session_user, r.role, r.what),
@@ -385,8 +385,8 @@ begin
   where not exists (select from pg_attribute t where t.attrelid = a.relid and t.attname = u.name and t.attnum > 0
     and not t.attisdropped);
   if v_gone is not null then
-    perform holdfast.refuse('HF250', format('table %s has no column %s any more', a.relation, v_gone), null,
-      format('Put the column back, or adopt the table anew: holdfast unadopt %1$s, then holdfast adopt %1$s',
+    perform holdfast.refuse('HF250', format('table %s no longer has column %s', a.relation, v_gone), null,
+      format('Restore the column, or adopt the table again: holdfast unadopt %1$s, then holdfast adopt %1$s',
         a.relation));
   end if;
   a.spec := a.spec || jsonb_build_object(
@@ -484,17 +484,17 @@ declare
   v_said  text;
 begin
   if v_table is null then
-    return format('Table %s is gone. Give its queue up: holdfast unadopt %1$s', a.relation);
+    return format('Table %s is gone. Remove its queue: holdfast unadopt %1$s', a.relation);
   end if;
   select format('%I.%I', n.nspname, c.relname) into v_said from pg_class c join pg_namespace n on n.oid = c.relnamespace
   where c.oid = v_table;
   if v_said <> a.relation then
-    return format('Table %s is called %s now. Type: holdfast adopt %2$s --refresh', a.relation, v_said);
+    return format('Table %s was renamed to %s. Type: holdfast adopt %2$s --refresh', a.relation, v_said);
   end if;
-  select string_agg(case when t.attname is null then format('has no column %s any more', s.key)
-                         when t.attname <> s.key then format('calls column %s %s now', s.key, t.attname)
-                         else format('has made column %s %s', s.key, format_type(t.atttypid, t.atttypmod)) end, ', '
-                           order by s.key)
+  select string_agg(case when t.attname is null then format('no longer has column %s', s.key)
+                         when t.attname <> s.key then format('has renamed column %s to %s', s.key, t.attname)
+                         else format('has changed column %s to %s', s.key, format_type(t.atttypid, t.atttypmod)) end,
+                    ', ' order by s.key)
   into v_said
   from jsonb_each(a.shape) s
   left join pg_attribute n on n.attrelid = v_table and n.attname = s.key and n.attnum > 0 and not n.attisdropped
@@ -512,24 +512,24 @@ begin
       and (p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
       or p.pronamespace = 'holdfast_told'::regnamespace)))
   then
-    return format('What was generated for table %s is not there, or not its owner''s. Type: holdfast adopt %1$s'
-      || ' --refresh', a.relation);
+    return format('Generated functions of table %s are missing, or do not belong to its owner. Type: holdfast '
+      'adopt %1$s --refresh', a.relation);
   end if;
   if (select count(*) from pg_trigger t where t.tgrelid = v_table and t.tgenabled <> 'D' and t.tgname in (
         'holdfast_inserted', 'holdfast_updated', 'holdfast_deleted', 'holdfast_truncated')) < 4 then
-    return format('Triggers of Holdfast on table %s are gone or disabled: its counters are not kept. Type: holdfast '
+    return format('Triggers of Holdfast on table %s are missing or disabled: its counters are wrong. Type: holdfast '
       'adopt %1$s --refresh', a.relation);
   end if;
   if current_setting('server_version_num')::integer < 180000 and holdfast.puts_off(a.part) and not exists (
     select from pg_class c join pg_roles r on r.oid = c.relowner where c.oid = v_table
            and (r.rolsuper or r.rolname = holdfast.owner_of_holdfast()))
   then
-    return format('Table %s has a trigger that can be put off, and would run as whoever commits. Make it anew, not '
-      'deferrable.', a.relation);
+    return format('Table %s has a deferrable trigger, which would run with the rights of the session that commits. '
+      'Create it again, not deferrable.', a.relation);
   end if;
   if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
-    return format('A thousand rows of table %s cannot be written: no more are tried. See: holdfast job list queue:%s '
-      'state:dead', a.relation, a.queue);
+    return format('A thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
+      'queue:%s state:dead', a.relation, a.queue);
   end if;
   return null;
 end
@@ -1003,7 +1003,7 @@ begin
              (select max(l.claimed_at) from holdfast.lease l where l.token = t.token and l.part = a.part),
                settle_adopted.at,
              case when t.outcome <> 'done' then left(u.error_kind, 200) end,
-             case when t.outcome = 'done' then 'its work was found done' else left(u.message, 10000) end,
+             case when t.outcome = 'done' then 'its work was found to be done' else left(u.message, 10000) end,
              left(u.traceback, 100000), case when t.outcome <> 'done'
                then holdfast.fingerprint(u.error_kind, u.message) end
       from unnest(these.ids, these.tokens, these.workers, these.attempts, these.outcomes)
@@ -1135,7 +1135,7 @@ begin
           from holdfast.settle_adopted(v_ids, array_fill(l.token, array[cardinality(v_ids)]), 'expire', at,
             array_fill(case when l.outside then 'NoAnswer' else 'LeaseExpired' end, array[cardinality(v_ids)]),
             array_fill(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
-                            else 'the lease ran out and nobody renewed it' end, array[cardinality(v_ids)])) s;
+                            else 'the lease expired without being renewed' end, array[cardinality(v_ids)])) s;
       end if;
     exception when others or query_canceled or assert_failure then
       -- The table cannot be read or written now: later. Whatever it is, even a statement timeout that a trigger has
@@ -1197,7 +1197,7 @@ declare
   v_table constant text := (select a.relation from holdfast.adopted a where a.queue = refuse_adopted.queue);
 begin
   perform holdfast.refuse('HF226', format('queue %L is table %s', queue, v_table), null,
-    format('Insert a row into %s: it is a job as soon as its status says so.', v_table));
+    format('Insert a row into %s instead; its status makes it a job.', v_table));
 end
 $$;
 
@@ -1349,12 +1349,12 @@ begin
   select x.* into j from holdfast.get(explain_adopted.id) x;
   if j.id is null then
     if v_deletes then
-      return format('There is no job %s: its row in %s is gone. Rows are deleted when they are done.', id, v_table);
+      return format('No job has the id %s: its row in %s is gone. Rows are deleted when they are done.', id, v_table);
     end if;
-    return format('There is no job %s: its row in %s is gone, or the table is no queue any more.', id,
+    return format('No job has the id %s: its row in %s is gone, or the table is no longer a queue.', id,
       coalesce(v_table, 'an adopted table'));
   end if;
-  select format('Row %s of %s cannot be written since %s: %s (%s, SQLSTATE %s). Mend it, then: holdfast job retry %s',
+  select format('Row %s of %s could not be written at %s: %s (%s, SQLSTATE %s). Fix it, then: holdfast job retry %s',
          j.subject, v_table,
     to_char(f.at, 'YYYY-MM-DD HH24:MI:SS TZ'), f.message, f.verb, f.code, f.id)
   into v_said
@@ -1365,22 +1365,22 @@ begin
   end if;
   select x.* into q from holdfast.queue x where x.name = j.queue;
   return case
-    when j.state = 'leased' and j.lease_until is null then format('Other code has row %s of %s.', j.subject, v_table)
+    when j.state = 'leased' and j.lease_until is null then format('Other code holds row %s of %s.', j.subject, v_table)
     when j.state = 'leased' and j.lease_until > at then format('Leased by %s until %s, attempt %s of %s.', j.worker,
       to_char(j.lease_until, 'HH24:MI:SS TZ'), j.attempt, j.max_attempts)
-    when j.state = 'leased' then format('The lease of %s ran out %s ago; the next reap takes row %s of %s back.',
+    when j.state = 'leased' then format('The lease of %s expired %s ago; the next reap reclaims row %s of %s.',
       j.worker,
       date_trunc('second', at - j.lease_until), j.subject, v_table)
     when j.state = 'dead' then format('Dead since %s after attempt %s of %s: %s',
       to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
       j.attempt, j.max_attempts, coalesce(nullif(j.error, ''), 'no error was given'))
-    when j.state = 'done' then format('Done since %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+    when j.state = 'done' then format('Done at %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
       coalesce(' by ' || j.worker, ''))
-    when j.state = 'cancelled' then format('Cancelled since %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
+    when j.state = 'cancelled' then format('Cancelled at %s%s.', to_char(j.ended_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
       coalesce(': ' || j.reason, ''))
-    when j.state = 'archived' then format('Row %s of %s has a status that is no state of a job.', j.subject, v_table)
+    when j.state = 'archived' then format('Row %s of %s has a status that is not a state of a job.', j.subject, v_table)
     when q.paused_at is not null and (q.paused_until is null or q.paused_until > at)
-      then format('Queue %s is paused%s since %s%s.', j.queue,
+      then format('Queue %s has been paused%s since %s%s.', j.queue,
       coalesce(' by ' || q.paused_by, ''), to_char(q.paused_at, 'YYYY-MM-DD HH24:MI:SS TZ'),
         coalesce(': ' || q.paused_reason, ''))
     when j.run_at > at and j.error is not null

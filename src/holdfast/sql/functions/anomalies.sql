@@ -102,7 +102,7 @@ begin
   perform holdfast.named('code', report.code, 60);
   if exists (select from holdfast.detector_catalogue d where d.code = report.code) then
     perform holdfast.refuse('HF219', format('detector %L is built in', report.code), null,
-      'Give your own another name.');
+      'Give your own detector another name.');
   end if;
   if findings is null or jsonb_typeof(findings) <> 'array' or jsonb_array_length(findings) > 100 then
     perform holdfast.refuse('HF219', 'findings must be a JSON array of at most 100 objects', null,
@@ -116,7 +116,7 @@ begin
      or pg_column_size(i.item) > 20000 or not holdfast.is_time(coalesce(i.item ->> 'since', 'now'))
   limit 1;
   if found then
-    perform holdfast.refuse('HF219', format('finding %s is not one: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
+    perform holdfast.refuse('HF219', format('finding %s is not valid: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
       null,
       'Fields are: ' || array_to_string(v_known, ', ') || '. title is a text, severity is info, warning or critical.');
   end if;
@@ -296,7 +296,7 @@ begin
   perform holdfast.named('code', code, 60);
   if until <= holdfast.now() then
     perform holdfast.refuse('HF204', format('until %s is in the past', until), null,
-      'Leave it out to mute until unmuted.');
+      'Leave it out to mute until you unmute it.');
   end if;
   if not exists (select from holdfast.detectors d where d.code = anomaly_mute.code) then
     perform holdfast.unknown_detector(code);
@@ -406,7 +406,7 @@ begin
       'Settings are: ' || array_to_string(v_known, ', ') || '.');
   end if;
   if settings ? 'secret' and not coalesce(length(settings ->> 'secret') between 16 and 200, false) then
-    perform holdfast.refuse('HF221', 'secret of a webhook has 16 to 200 characters', null,
+    perform holdfast.refuse('HF221', 'the secret of a webhook must have 16 to 200 characters', null,
       'For example the output of: openssl rand -hex 32');
   end if;
   begin
@@ -422,8 +422,8 @@ begin
     set url = excluded.url, secret = excluded.secret, severity = excluded.severity, codes = excluded.codes,
       queues = excluded.queues;
   exception when check_violation or not_null_violation or data_exception then
-    perform holdfast.refuse('HF221', format('settings %s do not fit a webhook', left((settings - 'secret')::text, 200)),
-      sqlerrm,
+    perform holdfast.refuse('HF221', format('settings %s are not valid for a webhook',
+      left((settings - 'secret')::text, 200)), sqlerrm,
       'url begins with http:// or https://, a new webhook needs url and secret, severity is info, warning or '
         'critical, codes and queues are arrays of names.');
   end;

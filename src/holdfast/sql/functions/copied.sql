@@ -32,12 +32,12 @@ begin
   if new.max_attempts < 1 or not new.part between 0 and 63 then
     perform holdfast.refuse('HF204', format('max_attempts %s or part %s is out of range', new.max_attempts, new.part),
       null,
-      'max_attempts is a whole number from 1; part is that of the queue, holdfast.queue_part(queue).');
+      'max_attempts is a whole number from 1; part is the part of the queue, holdfast.queue_part(queue).');
   end if;
   if holdfast.part_of(new.id) <> new.part then
-    perform holdfast.refuse('HF206', format('id %s carries part %s, and the row has part %s', new.id,
+    perform holdfast.refuse('HF206', format('id %s contains part %s, but the row has part %s', new.id,
       holdfast.part_of(new.id), new.part), null,
-      format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', new.queue));
+      format('Create the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', new.queue));
   end if;
   perform holdfast.check_items(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('kind', new.kind, 'queue',
     new.queue, 'subject', new.subject))
@@ -60,7 +60,7 @@ begin
   perform holdfast.named('kind', k) from unnest(kinds) k;
   if cardinality(kinds) is distinct from cardinality(counts)
     or exists (select from unnest(counts) c where c is null or c < 0) then
-    perform holdfast.refuse('HF208', 'counts must be one number from zero for each kind');
+    perform holdfast.refuse('HF208', 'counts must have one number for each kind, at least 0');
   end if;
   if exists (select from holdfast.queue q where q.name = copied.queue and q.adopted is not null) then
     perform holdfast.refuse_adopted(queue);
@@ -106,9 +106,9 @@ begin
   ) j
   limit 1;
   if found then
-    perform holdfast.refuse('HF206', format('part %s of job %s is not one of queue %L', holdfast.part_of(v_id), v_id,
-      queue), null,
-      format('Make the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
+    perform holdfast.refuse('HF206', format('part %s of job %s does not belong to queue %L',
+      holdfast.part_of(v_id), v_id, queue), null,
+      format('Create the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
   end if;
 end
 $$;

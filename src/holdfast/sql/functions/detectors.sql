@@ -87,7 +87,7 @@ language sql stable
 as $$
   select k.queue, k.kind, 'critical', k.since,
          format('No worker for %s', k.kind),
-         format('%s in queue %s, the first for %s; of %s living workers none handles this kind there.',
+         format('%s in queue %s, the first for %s. No running worker handles this kind there (%s running).',
            case k.waiting when 1 then '1 job waits' else k.waiting || ' jobs wait' end, k.queue,
            holdfast.span_text(at - k.since),
            (select count(*) from holdfast.worker w where w.seen_at > at - interval '1 minute')),
@@ -105,7 +105,7 @@ as $$
   select q.queue, '', case when q.oldest > 10 * holdfast.secs(w.t -> 'seconds') then 'critical' else 'warning' end,
          at - q.oldest,
          format('%s is %s behind', q.queue, holdfast.span_text(q.oldest)),
-         format('The oldest ready job waits for %s, the target is %s; %s waiting, %s running%s.',
+         format('The oldest ready job has waited for %s, the target is %s; %s waiting, %s running%s.',
            holdfast.span_text(q.oldest),
            holdfast.span_text(holdfast.secs(w.t -> 'seconds')), q.queued, q.leased,
              coalesce(' of ' || q."limit" || ' allowed', '')),
@@ -131,7 +131,7 @@ language sql stable
 as $$
   select q.name, '', case when x.share >= 0.5 then 'critical' else 'warning' end, at - holdfast.secs(w.t -> 'seconds'),
          format('%s: %s %% of attempts fail', q.name, round((100 * x.share)::numeric)),
-         format('%s of %s attempts of the last %s failed; in the day before it was %s %%.', r.failed + r.expired,
+         format('%s of %s attempts of the last %s failed; in the previous day it was %s %%.', r.failed + r.expired,
            x.ended,
            holdfast.span_text(holdfast.secs(w.t -> 'seconds')), round((100 * x.usual)::numeric, 1)),
          format('holdfast dead groups'),
@@ -206,7 +206,7 @@ create or replace function holdfast.detect_lease_lost_burst(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select a.queue, '', 'warning', min(a.ended_at), format('%s: %s leases ran out', a.queue, count(*)),
+  select a.queue, '', 'warning', min(a.ended_at), format('%s: %s leases expired', a.queue, count(*)),
          format('In the last %s; of %s.', holdfast.span_text(holdfast.secs(s.said::jsonb -> 'seconds')),
            string_agg(distinct a.worker, ', ')),
          'holdfast worker list',
@@ -224,9 +224,9 @@ create or replace function holdfast.detect_lease_stolen(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select a.queue, a.worker, 'critical', min(a.ended_at), format('%s lost a lease and lives', a.worker),
-         format('%s of kind %s taken back from it although it was seen after that: handlers that renew no lease, or a '
-           'process that stood still. They may have run twice.',
+  select a.queue, a.worker, 'critical', min(a.ended_at), format('%s lost a lease but is running', a.worker),
+         format('%s of kind %s reclaimed, but the worker was seen after that: a handler did not renew its lease, or '
+           'the process was frozen. The jobs may have run twice.',
            case count(*) when 1 then '1 job was' else count(*) || ' jobs were' end, string_agg(distinct a.kind, ', ')),
          format('holdfast job explain %s', (array_agg(a.id order by a.ended_at desc))[1]),
          jsonb_build_object('worker', a.worker, 'jobs', (array_agg(distinct a.id::text))[1:5], 'leases', count(*))
@@ -307,12 +307,13 @@ create or replace function holdfast.detect_zombie_job(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select j.queue, j.id::text, 'critical', j.lease_until, format('%s is held by %s, whose lease ran out', j.kind,
+  select j.queue, j.id::text, 'critical', j.lease_until, format('%s is held by %s, whose lease has expired', j.kind,
          j.worker),
          case when h.problem is null then
-           format('Job %s in queue %s: its lease ended %s ago and nobody took it back. Does upkeep run?', j.id, j.queue,
+           format('Job %s in queue %s: its lease expired %s ago and was not reclaimed. Is upkeep running?', j.id,
+             j.queue,
              holdfast.span_text(at - j.lease_until))
-         else format('Job %s in queue %s: its lease ended %s ago, and it cannot be taken back: %s', j.id, j.queue,
+         else format('Job %s in queue %s: its lease expired %s ago and cannot be reclaimed: %s', j.id, j.queue,
          holdfast.span_text(at - j.lease_until), h.problem) end,
          case when h.problem is null then 'holdfast upkeep --once' else format('holdfast job cancel %s', j.id) end,
          jsonb_strip_nulls(jsonb_build_object('job', j.id, 'worker', j.worker, 'lease_until', j.lease_until, 'problem',
@@ -342,7 +343,7 @@ create or replace function holdfast.detect_retry_storm(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select q.name, '', 'warning', at, format('%s: %s failed jobs come due at once', q.name, case when n.due > 5000
+  select q.name, '', 'warning', at, format('%s: %s failed jobs are due at once', q.name, case when n.due > 5000
          then 'more than 5000' else n.due::text end),
          format('Within %s; the queue finishes about %s in that time.', holdfast.span_text(s.span),
          round((coalesce(r.done, 0) / greatest(r.seconds, 1) * extract(epoch from s.span))::numeric)),
@@ -388,9 +389,9 @@ create or replace function holdfast.detect_lane_held(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select h.queue, h.lane, 'warning', c.claimed_at, format('Lane %s is held for %s', h.lane,
+  select h.queue, h.lane, 'warning', c.claimed_at, format('Lane %s has been held for %s', h.lane,
          holdfast.span_text(at - c.claimed_at)),
-         format('Job %s runs on %s, its lease ends %s; %s behind it in queue %s.', h.id, h.worker,
+         format('Job %s runs on %s, its lease ends at %s; %s behind it in queue %s.', h.id, h.worker,
            to_char(h.lease_until, 'HH24:MI:SS TZ'),
            case n.waiting when 1 then '1 job waits' else case
              when n.waiting > 1000 then 'more than 1000' else n.waiting::text end || ' jobs wait' end, h.queue),
@@ -442,7 +443,7 @@ as $$
          case when isfinite(s.next_at) and s.next_at < at then s.next_at else coalesce(s.last_at, s.updated_at) end,
          format('Schedule %s %s', s.name, case when s.problem is not null then 'cannot fire'
          else 'missed its slot' end),
-         coalesce(s.problem, format('Its slot of %s has come and nobody fired it. Does upkeep run?',
+         coalesce(s.problem, format('Its slot of %s is due and was not fired. Is upkeep running?',
          to_char(s.next_at, 'YYYY-MM-DD HH24:MI:SS TZ'))),
          format('holdfast schedule show %s', holdfast.shell(s.name)),
            jsonb_build_object('schedule', s.name, 'kind', s.kind, 'problem', s.problem)
@@ -460,8 +461,9 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select s.queue, s.name, 'warning', x.since, format('Schedule %s overlaps itself', s.name),
-         case when x.live > 1 then format('%s of its jobs wait or run at once.', x.live)
-           else format('%s of its slots in the last %s were skipped: the job before still waited or ran.', x.skipped,
+         case when x.live > 1 then format('%s of its jobs are queued or running at once.', x.live)
+           else format('%s of its slots in the last %s were skipped, because the previous job had not ended.',
+             x.skipped,
              holdfast.span_text(holdfast.secs(w.t -> 'seconds'))) end,
          format('holdfast schedule show %s', holdfast.shell(s.name)),
            jsonb_build_object('schedule', s.name, 'live', x.live, 'skipped', x.skipped)
@@ -486,7 +488,7 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select nullif(f.queue, ''), f.step, 'critical', f.since, format('Upkeep fails: %s', f.step),
-         format('%s times since %s%s: %s. The other steps and queues are done, and it is tried again each turn.',
+         format('%s times since %s%s: %s. Other steps and queues are not affected; each upkeep tries again.',
            f.times,
            to_char(f.since, 'HH24:MI:SS TZ'), case when f.queue <> '' then format(', in queue %s', f.queue) else '' end,
              f.problem),
@@ -503,8 +505,8 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select null, k.name, 'warning', k.seen_at, format('%s is silent', k.name),
-         format('On host %s, process %s; it ran %s when it was last heard of, %s ago. They come back when their '
-           'leases end.', coalesce(k.host, '?'),
+         format('On host %s, process %s; it ran %s when it was last seen, %s ago. They are queued again when their '
+           'leases expire.', coalesce(k.host, '?'),
            coalesce(k.pid::text, '?'), case k.busy when 1 then '1 job' else k.busy || ' jobs' end,
              holdfast.span_text(at - k.seen_at)),
          'holdfast worker list', jsonb_build_object('worker', k.name, 'host', k.host, 'pid', k.pid, 'busy', k.busy)
@@ -520,7 +522,8 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select null, '', 'info', x.since, format('Workers run %s versions', cardinality(x.versions)),
-         format('%s. Fine during a deploy, not for long.', array_to_string(x.versions, ', ')), 'holdfast worker list',
+         format('%s. This is normal during a deploy, but not for long.', array_to_string(x.versions, ', ')),
+         'holdfast worker list',
          jsonb_build_object('versions', x.versions)
   from (
     select array_agg(distinct k.version order by k.version) as versions, max(k.started_at) as since
@@ -538,7 +541,7 @@ as $$
   select null, k.name, case when abs(k.skew) > 60 then 'critical' else 'warning' end, k.seen_at,
          format('The clock of %s is %s %s', coalesce(k.host, k.name),
          holdfast.span_text(make_interval(secs => abs(k.skew))), case when k.skew > 0 then 'ahead' else 'behind' end),
-         'Leases are safe, they count on the clock of the database; times in logs and run_at made there are off.',
+         'Leases are safe, because they use the clock of the database; its log times and the run_at it sets are wrong.',
          'timedatectl status', jsonb_build_object('worker', k.name, 'host', k.host, 'skew', k.skew)
   from holdfast.worker k
   cross join lateral (select holdfast.watch('clock_skew', '') as t) w
@@ -550,8 +553,8 @@ create or replace function holdfast.detect_listen_down(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select null, k.name, 'info', k.started_at, format('%s hears no notifications', k.name),
-         'It polls instead: jobs start up to a second later. A pooler in between delivers none.',
+  select null, k.name, 'info', k.started_at, format('%s receives no notifications', k.name),
+         'It polls instead: jobs start up to a second later. A pooler does not deliver notifications.',
          'export HOLDFAST_LISTEN_URL=postgresql://…   # a direct address',
            jsonb_build_object('worker', k.name, 'host', k.host)
   from holdfast.worker k
@@ -565,7 +568,7 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select null, '', 'critical', at, format('The notification queue is %s %% full', round((100 * u.used)::numeric)),
-         'When it is full, commits that notify fail. A session that listens and stays in a transaction holds it.',
+         'When it is full, commits that notify fail. A session that listens and stays in a transaction keeps it full.',
          'select pid, application_name, state, xact_start from pg_stat_activity where state like ''idle in%'' order '
          'by xact_start;',
          jsonb_build_object('share', u.used)
@@ -618,12 +621,13 @@ as $$
   select null, p.sort || ' ' || p.name, case when p.held > 10 * holdfast.secs(w.t -> 'seconds') then 'critical'
          else 'warning' end,
          coalesce(p.since, at),
-         case p.sort when 'session' then format('Process %s (%s) pins the vacuum horizon for %s', p.name,
+         case p.sort when 'session' then format('Process %s (%s) has pinned the vacuum horizon for %s', p.name,
            coalesce(nullif(p.application, ''), 'no application name'), holdfast.span_text(p.held))
-           when 'prepared transaction' then format('Prepared transaction %s pins the vacuum horizon for %s', p.name,
+           when 'prepared transaction' then format('Prepared transaction %s has pinned the vacuum horizon for %s',
+             p.name,
              holdfast.span_text(p.held))
            else format('Replication slot %s pins the vacuum horizon, %s transactions back', p.name, p.transactions) end,
-         format('Nothing that ended since can be removed, and tables grow. %s',
+         format('Vacuum cannot remove jobs that ended since, and tables grow. %s',
          concat_ws(', ', 'User ' || p.usename, p.state, 'last: ' || nullif(p.query, ''))),
          p.suggestion,
          jsonb_build_object('sort', p.sort, 'pid', case when p.sort = 'session' then p.name::integer end, 'application',
@@ -642,8 +646,8 @@ language sql stable
 as $$
   select null, s.relname::text, 'warning', coalesce(greatest(s.last_autovacuum, s.last_vacuum), at),
          format('holdfast.%s has %s dead rows', s.relname, s.n_dead_tup),
-         format('Beside %s living ones, in %s; last vacuumed %s. An old transaction keeps them, or autovacuum does '
-           'not come.', s.n_live_tup,
+         format('And %s live rows, in %s; last vacuumed: %s. An old transaction keeps them, or autovacuum does '
+           'not run.', s.n_live_tup,
            pg_size_pretty(pg_total_relation_size(s.relid)),
              coalesce(to_char(greatest(s.last_autovacuum, s.last_vacuum), 'YYYY-MM-DD HH24:MI:SS TZ'), 'never')),
          format('vacuum (verbose) holdfast.%s;', s.relname),
@@ -688,9 +692,9 @@ as $$
     cross join lateral (select x.queue, x.token from holdfast.job x where x.part = l.part limit 50000) j
     group by l.part, j.queue
   )
-  select c.queue, '', 'warning', at, format('Counters of %s are off', c.queue),
-         format('They say %s queued and %s leased%s.', c.queued, c.leased,
-           case when l.part is null then '' else format(', there are %s and %s', coalesce(r.queued, 0),
+  select c.queue, '', 'warning', at, format('Counters of %s are wrong', c.queue),
+         format('They show %s queued and %s leased%s.', c.queued, c.leased,
+           case when l.part is null then '' else format(', but there are %s and %s', coalesce(r.queued, 0),
              coalesce(r.leased, 0)) end),
          'select * from holdfast.recount();',
          jsonb_build_object('counted', jsonb_build_object('queued', c.queued, 'leased', c.leased, 'dead', c.dead),
@@ -727,8 +731,8 @@ language sql stable
 as $$
   select a.queue, '', 'warning', f.since, format('%s of %s cannot be written', case f.jobs when 1 then '1 row'
          else f.jobs || ' rows' end, a.relation),
-         format('The last refused %s: %s (SQLSTATE %s).', f.verb, f.message, f.code),
-         format('holdfast job retry ''queue:%s state:dead''   # once the row or its table is mended', a.queue),
+         format('The last %s failed: %s (SQLSTATE %s).', f.verb, f.message, f.code),
+         format('holdfast job retry ''queue:%s state:dead''   # after you have fixed the row or its table', a.queue),
          jsonb_build_object('table', a.relation, 'jobs', f.jobs, 'job', f.id, 'code', f.code)
   from (
     select x.part, count(*) as jobs, min(x.at) as since, (array_agg(x.verb order by x.at desc))[1] as verb,
@@ -746,7 +750,8 @@ create or replace function holdfast.detect_paused_long(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select q.queue, '', 'info', q.paused_at, format('%s is paused for %s', q.queue, holdfast.span_text(at - q.paused_at)),
+  select q.queue, '', 'info', q.paused_at, format('%s has been paused for %s', q.queue,
+           holdfast.span_text(at - q.paused_at)),
          format('%s%s%s.', case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end,
          coalesce(', paused by ' || q.paused_by, ''), coalesce(': ' || q.paused_reason, '')),
          format('holdfast queue resume %s', holdfast.shell(q.queue)),
@@ -816,7 +821,7 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select j.queue, j.kind, 'info', min(j.created_at), format('%s: payloads of up to %s bytes', j.kind, max(j.bytes)),
-         'Each is written and read several times; a reference to where the data is would do.',
+         'Each is written and read several times; store the data elsewhere and pass a reference.',
          format('holdfast job show %s', (array_agg(j.id order by j.bytes desc))[1]),
          jsonb_build_object('bytes', max(j.bytes), 'jobs', (array_agg(j.id::text))[1:5])
   from holdfast.newest_payloads(at) j
@@ -829,9 +834,9 @@ create or replace function holdfast.detect_long_running(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select j.queue, j.kind, 'info', min(l.claimed_at), format('%s runs for %s', j.kind,
+  select j.queue, j.kind, 'info', min(l.claimed_at), format('%s has been running for %s', j.kind,
          holdfast.span_text(at - min(l.claimed_at))),
-         format('%s of this kind run longer than %s in queue %s.', count(*),
+         format('%s of this kind have been running longer than %s in queue %s.', count(*),
          holdfast.span_text(holdfast.secs(j.said::jsonb -> 'seconds')), j.queue),
          format('holdfast job explain %s', (array_agg(j.id order by l.claimed_at))[1]),
          jsonb_build_object('jobs', (array_agg(j.id::text order by l.claimed_at))[1:5], 'count', count(*))
@@ -851,7 +856,7 @@ create or replace function holdfast.detect_flash_job(at timestamptz)
 returns setof holdfast.finding
 language sql stable
 as $$
-  select l.queue, l.worker, 'info', min(l.claimed_at), format('%s acks at once', l.worker),
+  select l.queue, l.worker, 'info', min(l.claimed_at), format('%s acks jobs instantly', l.worker),
          format('%s in queue %s within %s of the claim. Did the handler do anything?', case count(*)
            when 1 then '1 job' else count(*) || ' jobs' end, l.queue,
            holdfast.span_text(holdfast.secs(l.said::jsonb -> 'seconds'))),
@@ -930,7 +935,7 @@ returns setof holdfast.finding
 language sql stable
 as $$
   select b.queue, '', 'warning', min(b.at), format('%s was cleared', b.queue),
-         format('%s jobs were deleted or cancelled at once, and none waits any more.', sum(b.jobs)),
+         format('%s jobs were deleted or cancelled at once, and none is left waiting.', sum(b.jobs)),
          'holdfast job list ' || holdfast.shell(format('queue:%s state:cancelled', holdfast.filter_word(b.queue))),
          jsonb_build_object('jobs', sum(b.jobs))
   from (

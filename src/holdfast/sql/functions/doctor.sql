@@ -16,21 +16,21 @@ begin
     select 'rights', case when pg_has_role(current_user, 'pg_read_all_stats', 'usage') then 'ok' else 'warn' end,
       case when pg_has_role(current_user, 'pg_read_all_stats', 'usage') then 'sessions of all roles are visible'
         else format('role %s sees its own sessions only', current_user) end,
-      'A forgotten transaction of another role keeps finished jobs from being removed, and could not be named.',
+      'A forgotten transaction of another role keeps finished jobs on disk, and this role could not see it.',
       format('grant pg_read_all_stats to %I;', current_user);
 
   select x.* into p from holdfast.pulse x;
   return query
     select 'upkeep', case when p.reaped_at > v_now - interval '1 minute' then 'ok' else 'fail' end,
-      format('expired leases were looked for %s ago%s', holdfast.span_text(v_now - p.reaped_at),
+      format('expired leases were last checked %s ago%s', holdfast.span_text(v_now - p.reaped_at),
       coalesce(', by ' || p.leader, '')),
-      'Without it nobody takes back jobs of crashed workers, lets due jobs in, or fires schedules.', 'holdfast upkeep';
+      'Without upkeep, jobs of crashed workers are not reclaimed and schedules do not fire.', 'holdfast upkeep';
 
   return query
     select 'positions', case when s.pos < s.floor then 'fail' else 'ok' end,
       case when s.pos < s.floor then format('sequence holdfast.pos is at %s, claims start at %s', s.pos, s.floor)
         else format('sequence holdfast.pos is at %s', s.pos) end,
-      'After a restore or a logical cut-over without sequences, no claim finds the jobs that are enqueued.',
+      'After a restore or a logical cut-over without sequences, claims do not find newly enqueued jobs.',
         'select holdfast.upkeep();'
     from (select coalesce(pg_sequence_last_value('holdfast.pos'), 0) as pos, holdfast.highest_floor() as floor) s;
 
@@ -54,9 +54,10 @@ begin
     select 'horizon', case when h.name is null then 'ok' when h.held > interval '10 minutes' then 'fail'
       else 'warn' end,
       case when h.name is null then 'no transaction is older than a minute'
-        else format('%s %s%s holds it for %s', h.sort, h.name, coalesce(' (' || nullif(h.application, '') || ')', ''),
+        else format('%s %s%s has held it for %s', h.sort, h.name,
+          coalesce(' (' || nullif(h.application, '') || ')', ''),
           coalesce(holdfast.span_text(h.held), h.transactions || ' transactions')) end,
-      'Vacuum removes nothing that ended after the oldest open transaction began; tables grow until it ends.',
+      'Vacuum cannot remove jobs that ended after the oldest open transaction began; tables grow until it ends.',
         h.suggestion
     from (select 1) one
     left join lateral (
@@ -65,10 +66,10 @@ begin
 
   return query
     select 'bloat', case when b.relname is null then 'ok' else 'warn' end,
-      case when b.relname is null then format('tables of %s together', (
+      case when b.relname is null then format('%s in all tables', (
           select pg_size_pretty(sum(pg_total_relation_size(c.oid))) from pg_class c
             where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r'))
-        else format('holdfast.%s has %s dead rows beside %s living ones', b.relname, b.n_dead_tup, b.n_live_tup) end,
+        else format('holdfast.%s has %s dead and %s live rows', b.relname, b.n_dead_tup, b.n_live_tup) end,
       'Dead rows cost memory and time in every scan.', case when b.relname is not null
         then format('vacuum (verbose) holdfast.%s;', b.relname) end
     from (select 1) one
@@ -79,9 +80,9 @@ begin
 
   return query
     select 'kinds', case when k.kinds is null then 'ok' else 'fail' end,
-      case when k.kinds is null then 'every kind that waits has a worker'
-      else format('no living worker handles %s', k.kinds) end,
-      'Their jobs wait for ever, and nothing fails.', 'holdfast worker list'
+      case when k.kinds is null then 'every kind with waiting jobs has a worker'
+      else format('no running worker handles %s', k.kinds) end,
+      'Their jobs wait forever, without an error.', 'holdfast worker list'
     from (
       select string_agg(distinct format('%s in %s', w.kind, w.queue), ', ') as kinds
       from holdfast.waiting_kinds(v_now) w
@@ -94,8 +95,8 @@ begin
     select 'tables', case when t.broken is not null then 'fail' when t.refused > 0 then 'warn' else 'ok' end,
       case when t.broken is not null then split_part(t.broken, '. ', 1)
         when t.refused > 0 then format('%s rows of adopted tables cannot be written', t.refused)
-        else format('%s adopted, all as they were', t.tables) end,
-      'Jobs of a table that changed, or of a row that refuses, do not run.',
+        else format('%s adopted, none changed', t.tables) end,
+      'Jobs do not run if their table has changed, or if their row cannot be written.',
       case when t.broken is not null then regexp_replace(t.broken, '^.*: ', '') else 'holdfast anomaly list' end
     from (
       select count(*) as tables,
@@ -108,7 +109,7 @@ begin
 
   return query
     select 'anomalies', case when x.critical > 0 then 'fail' when x.warning > 0 then 'warn' else 'ok' end,
-      format('%s critical, %s warnings', x.critical, x.warning), 'Detectors found them; each says what to do.',
+      format('%s critical, %s warnings', x.critical, x.warning), 'Each anomaly shows what to do.',
         'holdfast anomaly list'
     from (
       select count(*) filter (where a.severity = 'critical') as critical,
@@ -136,14 +137,15 @@ begin
   return query
     select 'connections', case when c.used > 0.9 * c.most then 'warn' else 'ok' end,
       format('%s of %s in use', c.used, c.most),
-      'A worker that gets none cannot renew its leases.', 'alter system set max_connections = 200;   -- or a pooler'
+      'A worker without a connection cannot renew its leases.',
+      'alter system set max_connections = 200;   -- or a pooler'
     from (select (select count(*) from pg_stat_activity a where a.backend_type = 'client backend') as used,
       current_setting('max_connections')::integer as most) c;
 
   return query
     select 'settings', case when s.bad is null then 'ok' else 'warn' end,
       coalesce(s.bad, 'fsync, full_page_writes and synchronous_commit are on'),
-      'An enqueue or ack that was answered may be lost in a crash.',
+      'A crash may lose an enqueue or ack that was confirmed.',
       'alter system reset fsync; alter system reset full_page_writes; alter system reset synchronous_commit; select '
       'pg_reload_conf();'
     from (
@@ -155,7 +157,7 @@ begin
     select 'timeouts', case when s.lock_free then 'ok' else 'warn' end,
       case when s.lock_free then format('idle transactions end after %s ms', s.idle)
       else 'idle transactions are never ended' end,
-      'A session that was forgotten in a transaction pins the vacuum horizon for good.',
+      'A forgotten session in a transaction pins the vacuum horizon forever.',
       'alter system set idle_in_transaction_session_timeout = ''10min''; select pg_reload_conf();'
     from (select g.setting <> '0' as lock_free, g.setting as idle from pg_settings g
       where g.name = 'idle_in_transaction_session_timeout') s;
@@ -163,7 +165,7 @@ begin
   return query
     select 'wraparound', case when a.age > 1000000000 then 'fail'
       when a.age > 500000000 then 'warn' else 'ok' end, format('%s transactions old', a.age),
-      'At two billion the server stops taking writes.', 'vacuum (freeze) holdfast.job;'
+      'At two billion the server stops accepting writes.', 'vacuum (freeze) holdfast.job;'
     from (select age(d.datfrozenxid) as age from pg_database d where d.datname = current_database()) a;
 end
 $$;

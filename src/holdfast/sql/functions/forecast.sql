@@ -156,18 +156,18 @@ begin
     end if;
     if waiting = 0 then
       drained_at := v_now;
-      sentence := format('Queue %s is drained.', queue);
+      sentence := format('Queue %s is empty.', queue);
     elsif finishing is null then
-      sentence := format('Nothing is known of queue %s yet: upkeep notes its numbers every ten seconds.', queue);
+      sentence := format('No forecast for queue %s yet: upkeep records its numbers every ten seconds.', queue);
     elsif finishing > arriving and q.paused_at is null then
       v_left := waiting / (finishing - arriving);
       drained_at := v_now + make_interval(secs => least(v_left, 315360000));
-      sentence := format('Queue %s is drained at %s, in %s: %s arrive and %s are finished per second.', queue,
+      sentence := format('Queue %s will be empty at %s, in %s: %s jobs arrive and %s finish per second.', queue,
         to_char(drained_at, case when v_left < 43200 then 'HH24:MI' else 'YYYY-MM-DD HH24:MI' end || ' TZ'),
         date_trunc('second', make_interval(secs => least(v_left, 315360000))), trim_scale(round(arriving::numeric, 1)),
           trim_scale(round(finishing::numeric, 1)));
     else
-      sentence := format('Queue %s is never drained%s: %s arrive and %s are finished per second.', queue,
+      sentence := format('Queue %s will never be empty%s: %s jobs arrive and %s finish per second.', queue,
         case when q.paused_at is not null then ' while it is paused'
           else ' at this pace' end, trim_scale(round(arriving::numeric, 1)), trim_scale(round(finishing::numeric, 1)));
     end if;
@@ -177,10 +177,10 @@ begin
       slots_needed := ceil((coalesce(waiting / extract(epoch from target)::double precision, 0) + arriving) / v_each);
       if waiting > 0 and slots_needed > 0 then
         sentence := sentence || format(' %s', case
-          when target is null then format('%s at work would keep up.', case slots_needed
-            when 1 then '1 slot' else slots_needed || ' slots' end)
-          else format('%s at work would drain it in %s.', case slots_needed
-            when 1 then '1 slot' else slots_needed || ' slots' end, target) end);
+          when target is null then format('%s would keep up.', case slots_needed
+            when 1 then '1 busy slot' else slots_needed || ' busy slots' end)
+          else format('%s would empty it in %s.', case slots_needed
+            when 1 then '1 busy slot' else slots_needed || ' busy slots' end, target) end);
       end if;
     end if;
     return next;

@@ -464,7 +464,7 @@ begin
     where l.part = v_part and l.queue = lane_set.queue and l.name = lane_set.lane;
   exception when check_violation or invalid_text_representation or numeric_value_out_of_range
     or datetime_field_overflow then
-    perform holdfast.refuse('HF221', format('settings %s do not fit a lane', settings), sqlerrm,
+    perform holdfast.refuse('HF221', format('settings %s are not valid for a lane', settings), sqlerrm,
       'limit is at least 1; on_failure is skip, retry or halt; rate_limit and rate_period go together.');
   end;
   perform holdfast.note('lane_set', actor, null, queue, jsonb_build_object('lane', lane, 'settings', settings));

@@ -32,7 +32,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+    perform holdfast.refuse('HF204', format('max_jobs must be 1 to 100000 (got %s)',
       coalesce(max_jobs::text, 'null')));
   end if;
   -- of adopted tables only those that can have such jobs: to know that none fits, one is read from end to end
@@ -59,7 +59,7 @@ set enable_seqscan = off set enable_bitmapscan = off
 as $$
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+    perform holdfast.refuse('HF204', format('max_jobs must be 1 to 100000 (got %s)',
       coalesce(max_jobs::text, 'null')));
   end if;
   return query execute
@@ -94,7 +94,7 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+    perform holdfast.refuse('HF204', format('max_jobs must be 1 to 100000 (got %s)',
       coalesce(max_jobs::text, 'null')));
   end if;
   return query
@@ -160,7 +160,7 @@ declare
   v_some   record;
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+    perform holdfast.refuse('HF204', format('max_jobs must be 1 to 100000 (got %s)',
       coalesce(max_jobs::text, 'null')));
   end if;
   -- Of every part so many rows are looked at, newest first, and as many as time allows in the next round. What
@@ -226,7 +226,7 @@ declare
   v_some  record;
 begin
   if not coalesce(most between 1 and 1000000, false) then
-    perform holdfast.refuse('HF204', format('most is %s, 1 to 1000000 are allowed', coalesce(most::text, 'null')));
+    perform holdfast.refuse('HF204', format('most must be 1 to 1000000 (got %s)', coalesce(most::text, 'null')));
   end if;
   v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where '
     'r.seen = $3) as oldest,'
@@ -369,7 +369,7 @@ begin
     exit when v_rest = '';
     v_match := regexp_match(v_rest, '^(-?)(?:([a-z_]+(?:\.[^:\s"]+)?):)?("(?:[^"\\]|\\.)*"|[^\s"]+)(?=\s|$)');
     if v_match is null then
-      perform holdfast.refuse('HF220', format('filter: cannot read %L at position %s', left(v_rest, 30), v_at), null,
+      perform holdfast.refuse('HF220', format('filter: cannot parse %L at position %s', left(v_rest, 30), v_at), null,
         'A term is field:value or "text"; see the filter language in the reference.');
     end if;
     v_field := v_match[2];
@@ -401,7 +401,7 @@ begin
       elsif v_field in ('attempt', 'attempts', 'priority') then
         v_match := regexp_match(v_part, '^(>=|<=|>|<)?([0-9]{1,9})$');
         if v_match is null then
-          perform holdfast.refuse('HF220', format('filter: %s %L at position %s is not a number such as 3 or >=3',
+          perform holdfast.refuse('HF220', format('filter: %s %L at position %s should look like 3 or >=3',
             v_field, v_part, v_at));
         end if;
         v_column := case v_field when 'attempts' then 'total_attempts' else v_field end;   -- over all lives
@@ -409,7 +409,7 @@ begin
       elsif v_field = 'age' then
         v_match := regexp_match(v_part, '^(>=|<=|>|<)([0-9]{1,9})(s|m|h|d|w)$');
         if v_match is null then
-          perform holdfast.refuse('HF220', format('filter: age %L at position %s is not such as <2h or >7d', v_part,
+          perform holdfast.refuse('HF220', format('filter: age %L at position %s should look like <2h or >7d', v_part,
             v_at), null,
             'Units are s, m, h, d and w.');
         end if;
@@ -423,8 +423,8 @@ begin
         if v_match is null or not holdfast.is_time(v_match[2] || 'T' || coalesce(v_match[3], '00:00')
           || coalesce(v_match[4], 'Z')) then
           perform holdfast.refuse('HF220',
-            format('filter: created %L at position %s is not such as >=2026-01-31T12:00:00Z', v_part, v_at), null,
-            'A date alone is its midnight in UTC.');
+            format('filter: created %L at position %s should look like >=2026-01-31T12:00:00Z', v_part, v_at), null,
+            'A date alone means midnight UTC.');
         end if;
         v_any := v_any || format('j.created_at %s %L::timestamptz', v_match[1],
           v_match[2] || 'T' || coalesce(v_match[3], '00:00') || coalesce(v_match[4], 'Z'));
@@ -523,15 +523,15 @@ begin
   limit 1;
   return case
     when e.id is null then
-      format('There is no job %s: it never existed, or it is done and its queue keeps no history.', asked)
+      format('No job has the id %s: it never existed, or it is done and its queue does not keep done jobs.', asked)
     when e.state = 'dead' then format('Dead since %s after attempt %s of %s: %s%s', holdfast.moment(e.ended_at),
       e.attempt, e.max_attempts, coalesce(nullif(e.error, ''), 'no error was given'), (
         select format(' (its queue archives it at %s)', holdfast.moment(e.ended_at + q.archive_dead))
         from holdfast.queue q
         where q.name = e.queue and q.archive_dead is not null
           and not exists (select from holdfast.lane l where l.halted_by = e.id)))
-    when e.state = 'done' then format('Done since %s by %s.', holdfast.moment(e.ended_at), e.worker)
-    else format('%s since %s%s.', initcap(e.state), holdfast.moment(e.ended_at), coalesce(': ' || e.reason, ''))
+    when e.state = 'done' then format('Done at %s by %s.', holdfast.moment(e.ended_at), e.worker)
+    else format('%s at %s%s.', initcap(e.state), holdfast.moment(e.ended_at), coalesce(': ' || e.reason, ''))
   end;
 end
 $$;
@@ -550,18 +550,18 @@ begin
   from holdfast.lease l
   where l.token = j.token and l.open;
   return case
-    when v_outside and j.lease_until > at then format('Waits for an answer from %s until %s, attempt %s of %s.',
+    when v_outside and j.lease_until > at then format('Waiting for an answer from %s until %s, attempt %s of %s.',
       j.worker, holdfast.moment(j.lease_until), j.attempt, j.max_attempts)
     when j.lease_until > at then format('Leased by %s until %s, attempt %s of %s.', j.worker,
       holdfast.hour(j.lease_until), j.attempt, j.max_attempts)
     when j.kind = any(holdfast.asked_kinds(at)) then format(
-      'The lease of %s ran out %s ago; a worker of kind %s looks whether the work is done before it runs again.',
+      'The lease of %s expired %s ago; a worker for kind %s will check whether the work is done.',
       j.worker, v_over, j.kind)
-    when v_problem is not null then format('The lease of %s ran out %s ago; it cannot be taken back (%s).',
+    when v_problem is not null then format('The lease of %s expired %s ago; it cannot be reclaimed (%s).',
       j.worker, v_over, v_problem)
-    when v_outside then format('No answer came from %s until %s ago; the next reap takes the job back.',
+    when v_outside then format('The time for %s to answer ended %s ago; the next reap reclaims the job.',
       j.worker, v_over)
-    else format('The lease of %s ran out %s ago; the next reap takes the job back.', j.worker, v_over)
+    else format('The lease of %s expired %s ago; the next reap reclaims the job.', j.worker, v_over)
   end;
 end
 $$;
@@ -571,8 +571,9 @@ create or replace function holdfast.explain_pause(queue_row holdfast.queue, at t
 returns text
 language sql stable
 as $$
-  select format('Queue %s is paused%s since %s%s%s.', (queue_row).name, coalesce(' by ' || (queue_row).paused_by, ''),
-    holdfast.moment((queue_row).paused_at), coalesce(' until ' || holdfast.moment((queue_row).paused_until), ''),
+  select format('Queue %s has been paused%s since %s%s%s.', (queue_row).name,
+    coalesce(' by ' || (queue_row).paused_by, ''), holdfast.moment((queue_row).paused_at),
+    coalesce(' until ' || holdfast.moment((queue_row).paused_until), ''),
     coalesce(': ' || (queue_row).paused_reason, ''))
   where (queue_row).paused_at is not null and ((queue_row).paused_until is null or (queue_row).paused_until > at)
 $$;
@@ -591,15 +592,15 @@ begin
   if found then
     return format(case s.mode
         when 'hold' then 'Held back by strike %s on %s%s%s%s.'
-        else 'Struck by strike %s on %s%s%s%s: the next claim that meets it cancels it.' end,
+        else 'Matched by strike %s on %s%s%s%s: the next claim will cancel it.' end,
       s.number, concat_ws(', ', 'queue ' || s.queue, 'kind ' || s.kind,
-        'what its payload contains: ' || (select string_agg(k, ', ') from jsonb_object_keys(s.payload) k)),
+        'payload fields ' || (select string_agg(k, ', ') from jsonb_object_keys(s.payload) k)),
       coalesce(' by ' || s.actor, ''),
       case when isfinite(s.expires_at) then ' until ' || holdfast.moment(s.expires_at) else ' until it is lifted' end,
       coalesce(' (' || s.reason || ')', ''));
   elsif j.strike is not null then
     return format(
-      'Was held back by strike %s, which is over; it enters the ready order with the next claim or upkeep.', j.strike);
+      'Strike %s, which held it back, is over; a worker will pick it up shortly.', j.strike);
   end if;
   return null;
 end
@@ -619,9 +620,10 @@ begin
     from holdfast.job h
     where h.part = j.part and h.queue = j.queue and h.kind = j.kind and h.key = j.key and not h.follow;
     if not found then
-      return format('Followed a job with the same key %L that has ended; the next upkeep lets it in.', j.key);
+      return format('The job with the same key %L that it waited for has ended; the next upkeep makes it ready.',
+        j.key);
     end if;
-    return format('Duplicate of job %s, which has the same key %L%s: it follows when that one has ended.', other.id,
+    return format('Duplicate of job %s, which has the same key %L%s; it runs after that job has ended.', other.id,
       j.key, coalesce(' and runs on ' || other.worker, ''));
   elsif j.run_at <= at or j.pos is not null then   -- one that was copied is ready, whatever time it has
     return null;
@@ -649,7 +651,7 @@ begin
   end if;
   select l.* into v_lane from holdfast.lane l where l.part = j.part and l.queue = j.queue and l.name = j.lane;
   if v_lane.halted_by is not null then
-    return format('Lane %s is halted since job %s died in it; retry, archive or delete that job to go on.', j.lane,
+    return format('Lane %s is halted because job %s died; retry, archive or delete that job to continue.', j.lane,
       v_lane.halted_by);
   end if;
   v_limit := coalesce(v_lane.lane_limit, queue_row.lane_limit);
@@ -673,7 +675,7 @@ begin
   ) f
   having count(*) >= v_limit - v_count;
   if found and other.run_at > at then
-    return format('Lane %s keeps its order: job %s is first and is retried in %s.', j.lane, other.id,
+    return format('Lane %s keeps its order: job %s is first and will be retried in %s.', j.lane, other.id,
       date_trunc('second', other.run_at - at + interval '1 second'));
   elsif found then
     return format('Lane %s keeps its order: job %s is first and waits to be claimed.', j.lane, other.id);
@@ -706,7 +708,7 @@ begin
   order by h.lease_until > at, h.lane_seq
   limit 1;
   if other.lease_until <= at then
-    return format('the lease of job %s on %s ran out %s ago, and the next reap takes it back', other.id, other.worker,
+    return format('the lease of job %s on %s expired %s ago, and the next reap reclaims it', other.id, other.worker,
       date_trunc('second', at - other.lease_until));
   end if;
   return format('job %s runs on %s until %s', other.id, other.worker, holdfast.hour(other.lease_until));
@@ -734,12 +736,12 @@ begin
   if runs.jobs < queue_row.lease_limit then
     return null;
   end if;
-  return format('Queue %s runs %s, its limit is %s.', queue_row.name, holdfast.jobs_text(runs.jobs),
+  return format('Queue %s has %s running; its limit is %s.', queue_row.name, holdfast.jobs_text(runs.jobs),
       queue_row.lease_limit)
     || case runs.over
          when 0 then ''
-         when 1 then ' One of the leases ran out; the next reap takes it back.'
-         else format(' %s of the leases ran out; the next reap takes them back.', runs.over) end;
+         when 1 then ' One of the leases has expired; the next reap reclaims it.'
+         else format(' %s of the leases have expired; the next reap reclaims them.', runs.over) end;
 end
 $$;
 
@@ -749,8 +751,8 @@ create or replace function holdfast.explain_rate(
 returns text
 language sql stable
 as $$
-  select format('%s %s has used its rate of %s per %s; the next may start at %s.', what, name, rate_limit, rate_period,
-    holdfast.hour(min(u.at) + rate_period))
+  select format('%s %s has reached its rate of %s per %s; the next job may start at %s.', what, name, rate_limit,
+    rate_period, holdfast.hour(min(u.at) + rate_period))
   from holdfast.rate_use u
   where rate_limit is not null and u.part = explain_rate.part and u.queue = explain_rate.queue
     and u.lane = explain_rate.lane and u.at > explain_rate.at - rate_period
@@ -771,8 +773,8 @@ begin
   select count(*) into v_living from holdfast.worker w where w.seen_at > at - interval '1 minute';
   -- who says nothing of itself may be about to claim: wait a minute before saying that nobody will
   if v_living > 0 or j.run_at < at - interval '1 minute' then
-    return format('No worker for kind %s in queue %s: of %s none handles it; it waits since %s.', j.kind, j.queue,
-      case v_living when 1 then '1 living worker' else v_living || ' living workers' end, holdfast.moment(j.run_at));
+    return format('No running worker handles kind %s in queue %s (%s running). Waiting since %s.', j.kind, j.queue,
+      case v_living when 1 then '1 worker' else v_living || ' workers' end, holdfast.moment(j.run_at));
   end if;
   return null;
 end
@@ -787,9 +789,9 @@ declare
   v_ahead bigint;
 begin
   if j.pos is null then
-    return 'Due; it enters the ready order with the next claim or upkeep.';
+    return 'Due now; a worker will pick it up shortly.';
   elsif j.pos < holdfast.front(j.part, j.queue, j.priority) then
-    return 'Its place is behind the point where claims start, as after a long transaction or a restore; '
+    return 'Claims start after its position, as can happen after a long transaction or a restore; '
       || 'upkeep moves it within a minute.';
   elsif queue_row.fair then
     select count(*) into v_ahead
@@ -840,18 +842,18 @@ declare
 begin
   select v.* into q from holdfast.queues v where v.queue = explain_queue.queue;
   if not found then
-    return format('There is no queue %s: nobody enqueued into it or set it up.', queue);
+    return format('No queue is named %s: it has no jobs and no settings.', queue);
   end if;
   if q.paused_at is not null then
-    return format('Queue %s is paused%s since %s%s%s; %s waiting.', q.queue, coalesce(' by ' || q.paused_by, ''),
+    return format('Queue %s has been paused%s since %s%s%s; %s waiting.', q.queue, coalesce(' by ' || q.paused_by, ''),
       holdfast.moment(q.paused_at), coalesce(' until ' || holdfast.moment(q.paused_until), ''),
       coalesce(': ' || q.paused_reason, ''), q.queued);
   end if;
   if q.queued = 0 then
-    return format('Nothing waits in queue %s; %s running.', q.queue, q.leased);
+    return format('No jobs are waiting in queue %s; %s running.', q.queue, q.leased);
   end if;
   if q."limit" is not null and q.leased >= q."limit" then
-    return format('Queue %s runs %s, its limit is %s; %s waiting, the first for %s.', q.queue,
+    return format('Queue %s has %s running; its limit is %s. %s waiting, the first for %s.', q.queue,
       holdfast.jobs_text(q.leased), q."limit", q.queued, holdfast.span_text(q.oldest));
   end if;
   v_text := holdfast.explain_rate('Queue', q.queue, q.rate_limit, q.rate_period, q.part, q.queue, '', v_now);
@@ -864,11 +866,11 @@ begin
     and (k.since < v_now - interval '1 minute' or exists (select from holdfast.worker w
       where w.seen_at > v_now - interval '1 minute'));
   if v_text is not null then
-    return format('No living worker handles %s in queue %s; %s waiting, the first of these for %s.', v_text, q.queue,
+    return format('No running worker handles %s in queue %s; %s waiting, the first of these for %s.', v_text, q.queue,
       q.queued, holdfast.span_text(v_now - v_since));
   end if;
   if q.oldest is null then
-    return format('%s in queue %s, none is ready: they wait for their time, behind others in their lane, or for a '
+    return format('%s in queue %s, none is ready: they are due later, or wait for others in their lane or for a '
       'strike to be lifted.',
       case q.queued when 1 then '1 job waits' else q.queued || ' jobs wait' end, q.queue);
   end if;
@@ -896,13 +898,13 @@ declare
 begin
   select v.* into l from holdfast.lanes v where v.queue = explain_lane.queue and v.lane = explain_lane.lane;
   if not found then
-    return format('Nobody is in lane %s of queue %s.', lane, queue);
+    return format('Lane %s of queue %s has no jobs.', lane, queue);
   end if;
   if l.halted_by is not null then
     select x.ended_at, x.error into d from holdfast.dead x where x.part = holdfast.part_of(l.halted_by)
            and x.id = l.halted_by;
-    return format('Lane %s is halted%s since job %s died in it%s; %s waiting. Retry, archive or delete that job to go '
-      'on.', l.lane,
+    return format('Lane %s was halted%s because job %s died%s; %s waiting. Retry, archive or delete that job to '
+      'continue.', l.lane,
       coalesce(' at ' || holdfast.moment(d.ended_at), ''), l.halted_by, coalesce(' (' || left(d.error, 200) || ')', ''),
         l.waiting);
   end if;
@@ -929,7 +931,7 @@ begin
   order by j.lane_seq
   limit 1;
   if not found then
-    return format('Nothing waits in lane %s; %s running.', l.lane, l.running);
+    return format('No jobs are waiting in lane %s; %s running.', l.lane, l.running);
   end if;
   return format('Job %s is next in lane %s: %s', head.id, l.lane, holdfast.explain(head.id));
 end

@@ -373,7 +373,7 @@ begin
   where a.id is not null and a.ended_at is not null
   limit 200;
 exception when data_exception or not_null_violation or invalid_text_representation then
-  perform holdfast.refuse('HF221', format('what %L measured cannot be read', worker), sqlerrm,
+  perform holdfast.refuse('HF221', format('the measurements of worker %L are not valid', worker), sqlerrm,
     'For example {"times": [{"queue": "mail", "kind": "send", "pickup": [9, 1], "run": [0, 10]}]}.');
 end
 $$;

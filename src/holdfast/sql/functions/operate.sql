@@ -234,7 +234,7 @@ begin
   where not k = any('{payload,priority,run_at,max_attempts,lease,headers}') limit 1;
   if v_field is not null then
     perform holdfast.refuse('HF222', format('%L cannot be edited', v_field), null,
-      'Fields are: payload, priority, run_at, max_attempts, lease, headers. To change the queue use holdfast.move.');
+      'Fields are: payload, priority, run_at, max_attempts, lease, headers. To change the queue, use holdfast.move.');
   end if;
   perform holdfast.check_items(jsonb_build_array(jsonb_build_object('kind', 'edited', 'queue', q.queue) || changes))
   from (select distinct j.queue from unnest(v_stored) i(id) cross join lateral holdfast.get(i.id) j) q;
@@ -914,20 +914,20 @@ as $$
       when d.id is not null then null
       when holdfast.part_of(u.stored) >= 64 and holdfast.why_not_written(u.stored) is not null
         then holdfast.why_not_written(u.stored)
-      when j.state is null then format('there is no job %s', u.id)
+      when j.state is null then format('no job has the id %s', u.id)
       when holdfast.part_of(u.stored) >= 64 and verbed not in ('retried', 'cancelled') then
         format('job %s is a row of an adopted table and cannot be %s', u.id, verbed)
       when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived') and j.key is not null
         and j.lane is not null
         and exists (select from holdfast.queue q where q.name = j.queue and q.fanout > 1) then
-        format('queue %L is fanned out: a job there has a key or a lane, not both', j.queue)
+        format('queue %L has fanout: a job there can have a key or a lane, not both', j.queue)
       when verbed = 'retried' and j.state in ('dead', 'cancelled', 'done', 'archived')
         then format('a live job has the same key %L', j.key)
       when verbed = 'moved' and j.state in ('queued', 'dead') and j.key is not null and j.lane is not null then
-        'it is there already, a live job there has the same key, or that queue is fanned out and its jobs have a key '
-          'or a lane, not both'
+        'it is already in that queue, a live job there has the same key, or that queue has fanout and its jobs can '
+          'have a key or a lane, not both'
       when verbed = 'moved' and j.state in ('queued', 'dead')
-        then 'it is there already, or a live job there has the same key'
+        then 'it is already in that queue, or a live job there has the same key'
       when verbed = 'deleted' and j.state = 'leased'
         then format('job %s is leased by %s and cannot be deleted; cancel it first', u.id, j.worker)
       else format('job %s is %s and cannot be %s', u.id, j.state, verbed)

@@ -23,24 +23,24 @@ declare
   v_sample uuid[];
 begin
   if not coalesce(verb in ('retry', 'cancel', 'archive', 'delete', 'move'), false) then
-    perform holdfast.refuse('HF225', format('verb %L is not one for many jobs', verb), null,
+    perform holdfast.refuse('HF225', format('verb %L is not an operation', verb), null,
       'Verbs are: retry, cancel, archive, delete, move.');
   end if;
   if v_filter = '' then
-    perform holdfast.refuse('HF220', 'an empty filter means every job', null, 'Name them, as in age:>0s');
+    perform holdfast.refuse('HF220', 'an empty filter means every job', null, 'To select every job, write age:>0s');
   end if;
   if jsonb_typeof(arguments) is distinct from 'object' or arguments - '{delay,queue}'::text[] <> '{}'
      or (arguments ? 'queue') <> (verb = 'move') or arguments ? 'delay' and verb <> 'retry'
      or not holdfast.item_details_ok(jsonb_build_object('delay', arguments -> 'delay')) then
-    perform holdfast.refuse('HF225', format('arguments %s are not those of %s', left(arguments::text, 200), verb), null,
-      'retry takes delay in seconds, move takes queue, the others take none.');
+    perform holdfast.refuse('HF225', format('arguments %s are not valid for %s', left(arguments::text, 200), verb),
+      null, 'retry takes delay in seconds, move takes queue, the others take none.');
   end if;
   if verb = 'move' then
     perform holdfast.named('queue', arguments ->> 'queue', 120);
     perform holdfast.refuse_ours(arguments ->> 'queue');
   end if;
   if most < 1 then
-    perform holdfast.refuse('HF225', format('most is %s', most), null, 'It is at least 1; leave it out for all.');
+    perform holdfast.refuse('HF225', format('most must be at least 1 (got %s)', most), null, 'Leave it out for all.');
   end if;
   perform holdfast.filter_sql(v_filter);
   if v_filter !~ '(^|\s)-?state:' then
@@ -79,8 +79,8 @@ begin
   select x.* into o from holdfast.operation x where x.token = operation_start.token for update;
   if o.state = 'previewed' then
     if o.created_at < holdfast.now() - interval '10 minutes' then
-      perform holdfast.refuse('HF412', format('the preview is of %s, what matches may be something else by now',
-        to_char(o.created_at, 'HH24:MI:SS TZ')), null, 'Preview it again.');
+      perform holdfast.refuse('HF412', format('the preview of %s has expired; other jobs may match by now',
+        to_char(o.created_at, 'HH24:MI:SS TZ')), null, 'Create a new preview.');
     end if;
     update holdfast.operation x
     set state = 'running', rate = operation_start.rate, actor = coalesce(operation_start.actor, x.actor),
@@ -101,7 +101,7 @@ as $$
 begin
   if rate <= 0 or rate > 1000000 then
     perform holdfast.refuse('HF225', format('rate %s is not a number of jobs per second', rate), null,
-      'Leave it out for as fast as others allow.');
+      'Leave it out to run as fast as other work allows.');
   end if;
 end
 $$;

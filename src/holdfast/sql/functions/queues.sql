@@ -38,12 +38,13 @@ begin
   returning q.* into old;
   if jsonb_typeof(settings -> 'fanout') = 'number' and (settings ->> 'fanout')::numeric < old.fanout then
     perform holdfast.refuse('HF221', format('fanout of queue %L is %s and can only grow', queue, old.fanout), null,
-      'Ended jobs keep the part they lived in.');
+      'Ended jobs keep their part.');
   end if;
   if settings ? 'fanout' and (settings ->> 'fanout') is distinct from old.fanout::text
      and holdfast.has_jobs(queue, old.fanout) then
-    perform holdfast.refuse('HF221', format('fanout of queue %L cannot change while it holds live jobs', queue), null,
-      'Pause producers, let it drain, then change it. A job cancelled while it ran counts until its holder lets go.');
+    perform holdfast.refuse('HF221', format('fanout of queue %L cannot change while it has live jobs', queue), null,
+      'Stop producers, let the queue drain, then change it. A job cancelled while it ran counts until its worker has '
+      'stopped it.');
   end if;
   begin
     update holdfast.queue q
@@ -82,9 +83,9 @@ begin
     returning q.* into new;
   exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range
     or datetime_field_overflow then
-    perform holdfast.refuse('HF221', format('settings %s do not fit a queue', settings), sqlerrm,
-      'Counts are whole numbers, durations are seconds (a year at most, keep_done, archive_dead and archive_done a '
-      'hundred), rate_limit and rate_period go together, archive_done needs keep_done.');
+    perform holdfast.refuse('HF221', format('settings %s are not valid for a queue', settings), sqlerrm,
+      'Counts are whole numbers; durations are seconds (at most a year; keep_done, archive_dead and archive_done at '
+      'most a hundred years); rate_limit and rate_period go together; archive_done needs keep_done.');
   end;
 
   if new.fanout <> old.fanout then
@@ -117,7 +118,7 @@ exception when lock_not_available then
   perform holdfast.refuse('HF409',
     format('fanout of queue %L cannot change: a transaction that writes jobs has been open for two seconds', queue),
     null,
-    'Where a job with a key or a lane lives depends on it. End long transactions, or try again when there are none.');
+    'The part of a job with a key or a lane depends on fanout. End long transactions, then try again.');
 end
 $$;
 
@@ -207,7 +208,7 @@ begin
   perform holdfast.named('queue', queue, 120);
   if until <= holdfast.clock() or not holdfast.is_time(until::text) then
     perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null,
-      'Leave it out to pause until resumed.');
+      'Leave it out to pause until you resume it.');
   end if;
   insert into holdfast.queue
   select d.*
@@ -258,7 +259,7 @@ declare
   seen     record;
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 100000 are allowed',
+    perform holdfast.refuse('HF204', format('max_jobs must be 1 to 100000 (got %s)',
       coalesce(max_jobs::text, 'null')));
   end if;
   lock table holdfast.job in row exclusive mode;

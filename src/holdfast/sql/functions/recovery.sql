@@ -21,12 +21,12 @@ begin
     perform holdfast.refuse('HF208', 'id must not be null');
   end if;
   if token is null or new_token is null or token = new_token then
-    perform holdfast.refuse('HF207', 'hand_over needs the token of the lease and another one', null,
-      'Make it for this call, for example new_token => gen_random_uuid().');
+    perform holdfast.refuse('HF207', 'hand_over needs the token of the lease and a new token', null,
+      'Create a new one for each call, for example new_token => gen_random_uuid().');
   end if;
   if timeout is null then
     perform holdfast.refuse('HF204', 'timeout is missing', null,
-      'Say how long to wait for an answer, for example ''10 minutes''.');
+      'Give the time to wait for an answer, for example ''10 minutes''.');
   end if;
   perform holdfast.check_length('timeout', timeout, '1 year');
   perform holdfast.named('holder', holder);
@@ -104,8 +104,8 @@ begin
      or pg_column_size(i.item) > 10000
   limit 1;
   if found then
-    perform holdfast.refuse('HF201', format('item %s declares no kind: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
-      null,
+    perform holdfast.refuse('HF201', format('item %s is not a valid kind: %s', v_bad.ord,
+      holdfast.told(v_bad.item, 200)), null,
       'For example {"kind": "invoice", "done_when": true}.');
   end if;
   perform holdfast.named('kind', i.item ->> 'kind') from jsonb_array_elements(kinds) i(item);
@@ -146,7 +146,7 @@ declare
   v_back  timestamptz;
 begin
   if not coalesce(max_jobs between 1 and 10000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed',
+    perform holdfast.refuse('HF204', format('max_jobs must be 1 to 10000 (got %s)',
       coalesce(max_jobs::text, 'null')));
   end if;
   if cardinality(v_kinds) = 0 then
@@ -278,7 +278,7 @@ begin
   select array_agg(u.id) as ids, array_agg(u.token) as tokens,
          array_agg(case when l.outside then 'NoAnswer' else 'LeaseExpired' end) as kinds,
          array_agg(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
-                        else 'the lease ran out and nobody renewed it' end) as messages
+                        else 'the lease expired without being renewed' end) as messages
   into these
   from unnest(expire.ids, expire.tokens) u(id, token)
   left join lateral (
@@ -312,7 +312,7 @@ begin
     insert into holdfast.attempt (part, id, attempt, token, outcome, worker, started_at, ended_at, message)
     select e.part, e.id, e.attempt, e.token, 'reconciled', e.worker,
            (select max(l.claimed_at) from holdfast.lease l where l.token = e.token and l.part = e.part),
-           end_done.at, 'its work was found done'
+           end_done.at, 'its work was found to be done'
     from ended e
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, done, reconciled)

@@ -139,7 +139,7 @@ declare
   v_live boolean;
 begin
   if next_at <= (select max(x) from unnest(slots) x) then
-    perform holdfast.refuse('HF223', format('next_at %s of schedule %L is not behind its slots', next_at, name));
+    perform holdfast.refuse('HF223', format('next_at %s of schedule %L is not after its slots', next_at, name));
   end if;
   select x.* into s
   from holdfast.schedule x
@@ -167,7 +167,7 @@ begin
       s.skipped := s.skipped + 1;
     else
       if v_live then
-        perform holdfast.cancel(array[s.last_job], format('schedule %s: its next slot came', s.name),
+        perform holdfast.cancel(array[s.last_job], format('schedule %s: its next slot is due', s.name),
           'schedule ' || s.name);
       end if;
       begin
@@ -305,7 +305,7 @@ begin
   select x.* into s from holdfast.schedule x where x.name = schedule_named.name for update;
   if not found then
     perform holdfast.refuse('HF312', format('no schedule is named %L', name), null,
-      'See them: select name from holdfast.schedules.');
+      'List them: select name from holdfast.schedules.');
   end if;
   return s;
 end
@@ -453,8 +453,8 @@ begin
   end if;
   v_value := settings ->> 'anchor';
   if v_value is not null and (new.every is null or not holdfast.is_time(v_value)) then
-    perform holdfast.refuse('HF223', format('%s: anchor %L is not a time, or not that of an interval', v_what, v_value),
-      null,
+    perform holdfast.refuse('HF223', format('%s: anchor %L is not a time, or the schedule has no interval', v_what,
+      v_value), null,
       'For example "every": 3600, "anchor": "2026-01-01T00:10:00Z".');
   end if;
   if new.every is not null then

@@ -12,7 +12,7 @@ as $$
 #variable_conflict use_column
 begin
   if not coalesce(length(key) between 1 and 200, false) then
-    perform holdfast.refuse('HF202', format('key %L is not one of 1 to 200 characters', left(key, 40)));
+    perform holdfast.refuse('HF202', format('key %L must have 1 to 200 characters', left(key, 40)));
   end if;
   insert into holdfast.request (caller, key, digest, at)
   values (once.caller, once.key, once.digest, holdfast.now())

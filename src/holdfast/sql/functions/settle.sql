@@ -19,7 +19,7 @@ declare
   v_told constant text[] := array(   -- queues of which every event is noted; the empty name is all of them
     select q.name from holdfast.queue q where q.activity = 'all'
     union all select w.queue from holdfast.watched w where w.until > v_now);
-  v_kept constant text := 'the lease ends later than that anyway: its end was not changed';
+  v_kept constant text := 'the lease already ends later than that, so it was not changed';
   kept   record;
 begin
   perform holdfast.check_length('lease', lease, '1 year');
@@ -398,8 +398,8 @@ begin
   end
   limit 1;
   if found then
-    perform holdfast.refuse('HF208', format('progress %s is %s', v_bad.ord, holdfast.told(v_bad.said, 200)), null,
-      'It is null, or an object such as {"done": 3, "total": 20, "note": "page 3"}.');
+    perform holdfast.refuse('HF208', format('progress %s is not valid: %s', v_bad.ord, holdfast.told(v_bad.said, 200)),
+      null, 'It must be null, or an object such as {"done": 3, "total": 20, "note": "page 3"}.');
   end if;
   perform holdfast.check_value('progress', p.said - 'note', 2000) from jsonb_array_elements(progress) p(said)
   where jsonb_typeof(p.said) = 'object';
@@ -1018,7 +1018,7 @@ as $$
       when n.state is not null then format('job %s is %s', a.id, n.state)
         || coalesce('; its lease ended as ' || a.how, '')
       when a.mine then format('job %s is gone; its lease ended as %s', a.id, coalesce(a.how, 'acked'))
-      else format('there is no job %s', a.id)
+      else format('no job has the id %s', a.id)
     end
   from answered a
   left join now_are n on n.id = a.id and n.token = a.token

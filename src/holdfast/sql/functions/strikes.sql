@@ -19,7 +19,7 @@ begin
       'hold keeps jobs waiting, skip ends them as cancelled.');
   end if;
   if num_nonnulls(queue, kind, payload) = 0 then
-    perform holdfast.refuse('HF228', 'a strike names a queue, a kind or what the payload contains', null,
+    perform holdfast.refuse('HF228', 'a strike needs a queue, a kind or a payload', null,
       'To stop a whole queue, pause it.');
   end if;
   if queue is not null then
@@ -29,15 +29,15 @@ begin
     perform holdfast.named('kind', kind);
   end if;
   if jsonb_typeof(payload) <> 'object' or payload = '{}' or pg_column_size(payload) > 8192 then
-    perform holdfast.refuse('HF228', format('payload %s is not what a payload could contain',
+    perform holdfast.refuse('HF228', format('payload %s is not valid for a strike',
       holdfast.told(payload, 200)), null,
-      'Give an object with at least one member, such as {"user": 42}.');
+      'Give an object with at least one field, such as {"user": 42}.');
   end if;
   perform holdfast.check_value('payload of the strike', payload, 8192);
   perform holdfast.check_length('expires', expires, '100 years');
   if expires = '0' then
-    perform holdfast.refuse('HF228', 'expires is 0: the strike would be over at once', null,
-      'Leave it out for one that is lifted by hand.');
+    perform holdfast.refuse('HF228', 'expires must be above 0 (got 0)', null,
+      'Leave it out to lift the strike yourself.');
   end if;
   insert into holdfast.strike (mode, queue, kind, payload, reason, actor, created_at, expires_at)
   values (strike_add.mode, strike_add.queue, strike_add.kind, strike_add.payload, strike_add.reason, strike_add.actor,

@@ -17,14 +17,14 @@ begin
   perform holdfast.named('name', name);
   perform holdfast.check_length('expires', expires, '100 years');
   if coalesce(cardinality(scopes), 0) = 0 or not scopes <@ '{read,produce,consume,operate,admin}' then
-    perform holdfast.refuse('HF224', format('scopes %s are not those of a token', scopes), null,
+    perform holdfast.refuse('HF224', format('scopes %s are not valid', scopes), null,
       'Scopes are: read, produce, consume, operate, admin.');
   end if;
   -- as they can stand in a filter, by which the token's jobs are found
   select q into v_odd from unnest(queues) q where not coalesce(q ~ '^[^\s,"*]{1,120}$', false) limit 1;
   if found or cardinality(queues) = 0 then
-    perform holdfast.refuse('HF224', format('queue %L cannot be one of a token', v_odd), null,
-      'Names without spaces, commas, quotes and stars can; leave queues out for all.');
+    perform holdfast.refuse('HF224', format('queue %L cannot be used in a token', v_odd), null,
+      'Use names without spaces, commas, quotes and stars; leave queues out to allow all.');
   end if;
   if length(hash) <> 32 or hash is null or not coalesce(sort in ('token', 'link', 'session'), false) then
     perform holdfast.refuse('HF224', 'hash is not the SHA-256 of a secret, or sort is unknown');

@@ -31,7 +31,7 @@ begin
         when o.verb = 'delete' then 'the jobs are deleted'
         when o.verb = 'undo' then 'it is an undo'
         when o.changed = 0 then 'it changed nothing'
-        else 'it was undone, is older than seven days, or changed rows of an adopted table' end), null,
+        else 'it was already undone, is older than seven days, or changed rows of an adopted table' end), null,
           format('See what it did: holdfast op show %s', o.id));
     end if;
     insert into holdfast.operation as x (

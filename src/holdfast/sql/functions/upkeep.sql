@@ -239,7 +239,8 @@ begin
     perform holdfast.rename_jobs(ids[nth : nth], array[v_new], array[j.queue])
     from holdfast.job j where j.part = mend_ids.part and j.id = v_new;
     perform holdfast.note_jobs('mended', part, array[v_new], array[j.queue], array[j.kind], 'leased', 'upkeep',
-      format('its id %s carried part %s and it lies in part %s', ids[nth], holdfast.part_of(ids[nth]), mend_ids.part),
+      format('its id %s contained part %s, but it is stored in part %s', ids[nth],
+        holdfast.part_of(ids[nth]), mend_ids.part),
         at,
       array[jsonb_build_object('was', ids[nth])])
     from holdfast.job j where j.part = mend_ids.part and j.id = v_new;
@@ -1211,7 +1212,7 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.refuse('HF209', format('%s was called at isolation level %s', verb,
       current_setting('transaction_isolation')), null,
-      'It looks after the newest rows: call it at read committed.');
+      'It needs the newest rows: call it at read committed.');
   end if;
 end
 $$;
@@ -1362,7 +1363,7 @@ begin
         order by d.queue, d.ended_at
         limit most - v_done
         for update skip locked);   -- upkeep waits for no operator
-      v_done := v_done + cardinality(holdfast.archived(v_ids, format('dead for %s, by the archive_dead of its queue',
+      v_done := v_done + cardinality(holdfast.archived(v_ids, format('dead for %s (archive_dead of its queue)',
         justify_hours(q.archive_dead)), 'upkeep', 'dead', v_now - q.archive_dead));
     end if;
     if q.archive_done is not null then
@@ -1391,7 +1392,7 @@ begin
           where h.part = ((holdfast.queue_part(q.name) + sweep.step) % 64)::smallint and h.id = any(seen.ids)
             and h.ended_at <= v_now - q.archive_done
           for update skip locked);
-        v_done := v_done + cardinality(holdfast.archived(v_ids, format('done for %s, by the archive_done of its queue',
+        v_done := v_done + cardinality(holdfast.archived(v_ids, format('done for %s (archive_done of its queue)',
           justify_hours(q.archive_done)), 'upkeep', 'done', v_now - q.archive_done));
         update holdfast.chore c
         set cursor = case

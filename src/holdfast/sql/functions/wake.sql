@@ -163,7 +163,7 @@ begin
   perform holdfast.named('kind', k) from unnest(kinds) k;
   if patience is null then
     perform holdfast.refuse('HF204', 'patience is missing', null,
-      'Say how long to be remembered, for example ''1 minute''.');
+      'Give the time to stay on the list, for example ''1 minute''.');
   end if;
   perform holdfast.check_length('patience', patience, '1 day');
   insert into holdfast.waiter (queue, until, worker, kinds, ear)

@@ -30,7 +30,7 @@ begin
     select f.* into v_said from jsonb_populate_record(null::holdfast.worker, facts) f;
     v_said.skew := extract(epoch from (facts ->> 'clock')::timestamptz - v_now);
   exception when data_exception then
-    perform holdfast.refuse('HF221', format('facts %s do not fit a worker', left(facts::text, 200)), sqlerrm,
+    perform holdfast.refuse('HF221', format('facts %s are not valid for a worker', left(facts::text, 200)), sqlerrm,
       'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, the counts are '
       'whole numbers.');
   end;
