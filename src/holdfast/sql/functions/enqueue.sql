@@ -33,7 +33,7 @@ begin
   end if;
 
   if jsonb_array_length(items) = 1 and not repeat then
-    id := holdfast.store_one(items -> 0, v_now, v_seed);
+    id := holdfast.store_one(items -> 0, v_now);
     if id is not null then
       ord := 1;
       created := true;
@@ -461,10 +461,11 @@ begin
 end
 $$;
 
--- store_one: the shortest way into the table, for one small job with no more than a kind, a payload, a priority and an
--- id, in a queue that is known and leaves nothing to decide: one statement, since starting a statement costs more than
--- the row. Answers its id; null if it is not such a job, or its id is there already.
-create or replace function holdfast.store_one(item jsonb, at timestamptz, seed bigint)
+-- store_one: the shortest way into the table, for one small job with no more than an id, a kind, a payload and a
+-- priority, in a queue that is known and leaves nothing to decide. One statement, for to start one costs more than the
+-- row; checks that are spelt out, for each call prepares what they could look at. Answers null if it is not such a job,
+-- or its id is there already.
+create or replace function holdfast.store_one(item jsonb, at timestamptz)
 returns uuid
 language plpgsql
 as $$
@@ -475,12 +476,23 @@ declare
   v_id   uuid;
   stored record;
 begin
-  -- what is shorter cannot hold a number of too many digits
-  if jsonb_typeof(item) <> 'object' or item - holdfast.plain_fields() <> '{}' or not holdfast.item_ok(item)
-     or pg_column_size(item) > 4000 or octet_length((item -> 'payload')::text) > 300 then
-    return null;
+  if jsonb_typeof(item) <> 'object' or item - holdfast.plain_fields() <> '{}' or not holdfast.queue_ok(v_name)
+     or not jsonb_typeof(item -> 'kind') = 'string' or not holdfast.is_name(item ->> 'kind')
+     or item ? 'queue' and jsonb_typeof(item -> 'queue') <> 'string'
+     or item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
+     or pg_column_size(item) > 1000 or octet_length((item -> 'payload')::text) > 300 then
+    return null;   -- what is shorter cannot hold a number of too many digits
   end if;
-  v_id := holdfast.id_of(item ->> 'id', v_part, holdfast.id_head(v_part, at), seed);
+  if item ->> 'id' is null then
+    v_id := holdfast.id_of(null, v_part, holdfast.id_head(v_part, at), holdfast.id_seed());
+  elsif not holdfast.is_id(item ->> 'id') then
+    return null;
+  else
+    v_id := item ->> 'id';
+    if holdfast.part_of(v_id) <> v_part then
+      return null;
+    end if;
+  end if;
   with known as materialized (
     select q.max_attempts, q.fair, q.by_kind, q.activity
     from holdfast.queue q
@@ -488,8 +500,8 @@ begin
   ), stored as (
     insert into holdfast.job (
       part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
-    select v_part, v_id, v_name, item ->> 'kind', coalesce(nullif(item -> 'priority', 'null')::smallint, 0::smallint),
-           at, at, k.max_attempts, case when k.fair then '' end, k.by_kind, coalesce(item -> 'payload', '{}')
+    select v_part, v_id, v_name, item ->> 'kind', coalesce((item ->> 'priority')::smallint, 0::smallint), at, at,
+           k.max_attempts, case when k.fair then '' end, k.by_kind, coalesce(item -> 'payload', '{}')
     from known k
     on conflict do nothing
     returning id
