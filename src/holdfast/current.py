@@ -1,7 +1,7 @@
 """The job a handler is running: what it may know of it, and what it may do with its lease."""
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from time import monotonic
@@ -9,9 +9,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+import msgspec
+
 from holdfast.errors import LeaseLost, Misuse, Unavailable
+from holdfast.leased import PAYLOAD, lease_of
 from holdfast.outcome import Stop, seconds
-from holdfast.records import Duration, Lease
+from holdfast.records import Claim, Duration, Lease
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -64,64 +67,62 @@ class Keeps(Protocol):
         """Send what the handler noted, and the renewal with it."""
 
 
-class CurrentJob:
+class CurrentJob(msgspec.Struct, eq=False):
     """A job while its handler runs, under a lease that its worker renews.
 
     `deadline` is this worker's own belief, on the monotonic clock, of how long the lease is
     surely its: counted from before the claim or renewal was sent, and a little less.
     """
 
-    __slots__ = (
-        "_keeps",
-        "app",
-        "claimed",
-        "cut_by",
-        "deadline",
-        "finished",
-        "goes_on",
-        "lease",
-        "lease_seconds",
-        "log",
-        "mirror",
-        "noted",
-        "renew_at",
-        "resources",
-        "run_until",
-        "runner",
-        "settled",
-        "span",
-        "started",
-        "stopped",
-        "task",
-        "ticket",
-    )
+    # A Struct: thousands are made in a second, and most of their fields stay as they are.
+    task: "Task[..., Any, Any]"
+    _keeps: Keeps
+    queue: str
+    # What the lease is made of, if anybody asks for it.
+    claim: Claim | None
+    row: Sequence[Any]
+    token: bytes
+    lease_seconds: float = 0.0
+    claimed: float = 0.0
+    deadline: float = 0.0
+    renew_at: float = 0.0
+    run_until: float | None = None
+    started: float | None = None
+    stopped: Stop | None = None
+    finished: bool = False
+    # Its handler was given up and still runs: a thread cannot be stopped.
+    goes_on: bool = False
+    settled: bool = False
+    cut_by: Exception | None = None
+    # What its handler logged, if anything.
+    log: Any = None
+    noted: dict[str, Any] | None = None
+    ticket: "Ticket | None" = None
+    resources: Any = None
+    runner: Any = None
+    span: "AttemptSpan | None" = None
+    # Where a child process reads the deadline.
+    mirror: Any = None
+    _lease: Lease | None = None
 
-    def __init__(self, lease: Lease, task: "Task[..., Any, Any]", keeps: Keeps) -> None:
-        self.lease = lease
-        self.task = task
-        self.app: App = task.app
-        self._keeps = keeps
-        self.lease_seconds = 0.0
-        self.claimed = 0.0
-        self.deadline = 0.0
-        self.renew_at = 0.0
-        self.run_until: float | None = None
-        self.started: float | None = None
-        self.stopped: Stop | None = None
-        self.finished = False
-        # Its handler was given up and still runs: a thread cannot be stopped.
-        self.goes_on = False
-        self.settled = False
-        self.cut_by: Exception | None = None
-        # What its handler logged, if anything.
-        self.log: Any = None
-        self.noted: dict[str, Any] | None = None
-        self.ticket: Ticket | None = None
-        self.resources: Any = None
-        self.runner: Any = None
-        self.span: AttemptSpan | None = None
-        # Where a child process reads the deadline.
-        self.mirror: Any = None
+    @property
+    def lease(self) -> Lease:
+        """The lease under which it runs."""
+        if self._lease is None:
+            assert self.claim is not None
+            self._lease = lease_of(self.row, self.claim)
+        return self._lease
+
+    @property
+    def payload_json(self) -> str:
+        """The payload as it was stored."""
+        text: str = self.row[PAYLOAD] if self._lease is None else self._lease.payload_json
+        return text
+
+    @property
+    def app(self) -> "App":
+        """The app of its task."""
+        return self.task.app
 
     @property
     def id(self) -> UUID:
@@ -131,12 +132,7 @@ class CurrentJob:
     @property
     def kind(self) -> str:
         """The job's kind."""
-        return self.lease.kind
-
-    @property
-    def queue(self) -> str:
-        """The queue it was claimed from."""
-        return self.lease.queue
+        return self.task.kind
 
     @property
     def attempt(self) -> int:
@@ -165,8 +161,7 @@ class CurrentJob:
 
     def held(self) -> bool:
         """Whether the lease is surely still this worker's."""
-        lost = self.stopped in (Stop.LOST, Stop.FENCED)
-        return not (lost or self.settled) and monotonic() < self.deadline
+        return monotonic() < self.deadline and not self.settled and self.stopped not in _GONE
 
     def assert_held(self) -> None:
         """Raise LeaseLost unless the lease is surely held: before an effect outside the database.
@@ -301,4 +296,5 @@ class JobTransaction:
             raise
 
 
+_GONE = (Stop.LOST, Stop.FENCED)
 running: ContextVar[CurrentJob] = ContextVar("holdfast_current_job")

@@ -176,11 +176,14 @@ class TaskOf(Protocol):
 class Attempted(Protocol):
     """What the end of a job needs to know of it: `CurrentJob` has more."""
 
-    lease: Lease
     stopped: Stop | None
     settled: bool
     ticket: Ticket | None
     cut_by: Exception | None
+
+    @property
+    def lease(self) -> Lease:
+        """The lease under which it ran."""
 
     @property
     def id(self) -> UUID:

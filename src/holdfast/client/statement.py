@@ -31,7 +31,8 @@ class Statement(Record, frozen=True):
     """One statement of the protocol, and what may be done when its outcome is unknown.
 
     `again` is asked first after an unknown outcome: its rows, if there are any, are the answer.
-    One that is not `repeatable` is never sent twice unless the first surely came to nothing.
+    One that is not `repeatable` is never sent twice unless the first surely came to nothing. The
+    values of a `raw` one travel in PostgreSQL's binary format.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Statement(Record, frozen=True):
     reads: bool = False
     repeatable: bool = True
     ids: Sequence[UUID] = ()
+    raw: bool = False
 
 
 def translate(error: psycopg.Error, database: str) -> HoldfastError | None:

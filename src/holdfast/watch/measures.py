@@ -1,12 +1,10 @@
 """What workers measure of the jobs they run: how long those waited, and how long they ran."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from typing import Any
 
 # Spans of time that end at 1, 2, 4, 8 … milliseconds; the last one, from over an hour, has no end.
 SPANS = 24
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Measures:
@@ -16,9 +14,9 @@ class Measures:
         self._times: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
         self._attempts: list[Mapping[str, Any]] = []
 
-    def waited(self, queue: str, kind: str, due: datetime, claimed: datetime) -> None:
-        """Note how long a job waited from when it was due; both by the clock of the database."""
-        span = ((claimed - due) // _MILLISECOND).bit_length() if claimed > due else 0
+    def waited(self, queue: str, kind: str, microseconds: int) -> None:
+        """Note how long a job waited from when it was due until it was claimed."""
+        span = (microseconds // 1000).bit_length() if microseconds > 0 else 0
         self._of(queue, kind)[0][span if span < SPANS else SPANS - 1] += 1
 
     def ran(self, queue: str, kind: str, seconds: float) -> None:

@@ -136,7 +136,7 @@ class Meter:
             thread.join()
 
     def _of(self, job: CurrentJob) -> "_Kind":
-        place = job.lease.queue, job.lease.kind
+        place = job.queue, job.kind
         if (known := self._known.get(place)) is None:
             labels = place[0], self._kinds.label(place[1])
             pickup, run = self._pickup.labels(*labels), self._run.labels(*labels)

@@ -45,6 +45,11 @@ def copying(jobs: Iterable[NewJob]) -> AbstractContextManager[Iterable[NewJob]]:
     return _copying(tracer, jobs)
 
 
+def enabled() -> bool:
+    """Whether the program has set up where spans go."""
+    return _tracer() is not None
+
+
 def begin(lease: Lease) -> "AttemptSpan | None":
     """Start the span of an attempt: what the handler does in this context belongs to it.
 

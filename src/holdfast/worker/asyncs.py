@@ -1,59 +1,87 @@
 """Runs `async def` handlers on the worker's event loop."""
 
 import asyncio
-import threading
 from collections import deque
-from contextvars import copy_context
+from collections.abc import Coroutine, Generator
+from contextvars import Context, copy_context
 from typing import Any
 
 from holdfast.current import CurrentJob
 from holdfast.outcome import Stop, settle_stopped
-from holdfast.worker.handlers import Attempt, Finish
+from holdfast.worker.handlers import Ending, Finish, call, ending
 
 # A handler that swallows its cancellation is left behind after this long.
 STUBBORN = 5.0
+# So many handlers that wait for nothing run in one step of the event loop; then others have a turn.
+TURN = 50
 
 
 class AsyncRunner:
-    """One asyncio task for each job, in a context of its own."""
+    """Runs each job in a context of its own, and in an asyncio task of its own once it waits.
+
+    A handler that never waits needs no task for itself: a task and its turn on the event loop cost
+    several times what the rest of such a job does. So one task begins jobs one after the other,
+    until one of them waits: from then on the task is that job's alone, and another one goes on
+    with the rest.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, finish: Finish) -> None:
         self.resources: Any = None
         self._loop = loop
         self._finish = finish
-        self._thread = threading.get_ident()
         self._context = copy_context()
         self._arrived: deque[CurrentJob] = deque()
+        # Whether a task is on its way that begins what has arrived.
         self._called = False
 
     def start(self, job: CurrentJob) -> None:
-        """Start the handler on the loop."""
-        if threading.get_ident() == self._thread:
-            self._begin(job)
-            return
-        # One call of the loop for all that arrive together.
+        """Start the handler on the loop; from any thread."""
         self._arrived.append(job)
+        # One call of the loop for all that arrive together.
         if not self._called:
             self._called = True
-            self._loop.call_soon_threadsafe(self._begin_arrived)
+            self._loop.call_soon_threadsafe(self._begin)
 
     def stop(self, job: CurrentJob) -> None:
         """Cancel the handler's task."""
         self._loop.call_soon_threadsafe(self._cancel, job)
 
-    def _begin_arrived(self) -> None:
+    def _begin(self) -> None:
+        # Kept by the jobs that wait in it; without one it is over when this step is.
+        self._task = self._loop.create_task(self._run_arrived(), context=self._context.copy())
+
+    async def _run_arrived(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         self._called = False  # before the deque is emptied: whoever comes later calls again
-        while self._arrived:
-            self._begin(self._arrived.popleft())
+        arrived, resources, finish = self._arrived, self.resources, self._finish
+        try:
+            for _ in range(TURN):
+                if not arrived:
+                    break
+                job = arrived.popleft()
+                job.resources, job.runner = resources, task
+                steps, context = _steps(job), self._context.copy()
+                try:
+                    awaited = context.run(steps.send, None)
+                except StopIteration as end:
+                    if after := finish(job, end.value):
+                        arrived.append(after)
+                    if task.cancelling():
+                        break  # the handler cancelled the task it ran in: no other job feels it
+                    continue
+                self._go_on()
+                if after := finish(job, await _Rest(steps, context, awaited)):
+                    self.start(after)
+                break
+        finally:
+            self._go_on()
 
-    def _begin(self, job: CurrentJob) -> None:
-        job.resources = self.resources
-        job.runner = self._loop.create_task(self._run(job), context=self._context.copy())
-
-    async def _run(self, job: CurrentJob) -> None:
-        with Attempt(job) as attempt:
-            attempt.returned = await attempt.call()
-        self._finish(job, attempt.settlement)
+    def _go_on(self) -> None:
+        """Have another task begin what is left, after others had their turn."""
+        if self._arrived and not self._called:
+            self._called = True
+            self._loop.call_soon(self._begin)
 
     def _cancel(self, job: CurrentJob) -> None:
         # One that has not begun sees for itself that it is to stop.
@@ -66,4 +94,36 @@ class AsyncRunner:
     def _abandon(self, job: CurrentJob) -> None:
         if not job.finished:
             job.goes_on = True
-            self._finish(job, settle_stopped(job))
+            if after := self._finish(job, settle_stopped(job)):
+                self.start(after)
+
+
+class _Rest:
+    """Awaits the rest of a coroutine that has begun, each step in the context it began in."""
+
+    def __init__(self, steps: Coroutine[Any, Any, Ending], context: Context, awaited: Any) -> None:
+        self._steps = steps
+        self._context = context
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, Ending]:
+        steps, run, awaited = self._steps, self._context.run, self._awaited
+        try:
+            while True:
+                try:
+                    sent = yield awaited
+                except BaseException as error:
+                    awaited = run(steps.throw, error)
+                else:
+                    awaited = run(steps.send, sent)
+        except StopIteration as end:
+            ended: Ending = end.value
+            return ended
+
+
+async def _steps(job: CurrentJob) -> Ending:
+    try:
+        returned = await call(job)
+    except BaseException as error:
+        return ending(job, None, error)
+    return ending(job, returned)

@@ -7,8 +7,9 @@ from time import monotonic
 from uuid import uuid4
 
 from holdfast.client import Client
+from holdfast.client.statement import Row
 from holdfast.errors import HoldfastError
-from holdfast.records import Claim, Lease
+from holdfast.records import Claim
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.queue_slots import QueueSlots
 
@@ -128,9 +129,9 @@ class Claiming:
                 slots.awaited_until = 0.0
             raise
 
-    def note(self, claim: Claim, leases: Sequence[Lease], *, told: bool) -> None:
-        """Plan the next look by what a claim gave."""
-        full = len(leases) == claim.limit
+    def note(self, claim: Claim, given: int, *, told: bool) -> None:
+        """Plan the next look by how many jobs a claim gave."""
+        full = given == claim.limit
         self._plan_look(self.queues[claim.queue], short=not full)
         if told and full:
             # There may be more than this worker has room for, and an enqueue notifies only a few.
@@ -155,7 +156,11 @@ class Claiming:
         """Whether to ask now what claims with an unknown outcome gave."""
         return bool(self._unanswered) and self._ask_at <= monotonic()
 
-    def ask_unanswered(self, longest: float) -> Iterator[tuple[Claim, float, Lease]]:
+    def has_plenty(self) -> bool:
+        """Whether a queue of short jobs had all that was asked for: there is no end in sight."""
+        return any(slots.ahead and not slots.dry for slots in self.queues.values())
+
+    def ask_unanswered(self, longest: float) -> Iterator[tuple[Claim, float, Row]]:
         """Give what claims with an unknown outcome gave, rather than let it expire.
 
         More than once, until the `longest` lease is over: such a claim may still be on its way
@@ -165,9 +170,9 @@ class Claiming:
             return
         now = monotonic()
         self._ask_at = now + 1.0
-        by_token = {claim.token: (claim, sent) for claim, sent in self._unanswered}
-        for lease in self._client.held(list(by_token)):
-            yield (*by_token[lease.token], lease)
+        sent_at = {claim.token: sent for claim, sent in self._unanswered}
+        for claim, row in self._client.drain.held([claim for claim, _ in self._unanswered]):
+            yield claim, sent_at[claim.token], row
         self._unanswered = [(c, sent) for c, sent in self._unanswered if now < sent + longest]
 
     def pause(self) -> float:

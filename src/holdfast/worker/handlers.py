@@ -1,70 +1,81 @@
 """What happens around a handler, in a thread, on an event loop or in a child process.
 
-with Attempt(job) as attempt:
-    attempt.returned = attempt.call()
-finish(job, attempt.settlement)
+try:
+    returned = call(job)
+except BaseException as error:
+    after = finish(job, ending(job, None, error))
+else:
+    after = finish(job, ending(job, returned))
 """
 
 import logging
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from enum import Enum
+from types import CoroutineType
+from typing import Any, Final
 
 from holdfast.current import CurrentJob, running
 from holdfast.outcome import error_kind, error_message, settle_handler
-from holdfast.records import Failed, Settlement
+from holdfast.records import Done, Failed, Settlement
 from holdfast.watch import tracing
 
 log = logging.getLogger("holdfast.worker")
 
-Finish = Callable[[CurrentJob, Settlement | None], None]
+
+class Acked(Enum):
+    """The type of ACKED: success with nothing to store, which is how most jobs end."""
+
+    ACKED = "acked"
 
 
-class Attempt:
-    """One run of a handler. Whatever it raises ends here, in the `settlement` of its job."""
+ACKED: Final = Acked.ACKED
+# None: whoever ended the job has told the database already.
+Ending = Settlement | Acked | None
+# Takes in how a job ended. What it returns is the next job of the same sort, already begun: the
+# runner goes on with it, which spares a hop to another thread.
+Finish = Callable[[CurrentJob, Ending], CurrentJob | None]
 
-    __slots__ = ("job", "raised", "returned", "settlement")
 
-    def __init__(self, job: CurrentJob) -> None:
-        self.job = job
-        self.returned: Any = None
-        self.raised: BaseException | None = None
-        self.settlement: Settlement | None = None
+def call(job: CurrentJob) -> Any:
+    """Call the function with the arguments of the job, in the context that is current.
 
-    def call(self) -> Any:
-        """Call the function with the arguments of the job, in the context that is current.
-
-        What it returns is awaited by the runner if it is a coroutine.
-        """
-        job = self.job
-        running.set(job)
-        if job.stopped:
-            raise _NotStarted
+    What it returns is awaited by the runner if it is a coroutine.
+    """
+    running.set(job)
+    if job.stopped:
+        raise _NotStarted
+    if tracing.enabled():
         job.span = tracing.begin(job.lease)
-        args, kwargs = job.task.arguments.decode(job.lease.payload_json)
-        return job.task.fn(*args, **kwargs)
+    task = job.task
+    args, kwargs = task.arguments.decode(job.payload_json)
+    return task.fn(*args, **kwargs)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        job, self.raised = self.job, error
-        if error is not None and job.settled:
-            log.error("handler failed after its ack", exc_info=error, extra={"job": str(job.id)})
-        try:
-            self.settlement = settle_handler(job, self.returned, error)
-        except Exception as broken:
-            # A fault of ours; the job must not keep its slot and its lease for ever because of it.
-            log.exception("no outcome could be decided", extra={"job": str(job.id)})
-            self.settlement = Failed(job.lease, error_kind(broken), error_message(broken))
-        if job.span:
-            job.span.end(job, self.settlement, error)
-        return True
+def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) -> Ending:
+    """Return how to end a job whose handler returned or raised; whatever it raised ends here."""
+    if (
+        raised is None
+        and not (job.stopped or job.settled or job.ticket or job.span or job.task.keep_result)
+        and type(returned) is not CoroutineType
+    ):
+        return ACKED  # as settle_handler would say: nothing is made that nobody reads
+    settlement: Settlement | None
+    if raised is not None and job.settled:
+        log.error("handler failed after its ack", exc_info=raised, extra={"job": str(job.id)})
+    try:
+        settlement = settle_handler(job, returned, raised)
+    except Exception as broken:
+        # A fault of ours; the job must not keep its slot and its lease for ever because of it.
+        log.exception("no outcome could be decided", extra={"job": str(job.id)})
+        settlement = Failed(job.lease, error_kind(broken), error_message(broken))
+    if job.span:
+        job.span.end(job, settlement, raised)
+    return settlement
+
+
+def settlement_of(job: CurrentJob, ending: Ending) -> Settlement | None:
+    """Return the settlement that an ending stands for."""
+    return Done(job.lease) if ending is ACKED else ending
 
 
 class _NotStarted(Exception):  # noqa: N818 - named for what happened

@@ -60,11 +60,11 @@ class Keeper:
                 self._watch.look()
 
     def _tick(self) -> float:
-        shortest = min((job.lease_seconds for job in list(self._jobs.held.values())), default=60.0)
+        shortest = min((job.lease_seconds for job in list(self._jobs.held)), default=60.0)
         return min(TICK, shortest / 6)
 
     def _renew(self, now: float) -> None:
-        held = [job for job in list(self._jobs.held.values()) if not (job.ticket or job.settled)]
+        held = [job for job in list(self._jobs.held) if not (job.ticket or job.settled)]
         due = [job for job in held if job.renew_at <= now or job.noted]
         if not due:
             return
@@ -94,7 +94,7 @@ class Keeper:
         Past its deadline a job refuses guarded effects by itself. Its handler goes on for a while:
         leases are credited with an outage, so that the job may well be its own when it is over.
         """
-        for job in list(self._jobs.held.values()):
+        for job in list(self._jobs.held):
             if job.finished or job.ticket or job.settled:
                 continue
             if now >= job.deadline + OUTAGE:

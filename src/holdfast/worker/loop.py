@@ -2,32 +2,37 @@
 
 One thread speaks to the database and runs this loop. It claims for free slots and a few jobs ahead
 (`claiming`), hands them to the runners, and settles what has ended (`settling`) together with the
-next claim. Handlers run elsewhere: see `asyncs`, `threads` and `process`.
+next claim. While there is plenty to do, a second thread settles on a connection of its own: a claim
+need not wait until an ack is on the disk. Handlers run elsewhere: see `asyncs`, `threads` and
+`process`.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Protocol
-from uuid import UUID
 
 import psycopg
 from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.client import Client
+from holdfast.client.statement import Row
+from holdfast.client.sync.drain import Exchanged
 from holdfast.current import CurrentJob, Keeps
 from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
 from holdfast.jitter import random_between
+from holdfast.leased import ID, KIND, LENGTH, length_of
 from holdfast.outcome import RetryBudget, Stop, settle_stopped
-from holdfast.records import Claim, Failed, Lease, Released, Settlement
+from holdfast.records import Claim, Failed, Released, Settlement
 from holdfast.watch.logs import fields_of
 from holdfast.watch.meter import Meter
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.claiming import Claiming
-from holdfast.worker.lease_clock import USUAL_LEASE, count_lease_from
+from holdfast.worker.handlers import ACKED, Ending, settlement_of
+from holdfast.worker.lease_clock import USUAL_LEASE, believed
 from holdfast.worker.queue_slots import QueueSlots
 from holdfast.worker.settling import Counts, Ended, Settling
 
@@ -64,9 +69,13 @@ class JobLoop:
         allowance: Allowance | None = None,
         meter: Meter | None = None,
     ) -> None:
-        self.held: dict[tuple[UUID, UUID], CurrentJob] = {}
+        self.held: set[CurrentJob] = set()
         self.counts = counts
         self._bell = threading.Event()
+        # Rings for the thread that settles apart, if it does; and how that thread broke.
+        self._ended_bell = threading.Event()
+        self._apart = self._over = False
+        self._broken: BaseException | None = None
         self._lock = threading.Lock()
         self.claiming = Claiming(
             client,
@@ -112,17 +121,44 @@ class JobLoop:
         """Work until stopped, or idle if that was asked for. Returns when nothing is held."""
         self._runners = runners
         self._keeps = keeps
-        while True:
-            self._bell.clear()
-            settlements, claims = self.settling.take(), self.claiming.next()
-            if settlements or claims or self.claiming.is_asking_due():
-                self._exchange(settlements, claims)
-                if self._allowance:
-                    self._allowance.give_back(sum(claim.limit for claim in claims))
-            elif not self.held and (self._stopping.is_set() or self._has_done_enough()):
-                return
-            else:
-                self._bell.wait(self.claiming.pause())
+        settler = threading.Thread(target=self._settle_apart, name="holdfast-settler", daemon=True)
+        settler.start()
+        try:
+            while not self._broken:
+                self._bell.clear()
+                claims = self.claiming.next()
+                ended = Ended() if self._apart else self.settling.take()
+                if ended or claims or self.claiming.is_asking_due():
+                    self._exchange(ended, claims)
+                    if self._allowance:
+                        self._allowance.give_back(sum(claim.limit for claim in claims))
+                    self._apart = self.claiming.has_plenty() and not self._stopping.is_set()
+                    if self._apart:
+                        self._ended_bell.set()
+                elif self._apart and self._stopping.is_set():
+                    self._apart = False
+                elif not self.held and (self._stopping.is_set() or self._has_done_enough()):
+                    return
+                else:
+                    self._bell.wait(self.claiming.pause())
+        finally:
+            self._over = True
+            self._ended_bell.set()
+            settler.join()
+        raise self._broken
+
+    def _settle_apart(self) -> None:
+        """Settle what has ended while the loop leaves that to this thread."""
+        while not self._over:
+            self._ended_bell.wait()
+            self._ended_bell.clear()
+            try:
+                while self._apart and (ended := self.settling.take()):
+                    self._settle(ended)
+            except BaseException as error:
+                self._broken = error
+            # There may be nothing left to hold, and what has ended since is the loop's to settle.
+            self._bell.set()
 
     def give_back_waiting(self) -> None:
         """Give back what has not started, once nothing more is to start; what runs may end."""
@@ -131,38 +167,70 @@ class JobLoop:
                 for job in slots.waiting:
                     self._give_back(job)
                 slots.waiting.clear()
-        self._bell.set()
+        self._ring_both()
 
-    def finish(self, job: CurrentJob, settlement: Settlement | None) -> None:
+    def finish(self, job: CurrentJob, ended: Ending) -> CurrentJob | None:
         """Take in how a job ended; from any thread, and only once for each job.
 
-        Without a settlement there is nothing left to tell the database. A second call says that
-        a handler that was given up has come to its end.
+        Returns the job that has its slot now, begun and to be run by the same runner; one for
+        another runner is started here. A second call says that a handler that was given up has
+        come to its end.
         """
-        slots = self._queues[job.lease.queue]
+        slots = self._queues[job.queue]
         with self._lock:
             if job.finished:
                 if job.goes_on and job.stopped is Stop.LOST:
                     job.goes_on = False
                     self.settling.add(job, None)
-                    self._bell.set()
-                return
+                    self._ring_both()
+                return None
             job.finished = True
-            if settlement and (budget := self._budgets.get(job.kind)):
-                settlement = budget.charge(settlement)
-            ran = None if job.started is None else monotonic() - job.started
+            now = monotonic()
+            ran = None if job.started is None else now - job.started
             if ran is not None:
                 self.settling.add_ran(job, ran)
-            if job.log is not None and isinstance(settlement, Failed):
-                settlement = replace(settlement, log=job.log.text())
-            self.settling.add(job, settlement)
+            if ended is ACKED and not self._budgets and not job.stopped:
+                self.settling.add_acked(job)
+            else:
+                self.settling.add(job, self._charged(job, settlement_of(job, ended)))
             slots.ended += 1
             slots.running -= 1
             after = self._next_to_start(slots)
         if self._meter and ran is not None:
             self._meter.ran(job, ran)
-        if after:
-            self._start(after)
+        self._ring(slots)
+        if after is None:
+            return None
+        self._begin(after, now)
+        if after.task.runs == job.task.runs:
+            return after
+        self._runners[after.task.runs].start(after)
+        return None
+
+    def _charged(self, job: CurrentJob, settlement: Settlement | None) -> Settlement | None:
+        if settlement and (budget := self._budgets.get(job.kind)):
+            settlement = budget.charge(settlement)
+        if job.log is not None and isinstance(settlement, Failed):
+            settlement = replace(settlement, log=job.log.text())
+        return settlement
+
+    def _ring(self, slots: QueueSlots) -> None:
+        """Wake whoever has something to do now that a job has ended.
+
+        To look whether a bell rings already is far cheaper than to ring it, and just as good: it is
+        silenced before the lists are looked at.
+        """
+        if not self._apart:
+            if not self._bell.is_set():
+                self._bell.set()
+            return
+        if not self._ended_bell.is_set():
+            self._ended_bell.set()
+        if slots.wanted() > 0 and not self._bell.is_set():
+            self._bell.set()
+
+    def _ring_both(self) -> None:
+        self._ended_bell.set()
         self._bell.set()
 
     def stop(self, job: CurrentJob, why: Stop) -> None:
@@ -171,14 +239,14 @@ class JobLoop:
             if job.finished or job.stopped:
                 return
             job.stopped = why
-            slots = self._queues[job.lease.queue]
+            slots = self._queues[job.queue]
             waiting = job in slots.waiting
             if waiting:
                 slots.waiting.remove(job)
                 job.finished = True
                 self.settling.add(job, settle_stopped(job))
         if waiting:
-            self._bell.set()
+            self._ring_both()
         else:
             self._runners[job.task.runs].stop(job)
 
@@ -188,55 +256,82 @@ class JobLoop:
         log.warning("lease lost", extra={**fields_of(job), "detail": detail})
         if self._meter:
             self._meter.lost(job)
-        self.held.pop((job.id, job.lease.token), None)
+        self.held.discard(job)
         self.stop(job, Stop.LOST)
 
     def running(self) -> list[CurrentJob]:
         """Return the jobs whose handlers run now."""
-        return [job for job in list(self.held.values()) if job.started and not job.finished]
+        return [job for job in list(self.held) if job.started and not job.finished]
 
-    def _exchange(self, settlements: Sequence[Ended], claims: Sequence[Claim]) -> None:
+    def _exchange(self, ended: Ended, claims: Sequence[Claim]) -> None:
         """Settle what has ended and claim what comes next, in one round trip."""
         sent = monotonic()
         told = self.claiming.take_told(claims)
         try:
-            for claim, sent_before, lease in self.claiming.ask_unanswered(self._longest):
-                if (lease.id, lease.token) not in self.held:
-                    self._take_in(claim, sent_before, [lease])
+            self._take_in_unanswered()
             self.claiming.await_work(claims, sent)
-            settled, leased = self._client.exchange([how for _, how in settlements], claims)
+            answer = self._send(ended, claims)
         except Misuse:
-            if not settlements:
+            if not ended.others:
                 raise
-            # Something in the batch cannot be stored: the others must not suffer for it.
-            for job, settlement in settlements:
-                self.settling.settle_alone(job, settlement)
+            self._settle_one_by_one(ended)
             return
         except (Unavailable, UnknownOutcome, psycopg.Error) as error:
             _raise_unless_passing(error)
-            self.settling.put_back(settlements)
             self.claiming.keep_unanswered(claims, sent)
-            # Whatever was cut may have been the listener as well, or the memory of the database.
-            self._doubt()
-            self._wait_out()
+            self._wait_out(ended, self._bell)
             return
-        self.settling.note(settlements, settled)
-        for claim, leases in zip(claims, leased, strict=True):
-            self._take_in(claim, sent, leases)
-            self.claiming.note(claim, leases, told=claim.queue in told)
+        self.settling.note(ended, answer.lost, answer.settled)
+        for claim, rows in zip(claims, answer.leased, strict=True):
+            self._take_in(claim, sent, rows)
+            self.claiming.note(claim, len(rows), told=claim.queue in told)
         self.claiming.rate()
 
-    def _take_in(self, claim: Claim, sent: float, leases: Sequence[Lease]) -> None:
-        if not leases:
+    def _settle(self, ended: Ended) -> None:
+        """Settle what has ended, while the loop claims."""
+        try:
+            answer = self._send(ended, [])
+        except Misuse:
+            if not ended.others:
+                raise
+            self._settle_one_by_one(ended)
+        except (Unavailable, UnknownOutcome, psycopg.Error) as error:
+            _raise_unless_passing(error)
+            self._wait_out(ended, self._ended_bell)
+        else:
+            self.settling.note(ended, answer.lost, answer.settled)
+
+    def _send(self, ended: Ended, claims: Sequence[Claim]) -> Exchanged:
+        ids = [job.row[ID] for job in ended.acked]
+        tokens = [job.token for job in ended.acked]
+        settlements = [how for _, how in ended.others]
+        return self._client.drain.exchange(ids, tokens, settlements, claims)
+
+    def _settle_one_by_one(self, ended: Ended) -> None:
+        """Settle a batch of which something cannot be stored: the others must not suffer for it."""
+        self.settling.put_back(Ended(ended.acked))
+        for job, settlement in ended.others:
+            self.settling.settle_alone(job, settlement)
+
+    def _take_in_unanswered(self) -> None:
+        if not self.claiming.is_asking_due():
             return
-        self.counts.claimed += len(leases)
+        known = {(job.row[ID], job.token) for job in list(self.held)}
+        for claim, sent, row in self.claiming.ask_unanswered(self._longest):
+            if (row[ID], claim.token.bytes) not in known:
+                self._take_in(claim, sent, [row])
+
+    def _take_in(self, claim: Claim, sent: float, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        self.counts.claimed += len(rows)
         if self._allowance:
-            self._allowance.claimed(len(leases))
+            self._allowance.claimed(len(rows))
         slots = self._queues[claim.queue]
-        jobs = [self._hold(lease, sent) for lease in leases]
+        jobs = self._hold(claim, sent, rows)
         self.counts.claims.appendleft(datetime.now(UTC))
         with self._lock:
-            self.settling.add_claimed(leases)
+            self.settling.add_claimed(claim.queue, rows)
             if self._stopping.is_set():
                 for job in jobs:
                     self._give_back(job)
@@ -246,16 +341,26 @@ class JobLoop:
             while (first := self._next_to_start(slots)) is not None:
                 starting.append(first)
         for job in starting:
-            self._start(job)
+            self._begin(job, monotonic())
+            self._runners[job.task.runs].start(job)
 
-    def _hold(self, lease: Lease, sent: float) -> CurrentJob:
-        job = CurrentJob(lease, self._app.tasks[lease.kind], self._keeps)
-        job.lease_seconds = length = lease.length.total_seconds()
-        self._longest = max(self._longest, length)
-        job.claimed = sent
-        count_lease_from(job, sent)
-        self.held[lease.id, lease.token] = job
-        return job
+    def _hold(self, claim: Claim, sent: float, rows: Iterable[Row]) -> list[CurrentJob]:
+        tasks, keeps, queue, token = self._app.tasks, self._keeps, claim.queue, claim.token.bytes
+        jobs = []
+        length: bytes | None = None
+        seconds = deadline = renew_at = 0.0
+        for row in rows:
+            if row[LENGTH] != length:  # most have one length
+                length = row[LENGTH]
+                seconds = length_of(length).total_seconds()
+                deadline, renew_at = believed(sent, seconds)
+                self._longest = max(self._longest, seconds)
+            task = tasks[row[KIND]]
+            jobs.append(
+                CurrentJob(task, keeps, queue, claim, row, token, seconds, sent, deadline, renew_at)
+            )
+        self.held.update(jobs)
+        return jobs
 
     def _next_to_start(self, slots: QueueSlots) -> CurrentJob | None:
         while slots.waiting and slots.running < slots.slots and not self._stopping.is_set():
@@ -271,20 +376,24 @@ class JobLoop:
         job.finished = True
         self.settling.add(job, Released(job.lease))
 
-    def _start(self, job: CurrentJob) -> None:
-        job.started = now = monotonic()
+    def _begin(self, job: CurrentJob, now: float) -> None:
+        """Note that the handler of a job starts."""
+        job.started = now
         if job.task.timeout is not None:
             job.run_until = now + job.task.timeout
         if self._logs:
             log.debug("leased", extra=fields_of(job))
         if self._meter:
             self._meter.started(job)
-        self._runners[job.task.runs].start(job)
 
-    def _wait_out(self) -> None:
+    def _wait_out(self, ended: Ended, bell: threading.Event) -> None:
+        """Wait out what made an exchange fail, with what had ended put back."""
+        self.settling.put_back(ended)
+        # Whatever was cut may have been the listener as well, or the memory of the database.
+        self._doubt()
         # The client has waited already; many workers should not all return at once.
-        self._bell.clear()
-        self._bell.wait(random_between(0.05, 0.6))
+        bell.clear()
+        bell.wait(random_between(0.05, 0.6))
 
     def _has_done_enough(self) -> bool:
         if self._allowance and self._allowance.used_up():

@@ -3,18 +3,19 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
-from uuid import UUID
 
 from holdfast.client import Client
+from holdfast.client.statement import Row
 from holdfast.current import CurrentJob
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
+from holdfast.leased import KIND, LEASE_UNTIL, LENGTH, RUN_AT, microseconds_of
 from holdfast.outcome import Stop, error_kind, error_message
-from holdfast.records import Done, Failed, Lease, Released, Settled, Settlement
+from holdfast.records import Done, Failed, Released, Settled, Settlement
 from holdfast.watch.logs import fields_of
 from holdfast.watch.measures import Measures
 from holdfast.watch.meter import Meter
@@ -27,7 +28,16 @@ MOST_SAMPLED = 50
 # How many of the latest claims are shown with the worker.
 RECENT = 10
 
-Ended = tuple[CurrentJob, Settlement]
+
+@dataclass(slots=True)
+class Ended:
+    """Jobs whose ends the database does not know yet: those to ack, and others with how."""
+
+    acked: list[CurrentJob] = field(default_factory=list)
+    others: list[tuple[CurrentJob, Settlement]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.acked or self.others)
 
 
 @dataclass(slots=True)
@@ -50,7 +60,7 @@ class Settling:
     def __init__(
         self,
         client: Client,
-        held: MutableMapping[tuple[UUID, UUID], CurrentJob],
+        held: set[CurrentJob],
         *,
         counts: Counts,
         lock: threading.Lock,
@@ -66,64 +76,95 @@ class Settling:
         self._on_ended = on_ended
         self._meter = meter
         self._measures = Measures()
-        self._ended: list[tuple[CurrentJob, Settlement | None]] = []
+        self._acked: list[CurrentJob] = []
+        self._others: list[tuple[CurrentJob, Settlement | None]] = []
         # Asked once: at 30,000 jobs a second even a record that nobody reads would be felt.
         self._logs = log.isEnabledFor(logging.DEBUG)
         self._notes = self._logs or meter is not None
 
+    def add_acked(self, job: CurrentJob) -> None:
+        """Take in that a job has ended well with nothing to store, under the lock."""
+        self._acked.append(job)
+
     def add(self, job: CurrentJob, settlement: Settlement | None) -> None:
-        """Take in how a job ended, under the lock; None if the database knows already."""
-        self._ended.append((job, settlement))
+        """Take in how else a job ended, under the lock; None if the database knows already."""
+        self._others.append((job, settlement))
 
     def add_ran(self, job: CurrentJob, seconds: float) -> None:
         """Take in how long a handler ran, under the lock."""
         self._counts.busy_time += seconds
-        self._measures.ran(job.lease.queue, job.lease.kind, seconds)
+        self._measures.ran(job.queue, job.task.kind, seconds)
 
-    def add_claimed(self, leases: Iterable[Lease]) -> None:
+    def add_claimed(self, queue: str, rows: Iterable[Row]) -> None:
         """Take in how long jobs waited before they were claimed, under the lock."""
-        # A lease is counted from when it was claimed, by the clock of the database.
-        for lease in leases:
-            claimed = lease.lease_until - lease.length
-            self._measures.waited(lease.queue, lease.kind, lease.run_at, claimed)
+        waited = self._measures.waited
+        for row in rows:
+            # A lease is counted from when it was claimed, by the clock of the database.
+            claimed = row[LEASE_UNTIL] - microseconds_of(row[LENGTH])
+            waited(queue, row[KIND], claimed - row[RUN_AT])
 
-    def put_back(self, settlements: Sequence[Ended]) -> None:
-        """Keep settlements that could not be sent for the next time."""
+    def put_back(self, ended: Ended) -> None:
+        """Keep what could not be sent for the next time."""
         with self._lock:
-            self._ended[:0] = settlements
+            self._acked[:0] = ended.acked
+            self._others[:0] = ended.others
 
-    def take(self) -> list[Ended]:
+    def take(self) -> Ended:
         """Return what is to be told to the database now."""
         with self._lock:
-            ended, self._ended = self._ended, []
-        if ended and self._on_ended:
+            ended, self._acked = Ended(self._acked), []
+            others, self._others = self._others, []
+        if (ended.acked or others) and self._on_ended:
             self._on_ended()
-        settlements: list[Ended] = []
-        for job, settlement in ended:
+        for job, settlement in others:
             if job.stopped is Stop.LOST and not (job.settled or job.ticket):
                 # It may have been cancelled: then its slot is kept until its handler has ended.
                 if not job.goes_on:
-                    settlements.append((job, Released(job.lease)))
+                    ended.others.append((job, Released(job.lease)))
             elif settlement is None:
                 if job.settled:
                     self._counts.acked += 1
-                self._held.pop((job.id, job.lease.token), None)
+                self._held.discard(job)
                 if self._notes and (job.settled or job.ticket):
                     self._note_ended(job, "done" if job.settled else "handed over")
             else:
-                settlements.append((job, settlement))
-        return settlements
+                ended.others.append((job, settlement))
+        return ended
 
-    def note(self, settlements: Iterable[Ended], answers: Iterable[Settled]) -> None:
-        """Count and log what the database made of settlements."""
+    def note(self, ended: Ended, lost: Mapping[int, str], settled: Iterable[Settled]) -> None:
+        """Count and log what the database made of it: acks that were `lost`, and the others."""
+        before = self._counts.acked
+        if ended.acked:
+            self._note_acked(ended.acked, lost)
+        self._note_others(ended.others, settled)
+        if self._counts.acked > before:
+            self._counts.acked_at = datetime.now(UTC)
+
+    def _note_acked(self, jobs: Sequence[CurrentJob], lost: Mapping[int, str]) -> None:
+        self._held.difference_update(jobs)
+        for nth, detail in lost.items():
+            if not jobs[nth].stopped:
+                self._lost(jobs[nth], detail)
+        if lost:
+            jobs = [job for nth, job in enumerate(jobs) if nth not in lost]
+        first = SAMPLED - 1 - self._counts.acked % SAMPLED
+        self._counts.acked += len(jobs)
+        for job in jobs[first::SAMPLED]:
+            self._sample(job)
+        if self._notes:
+            for job in jobs:
+                self._note_ended(job, "done")
+
+    def _note_others(
+        self, others: Iterable[tuple[CurrentJob, Settlement]], answers: Iterable[Settled]
+    ) -> None:
         counts = self._counts
-        before = counts.acked
-        for (job, settlement), answer in zip(settlements, answers, strict=True):
-            self._held.pop((job.id, job.lease.token), None)
+        for (job, settlement), answer in zip(others, answers, strict=True):
+            self._held.discard(job)
             if not answer.held:
                 if not job.stopped:
                     self._lost(job, answer.detail or "")
-            elif type(settlement) is Done:
+            elif isinstance(settlement, Done):
                 counts.acked += 1
                 if counts.acked % SAMPLED == 0:
                     self._sample(job)
@@ -138,8 +179,6 @@ class Settling:
                     self._note_ended(job, "released")
             elif self._notes:
                 self._note_ended(job, "cancelled")
-        if counts.acked > before:
-            counts.acked_at = datetime.now(UTC)
 
     def settle_alone(self, job: CurrentJob, settlement: Settlement) -> None:
         """Settle one job of a batch that was refused; one that cannot be stored fails for good."""
@@ -147,11 +186,11 @@ class Settling:
             answers = self._client.settle([settlement])
         except Misuse as error:
             refused = Failed(job.lease, error_kind(error), error_message(error), final=True)
-            self.put_back([(job, refused)])
+            self.put_back(Ended([], [(job, refused)]))
         except (Unavailable, UnknownOutcome):
-            self.put_back([(job, settlement)])
+            self.put_back(Ended([], [(job, settlement)]))
         else:
-            self.note([(job, settlement)], answers)
+            self.note(Ended([], [(job, settlement)]), {}, answers)
 
     def measured(self) -> dict[str, Any] | None:
         """Return what was measured since this was last called; from any thread."""

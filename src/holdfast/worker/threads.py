@@ -7,12 +7,11 @@ from typing import Any
 
 from holdfast.current import CurrentJob
 from holdfast.outcome import settle_stopped
-from holdfast.records import Settlement
-from holdfast.worker.handlers import Attempt, Finish
+from holdfast.worker.handlers import Ending, Finish, call, ending
 
 
 class ThreadRunner:
-    """Threads that take jobs as they come, as many as there were ever jobs at once.
+    """Threads that take jobs as they come, about as many as there were ever jobs at once.
 
     A thread cannot be stopped. One whose job has run too long is left behind: its job is given up,
     another thread takes its place, and it ends when its handler does.
@@ -28,7 +27,6 @@ class ThreadRunner:
 
     def start(self, job: CurrentJob) -> None:
         """Hand the job to a thread."""
-        job.resources = self.resources
         with self._lock:
             if self._idle > 0:
                 self._idle -= 1
@@ -41,7 +39,8 @@ class ThreadRunner:
     def stop(self, job: CurrentJob) -> None:
         """Give the job up; the handler may ask `job.assert_held()`, and cannot be interrupted."""
         job.goes_on = True
-        self._finish(job, settle_stopped(job))
+        if after := self._finish(job, settle_stopped(job)):
+            self.start(after)
 
     def close(self) -> None:
         """Let idle threads end."""
@@ -51,18 +50,23 @@ class ThreadRunner:
 
     def _work(self) -> None:
         while job := self._jobs.get():
-            settlement = copy_context().run(_run, job)
+            # A thread that is awake goes on with the next job: to wake another for it costs more
+            # than most handlers do.
+            after: CurrentJob | None = job
+            while after:
+                job, after.resources = after, self.resources
+                ended = copy_context().run(_run, job)
+                if job.finished:
+                    self._finish(job, ended)
+                    return  # it was left behind, and another thread has taken its place
+                after = self._finish(job, ended)
             with self._lock:
-                left_behind = job.finished
-                if not left_behind:
-                    # Before finish, which may start the next job: this thread is free for it.
-                    self._idle += 1
-            self._finish(job, settlement)
-            if left_behind:
-                return  # another thread has taken its place
+                self._idle += 1
 
 
-def _run(job: CurrentJob) -> Settlement | None:
-    with Attempt(job) as attempt:
-        attempt.returned = attempt.call()
-    return attempt.settlement
+def _run(job: CurrentJob) -> Ending:
+    try:
+        returned = call(job)
+    except BaseException as error:
+        return ending(job, None, error)
+    return ending(job, returned)

@@ -291,7 +291,7 @@ class Worker:
                 with suppress(HoldfastError):
                     self._client.workers.pass_on(queue)
         else:
-            for job in list(self._jobs.held.values()):
+            for job in list(self._jobs.held):
                 job.renew_at = 0.0
             # It may have been asked to stop, which its beat will tell.
             self._beat_at = 0.0

@@ -21,6 +21,7 @@ from holdfast.client import wire
 from holdfast.client.aio.activity import AsyncActivity
 from holdfast.client.aio.anomalies import AsyncAnomalies, AsyncDetectors
 from holdfast.client.aio.dead import AsyncDead
+from holdfast.client.aio.drain import AsyncDrain
 from holdfast.client.aio.jobs import AsyncJobs
 from holdfast.client.aio.kinds import AsyncKinds
 from holdfast.client.aio.lanes import AsyncLanes
@@ -121,6 +122,11 @@ class AsyncClient:
     def workers(self) -> AsyncWorkers:
         """Workers: list, stop."""
         return AsyncWorkers(self._door)
+
+    @cached_property
+    def drain(self) -> AsyncDrain:
+        """What workers use to settle and claim in bulk."""
+        return AsyncDrain(self._door)
 
     @cached_property
     def operations(self) -> AsyncOperations:

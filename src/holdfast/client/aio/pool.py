@@ -22,6 +22,7 @@ from psycopg.types.json import JsonbLoader
 from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
+from holdfast.client import raw
 from holdfast.client.slots import AsyncSlots
 from holdfast.client.statement import (
     AWAY,
@@ -105,7 +106,7 @@ class AsyncPool:
         deadline = monotonic() + self._timeout
         try:
             async with self._connection(deadline, proven=False) as connection:
-                if connection.far:
+                if connection.far and len(statements) > 1:
                     return await _pipelined(connection, statements)
                 return [await _fetch(connection.cursor(), statement) for statement in statements]
         except psycopg.Error as error:
@@ -359,8 +360,14 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
 
 
 async def _fetch(cursor: AsyncCursor[Row], statement: Statement) -> list[Row]:
-    await cursor.execute(statement.sql, statement.parameters, prepare=False)
+    await _execute(cursor, statement)
     return await cursor.fetchall()
+
+
+async def _execute(cursor: AsyncCursor[Row], statement: Statement) -> None:
+    if statement.raw:
+        raw.adapt(cursor)
+    await cursor.execute(statement.sql, statement.parameters, prepare=False, binary=statement.raw)
 
 
 async def _pipelined(
@@ -373,7 +380,7 @@ async def _pipelined(
         async with connection.pipeline() as pipeline:
             try:
                 for cursor, statement in zip(cursors, statements, strict=True):
-                    await cursor.execute(statement.sql, statement.parameters, prepare=False)
+                    await _execute(cursor, statement)
                     # Not one transaction for all: a claim is committed less durably than an ack.
                     await pipeline.sync()
                 rows = [await cursor.fetchall() for cursor in cursors]

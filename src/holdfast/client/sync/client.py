@@ -21,6 +21,7 @@ from holdfast.client.statement import Row, Statement, may_retry
 from holdfast.client.sync.activity import Activity
 from holdfast.client.sync.anomalies import Anomalies, Detectors
 from holdfast.client.sync.dead import Dead
+from holdfast.client.sync.drain import Drain
 from holdfast.client.sync.jobs import Jobs
 from holdfast.client.sync.kinds import Kinds
 from holdfast.client.sync.lanes import Lanes
@@ -118,6 +119,11 @@ class Client:
     def workers(self) -> Workers:
         """Workers: list, stop."""
         return Workers(self._door)
+
+    @cached_property
+    def drain(self) -> Drain:
+        """What workers use to settle and claim in bulk."""
+        return Drain(self._door)
 
     @cached_property
     def operations(self) -> Operations:

@@ -18,6 +18,7 @@ from psycopg.types.json import JsonbLoader
 from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
+from holdfast.client import raw
 from holdfast.client.slots import Slots
 from holdfast.client.statement import (
     AWAY,
@@ -101,7 +102,7 @@ class Pool:
         deadline = monotonic() + self._timeout
         try:
             with self._connection(deadline, proven=False) as connection:
-                if connection.far:
+                if connection.far and len(statements) > 1:
                     return _pipelined(connection, statements)
                 return [_fetch(connection.cursor(), statement) for statement in statements]
         except psycopg.Error as error:
@@ -355,8 +356,14 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
 
 
 def _fetch(cursor: Cursor[Row], statement: Statement) -> list[Row]:
-    cursor.execute(statement.sql, statement.parameters, prepare=False)
+    _execute(cursor, statement)
     return cursor.fetchall()
+
+
+def _execute(cursor: Cursor[Row], statement: Statement) -> None:
+    if statement.raw:
+        raw.adapt(cursor)
+    cursor.execute(statement.sql, statement.parameters, prepare=False, binary=statement.raw)
 
 
 def _pipelined(connection: Connection[Row], statements: Sequence[Statement]) -> list[list[Row]]:
@@ -367,7 +374,7 @@ def _pipelined(connection: Connection[Row], statements: Sequence[Statement]) -> 
         with connection.pipeline() as pipeline:
             try:
                 for cursor, statement in zip(cursors, statements, strict=True):
-                    cursor.execute(statement.sql, statement.parameters, prepare=False)
+                    _execute(cursor, statement)
                     # Not one transaction for all: a claim is committed less durably than an ack.
                     pipeline.sync()
                 rows = [cursor.fetchall() for cursor in cursors]

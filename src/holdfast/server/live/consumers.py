@@ -9,7 +9,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ RECENT = 10
 REMEMBERED = 20_000
 # Workers that are written down; more than these are somebody making up names.
 MOST = 1000
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class Consumers:
     def _note_waits(self, wanted: NewClaim, leases: Sequence[Lease]) -> None:
         measures = self._measures.setdefault(wanted.worker, Measures())
         for lease in leases:
-            claimed = lease.lease_until - lease.length
-            measures.waited(lease.queue, lease.kind, lease.run_at, claimed)
+            waited = lease.lease_until - lease.length - lease.run_at
+            measures.waited(lease.queue, lease.kind, waited // _MICROSECOND)
 
     def _count(self, worker: str, what: str, number: float = 1) -> None:
         counts = self._counts.setdefault(worker, {})

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from holdfast.app import App
 from holdfast.current import CurrentJob, JobTransaction
 from holdfast.records import Duration, Failed, Lease, Settlement, Ticket
-from holdfast.worker.handlers import Attempt
+from holdfast.worker.handlers import call, ending, settlement_of
 from holdfast.worker.logs import capture_logs
 from holdfast.worker.process.source import AppSource
 from holdfast.worker.process.spawned import belong, ignore_stops
@@ -60,7 +60,7 @@ def _work(source: AppSource, pipe: Any, deadline: Any) -> None:
     with suppress(EOFError, OSError):
         while order := pipe.recv():
             lease, lease_seconds = order
-            job = ChildJob(app, lease, lease_seconds, worker, deadline)
+            job = ChildJob.of(app, lease, lease_seconds, worker, deadline)
             with capture_logs():
                 settlement, spent = copy_context().run(_run, job, loop)
             _flush()
@@ -139,26 +139,38 @@ class WorkerPipe:
             self._pipe.send(("noted", note, soon))
 
 
-class ChildJob(CurrentJob):
+class ChildJob(CurrentJob, eq=False, kw_only=True):
     """A job whose lease is kept by another process, which writes here until when it is surely held.
 
     The monotonic clock is one for both.
     """
 
-    __slots__ = ("_deadline", "_shared", "_worker")
+    _worker: WorkerPipe
+    _shared: Any
+    _deadline: float | None = None
 
-    def __init__(
-        self, app: App, lease: Lease, lease_seconds: float, worker: WorkerPipe, shared: Any
-    ) -> None:
-        self._worker = worker
-        self._shared = shared
-        super().__init__(lease, app.tasks[lease.kind], worker)
-        self._deadline: float | None = None
-        self.lease_seconds = lease_seconds
-        self.renew_at = inf
-        worker.begin(self)
+    @classmethod
+    def of(
+        cls, app: App, lease: Lease, lease_seconds: float, worker: WorkerPipe, shared: Any
+    ) -> "ChildJob":
+        """Begin a job that the worker has sent."""
+        job = cls(
+            task=app.tasks[lease.kind],
+            _keeps=worker,
+            queue=lease.queue,
+            claim=None,
+            row=(),
+            token=lease.token.bytes,
+            lease_seconds=lease_seconds,
+            renew_at=inf,
+            _lease=lease,
+            _worker=worker,
+            _shared=shared,
+        )
+        worker.begin(job)
+        return job
 
-    @property
+    @property  # type: ignore[misc] # mypy takes a Struct for a dataclass
     def deadline(self) -> float:
         """Until when the lease is surely held: the worker's word, or the hand-over's."""
         shared: float = self._shared.value
@@ -257,16 +269,20 @@ class Loop:
 def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
     """Return how to end the job, and whether this process is not fit for another one."""
     job.resources = loop.resources
+    returned, raised = None, None
+    try:
+        with _limited(job.task.memory):
+            returned = loop.result_of(call(job))
+    except BaseException as error:
+        raised = error
     # Outside of the limit: what is decided needs memory, too.
-    with Attempt(job) as attempt, _limited(job.task.memory):
-        attempt.returned = loop.result_of(attempt.call())
-    settlement = attempt.settlement
+    settlement = settlement_of(job, ending(job, returned, raised))
     if job.log is not None and isinstance(settlement, Failed):
         settlement = replace(settlement, log=job.log.text())
     if settlement and isinstance(settlement.lease, Lease):
         # The worker has the lease with its payload.
         settlement = replace(settlement, lease=(job.id, job.lease.token))
-    return settlement, isinstance(attempt.raised, MemoryError)
+    return settlement, isinstance(raised, MemoryError)
 
 
 @contextmanager

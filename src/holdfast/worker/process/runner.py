@@ -82,8 +82,9 @@ class ProcessRunner:
 
     def _work(self) -> None:
         running: Child | None = None
+        after: CurrentJob | None = None
         try:
-            while job := self._jobs.get():
+            while job := after or self._jobs.get():
                 try:
                     running = running or Child(self._source)
                 except OSError as error:
@@ -91,10 +92,12 @@ class ProcessRunner:
                     settlement: Settlement | None = self._no_child(job, ChildDied(str(error)))
                 else:
                     settlement = self._settlement(job, running)
-                with self._lock:
-                    # Before finish, which may start the next job: this thread is free for it.
-                    self._idle += 1
-                self._finish(job, settlement)
+                after = self._finish(job, settlement)
+                if after:
+                    after.run_until = None
+                else:
+                    with self._lock:
+                        self._idle += 1
                 if running and not running.fit:
                     running.end()
                     running = None
