@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import psycopg
 
-from bench.harness import PAYLOAD, Database, Options, Server, cpu, items
+from bench.harness import PAYLOAD, Database, Options, Server, items
+from bench.proc import cpu
 from bench.report import Figure
 
 TAKE = 10
@@ -88,7 +89,7 @@ def _figures(took: dict[str, list[tuple[float, float]]]) -> list[Figure]:
                 value = quantiles((sample[nth] * 1000 for sample in samples), n=100)[place]
                 if not value:
                     continue  # the kernel does not tell
-                bound = 3.0 if what.startswith("one kind") else 1.5
+                bound = 3.0 if what.startswith("one kind") else 1.3
                 judged = base is not None and (name, unit) == ("p99", "ms")
                 figure = Figure(
                     "backlog",

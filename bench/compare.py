@@ -17,7 +17,8 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from bench.harness import BATCH, Options, Server, cpu, items
+from bench.harness import BATCH, Options, Server, items
+from bench.proc import cpu
 from bench.report import Figure
 
 MIGRATE = """

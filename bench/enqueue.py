@@ -37,7 +37,7 @@ def run(server: Server, options: Options) -> list[Figure]:
     single, plain, keyed, many, copied = (
         Figure("enqueue", what, "jobs/s", samples) for what, samples in speed.items()
     )
-    return [single, plain, replace(keyed, base=plain, at_least=0.7), many, copied]
+    return [single, plain, replace(keyed, base=plain, at_least=0.8), many, copied]
 
 
 def _single(database: Database, seconds: int) -> float:

@@ -18,6 +18,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from bench import proc
 from bench.peers import NAMES
 from holdfast import embedded, schema
 
@@ -241,34 +242,32 @@ class Database:
 class Meter:
     """WAL written and CPU used while it is open.
 
-    CPU is read from the kernel for every process of the server, ten times a second, because a
-    backend that has ended can no longer be asked. Where the kernel does not tell it is 0.
+    CPU is read from the kernel; where that does not tell it is 0. Of the load's own sessions it is
+    read ten times a second, because a backend that has ended can no longer be asked; of all of
+    PostgreSQL from the process that started it, which the kernel tells what its children used.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
-        self._load: set[int] = set()
         self._done = threading.Event()
         self.wal = 0
+        self.server_cpu = 0.0
         self.history: list[tuple[float, float]] = []
 
     @property
     def backend_cpu(self) -> float:
         """Seconds used by the sessions of the load."""
-        return self._used(self._load)
-
-    @property
-    def server_cpu(self) -> float:
-        """Seconds used by every process of the server: upkeep and vacuum too."""
-        return self._used(set(self._last))
+        return sum(used - self._first.get(pid, 0.0) for pid, used in self._last.items())
 
     def __enter__(self) -> Self:
         self._connection = self._database.connect(application_name="bench meter")
+        self._own = self._connection.info.backend_pid
         self._lsn = self._value("select pg_current_wal_insert_lsn()")
         self._look()
         self._first = dict(self._last)
+        self._before = self._all_used()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self
@@ -276,6 +275,8 @@ class Meter:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
+        # Every process of the server, upkeep and vacuum too, but not this session.
+        self.server_cpu = self._all_used() - self._before
         self.wal = int(self._value("select pg_current_wal_insert_lsn() - %s::pg_lsn", self._lsn))
         self._connection.close()
 
@@ -285,31 +286,21 @@ class Meter:
 
     def _look(self) -> None:
         rows = self._connection.execute(
-            "select pid, application_name from pg_stat_activity where pid <> pg_backend_pid()"
+            "select pid from pg_stat_activity where application_name = 'bench load'"
         )
-        for pid, application in rows:
-            if not (used := cpu(pid)):
-                continue
-            self._last[pid] = used
-            if application == "bench load":
-                self._load.add(pid)
+        for (pid,) in rows:
+            if used := proc.cpu(pid):
+                self._last[pid] = used
         self.history.append((time.time(), self.backend_cpu))
 
-    def _used(self, pids: set[int]) -> float:
-        return sum(self._last[pid] - self._first.get(pid, 0.0) for pid in pids)
+    def _all_used(self) -> float:
+        postmaster = proc.parent(self._own)
+        return proc.family_cpu(postmaster) - proc.family_cpu(self._own) if postmaster else 0.0
 
     def _value(self, query: str, *parameters: Any) -> Any:
         row = self._connection.execute(query, parameters).fetchone()
         assert row is not None
         return row[0]
-
-
-def cpu(pid: int) -> float:
-    """Return the seconds a process has run so far; 0 where the kernel does not tell."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 @contextmanager

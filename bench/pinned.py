@@ -45,9 +45,9 @@ def run(server: Server, options: Options) -> list[Figure]:
     )
     return [
         free,
-        replace(pinned, base=free, at_least=0.55),
+        replace(pinned, base=free, at_least=0.6),
         *_decay("free", loads["free"]),
-        *_decay("pinned", loads["pinned"], at_least=0.9),
+        *_decay("pinned", loads["pinned"], at_least=0.95),
     ]
 
 

@@ -7,7 +7,8 @@ writes the job alone. What a nack writes is measured by bare statements too: its
 
 from uuid import uuid4
 
-from bench.harness import Database, Options, Server, cpu, items
+from bench.harness import Database, Options, Server, items
+from bench.proc import cpu
 from bench.report import Figure
 
 VERBS = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from bench import proc
 from bench.peers import environment
 from bench.peers.contract import Ledger, Queue
 from bench.peers.environment import Environment, NotInstalledError
@@ -86,20 +87,25 @@ class Peer:
         paths = [place / f"ledger-{nth}" for nth in range(processes)]
         ledgers = [Ledger(path, jobs) for path in paths]
         with ExitStack() as stack:
-            running = [
-                stack.enter_context(self._worker("work", url, path, jobs, style)) for path in paths
-            ]
+            running = [stack.enter_context(self._worker(url, path, jobs, style)) for path in paths]
             yield Workers(running, ledgers)
-            for process in running:
+            for process, path in zip(running, paths, strict=True):
                 if (code := process.poll()) is not None:
-                    raise EndedError(f"a worker of {self.name} ended by itself with {code}")
+                    said = " ".join(path.with_suffix(".said").read_text().split())[-400:]
+                    raise EndedError(f"a worker of {self.name} ended by itself with {code}: {said}")
 
     @contextmanager
-    def _worker(self, action: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-        command = self._command(action, arguments)
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=self._variables(), stdout=subprocess.DEVNULL
-        )
+    def _worker(
+        self, url: str, ledger: Path, jobs: int, style: str
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        with ledger.with_suffix(".said").open("wb") as said:
+            process = subprocess.Popen(
+                self._command("work", (url, ledger, jobs, style)),
+                cwd=ROOT,
+                env=self._variables(),
+                stdout=said,
+                stderr=said,
+            )
         try:
             yield process
         finally:
@@ -149,14 +155,12 @@ class Workers:
 
     def cpu(self) -> float:
         """Return the seconds they and their children have run; 0 where the kernel is silent."""
-        return sum(_cpu(pid) for pid in self._family())
+        return sum(proc.family_cpu(process.pid) for process in self.processes)
 
     def memory(self) -> float:
         """Return the resident megabytes of one with its children; 0 where the kernel is silent."""
-        return sum(map(_memory, self._family())) / len(self.processes)
-
-    def _family(self) -> list[int]:
-        return [pid for process in self.processes for pid in _family(process.pid)]
+        total = sum(proc.family_memory(process.pid) for process in self.processes)
+        return total / len(self.processes)
 
 
 def queue(name: str) -> Queue:
@@ -186,31 +190,3 @@ def until(deadline: float, *, every: float = 0.005) -> Iterator[float]:
         yield now
         time.sleep(every)
     raise TimeoutError
-
-
-def _family(pid: int) -> list[int]:
-    found = [pid]
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = tasks.read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            found += _family(int(child))
-    return found
-
-
-def _cpu(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory(pid: int) -> float:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
