@@ -1,9 +1,11 @@
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from holdfast.client import Client
-from holdfast.records import NewJob
+from holdfast.records import NewJob, QueueSettings
+from holdfast.records.fields import declared
 from tests.cli.conftest import Run
 from tests.conftest import Clock
 
@@ -123,6 +125,12 @@ def test_set_reads_every_setting_as_people_write_it(holdfast: Run, client: Clien
     assert (queue.lane_on_failure, queue.fanout, queue.payload_limit) == ("halt", 4, 1048576)
     assert (queue.lease, queue.keep_done) == (timedelta(minutes=2), timedelta(days=7))
     assert (queue.backoff, queue.rate_period) == (timedelta(seconds=0.5), timedelta(minutes=1))
+
+
+def test_the_help_names_every_setting(holdfast: Run) -> None:
+    said = re.findall(r"\w+", holdfast("queue", "set", "--help").out)
+
+    assert [one.name for one in declared(QueueSettings) if one.name not in said] == []
 
 
 def test_a_limit_is_lifted_by_none(holdfast: Run, client: Client) -> None:

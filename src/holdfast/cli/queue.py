@@ -11,7 +11,9 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, on_or_off, size, whole
 from holdfast.errors import UnknownQueue
-from holdfast.records import Queue, Success
+from holdfast.records import Queue, QueueSettings, Success
+from holdfast.records.fields import Field, declared
+from holdfast.records.queue import BYTES
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -229,37 +231,25 @@ def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise click.UsageError(f"{text!r} is not KEY=VALUE")
-    if key not in _PARSERS:
-        known = f"Settings are: {', '.join(_PARSERS)}."
-        raise click.UsageError(f"unknown setting {key!r}{nearest(key, _PARSERS)}. {known}")
+    if key not in _READERS:
+        known = f"Settings are: {', '.join(_READERS)}."
+        raise click.UsageError(f"unknown setting {key!r}{nearest(key, _READERS)}. {known}")
     if value.lower() in ("none", "null", ""):
         return key, None
     try:
-        return key, _PARSERS[key](value)
+        return key, _READERS[key](value)
     except click.BadParameter as error:
         raise click.UsageError(f"{key}: {error.message}") from None
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "max_attempts": whole,
-    "lease": duration,
-    "keep_done": duration,
-    "payload_limit": size,
-    "backoff": duration,
-    "backoff_cap": duration,
-    "limit": whole,
-    "rate_limit": whole,
-    "rate_period": duration,
-    "fair": on_or_off,
-    "by_kind": on_or_off,
-    "lane_limit": whole,
-    "lane_on_failure": str,
-    "fanout": whole,
-    "activity": str,
-    "keep_activity": duration,
-    "archive_dead": duration,
-    "archive_done": duration,
-}
+def _reader(field: Field) -> Callable[[str], Any]:
+    """Return what reads a setting as people type it, by its type; SQL checks the value."""
+    if field.limits == BYTES:
+        return size
+    return {timedelta: duration, bool: on_or_off, int: whole}.get(field.type, str)
+
+
+_READERS = {field.name: _reader(field) for field in declared(QueueSettings)}
 
 
 def _settings(found: Queue) -> dict[str, Any]:
@@ -272,7 +262,7 @@ def _settings(found: Queue) -> dict[str, Any]:
         ]
     )
     oldest = output.span(found.oldest) if found.queued else None
-    settings = {key: _value(found, key) for key in _PARSERS}
+    settings = {key: _value(found, key) for key in _READERS}
     return {"queue": found.queue, "paused": paused, "oldest": oldest, **settings}
 
 

@@ -25,7 +25,9 @@ Age = Annotated[timedelta, Meta(ge=0, le=3_110_400_000)]
 
 Days = Annotated[timedelta, Meta(ge=86_400, le=2_592_000)]
 
-Bytes = Annotated[int, Meta(ge=1)]
+# `extra` tells it apart from other numbers: people may type 1MB.
+BYTES = Meta(ge=1, extra={"unit": "byte"})
+Bytes = Annotated[int, BYTES]
 
 Most = Annotated[int, Meta(ge=1)]
 
