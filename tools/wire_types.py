@@ -1,16 +1,19 @@
 """The dashboard's types and tables of fields, as TypeScript; see tools/generate_contract.py."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, get_args
 
 from msgspec.structs import fields
 
-from holdfast.records import LABELS, Job, NewJob, QueueSettings, State
+from holdfast.records import Job, NewJob, QueueSettings, State
 from holdfast.records.fields import Field, declared
 from holdfast.server.http.inputs import Metric, Verb
 
+LOOK = Path(__file__).parents[1] / "src" / "holdfast" / "sql" / "functions" / "look.sql"
 ALIASES = {"State": State, "Verb": Verb, "Metric": Metric}
 SORTS = {timedelta: "seconds", datetime: "time", bool: "flag", int: "number", str: "text"}
 HEAD = """\
@@ -45,12 +48,20 @@ def written(components: Mapping[str, Any], wanted: Iterable[str]) -> str:
         f"export const jobFields = {json.dumps(again)} as const;\n"
     )
     parts.append(
-        "/** What whoever enqueued a job may call it by. */\n"
-        f"export const labels = {json.dumps(list(LABELS))} as const;\n"
+        "/** What a filter can ask for; a field that ends in a dot goes on with a path. */\n"
+        f"export const filterFields = {json.dumps(_filter_fields())} as const;\n"
     )
     parts.append(_table("newJobFields", NewJob))
     parts.append(_table("queueSettings", QueueSettings))
     return "\n".join(parts)
+
+
+def _filter_fields() -> list[str]:
+    """Return the fields of the filter language, as SQL names them to who gets one wrong."""
+    found = re.search(r"'Fields are (.+?)\.'\);", LOOK.read_text(), re.DOTALL)
+    assert found, f"{LOOK} has no hint that names the fields of a filter"
+    named = re.split(", | and ", re.sub(r"'\s*'", "", found[1]))
+    return [name.replace(".path", ".") for name in named]
 
 
 def _interfaces(components: Mapping[str, Any], wanted: Iterable[str]) -> str:

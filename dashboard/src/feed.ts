@@ -1,4 +1,5 @@
 // Data that refreshes automatically: one copy per address, even if several parts of a page show it.
+// Not the stream: that is live.ts.
 
 import { effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";

@@ -1,16 +1,12 @@
 // The part of the filter language that a page needs: splitting a filter and inserting a term.
 // Only the database decides what a filter means.
 
-import { labels } from "./wire";
-
 export interface Term {
   text: string;
   field: string | null;
   value: string;
   not: boolean;
 }
-
-export const fields: readonly string[] = ["state", "kind", "queue", "worker", "id", ...labels, "error", "group", "attempt", "attempts", "priority", "age", "payload."];
 
 const TERM = /(?:[^\s"]|"(?:\\.|[^"\\])*"?)+/g;
 

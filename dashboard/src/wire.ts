@@ -767,8 +767,8 @@ export interface Workers {
 /** What of a job makes another one like it. */
 export const jobFields = ["kind", "payload", "queue", "priority", "max_attempts", "lease", "key", "lane", "tenant", "subject", "headers"] as const;
 
-/** What whoever enqueued a job may call it by. */
-export const labels = ["key", "lane", "tenant", "subject"] as const;
+/** What a filter can ask for; a field that ends in a dot goes on with a path. */
+export const filterFields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "attempt", "attempts", "priority", "age", "created", "payload."] as const;
 
 export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "headers" | "id">[] = [
   {"name": "kind", "label": "Kind", "hint": "selects the handler", "type": "text", "empty": false},

@@ -75,6 +75,20 @@ def test_every_field_of_a_job_is_explained(connect: Connect) -> None:
     assert named == _words(hint)
 
 
+def test_every_field_of_a_filter_is_explained_by_a_term_that_works(connect: Connect) -> None:
+    connection = connect()
+    hint = _hint(connection, "select holdfast.find('nonsense:1')")
+    table = _text("filter.md").split("| term | matches |")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    terms = [term for cell in cells for term in re.findall(r"`([^`]+)`", cell)]
+    for term in terms:
+        connection.execute("select holdfast.find(%s)", [term])
+
+    fields = {term.partition(":")[0] for term in terms if ":" in term}
+    listed = re.findall(r"[a-z]+(?:\.path)?", hint.removeprefix("Fields are").replace(" and ", " "))
+    assert fields == {field.replace(".path", ".user.id") for field in listed}
+
+
 def test_every_variable_of_the_environment_is_explained() -> None:
     source = "".join(
         file.read_text("utf-8") for file in (pages.ROOT / "src" / "holdfast").rglob("*.py")

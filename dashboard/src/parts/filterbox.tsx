@@ -3,9 +3,9 @@
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { path, type Problem } from "../api";
 import { useFeed } from "../feed";
-import { drop, fields, terms, word } from "../filter";
+import { drop, terms, word } from "../filter";
 import { setQuery } from "../route";
-import { states, type JobPage, type Kind, type Queue, type Worker } from "../wire";
+import { filterFields, states, type JobPage, type Kind, type Queue, type Worker } from "../wire";
 import { Button } from "./basics";
 import { Icon } from "./icon";
 
@@ -96,7 +96,7 @@ export function FilterBox({ filter, problem }: { filter: string; problem?: Probl
             }}
           >
             <span class="mono">{offer}</span>
-            <small>{hints[offer] ?? ""}</small>
+            <small>{hint(offer)}</small>
           </li>
         ))}
       </ul>
@@ -119,24 +119,27 @@ export function FilterBox({ filter, problem }: { filter: string; problem?: Probl
   );
 }
 
-const hints: Record<string, string> = {
-  "state:": "queued, leased, done, dead …",
-  "kind:": "send_email, send*",
-  "queue:": "mail",
-  "lane:": "jobs of one lane",
-  "worker:": "the worker that runs it",
-  "id:": "the id or its last digits",
-  "key:": "order-42",
-  "tenant:": "acme",
-  "subject:": "user/7",
-  "error:": 'the last error: "Timeout*"',
-  "group:": "dead jobs with the same failure",
-  "attempt:": ">2",
-  "attempts:": ">5, including earlier retries",
-  "priority:": ">=5",
-  "age:": "time since it was enqueued: <2h",
+const hints: Record<(typeof filterFields)[number], string> = {
+  state: "queued, leased, done, dead …",
+  kind: "send_email, send*",
+  queue: "mail",
+  lane: "jobs of one lane",
+  worker: "the worker that runs it",
+  id: "the id or its last digits",
+  key: "order-42",
+  tenant: "acme",
+  subject: "user/7",
+  error: 'the last error: "Timeout*"',
+  group: "dead jobs with the same failure",
+  attempt: ">2",
+  attempts: ">5, including earlier retries",
+  priority: ">=5",
+  age: "time since it was enqueued: <2h",
+  created: "a time, or a date: >=2026-01-31",
   "payload.": "payload.user.id:42",
 };
+
+const hint = (offer: string): string => (hints as Record<string, string>)[offer.replace(/^-|:$/g, "")] ?? "";
 
 function useOffers(text: string | null): string[] {
   const queues = useFeed<{ queues: Queue[] }>(text === null ? null : path(["queues"]), 5000);
@@ -150,8 +153,8 @@ function useOffers(text: string | null): string[] {
   const colon = bare.indexOf(":");
   if (colon < 0) {
     const paths = bare.startsWith("payload.") ? payloadPaths(recent.data.value?.jobs.map((job) => job.payload) ?? []) : [];
-    const names = [...fields.map((field) => (field.endsWith(".") ? field : field + ":")), ...paths.map((one) => one + ":")];
-    return names.filter((name) => name.startsWith(bare) && name !== bare).map((name) => not + name).slice(0, 16);
+    const names = [...filterFields.map((field) => (field.endsWith(".") ? field : field + ":")), ...paths.map((one) => one + ":")];
+    return names.filter((name) => name.startsWith(bare) && name !== bare).map((name) => not + name).slice(0, 20);
   }
   const field = bare.slice(0, colon);
   const begun = bare.slice(colon + 1).replace(/^"/, "");
