@@ -1,9 +1,9 @@
-"""Problems and their causes: anomalies, detectors, explanations, forecasts, the doctor."""
+"""Problems and their causes: anomalies, detectors, forecasts, the doctor."""
 
 from datetime import timedelta
 from typing import Any
 
-from holdfast.errors import UnknownAnomaly, UnknownQueue
+from holdfast.errors import UnknownAnomaly
 from holdfast.records import Anomaly, Detector
 from holdfast.server.http import inputs, render
 from holdfast.server.http.problems import Problem
@@ -80,23 +80,6 @@ async def detector_set(request: Request) -> Answer:
         request.part("code"), queue=said.queue, actor=request.actor, **settings
     )
     return Answer(_detector(request, found))
-
-
-async def explain_queue(request: Request) -> Answer:
-    """Explain the state of a queue, and what holds it up."""
-    name = request.part("queue")
-    if not request.user.sees(name) or await request.reads.queues.get(name) is None:
-        raise UnknownQueue(name)
-    return Answer({"queue": name, "explain": await request.reads.queues.explain(name)})
-
-
-async def explain_lane(request: Request) -> Answer:
-    """Explain which job holds a lane, and what is next in it."""
-    asked: inputs.LaneOf = request.query
-    request.user.check_queues([asked.queue])
-    lane = request.part("lane")
-    why = await request.reads.lanes.explain(asked.queue, lane)
-    return Answer({"queue": asked.queue, "lane": lane, "explain": why})
 
 
 async def forecasts(request: Request) -> Answer:

@@ -95,6 +95,14 @@ async def queue(request: Request) -> Answer:
     return Answer(render.record(found) | {"kinds": kinds, "success": success})
 
 
+async def explain_queue(request: Request) -> Answer:
+    """Explain the state of a queue, and what holds it up."""
+    name = request.part("queue")
+    if not request.user.sees(name) or await request.reads.queues.get(name) is None:
+        raise UnknownQueue(name)
+    return Answer({"queue": name, "explain": await request.reads.queues.explain(name)})
+
+
 def _rate(one: Success) -> dict[str, Any]:
     return {"kind": one.kind, "done": one.done, "failed": one.failed, "rate": one.rate}
 
@@ -170,6 +178,15 @@ async def lanes(request: Request) -> Answer:
     """List lanes, the longest waiting first."""
     found = [one for one in await request.live.lanes() if request.user.sees(one.queue)]
     return Answer({"lanes": [render.record(one) for one in found]})
+
+
+async def explain_lane(request: Request) -> Answer:
+    """Explain which job holds a lane, and what is next in it."""
+    asked: inputs.LaneOf = request.query
+    request.user.check_queues([asked.queue])
+    lane = request.part("lane")
+    why = await request.reads.lanes.explain(asked.queue, lane)
+    return Answer({"queue": asked.queue, "lane": lane, "explain": why})
 
 
 async def operations(request: Request) -> Answer:

@@ -2,20 +2,12 @@
 
 from typing import Any
 
-from holdfast.server.api import (
-    anomalies,
-    look,
-    operate,
-)
+from holdfast.server.api import look, operate
 from holdfast.server.http import answers, inputs
 from holdfast.server.http.refusals import PREVIEW_TOO_OLD, WRONG_STATE
 from holdfast.server.http.route import Entry, Told, get, ok, post, to
 from holdfast.server.routes.jobs import BEGUN
-from holdfast.server.routes.tags import (
-    QUEUES,
-    SCHEDULES,
-    WORKERS,
-)
+from holdfast.server.routes.tags import QUEUES, SCHEDULES, WORKERS
 
 _OF_SCHEDULE = {
     f"{verb}Schedule": to(f"{verb}Schedule", name="/name")
@@ -48,7 +40,7 @@ ROUTES: list[Entry] = [
     get(
         "/v1/queues/{queue:path}/explain",
         "read",
-        anomalies.explain_queue,
+        look.explain_queue,
         id="explainQueue",
         tag=QUEUES,
         answers=ok(answers.QueueExplained),
@@ -62,6 +54,7 @@ ROUTES: list[Entry] = [
         tag=QUEUES,
         answers=ok(answers.JobPage),
     ),
+    # Behind all that have a word after the queue, which it would match: names may have slashes.
     get("/v1/queues/{queue:path}", "read", look.queue, id="getQueue", **_QUEUE),
     Entry(
         "PATCH",
@@ -154,7 +147,7 @@ ROUTES: list[Entry] = [
     get(
         "/v1/lanes/{lane:path}/explain",
         "read",
-        anomalies.explain_lane,
+        look.explain_lane,
         inputs.LaneOf,
         id="explainLane",
         tag=QUEUES,
