@@ -319,7 +319,8 @@ select job.ctid
       limit hf_max)) and {is_queued} and {is_free}
 $code$::text $template$;
 
--- settle_template: what a verb makes of rows, decided and written in one statement.
+-- settle_template: what a verb makes of rows, decided and written in one statement. Its backoff is that of `fail`
+-- (settle.sql).
 create or replace function holdfast.settle_template()
 returns text
 language sql immutable

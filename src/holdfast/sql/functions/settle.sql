@@ -611,6 +611,7 @@ begin
         worker      = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.worker end,
         held        = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.held end,
         error       = coalesce(u.error, same.error),
+        -- The same backoff is in settle_template (adopted_code.sql): owners of tables may not call this schema.
         run_at      = case when holdfast.was_last(j.attempt, j.max_attempts, u.final) then j.run_at
           else fail.at + coalesce(u.delay, make_interval(
             secs => u.chance * least(u.backoff * power(2, least(j.attempt, 40) - 1), u.backoff_cap))) end,
