@@ -263,9 +263,9 @@ declare
   v_marks   text[];
 begin
   if exists (select from holdfast.adopted a where a.part = oldest_adopted.part and a.live) then
-    v_marks := holdfast.watched(part);
+    v_marks := holdfast.marks_before(part);
     execute format('select holdfast_adopted.%I()', part || '_oldest') into v_since;
-    perform holdfast.check_watched(part, v_marks);
+    perform holdfast.check_after(part, v_marks);
   end if;
   return v_since;
 -- a table that cannot be read has none; others are seen all the same
@@ -307,10 +307,10 @@ begin
     return;
   end if;
   begin
-    v_marks := holdfast.watched(part);
+    v_marks := holdfast.marks_before(part);
     execute format('select array_agg(r) from holdfast_adopted.%I($1, $2, $3) r', part || '_rows') into v_rows
       using ids, before, most;
-    perform holdfast.check_watched(part, v_marks);
+    perform holdfast.check_after(part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then

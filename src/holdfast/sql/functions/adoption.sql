@@ -143,9 +143,9 @@ begin
 end
 $$;
 
--- watched: what is generated for a table is about to be called: its owner is who the table's is. What to compare
+-- marks_before: what is generated for a table is about to be called: its owner is who the table's is. What to compare
 -- the session with afterwards; null if that owner is trusted with it anyway.
-create or replace function holdfast.watched(part smallint)
+create or replace function holdfast.marks_before(part smallint)
 returns text[]
 language plpgsql stable
 as $$
@@ -161,7 +161,7 @@ begin
     and p.proowner = c.relowner and p.prosecdef
   join pg_roles r on r.oid = c.relowner
   join pg_namespace n on n.nspname = 'holdfast'
-  where a.part = watched.part;
+  where a.part = marks_before.part;
   if v_trusted then
     return null;
   elsif v_owner is null and not exists (   -- renamed, or restored
@@ -169,18 +169,18 @@ begin
     join pg_class c on c.oid = holdfast.table_of(a)
     join pg_proc o on o.proname = (a.part || '_claim')::name and o.pronamespace = 'holdfast_adopted'::regnamespace
       and o.proowner = c.relowner and o.prosecdef
-    where a.part = watched.part)
+    where a.part = marks_before.part)
   then
     raise exception using errcode = '42501', message = (
       select format('generated functions of table %s are missing, or do not belong to its owner', a.relation)
-      from holdfast.adopted a where a.part = watched.part);
+      from holdfast.adopted a where a.part = marks_before.part);
   end if;
   return holdfast.session_marks();
 end
 $$;
 
--- check_watched: after that call. Before PostgreSQL 18, triggers that are put off run as whoever commits.
-create or replace function holdfast.check_watched(part smallint, marks text[])
+-- check_after: after that call. Before PostgreSQL 18, triggers that are put off run as whoever commits.
+create or replace function holdfast.check_after(part smallint, marks text[])
 returns void
 language plpgsql stable
 as $$
@@ -638,11 +638,11 @@ begin
     return;
   end if;
   begin
-    v_marks := holdfast.watched(a.part);
+    v_marks := holdfast.marks_before(a.part);
     execute format('select holdfast.adopted_kind(r.kind, $2), r.state from '
       'holdfast_adopted.%I(array[$1], null, null) r', a.part || '_rows')
     into v_kind, v_state using id, a.queue;
-    perform holdfast.check_watched(a.part, v_marks);
+    perform holdfast.check_after(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     if holdfast.is_of_the_caller(sqlstate, v_context) then
@@ -791,9 +791,9 @@ declare
   v_context text;
   v_marks   text[];
 begin
-  v_marks := holdfast.watched(part);
+  v_marks := holdfast.marks_before(part);
   execute format('select holdfast_adopted.%I()', part || '_leased') into v_leased;
-  perform holdfast.check_watched(part, v_marks);
+  perform holdfast.check_after(part, v_marks);
   return v_leased;
 exception when others or query_canceled or assert_failure then
   get stacked diagnostics v_context = pg_exception_context;
@@ -827,9 +827,9 @@ begin
     return null;
   end if;
   begin
-    v_marks := holdfast.watched(a.part);
+    v_marks := holdfast.marks_before(a.part);
     execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
-    perform holdfast.check_watched(a.part, v_marks);
+    perform holdfast.check_after(a.part, v_marks);
     return v_jobs;
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
@@ -843,7 +843,7 @@ begin
   for turn in 1 .. 5 loop
     begin
       execute v_sql into v_some using worker, null::uuid, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
-      perform holdfast.check_watched(a.part, v_marks);
+      perform holdfast.check_after(a.part, v_marks);
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
       if holdfast.is_of_the_caller(sqlstate, v_context) then
@@ -855,7 +855,7 @@ begin
     foreach v_one in array v_some loop
       begin
         execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at;
-        perform holdfast.check_watched(a.part, v_marks);
+        perform holdfast.check_after(a.part, v_marks);
         v_jobs := v_jobs || v_some;
       exception when others or query_canceled or assert_failure then
         get stacked diagnostics v_context = pg_exception_context;
@@ -897,13 +897,13 @@ begin
     from unnest(ids, tokens) u(id, token)
     where holdfast.part_of(u.id) = a.part;
     begin
-      v_marks := holdfast.watched(a.part);
+      v_marks := holdfast.marks_before(a.part);
       execute format('select array_agg(t.id) as ids, array_agg(t.token) as tokens, array_agg(t.lease_until) as untils '
         'from holdfast_adopted.%I($1, $2, $3) t',
         a.part || '_touch')
       into these
       using asked.ids, asked.tokens, asked.untils;
-      perform holdfast.check_watched(a.part, v_marks);
+      perform holdfast.check_after(a.part, v_marks);
       return query
         select t.id, t.token, t.lease_until
         from unnest(these.ids, these.tokens, these.untils) t(id, token, lease_until)
@@ -1055,7 +1055,7 @@ declare
 begin
   q := holdfast.settings_of(a.queue);
   begin
-    v_marks := holdfast.watched(a.part);
+    v_marks := holdfast.marks_before(a.part);
     execute format(
       'select array_agg(s.id) as ids, array_agg(s.token) as tokens, array_agg(s.kind) as kinds, array_agg(s.worker) '
         'as workers,'
@@ -1064,7 +1064,7 @@ begin
       a.part || '_settle')
     into these
     using ids, tokens, verb, finals, errors, delays, reason, q.max_attempts, q.backoff, q.backoff_cap, at;
-    perform holdfast.check_watched(a.part, v_marks);
+    perform holdfast.check_after(a.part, v_marks);
     return query
       select distinct on (t.id) t.id, t.token, t.kind, t.worker, coalesce(t.attempt, 0::smallint), t.outcome
       from unnest(these.ids, these.tokens, these.kinds, these.workers, these.attempts, these.outcomes) t(id, token,
@@ -1119,14 +1119,14 @@ begin
       v_ids := array(select i from unnest(l.ids) i
         where not exists (select from holdfast.adopted_fault f where f.part = l.part and f.id = i));
       if l.live and cardinality(v_ids) > 0 then
-        v_marks := holdfast.watched(l.part);
+        v_marks := holdfast.marks_before(l.part);
         execute format(
           'select array_agg(e.id) filter (where e.expired) as ids, min(e.lease_until) filter (where not e.expired) as '
             'until'
           || ' from holdfast_adopted.%I($1, $2, $3) e', l.part || '_expired')
         into these
         using v_ids, l.token, case when l.claimed_at >= back then at else cut end;
-        perform holdfast.check_watched(l.part, v_marks);
+        perform holdfast.check_after(l.part, v_marks);
       end if;
       v_ids := array(select i from unnest(these.ids) i where i = any(l.ids));
       if cardinality(v_ids) > 0 then
@@ -1168,10 +1168,10 @@ begin
     return;
   end if;
   begin
-    v_marks := holdfast.watched(a.part);
+    v_marks := holdfast.marks_before(a.part);
     execute format('select holdfast_adopted.%I($1, $2, $3, $4, $5)', a.part || '_hand_over') into v_until using id,
       token, new_token, until, holder;
-    perform holdfast.check_watched(a.part, v_marks);
+    perform holdfast.check_after(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     if holdfast.is_of_the_caller(sqlstate, v_context) then
@@ -1253,11 +1253,11 @@ declare
 begin
   for a in select x.* from holdfast.adopted x where x.live and x.spec ? 'stuck_after' order by x.part loop
     begin
-      v_marks := holdfast.watched(a.part);
+      v_marks := holdfast.marks_before(a.part);
       execute format('select array(select s from holdfast_adopted.%I($1, $2) s)', a.part || '_stuck')
       into v_ids
       using max_jobs, v_now - (a.spec ->> 'stuck_after')::interval;
-      perform holdfast.check_watched(a.part, v_marks);
+      perform holdfast.check_after(a.part, v_marks);
       v_ids := array(
         select i from unnest(v_ids) i
         where holdfast.part_of(i) = a.part and not exists (select from holdfast.adopted_fault f where f.part = a.part
@@ -1304,9 +1304,9 @@ begin
   if not exists (select from holdfast.adopted a where a.part = v_part and a.live) then
     return null;
   end if;
-  v_marks := holdfast.watched(v_part);
+  v_marks := holdfast.marks_before(v_part);
   execute format('select holdfast_adopted.%I($1, $2)', v_part || '_guard') into v_done using id, token;
-  perform holdfast.check_watched(v_part, v_marks);
+  perform holdfast.check_after(v_part, v_marks);
   if v_done then
     insert into holdfast.adopted_note (part, hour, who, what, jobs, sample)
     values (v_part, date_trunc('hour', holdfast.now()), 'holdfast', 'duplicate prevented', 1, id::text);
@@ -1407,7 +1407,7 @@ declare
   v_context text;
   v_marks   text[];
 begin
-  v_marks := holdfast.watched(part);
+  v_marks := holdfast.marks_before(part);
   return query execute format($sql$
     with found as (
       select holdfast.adopted_kind(c.kind, a.queue) as kind, c.state, least(c.jobs, 2000000000) as n
@@ -1445,7 +1445,7 @@ begin
     where (d.queued, d.leased, d.dead, d.done, d.cancelled, d.archived) <> (0, 0, 0, 0, 0, 0)
     returning queue::text, kind::text, queued::bigint, leased::bigint, dead::bigint, cancelled::bigint, archived::bigint
   $sql$, part || '_count', part) using v_gone;
-  perform holdfast.check_watched(part, v_marks);
+  perform holdfast.check_after(part, v_marks);
 exception when others or query_canceled or assert_failure then
   get stacked diagnostics v_context = pg_exception_context;
   if holdfast.is_of_the_caller(sqlstate, v_context) then
@@ -1672,7 +1672,7 @@ declare
   v_marks text[];
 begin
   select x.* into a from holdfast.adopted x where x.part = reconcile_adopted.part;
-  v_marks := holdfast.watched(part);
+  v_marks := holdfast.marks_before(part);
   execute format('select array(select t from holdfast_adopted.%I($1) t)', part || '_taken') into v_ids using max_jobs;
   execute format(
     'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) '
@@ -1681,7 +1681,7 @@ begin
     || ' from holdfast.adopted_jobs($1, $2) j join holdfast_adopted.%I($2) d on d.id = j.id where j.state = $3', part
       || '_done')
   into said using part, v_ids, 'leased';
-  perform holdfast.check_watched(part, v_marks);
+  perform holdfast.check_after(part, v_marks);
   if not dry_run then
     perform from holdfast.reap(max_jobs, a.queue);
     perform holdfast.rescue(max_jobs);

@@ -40,7 +40,7 @@ begin
     v_start := clock_timestamp();
     begin
       v_found := '{}';
-      if holdfast.watched_anywhere(detector.code) then
+      if holdfast.looks_anywhere(detector.code) then
         execute format('select coalesce(array_agg(f), ''{}'') from (select f from holdfast.%I($1) f limit 100) x',
           'detect_' || detector.code)
         into v_found using v_now;
@@ -455,8 +455,8 @@ language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ select w.url, w.secret from holdfast.webhook w where w.name = webhook_target.name $$;
 
--- watch: how closely a detector looks at a queue; null: not at all.
-create or replace function holdfast.watch(code text, queue text)
+-- thresholds_of: how closely a detector looks at a queue; null: not at all.
+create or replace function holdfast.thresholds_of(code text, queue text)
 returns jsonb
 language sql stable
 as $$
@@ -464,16 +464,16 @@ as $$
     then d.thresholds || coalesce(a.thresholds, '{}') || coalesce(q.thresholds, '{}') end
   from holdfast.detector_catalogue d
   left join holdfast.detector_setting a on a.code = d.code and a.queue = ''
-  left join holdfast.detector_setting q on q.code = d.code and q.queue = watch.queue and q.queue <> ''
-  where d.code = watch.code
+  left join holdfast.detector_setting q on q.code = d.code and q.queue = thresholds_of.queue and q.queue <> ''
+  where d.code = thresholds_of.code
 $$;
 
-create or replace function holdfast.watched_anywhere(code text)
+create or replace function holdfast.looks_anywhere(code text)
 returns boolean
 language sql stable
 as $$
-  select holdfast.watch(watched_anywhere.code, '') is not null
-    or exists (select from holdfast.detector_setting s where s.code = watched_anywhere.code and s.enabled)
+  select holdfast.thresholds_of(looks_anywhere.code, '') is not null
+    or exists (select from holdfast.detector_setting s where s.code = looks_anywhere.code and s.enabled)
 $$;
 
 -- tidy_anomalies: forget what was over long ago.

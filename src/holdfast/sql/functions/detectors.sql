@@ -93,7 +93,7 @@ as $$
            (select count(*) from holdfast.worker w where w.seen_at > at - interval '1 minute')),
          'holdfast worker list', jsonb_build_object('queue', k.queue, 'kind', k.kind, 'waiting', k.waiting)
   from holdfast.waiting_kinds(at) k
-  cross join lateral (select holdfast.watch('no_worker', k.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('no_worker', k.queue) as t) w
   where at - k.since > holdfast.secs(w.t -> 'seconds')
     and not holdfast.is_handled(k.queue, k.kind, at)
 $$;
@@ -121,7 +121,7 @@ as $$
       from holdfast.spans('late') s)
     offset 0
   ) q
-  cross join lateral (select holdfast.watch('late', q.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('late', q.queue) as t) w
   where q.oldest > holdfast.secs(w.t -> 'seconds')
 $$;
 
@@ -142,7 +142,7 @@ as $$
       union all
       select d.thresholds from holdfast.detector_setting d where d.code = 'failure_jump'
              and d.thresholds ? 'attempts') s)) q(name)
-  cross join lateral (select holdfast.watch('failure_jump', q.name) as t) w
+  cross join lateral (select holdfast.thresholds_of('failure_jump', q.name) as t) w
   cross join lateral holdfast.rates(q.name, holdfast.secs(w.t -> 'seconds'), at) r
   cross join lateral holdfast.rates(q.name, interval '1 day', at) d
   cross join lateral (
@@ -213,7 +213,7 @@ as $$
          jsonb_build_object('leases', count(*), 'workers', jsonb_agg(distinct a.worker), 'jobs',
            (array_agg(a.id::text))[1:5])
   from holdfast.newest_attempts(at, interval '1 hour') a
-  cross join lateral (select holdfast.watch('lease_lost_burst', a.queue)::text as said) s
+  cross join lateral (select holdfast.thresholds_of('lease_lost_burst', a.queue)::text as said) s
   cross join lateral (select s.said::jsonb as t) w
   where a.outcome = 'expired' and a.ended_at > at - holdfast.secs(w.t -> 'seconds')
   group by a.queue, s.said
@@ -232,7 +232,7 @@ as $$
          jsonb_build_object('worker', a.worker, 'jobs', (array_agg(distinct a.id::text))[1:5], 'leases', count(*))
   from holdfast.newest_attempts(at, interval '1 hour') a
   join holdfast.worker k on k.name = a.worker and k.seen_at >= a.ended_at
-  cross join lateral (select holdfast.watch('lease_stolen', a.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('lease_stolen', a.queue) as t) w
   where a.outcome = 'expired' and a.ended_at > at - holdfast.secs(w.t -> 'seconds')
   group by a.queue, a.worker
 $$;
@@ -253,7 +253,7 @@ as $$
     where a.live
     group by a.queue, a.id, a.kind
   ) x
-  cross join lateral (select holdfast.watch('flapping_job', x.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('flapping_job', x.queue) as t) w
   where x.attempt >= (w.t ->> 'attempts')::numeric and x.attempt >= (w.t ->> 'share')::numeric * x.max_attempts
   order by x.since
   limit 20
@@ -271,7 +271,7 @@ as $$
          holdfast.filter_word(x.kind))),
          jsonb_build_object('jobs', (array_agg(distinct x.id::text))[1:5], 'count', count(distinct x.id))
   from holdfast.newest_attempts(at, interval '1 hour') x
-  cross join lateral (select holdfast.watch('last_attempt', x.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('last_attempt', x.queue) as t) w
   where x.live and x.max_attempts > 1 and x.max_attempts - x.job_attempt <= (w.t ->> 'left')::numeric
     and x.ended_at > at - holdfast.secs(w.t -> 'seconds')
   group by x.queue, x.kind
@@ -296,7 +296,7 @@ as $$
       order by y.ended_at desc
       limit 5000
     ) x
-    cross join lateral (select holdfast.watch('job_died', x.queue)::text as said) w
+    cross join lateral (select holdfast.thresholds_of('job_died', x.queue)::text as said) w
     where x.ended_at > at - holdfast.secs(w.said::jsonb -> 'seconds')
   ) d
   group by d.queue, d.kind, d.said
@@ -332,7 +332,7 @@ as $$
   ) h
   cross join lateral (
     select x.* from holdfast.job x where x.part = h.part and x.id = h.id and x.token = h.token limit 1) j
-  cross join lateral (select holdfast.watch('zombie_job', j.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('zombie_job', j.queue) as t) w
   where j.lease_until <= at and w.t is not null
     and (h.problem is not null or at - j.lease_until >= h.length * ((w.t ->> 'times')::numeric - 1)::double precision)
   order by j.lease_until
@@ -364,7 +364,7 @@ as $$
       select d.thresholds from holdfast.detector_setting d where d.code = 'retry_storm' and d.thresholds ? 'jobs') s)
     offset 0
   ) q
-  cross join lateral (select holdfast.watch('retry_storm', q.name) as t) w
+  cross join lateral (select holdfast.thresholds_of('retry_storm', q.name) as t) w
   cross join lateral (select holdfast.secs(w.t -> 'seconds') as span) s
   cross join lateral (
     select count(*) as due
@@ -404,7 +404,7 @@ as $$
   cross join lateral (
     select l.claimed_at from holdfast.lease l where l.token = h.token and l.part = h.part order by l.claimed_at
       limit 1) c
-  cross join lateral (select holdfast.watch('lane_held', h.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('lane_held', h.queue) as t) w
   cross join lateral (
     select count(*) as waiting from (
       select from holdfast.job x
@@ -431,7 +431,7 @@ as $$
         limit 1001) y) n
   left join lateral (select x.ended_at, x.error from holdfast.dead x where x.part = l.part and x.id = l.halted_by
     limit 1) d on true
-  where n.waiting > 0 and holdfast.watch('lane_halted', l.queue) is not null
+  where n.waiting > 0 and holdfast.thresholds_of('lane_halted', l.queue) is not null
   limit 50
 $$;
 
@@ -448,7 +448,7 @@ as $$
          format('holdfast schedule show %s', holdfast.shell(s.name)),
            jsonb_build_object('schedule', s.name, 'kind', s.kind, 'problem', s.problem)
   from holdfast.schedule s
-  cross join lateral (select holdfast.watch('schedule_missed', s.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('schedule_missed', s.queue) as t) w
   where s.paused_at is null and s.withdrawn_at is null and w.t is not null
     and (s.problem is not null
       or s.next_at > '-infinity' and s.next_at < at - holdfast.secs(w.t -> 'seconds')
@@ -468,7 +468,7 @@ as $$
          format('holdfast schedule show %s', holdfast.shell(s.name)),
            jsonb_build_object('schedule', s.name, 'live', x.live, 'skipped', x.skipped)
   from holdfast.schedule s
-  cross join lateral (select holdfast.watch('schedule_overlap', s.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('schedule_overlap', s.queue) as t) w
   cross join lateral (
     select count(j.id) as live, count(*) filter (where l.outcome = 'skipped'
            and l.at > detect_schedule_overlap.at - holdfast.secs(w.t -> 'seconds')) as skipped,
@@ -494,7 +494,7 @@ as $$
              f.problem),
          'holdfast upkeep --once', jsonb_build_object('step', f.step, 'times', f.times, 'problem', f.problem)
   from holdfast.failing f
-  cross join lateral (select holdfast.watch('upkeep_failing', f.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('upkeep_failing', f.queue) as t) w
   where f.times >= (w.t ->> 'times')::numeric and f.at > detect_upkeep_failing.at - interval '5 minutes'
   order by f.since
   limit 50
@@ -511,7 +511,7 @@ as $$
              holdfast.span_text(at - k.seen_at)),
          'holdfast worker list', jsonb_build_object('worker', k.name, 'host', k.host, 'pid', k.pid, 'busy', k.busy)
   from holdfast.worker k
-  cross join lateral (select holdfast.watch('worker_lost', '') as t) w
+  cross join lateral (select holdfast.thresholds_of('worker_lost', '') as t) w
   where k.busy > 0 and k.seen_at < at - holdfast.secs(w.t -> 'seconds') and k.seen_at > at - interval '1 hour'
   order by k.seen_at desc
   limit 50
@@ -530,7 +530,7 @@ as $$
     from holdfast.worker k
     where k.seen_at > at - interval '1 minute' and k.pid is not null and k.version is not null
   ) x
-  cross join lateral (select holdfast.watch('version_skew', '') as t) w
+  cross join lateral (select holdfast.thresholds_of('version_skew', '') as t) w
   where cardinality(x.versions) > 1 and x.since < at - holdfast.secs(w.t -> 'seconds')
 $$;
 
@@ -544,7 +544,7 @@ as $$
          'Leases are safe, because they use the clock of the database; its log times and the run_at it sets are wrong.',
          'timedatectl status', jsonb_build_object('worker', k.name, 'host', k.host, 'skew', k.skew)
   from holdfast.worker k
-  cross join lateral (select holdfast.watch('clock_skew', '') as t) w
+  cross join lateral (select holdfast.thresholds_of('clock_skew', '') as t) w
   where k.seen_at > at - interval '1 minute' and abs(k.skew) > (w.t ->> 'seconds')::double precision
   limit 50
 $$;
@@ -559,7 +559,7 @@ as $$
            jsonb_build_object('worker', k.name, 'host', k.host)
   from holdfast.worker k
   where k.seen_at > at - interval '1 minute' and k.listens = false and k.started_at < at - interval '30 seconds'
-    and holdfast.watch('listen_down', '') is not null
+    and holdfast.thresholds_of('listen_down', '') is not null
   limit 50
 $$;
 
@@ -573,7 +573,7 @@ as $$
          'by xact_start;',
          jsonb_build_object('share', u.used)
   from (select pg_notification_queue_usage() as used) u
-  cross join lateral (select holdfast.watch('notify_backlog', '') as t) w
+  cross join lateral (select holdfast.thresholds_of('notify_backlog', '') as t) w
   where u.used >= (w.t ->> 'share')::double precision
 $$;
 
@@ -634,7 +634,7 @@ as $$
            p.application, 'user', p.usename,
            'state', p.state, 'seconds', round(extract(epoch from p.held)), 'transactions', p.transactions)
   from holdfast.pinned_by() p
-  cross join lateral (select holdfast.watch('horizon_pinned', '') as t) w
+  cross join lateral (select holdfast.thresholds_of('horizon_pinned', '') as t) w
   where p.held > holdfast.secs(w.t -> 'seconds') or p.held is null
     and p.transactions > (w.t ->> 'transactions')::numeric
   limit 10
@@ -654,7 +654,7 @@ as $$
          jsonb_build_object('table', s.relname, 'dead', s.n_dead_tup, 'live', s.n_live_tup, 'bytes',
            pg_total_relation_size(s.relid))
   from pg_stat_all_tables s
-  cross join lateral (select holdfast.watch('bloat', '') as t) w
+  cross join lateral (select holdfast.thresholds_of('bloat', '') as t) w
   where s.schemaname = 'holdfast' and s.n_dead_tup >= (w.t ->> 'rows')::numeric
     and s.n_dead_tup >= (w.t ->> 'share')::numeric * (s.n_dead_tup + s.n_live_tup)
   limit 20
@@ -679,7 +679,7 @@ as $$
   ), looked as (
     select p.part
     from parts p
-    cross join lateral (select holdfast.watch('counters_drift', '') as t) w
+    cross join lateral (select holdfast.thresholds_of('counters_drift', '') as t) w
     where (p.nth = (extract(epoch from at) / 30)::bigint % p.parts
         or p.part in (
           select c.part from holdfast.anomaly a join counters c on c.queue = a.queue
@@ -769,7 +769,7 @@ as $$
     where x.paused_at < at and (x.paused_until is null or x.paused_until > at)
     offset 0
   ) q
-  cross join lateral (select holdfast.watch('paused_long', q.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('paused_long', q.queue) as t) w
   where q.paused_at < at - holdfast.secs(w.t -> 'seconds') and q.queued > 0
   limit 50
 $$;
@@ -811,7 +811,7 @@ as $$
           where d.code = 'payload_near_limit' and d.thresholds ? 'share') s)
     offset 0
   ) j
-  cross join lateral (select holdfast.watch('payload_near_limit', j.queue) as t, j.payload_limit) q
+  cross join lateral (select holdfast.thresholds_of('payload_near_limit', j.queue) as t, j.payload_limit) q
   where j.bytes >= (q.t ->> 'share')::numeric * q.payload_limit
   group by j.queue, j.kind
 $$;
@@ -825,7 +825,7 @@ as $$
          format('holdfast job show %s', (array_agg(j.id order by j.bytes desc))[1]),
          jsonb_build_object('bytes', max(j.bytes), 'jobs', (array_agg(j.id::text))[1:5])
   from holdfast.newest_payloads(at) j
-  cross join lateral (select holdfast.watch('large_payload', j.queue) as t) w
+  cross join lateral (select holdfast.thresholds_of('large_payload', j.queue) as t) w
   where j.bytes > (w.t ->> 'bytes')::numeric
   group by j.queue, j.kind
 $$;
@@ -846,7 +846,7 @@ as $$
   ) l
   cross join lateral (select i.id from unnest(l.ids) i(id) limit 200) i
   cross join lateral (
-    select x.id, x.queue, x.kind, holdfast.watch('long_running', x.queue)::text as said
+    select x.id, x.queue, x.kind, holdfast.thresholds_of('long_running', x.queue)::text as said
     from holdfast.job x where x.part = l.part and x.id = i.id and x.token = l.token limit 1) j
   where at - l.claimed_at > holdfast.secs(j.said::jsonb -> 'seconds')
   group by j.queue, j.kind, j.said
@@ -863,7 +863,7 @@ as $$
          'holdfast job list state:done', jsonb_build_object('jobs', (array_agg(i.id::text))[1:5], 'count', count(*))
   from (
     select x.part, x.token, x.queue, x.worker, x.claimed_at, x.ids, x.taken,
-           holdfast.watch('flash_job', x.queue)::text as said
+           holdfast.thresholds_of('flash_job', x.queue)::text as said
     from holdfast.newest_leases(500) x where x.claimed_at > at - interval '1 minute'
   ) l
   cross join lateral (select y.id from unnest(l.ids) y(id) limit 100) i
@@ -886,7 +886,7 @@ as $$
          'holdfast worker list',
          jsonb_build_object('worker', l.worker, 'jobs', sum(cardinality(l.ids)))
   from (
-    select x.queue, x.worker, x.claimed_at, x.ids, holdfast.watch('burst_claims', x.queue)::text as said
+    select x.queue, x.worker, x.claimed_at, x.ids, holdfast.thresholds_of('burst_claims', x.queue)::text as said
       from holdfast.newest_leases() x
   ) l
   where l.claimed_at > at - holdfast.secs(l.said::jsonb -> 'seconds')
@@ -905,7 +905,7 @@ as $$
            holdfast.span_text(holdfast.secs(b.said::jsonb -> 'seconds')), max(b.largest)),
          'holdfast op list', jsonb_build_object('jobs', sum(b.jobs), 'calls', sum(b.calls), 'largest', max(b.largest))
   from (
-    select x.queue, x.at, x.calls, x.jobs, x.largest, holdfast.watch(bulk_findings.code, x.queue)::text as said
+    select x.queue, x.at, x.calls, x.jobs, x.largest, holdfast.thresholds_of(bulk_findings.code, x.queue)::text as said
     from holdfast.bulk x
     where x.at > bulk_findings.at - interval '1 hour' and x.at <= bulk_findings.at and x.sort = bulk_findings.sort
   ) b
@@ -939,7 +939,7 @@ as $$
          'holdfast job list ' || holdfast.shell(format('queue:%s state:cancelled', holdfast.filter_word(b.queue))),
          jsonb_build_object('jobs', sum(b.jobs))
   from (
-    select x.queue, x.at, x.jobs, x.largest, holdfast.watch('queue_cleared', x.queue)::text as said
+    select x.queue, x.at, x.jobs, x.largest, holdfast.thresholds_of('queue_cleared', x.queue)::text as said
     from holdfast.bulk x
     where x.at > detect_queue_cleared.at - interval '1 hour' and x.at <= detect_queue_cleared.at
       and x.sort in ('deleted', 'cancelled')
