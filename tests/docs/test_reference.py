@@ -89,6 +89,27 @@ def test_every_field_of_a_filter_is_explained_by_a_term_that_works(connect: Conn
     assert fields == {field.replace(".path", ".user.id") for field in listed}
 
 
+def test_every_detector_is_shown_as_it_is(connect: Connect) -> None:
+    catalogue = connect().execute(
+        "select code, enabled, severity, thresholds, about from holdfast.detector_catalogue"
+    )
+    table = _text("sql.md").split("| code | severity | thresholds | looks for |")[1]
+    rows = re.findall(
+        r"^\| `(\w+)`( \(off\))? \| (\w+) \| (.*?) \| (.*) \|$",
+        table.partition("\n\n")[0],
+        re.MULTILINE,
+    )
+    shown = {
+        code: (not off, severity, set(filter(None, thresholds.strip().split(", "))), about)
+        for code, off, severity, thresholds, about in rows
+    }
+
+    assert shown == {
+        code: (enabled, severity, {f"{name}: {value}" for name, value in usual.items()}, about)
+        for code, enabled, severity, usual, about in catalogue
+    }
+
+
 def test_every_variable_of_the_environment_is_explained() -> None:
     source = "".join(
         file.read_text("utf-8") for file in (pages.ROOT / "src" / "holdfast").rglob("*.py")
