@@ -124,15 +124,23 @@ def test_an_enqueue_whose_reply_was_lost_is_stored_once(make_client: Any, proxy:
     assert {job.id for job in client.jobs.list()} == {answer.id for answer in answers}
 
 
-@pytest.mark.parametrize("lost", [b"BEGIN", b"SELECT 5000", b"SELECT 1001", b"COMMIT"])
+@pytest.mark.parametrize(
+    ("keys", "lost"),
+    [
+        *((True, lost) for lost in (b"BEGIN", b"SELECT 5000", b"SELECT 1001", b"COMMIT")),
+        *((False, lost) for lost in (b"BEGIN", b"COPY 6001", b"COMMIT")),
+    ],
+)
 def test_of_very_many_jobs_all_are_stored_once_whatever_reply_was_lost(
-    lost: bytes, make_client: Any, proxy: Any
+    keys: bool, lost: bytes, make_client: Any, proxy: Any
 ) -> None:
     client = make_client(proxy.url)
     client.queues.list()
     proxy.swallow_reply(with_=lost)
 
-    answers = client.enqueue_many(NewJob(kind="greet") for _ in range(6001))
+    answers = client.enqueue_many(
+        NewJob(kind="greet", key=str(n) if keys else None) for n in range(6001)
+    )
 
     assert {answer.created for answer in answers} == {True}
     assert client.queues.get("default").queued == 6001

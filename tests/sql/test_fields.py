@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import fields
 from psycopg.types.json import Jsonb
 
-from holdfast.client.wire import COPIED
+from holdfast.client.rows import COLUMNS as COPIED
 from holdfast.records import Job, Lease, NewJob, Queue, QueueSettings
 from holdfast.records.fields import declared
 from tests.conftest import Connect

@@ -2,7 +2,7 @@
 
 from typing import LiteralString
 
-from holdfast.client import wire
+from holdfast.client import rows
 
 ACK: LiteralString = (
     "select id, outcome, detail from holdfast.ack("
@@ -15,7 +15,7 @@ ENQUEUE: LiteralString = (
     "select id, created, duplicate_of, behind, holder, held_since "
     "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
 )
-COPY: LiteralString = f"copy holdfast.job ({wire.COPIED}) from stdin"
+COPY: LiteralString = f"copy holdfast.job ({rows.COLUMNS}) from stdin"
 COPIED: LiteralString = (
     "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"
 )

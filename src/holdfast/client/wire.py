@@ -1,4 +1,4 @@
-"""How Python values travel to SQL: JSON, array literals, COPY rows.
+"""How Python values travel to SQL: JSON and array literals.
 
 Pure functions, shared by the written client and the generated one. What PostgreSQL could not store
 is refused here, before anything is sent.
@@ -21,9 +21,8 @@ import msgspec
 from msgspec.structs import astuple, fields
 
 from holdfast import cron, jsonb
-from holdfast.errors import InvalidJob, InvalidSchedule, PayloadTooLarge
+from holdfast.errors import InvalidJob, InvalidSchedule
 from holdfast.records import (
-    PARTS,
     UNSEEN,
     Cancelled,
     Done,
@@ -33,13 +32,9 @@ from holdfast.records import (
     Held,
     NewJob,
     NewSchedule,
-    QueueSettings,
     Record,
     Settlement,
     new_id,
-    part_of,
-    queue_part,
-    stamp,
 )
 from holdfast.records.fields import declared
 
@@ -96,6 +91,13 @@ def items(jobs: Sequence[NewJob], ids: Sequence[UUID]) -> str:
 def ids_of(jobs: Iterable[NewJob]) -> list[UUID]:
     """Return each job's own id, or one made for it."""
     return [job.id or new_id(job.queue) for job in jobs]
+
+
+def are_plain(jobs: Iterable[NewJob]) -> bool:
+    """Whether storing these jobs needs no decision: on keys, lanes, times, or ids sent before."""
+    return not any(
+        job.key or job.lane or job.id or job.delay or job.run_at or job.lease for job in jobs
+    )
 
 
 def encoded(value: Any, what: str) -> bytes:
@@ -181,84 +183,6 @@ def schedules(declared: Iterable[NewSchedule]) -> str:
 def schedule_settings(name: str, values: Mapping[str, Any]) -> str:
     """Encode settings of a schedule as a JSON object; refuse a rule that could never fire."""
     return _object(_of_schedule(name, values), f"settings of schedule {name}")
-
-
-def copy_rows(jobs: Iterable[NewJob], queues: Mapping[str, "CopySettings"], now: str) -> str:
-    """Render jobs in COPY's text format; raise InvalidJob for what only enqueue can do."""
-    return "".join([_copy_row(job, now, queues[job.queue]) for job in jobs])
-
-
-def _copy_row(job: NewJob, now: str, queue: "CopySettings") -> str:
-    for field in ("key", "lane", "delay", "run_at", "lease"):
-        if getattr(job, field) is not None:
-            raise InvalidJob(
-                f"copy of {job.kind!r}: a job with `{field}` cannot be copied",
-                fix="Enqueue it with enqueue_many().",
-            )
-    for field in ("kind", "queue", "priority"):
-        _check(field, getattr(job, field))
-    if job.queue.startswith("holdfast."):
-        raise InvalidJob(
-            f"queue {job.queue!r} belongs to Holdfast",
-            code="HF211",
-            fix='Names that begin with "holdfast." are reserved; choose another.',
-        )
-    attempts = queue.max_attempts if job.max_attempts is None else job.max_attempts
-    _check("max_attempts", attempts)
-    texts = [getattr(job, field) for field in _COPIED_TEXTS]
-    for field, value in zip(_COPIED_TEXTS, texts, strict=True):
-        if value is not None:
-            _check(field, value)
-    payload = b"{}" if job.payload is None else encoded(job.payload, f"payload of {job.kind!r}")
-    headers = None if job.headers is None else encoded(job.headers, "headers").decode()
-    size = len(payload) + len(headers or "")
-    if size > queue.payload_limit:
-        raise PayloadTooLarge(
-            f"payload of {job.kind!r} is {size} bytes, "
-            f"the limit for queue {job.queue!r} is {queue.payload_limit}",
-            fix="Store the data elsewhere and pass its address, or raise payload_limit.",
-        )
-    id = job.id or new_id(job.queue)
-    if part_of(id) != queue_part(job.queue):
-        # Its part would change, and the caller would not learn the id it is stored under.
-        raise InvalidJob(
-            f"id {id} of {job.kind!r} was not made for queue {job.queue!r}",
-            fix=f"Make it with new_id({job.queue!r}), or enqueue the job: that answers its id.",
-            code="HF206",
-        )
-    # The random end of an id spreads a fanned-out queue evenly over its parts.
-    part = (queue_part(job.queue) + id.int % queue.fanout) % PARTS
-    if job.tenant is None and queue.fair:
-        texts[_COPIED_TEXTS.index("tenant")] = ""
-    given = (job.queue, job.kind, payload.decode(), headers, *texts)
-    rest = "\t".join(map(_copy_text, given))
-    return (
-        f"{part}\t{stamp(id, part)}\t{job.priority}\t{now}\t{now}\t{attempts}"
-        f"\t{'t' if queue.by_kind else 'f'}\t{rest}\n"
-    )
-
-
-# What is copied as it is: every text of a job that no function has to decide on.
-_COPIED_TEXTS = [
-    one.name
-    for one in declared(NewJob)
-    if one.type is str and one.nullable and one.name not in ("key", "lane")
-]
-# The columns of a row, in order.
-COPIED: LiteralString = (
-    "part, id, priority, run_at, created_at, max_attempts, by_kind, queue, kind, payload, headers, "
-    + ", ".join(_COPIED_TEXTS)
-)
-
-
-class CopySettings(Record, frozen=True):
-    """What COPY must know of a queue, since no function decides for it."""
-
-    max_attempts: int = QueueSettings().max_attempts
-    payload_limit: int = QueueSettings().payload_limit
-    fair: bool = False
-    by_kind: bool = False
-    fanout: int = 1
 
 
 def _item(job: NewJob, id: UUID) -> dict[str, Any]:
@@ -364,7 +288,7 @@ def text(value: str | None) -> str | None:
     return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
-def _check(field: str, value: Any) -> None:
+def check(field: str, value: Any) -> None:
     """Refuse a value of a job's field that its declaration does not allow."""
     limits = _LIMITS[field]
     if limits.le is not None and value not in range(int(limits.ge or 0), int(limits.le) + 1):
@@ -384,15 +308,6 @@ def _check(field: str, value: Any) -> None:
 
 
 _LIMITS = {one.name: one.limits for one in declared(NewJob) if one.limits}
-
-
-def _copy_text(value: str | None) -> str:
-    if value is None:
-        return "\\N"
-    if "\0" in value:
-        raise InvalidJob(f"{value!r} holds a NUL character", code="HF202")
-    escaped = value.replace("\\", "\\\\")
-    return escaped.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
 _CONTROL = re.compile(f"[{UNSEEN}]")

@@ -38,6 +38,13 @@ def new_id(queue: str = "default") -> UUID:
 
     With an id of its own making a caller can repeat an enqueue whose outcome it does not know.
     """
-    milliseconds = time.time_ns() // 1_000_000
-    high = (milliseconds << 16) | (8 << 12) | queue_part(queue)
-    return UUID(int=(high << 64) | (0b10 << 62) | secrets.randbits(62))
+    return UUID(int=(_high(queue_part(queue)) << 64) | (0b10 << 62) | secrets.randbits(62))
+
+
+def id_head(part: int) -> str:
+    """Return the first half of ids that are made now for a part, in hexadecimal digits."""
+    return f"{_high(part):016x}"
+
+
+def _high(part: int) -> int:
+    return (time.time_ns() // 1_000_000 << 16) | (8 << 12) | part

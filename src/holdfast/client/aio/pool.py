@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, LiteralString, Self, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor, waiting
+from psycopg import AsyncConnection, AsyncCopy, AsyncCursor, waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
@@ -300,11 +300,12 @@ class AsyncBound:
         else:
             yield self
 
-    async def copy(self, sql: LiteralString, rows: str) -> None:
-        """Send rows in COPY's text format."""
+    @asynccontextmanager
+    async def copying(self, sql: LiteralString) -> AsyncIterator[AsyncCopy]:
+        """Open a stream of rows in COPY's text format."""
         try:
             async with self._cursor().copy(sql) as copy:
-                await copy.write(rows)
+                yield copy
         except psycopg.Error as error:
             raise self._translated(error) from error
 

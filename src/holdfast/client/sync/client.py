@@ -1,6 +1,5 @@
 """Generated from aio/client.py by tools/generate_sync_client.py: edit that."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -16,6 +15,7 @@ from psycopg import Connection
 from holdfast import conninfo
 from holdfast.client import wire
 from holdfast.client.enqueue_log import log_enqueued
+from holdfast.client.rows import CopySettings, Rows
 from holdfast.client.sql import ACK, COPIED, COPY, ENQUEUE, RELATIONS, SETTLE, SYSTEM
 from holdfast.client.statement import Row, Statement, may_retry
 from holdfast.client.sync.activity import Activity
@@ -34,7 +34,7 @@ from holdfast.client.sync.tokens import Tokens
 from holdfast.client.sync.upkeep import Upkeep
 from holdfast.client.sync.webhooks import Webhooks
 from holdfast.client.sync.workers import Workers
-from holdfast.errors import CannotConnect, LeaseLost, Unavailable, UnknownOutcome
+from holdfast.errors import CannotConnect, LeaseLost, Refused, Unavailable, UnknownOutcome
 from holdfast.records import (
     Checkup,
     Claim,
@@ -57,6 +57,10 @@ _CLAIMED = ("token", "queue", "worker")
 _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
 # How many jobs one call can certainly store before its deadline.
 _MANY = 5000
+# From so many on, COPY takes less time than a call, although it needs more round trips.
+_BULK = 1000
+# How many jobs are rendered at a time while a COPY is under way.
+_STRETCH = 500
 
 
 class Client:
@@ -212,14 +216,16 @@ class Client:
 
         The client creates the ids, so that it can repeat the call after a lost reply. `repeat`
         means that jobs with these ids may have been sent before: none of them is stored or run
-        twice. Above some ten thousand jobs, `copy` is faster.
+        twice. Very many plain jobs are sent by COPY.
         """
         jobs = list(jobs)
         if not jobs:
             return []
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
-            if len(jobs) > _MANY:
+            if len(jobs) >= _BULK and not repeat and wire.are_plain(jobs):
+                answers = _enqueue_by_copy(self._door, traced, ids)
+            elif len(jobs) > _MANY:
                 answers = _enqueue_in_steps(self._door, traced, ids, repeat)
             else:
                 items = wire.items(traced, ids)
@@ -550,21 +556,46 @@ def _enqueue_in_steps(
     raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
 
 
-def _copy(door: Pool | Bound, jobs: Iterable[NewJob]) -> int:
+def _enqueue_by_copy(
+    door: Pool | Bound, jobs: Sequence[NewJob], ids: Sequence[UUID]
+) -> list[Enqueued]:
+    """Store plain jobs whose ids the client has just made."""
+    if isinstance(door, Pool):  # a COPY that is refused ends the caller's transaction
+        try:
+            if _copy(door, jobs, ids):
+                return [Enqueued(id, True) for id in ids]
+        except CannotConnect:
+            raise
+        except UnknownOutcome:
+            return _enqueue_in_steps(door, jobs, ids, repeat=True)
+        except (Unavailable, Refused):  # cut, or by a role that may only call functions
+            pass
+    return _enqueue_in_steps(door, jobs, ids, repeat=False)
+
+
+def _copy(door: Pool | Bound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None = None) -> int:
+    """Store jobs by COPY; returns how many. With `ids`, none if enqueue has something to decide."""
     jobs = iter(jobs)
-    queues: dict[str, wire.CopySettings] = {}
-    counts: Counter[tuple[str, str]] = Counter()
+    done = 0
     with door.transaction("copy") as bound:
         [(now,)] = bound.run(Statement("copy", "select holdfast.now()::text"))
-        while some := list(islice(jobs, 2000)):
-            unseen = {job.queue for job in some} - queues.keys()
-            queues.update(_copy_settings(bound, unseen))
-            bound.copy(COPY, wire.copy_rows(some, queues, now))
-            counts.update((job.queue, job.kind) for job in some)
-        for queue in queues:
-            kinds = {kind: stored for (name, kind), stored in counts.items() if name == queue}
+        rows = Rows(now)
+        some = list(islice(jobs, _STRETCH))
+        while some:
+            found = _copy_settings(bound, rows.unknown(some))
+            if ids is not None and not all(queue.is_plain for queue in found.values()):
+                return 0
+            rows.queues.update(found)
+            # One stream for as long as it can be: the server stores while more is rendered.
+            with bound.copying(COPY) as copy:
+                while some and not rows.unknown(some):
+                    copy.write(rows.render(some, ids and ids[done : done + len(some)]))
+                    done += len(some)
+                    some = list(islice(jobs, _STRETCH))
+        for queue in rows.queues:
+            kinds = {kind: stored for (name, kind), stored in rows.counts.items() if name == queue}
             bound.run(Statement("copied", COPIED, [queue, list(kinds), list(kinds.values())]))
-    return counts.total()
+    return done
 
 
 def _settle(
@@ -575,13 +606,13 @@ def _settle(
     return [Settled(*row) for row in door.run(Statement(name, sql, parameters))]
 
 
-def _copy_settings(door: Bound, queues: Iterable[str]) -> dict[str, wire.CopySettings]:
-    unseen = dict.fromkeys(queues, wire.CopySettings())
+def _copy_settings(door: Bound, queues: Iterable[str]) -> dict[str, CopySettings]:
+    unseen = dict.fromkeys(queues, CopySettings())
     if unseen:
         sql = (
-            f"select queue, {wire.columns(wire.CopySettings)} from holdfast.queues "
+            f"select queue, {wire.columns(CopySettings)} from holdfast.queues "
             "where queue = any(%s::text[])"
         )
         rows = door.run(Statement("queues", sql, [list(unseen)]))
-        unseen.update((name, wire.CopySettings(*settings)) for name, *settings in rows)
+        unseen.update((name, CopySettings(*settings)) for name, *settings in rows)
     return unseen

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, LiteralString, Self, TypeVar
 
 import psycopg
-from psycopg import Connection, Cursor, waiting
+from psycopg import Connection, Copy, Cursor, waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
@@ -296,11 +296,12 @@ class Bound:
         else:
             yield self
 
-    def copy(self, sql: LiteralString, rows: str) -> None:
-        """Send rows in COPY's text format."""
+    @contextmanager
+    def copying(self, sql: LiteralString) -> Iterator[Copy]:
+        """Open a stream of rows in COPY's text format."""
         try:
             with self._cursor().copy(sql) as copy:
-                copy.write(rows)
+                yield copy
         except psycopg.Error as error:
             raise self._translated(error) from error
 
