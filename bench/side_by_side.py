@@ -101,22 +101,26 @@ class Contest:
 
     def round(self) -> None:
         """Take one sample of everything from everyone."""
-        jobs, options = self._options.drain, self._options
-        ways: list[tuple[Callable[[Contestant], dict[str, float]], Callable[[Peer], bool]]] = [
-            (partial(self._drained, jobs=jobs), lambda peer: True),
-            (partial(self._keyed, jobs=jobs), lambda peer: peer.queue.keys),
-            (self._single, lambda peer: True),
-            (partial(self._drained, jobs=jobs, processes=2), lambda peer: True),
-            (partial(self._drained, jobs=jobs, style="def"), _runs("def")),
-            (partial(self._drained, jobs=int(jobs * SLEEPERS), style="sleep"), _runs("sleep")),
-            (self._pick_up, lambda peer: peer.name != FLOOR),
+        jobs = self._options.drain
+        sleepers = int(jobs * SLEEPERS)
+        ways: list[tuple[str, Callable[[Contestant], dict[str, float]], Callable[[Peer], bool]]] = [
+            ("drain", partial(self._drained, jobs=jobs), lambda peer: True),
+            ("keys", partial(self._keyed, jobs=jobs), lambda peer: peer.queue.keys),
+            ("single", self._single, lambda peer: True),
+            ("two", partial(self._drained, jobs=jobs, processes=2), lambda peer: True),
+            ("def", partial(self._drained, jobs=jobs, style="def"), _runs("def")),
+            ("10 ms", partial(self._drained, jobs=sleepers, style="sleep"), _runs("sleep")),
+            ("pick-up", self._pick_up, lambda peer: peer.name != FLOOR),
         ]
-        for way, fits in ways:
+        for what, way, fits in ways:
+            _say(f"  {what}:")
             for contestant in list(self.contestants):
                 if fits(contestant.peer):
+                    _say(f" {contestant.peer.name}")
                     with self._spared(contestant.peer.name):
                         contestant.note(way(contestant))
-        self._idle(options.idle)
+            _say("\n")
+        self._idle(self._options.idle)
 
     def _drained(
         self, contestant: Contestant, *, jobs: int, style: str = "async", processes: int = 1
@@ -293,6 +297,10 @@ def judged(by_queue: Sequence[Figure]) -> list[Figure]:
         *mine("lost", at_most=0),
         *mine("doubled", at_most=0),
     ]
+
+
+def _say(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
 
 
 def _runs(style: str) -> Callable[[Peer], bool]:

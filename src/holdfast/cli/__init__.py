@@ -5,6 +5,7 @@ import click
 from holdfast import __version__
 from holdfast.cli.adopt import adopt, adopted, link, unadopt
 from holdfast.cli.anomaly import anomaly
+from holdfast.cli.bench import bench
 from holdfast.cli.completion import completion
 from holdfast.cli.config import config
 from holdfast.cli.dead import dead
@@ -52,6 +53,7 @@ for command in (
     op,
     top,
     doctor,
+    bench,
     anomaly,
     schedule,
     event,
