@@ -17,13 +17,14 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from starlette.routing import Match
 
 from holdfast import Client
 from holdfast.server import Server, Settings
 from holdfast.server.api.contract import document_of
 from holdfast.server.http.route import Entry
 from holdfast.server.relay.routes import RELAY
-from holdfast.server.routes import V1
+from holdfast.server.routes import ROUTES, V1
 from tests.server.conftest import Api
 from tests.server.negative import STREAMS, refuse
 from tests.server.serving import Serving, serving
@@ -85,6 +86,30 @@ def test_every_address_is_in_the_contract_and_no_other() -> None:
     }
 
     assert served == specified
+
+
+def test_no_address_is_hidden_by_one_above_it() -> None:
+    server = Server("postgresql://nowhere/x")
+    hidden = [
+        (name_of(entry), name_of(found))
+        for entry in ROUTES
+        if (found := reached(server, entry)) is not entry
+    ]
+
+    assert hidden == []
+
+
+def reached(server: Server, entry: Entry) -> Entry:
+    """Return what answers a request whose names are as short as names can be."""
+    path = re.sub(r"\{[^}]+\}", "a", entry.path)
+    scope = {"type": "http", "method": entry.method, "path": path, "headers": []}
+    return next(
+        entries[entry.method]
+        for route, entries in server.routes
+        if route.matches(scope)[0] is not Match.NONE
+        and entry.method in entries
+        and entries[entry.method].programs == entry.programs
+    )
 
 
 @pytest.mark.parametrize("entry", SPECIFIED, ids=name_of)
