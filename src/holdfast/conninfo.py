@@ -1,6 +1,7 @@
 """How Holdfast connects: settings that survive poolers, dead peers and failovers.
 
-Nothing here needs a session of its own: no `options`, no SET, no server-side prepared statements.
+Nothing here needs a session of its own: no `options`, no SET; statements are prepared only where
+the server itself answers (client/aio/pool.py).
 """
 
 import os

@@ -42,6 +42,9 @@ log = logging.getLogger("holdfast")
 
 # Below this round trip the driver's pipeline costs more than it saves: 12.6 against 7.7 us a job.
 _FAR = 0.0005
+# A statement that a connection repeats is parsed and planned once. Not behind a pooler: there the
+# next transaction may be in another session, which does not know it.
+_PREPARED_AFTER = 2
 # The first connection attempt ends early, so that a wrong address does not look like a slow one.
 _FIRST = 3.0
 # Work inside a transaction keeps its connection; other calls wait this long for it.
@@ -214,6 +217,8 @@ class AsyncPool:
                 connection.deadline = deadline
                 try:
                     connection.far = await _round_trip(connection) > _FAR
+                    if await _is_direct(connection):
+                        connection.prepare_threshold = _PREPARED_AFTER
                 except BaseException:
                     await connection.close()  # no other call uses it yet
                     raise
@@ -280,7 +285,7 @@ class AsyncBound:
     async def run(self, statement: Statement) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return await _fetch(self._cursor(), statement)
+            return await _fetch(self._cursor(), statement, prepare=False)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
@@ -360,15 +365,27 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
         return result
 
 
-async def _fetch(cursor: AsyncCursor[Row], statement: Statement) -> list[Row]:
-    await _execute(cursor, statement)
+async def _fetch(
+    cursor: AsyncCursor[Row], statement: Statement, prepare: bool | None = None
+) -> list[Row]:
+    await _execute(cursor, statement, prepare)
     return await cursor.fetchall()
 
 
-async def _execute(cursor: AsyncCursor[Row], statement: Statement) -> None:
+async def _execute(
+    cursor: AsyncCursor[Row], statement: Statement, prepare: bool | None = None
+) -> None:
     if statement.raw:
         raw.adapt(cursor)
-    await cursor.execute(statement.sql, statement.parameters, prepare=False, binary=statement.raw)
+    try:
+        await cursor.execute(
+            statement.sql, statement.parameters, prepare=prepare, binary=statement.raw
+        )
+    except psycopg.errors.FeatureNotSupported:
+        # Prepared before a migration changed its columns: this session cannot forget that.
+        if prepare is None:
+            await cursor.connection.close()
+        raise
 
 
 async def _pipelined(
@@ -398,6 +415,12 @@ async def _round_trip(connection: AsyncConnection[Row]) -> float:
     started = monotonic()
     await connection.execute("")
     return monotonic() - started
+
+
+async def _is_direct(connection: AsyncConnection[Row]) -> bool:
+    """Whether nothing stands between that answers for the server, as a pooler does."""
+    [(session,)] = await (await connection.execute("select pg_backend_pid()")).fetchall()
+    return bool(session == connection.info.backend_pid)
 
 
 async def _lives(connection: AsyncConnection[Any]) -> bool:

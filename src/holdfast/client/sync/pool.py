@@ -38,6 +38,9 @@ log = logging.getLogger("holdfast")
 
 # Below this round trip the driver's pipeline costs more than it saves: 12.6 against 7.7 us a job.
 _FAR = 0.0005
+# A statement that a connection repeats is parsed and planned once. Not behind a pooler: there the
+# next transaction may be in another session, which does not know it.
+_PREPARED_AFTER = 2
 # The first connection attempt ends early, so that a wrong address does not look like a slow one.
 _FIRST = 3.0
 # Work inside a transaction keeps its connection; other calls wait this long for it.
@@ -210,6 +213,8 @@ class Pool:
                 connection.deadline = deadline
                 try:
                     connection.far = _round_trip(connection) > _FAR
+                    if _is_direct(connection):
+                        connection.prepare_threshold = _PREPARED_AFTER
                 except BaseException:
                     connection.close()  # no other call uses it yet
                     raise
@@ -276,7 +281,7 @@ class Bound:
     def run(self, statement: Statement) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return _fetch(self._cursor(), statement)
+            return _fetch(self._cursor(), statement, prepare=False)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
@@ -356,15 +361,21 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
         return result
 
 
-def _fetch(cursor: Cursor[Row], statement: Statement) -> list[Row]:
-    _execute(cursor, statement)
+def _fetch(cursor: Cursor[Row], statement: Statement, prepare: bool | None = None) -> list[Row]:
+    _execute(cursor, statement, prepare)
     return cursor.fetchall()
 
 
-def _execute(cursor: Cursor[Row], statement: Statement) -> None:
+def _execute(cursor: Cursor[Row], statement: Statement, prepare: bool | None = None) -> None:
     if statement.raw:
         raw.adapt(cursor)
-    cursor.execute(statement.sql, statement.parameters, prepare=False, binary=statement.raw)
+    try:
+        cursor.execute(statement.sql, statement.parameters, prepare=prepare, binary=statement.raw)
+    except psycopg.errors.FeatureNotSupported:
+        # Prepared before a migration changed its columns: this session cannot forget that.
+        if prepare is None:
+            cursor.connection.close()
+        raise
 
 
 def _pipelined(connection: Connection[Row], statements: Sequence[Statement]) -> list[list[Row]]:
@@ -392,6 +403,12 @@ def _round_trip(connection: Connection[Row]) -> float:
     started = monotonic()
     connection.execute("")
     return monotonic() - started
+
+
+def _is_direct(connection: Connection[Row]) -> bool:
+    """Whether nothing stands between that answers for the server, as a pooler does."""
+    [(session,)] = (connection.execute("select pg_backend_pid()")).fetchall()
+    return bool(session == connection.info.backend_pid)
 
 
 def _lives(connection: Connection[Any]) -> bool:
