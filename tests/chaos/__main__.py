@@ -1,4 +1,8 @@
-"""`python -m tests.chaos [--long] [--seed N] [FILE …] [pytest's own options]`."""
+"""`python -m tests.chaos [--long] [--seed N] [FILE …] [pytest's own options]`.
+
+At full length times are measured: on a machine with other work, `chrt -r 1 python -m tests.chaos …`
+keeps what it waits for out of them (it needs root).
+"""
 
 import argparse
 import os
