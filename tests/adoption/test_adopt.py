@@ -126,6 +126,17 @@ def test_a_check_takes_the_new_value_and_gives_it_up_again(
     with pytest.raises(psycopg.errors.CheckViolation):
         connect().execute("update images set status = 'nonsense'")
 
+    connect().execute("delete from images where status = 'failed'")
+    adopt.unadopt(database, "images")
+
+    checks = connect().execute("""
+        select convalidated from pg_constraint
+        where conrelid = 'images'::regclass and contype = 'c'
+    """)
+    assert checks.fetchall() == [(True,)]
+    with pytest.raises(psycopg.errors.CheckViolation):
+        connect().execute("update images set status = 'failed'")
+
 
 def test_an_adoption_that_failed_is_taken_up_where_it_stopped(
     database: str, connect: Connect

@@ -1,6 +1,7 @@
 """Wake-ups that meet: with open transactions, with each other, with listeners that are gone."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -422,3 +423,133 @@ def test_a_limit_that_lets_in_more_wakes_who_waits(
     db.queue_set("default", **setting)
 
     assert ear.heard() == ["default\nada"]
+
+
+def copied(db: Protocol) -> Callable[[], object]:
+    part, id = db.value("queue_part", queue="default"), db.value("new_id", queue="default")
+
+    def copy() -> None:
+        with db.connection.transaction():
+            db.connection.execute(
+                "insert into holdfast.job (part, id, queue, kind, payload)"
+                " values (%s, %s, 'default', 'k', '{}')",
+                [part, id],
+            )
+            db.connection.execute("select holdfast.copied('default', '{k}', '{1}')")
+
+    return copy
+
+
+def resumed(db: Protocol) -> Callable[[], object]:
+    db.pause("default")
+    db.put()
+    return lambda: db.resume("default")
+
+
+def retried(db: Protocol) -> Callable[[], object]:
+    id = db.put()
+    db.nack(db.take(), final=True)
+    return lambda: db.retry(id)
+
+
+def moved(db: Protocol) -> Callable[[], object]:
+    id = db.put(queue="elsewhere")
+    return lambda: db.move(id, queue="default")
+
+
+def edited(db: Protocol) -> Callable[[], object]:
+    id = db.put(delay=3600)
+    return lambda: db.edit(id, changes={"run_at": "2000-01-01T00:00:00Z"})
+
+
+def released(db: Protocol) -> Callable[[], object]:
+    db.put()
+    job = db.take()
+    return lambda: db.release(job)
+
+
+def failed(db: Protocol) -> Callable[[], object]:
+    db.put()
+    job = db.take()
+    return lambda: db.nack(job, delay=timedelta(0))
+
+
+def settled_as_failed(db: Protocol) -> Callable[[], object]:
+    db.put()
+    job = db.take()
+    item = {"id": str(job.id), "token": str(job.token), "verb": "nack", "delay": 0}
+    return lambda: db.settle(item)
+
+
+def come_due(db: Protocol) -> Callable[[], object]:
+    db.put(delay=60)
+    db.later(seconds=61)
+    return db.promote
+
+
+def taken_back(db: Protocol) -> Callable[[], object]:
+    db.queue_set("default", backoff=0)
+    db.put()
+    db.take(lease=timedelta(seconds=5))
+    db.later(seconds=6)
+    return db.reap
+
+
+def lifted(db: Protocol) -> Callable[[], object]:
+    [strike] = db.call("strike_add", columns=["number"], kind="work")
+    db.put()
+    assert db.claim() == []
+    return lambda: db.call("strike_lift", columns=["number"], number=strike.number)
+
+
+def followed(db: Protocol) -> Callable[[], object]:
+    db.put(key="1")
+    job = db.take()
+    db.put(key="1", on_conflict="after")
+    return lambda: db.ack(job)
+
+
+def next_of_a_lane(db: Protocol) -> Callable[[], object]:
+    db.enqueue(*[{"kind": "k", "lane": "l"}] * 2)
+    job = db.take()
+    return lambda: db.ack(job)
+
+
+def let_go(db: Protocol) -> Callable[[], object]:
+    db.queue_set("default", limit=1)
+    db.enqueue(*[{"kind": "k"}] * 2)
+    job = db.take()
+    db.cancel(job.id)
+    return lambda: db.ack(job)
+
+
+def wider_lane(db: Protocol) -> Callable[[], object]:
+    db.enqueue(*[{"kind": "k", "lane": "l"}] * 2)
+    db.take()
+    return lambda: db.lane_set("default", "l", limit=2)
+
+
+def wider_lanes(db: Protocol) -> Callable[[], object]:
+    db.enqueue(*[{"kind": "k", "lane": "l"}] * 2)
+    db.take()
+    return lambda: db.queue_set("default", lane_limit=2)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        copied, resumed, retried, moved, edited, released, failed, settled_as_failed, come_due,
+        taken_back, lifted, followed, next_of_a_lane, let_go, wider_lane, wider_lanes,
+    ],
+    ids=lambda way: way.__name__,
+)  # fmt: skip
+def test_whatever_makes_a_job_ready_wakes_who_waits(
+    db: Protocol, ear: Ear, way: Callable[[Protocol], Callable[[], object]]
+) -> None:
+    make_ready = way(db)
+    wait_for_work(db, ear=ear)
+
+    make_ready()
+
+    assert "default\nada" in ear.heard()
+    assert len(db.claim(max_jobs=9)) == 1

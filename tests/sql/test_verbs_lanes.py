@@ -72,6 +72,22 @@ def test_the_queue_gives_its_lanes_their_limit(db: Protocol) -> None:
     assert len(db.claim(max_jobs=9)) == 2
 
 
+def test_wider_lanes_let_jobs_in_at_once_a_hundred_lanes_of_them_and_upkeep_the_others(
+    db: Protocol,
+) -> None:
+    db.enqueue(*[{"kind": "k", "lane": f"l{n % 103}"} for n in range(3 * 103)])
+    running = db.claim(max_jobs=103)
+    ready = "select count(*) as jobs from holdfast.job where pos is not null and token is null"
+
+    db.queue_set("default", lane_limit=2)
+    [at_once] = db.table(ready)
+    db.upkeep()
+    [after_upkeep] = db.table(ready)
+
+    assert len(running) == 103
+    assert (at_once.jobs, after_upkeep.jobs) == (100, 103)
+
+
 def test_lanes_run_beside_each_other_and_beside_other_jobs(db: Protocol) -> None:
     a, b = lane(db, 3, "a"), lane(db, 3, "b")
     free = [db.put("k") for _ in range(2)]

@@ -27,7 +27,7 @@ begin
   if settings ? 'fanout' and (settings ->> 'fanout') is distinct from coalesce((
        select q.fanout::text from holdfast.queue q where q.name = queue_set.queue), '1') then
     perform holdfast.still_jobs(queue);   -- before the queue's row, as everybody does
-  elsif settings ?| '{limit,fair,by_kind}' then
+  elsif settings ?| '{limit,fair,by_kind,lane_limit}' then
     lock table holdfast.job in row exclusive mode;   -- likewise: its rows may have to follow
   end if;
   -- Made or marked as somebody's in one statement: what nobody set up may be forgotten at any moment.
@@ -96,8 +96,11 @@ begin
     perform holdfast.apply_settings(queue);
     insert into holdfast.redo (queue) values (queue_set.queue);
   end if;
-  if (new.lease_limit, new.rate_limit, new.rate_period) is distinct from (old.lease_limit, old.rate_limit,
-    old.rate_period) then
+  if new.lane_limit > old.lane_limit then
+    perform holdfast.widen_lanes(queue, 100);
+  end if;
+  if (new.lease_limit, new.rate_limit, new.rate_period, new.lane_limit) is distinct from (old.lease_limit,
+    old.rate_limit, old.rate_period, old.lane_limit) then
     perform holdfast.wake_for_ready(queue, 16);   -- it may let in more than before
   end if;
   perform holdfast.note('queue_set', actor, null, queue, jsonb_build_object('settings', settings));
@@ -160,6 +163,38 @@ as $$
   order by g.name, num_nonnulls(g.lane_limit, g.on_failure, g.rate_limit, g.halted_by) > 0 desc;
   update holdfast.rate_use u set part = holdfast.home(u.queue, move_lanes.fanout, u.lane, null, null)
   where u.queue = move_lanes.queue and u.lane <> '';
+$$;
+
+-- widen_lanes: let in whom the lanes of a queue have slots for by now, in so many lanes at most; upkeep sees to the
+-- others.
+create or replace function holdfast.widen_lanes(queue text, max_lanes integer)
+returns void
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_now  constant timestamptz := holdfast.clock();
+  v_left integer := max_lanes;
+  v_part smallint;
+  v_lane text;
+begin
+  for step in 0 .. holdfast.fanout_of(queue) - 1 loop
+    v_part := (holdfast.queue_part(queue) + step) % 64;
+    v_lane := '';
+    while v_left > 0 loop
+      select j.lane into v_lane
+      from holdfast.job j
+      where j.part = v_part and j.queue = widen_lanes.queue and j.lane_seq is not null and j.blocked and j.lane > v_lane
+      order by j.lane
+      limit 1;
+      exit when not found;
+      perform holdfast.unblock(v_part, array[queue], array[v_lane], v_now);
+      v_left := v_left - 1;
+    end loop;
+  end loop;
+end
 $$;
 
 -- apply_settings: what the rows themselves carry follows the queue's settings.
