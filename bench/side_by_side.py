@@ -21,6 +21,8 @@ from bench.report import Figure
 OURS, FLOOR = "holdfast", "floor"
 # Of the jobs of a drain: what sleeps 10 ms, 100 at once, would take ten times as long.
 SLEEPERS = 0.4
+# How the cost grows: Holdfast alone, with fewer jobs and with more.
+GROWTH = {"a tenth": 0.1, "five times": 5.0}
 FAILURES = (
     NotInstalledError,
     EndedError,
@@ -46,6 +48,7 @@ MEASURES = {
     "drain, server's CPU": "µs/job",
     "drain, two processes": "jobs/s",
     "drain, def": "jobs/s",
+    **{f"{what}, {size}": "jobs/s" for size in GROWTH for what in ("bulk enqueue", "drain")},
     "10 ms, 100 at once": "of the ideal",
     "pick-up p50": "ms",
     "pick-up p99": "ms",
@@ -111,6 +114,7 @@ class Contest:
             ("def", partial(self._drained, jobs=jobs, style="def"), _runs("def")),
             ("10 ms", partial(self._drained, jobs=sleepers, style="sleep"), _runs("sleep")),
             ("pick-up", self._pick_up, lambda peer: peer.name != FLOOR),
+            ("growth", partial(self._grown, jobs=jobs), lambda peer: peer.name == OURS),
         ]
         for what, way, fits in ways:
             _say(f"  {what}:")
@@ -152,6 +156,13 @@ class Contest:
                 "bulk enqueue, server's CPU": filled["server_cpu"],
                 "WAL, in and out": filled["wal"] + found["wal"],
             }
+        return samples
+
+    def _grown(self, contestant: Contestant, *, jobs: int) -> dict[str, float]:
+        samples: dict[str, float] = {}
+        for size, factor in GROWTH.items():
+            found = self._drained(contestant, jobs=max(1, int(jobs * factor)))
+            samples |= {f"{what}, {size}": found[what] for what in ("bulk enqueue", "drain")}
         return samples
 
     def _keyed(self, contestant: Contestant, *, jobs: int) -> dict[str, float]:
@@ -287,6 +298,12 @@ def judged(by_queue: Sequence[Figure]) -> list[Figure]:
         *against("drain, two processes", best("drain, two processes"), at_least=1.1, stretch=1.3),
         *against("drain, two processes", found[OURS, "drain"], at_least=1.8),
         *against("drain, def", found[OURS, "drain"], at_least=0.8),
+        *(
+            figure
+            for what in ("bulk enqueue", "drain")
+            for size in GROWTH
+            for figure in against(f"{what}, {size}", found[OURS, what])
+        ),
         *mine("10 ms, 100 at once", at_least=0.95),
         *against("pick-up p50", best("pick-up p50", least=True), at_most=1.0),
         Figure("peers", "pick-up p99", "of twice p50 + 3 ms", tail, at_most=1.0),
