@@ -18,18 +18,26 @@ from bench.report import Figure
 # Short, so that the reaper's walk over finished claims falls inside a round: with thirty seconds
 # it would come after the end, and the cycle would look cheaper than it is.
 LEASE = "3 seconds"
+# Batches beside the usual one.
+SMALL = (1, 10)
 
-CYCLE = f"""
+
+def cycle_of(batch: int) -> str:
+    """Return the script that enqueues so many jobs, claims as many and acks what it has got."""
+    return f"""
 select count(*) from holdfast.enqueue(items => :items::jsonb);
 with fresh as materialized (select gen_random_uuid() as token)
 select f.token, coalesce(array_agg(c.id) filter (where c.id is not null), '{{}}') as ids
 from fresh f
 left join lateral holdfast.claim(
-  queue => 'default', worker => 'bench', token => f.token, max_jobs => {BATCH}, lease => '{LEASE}',
+  queue => 'default', worker => 'bench', token => f.token, max_jobs => {batch}, lease => '{LEASE}',
   durable => false) c on true
 group by f.token \\gset
 select count(*) from holdfast.ack(ids => :ids::uuid[], tokens => array[:token::uuid]);
 """
+
+
+CYCLE = cycle_of(BATCH)
 
 # One id is made for each batch and counted on from: nothing cheaper differs and keeps its order.
 FLOOR_IN = """
@@ -44,15 +52,19 @@ select array_agg(id)::text as ids from stored
 """
 BY_ID = "delete from bench.floor where part = 27 and id = any({ids}::uuid[])"
 
-OLDEST = f"""
+
+def oldest_of(batch: int) -> str:
+    """Return the script that takes so many of the oldest rows out."""
+    return f"""
 with taken as (
   delete from bench.floor where ctid = any(array(
     select ctid from bench.floor
     where part = 27 and queue = 'default' and priority = 0 and pos is not null
-    order by pos limit {BATCH} for update skip locked))
+    order by pos limit {batch} for update skip locked))
   returning id)
 select array_agg(id) as ids from taken \\gset
 """
+
 
 BARE = """
 with stored as (
@@ -80,7 +92,7 @@ def run(server: Server, options: Options) -> list[Figure]:
         scripts = {
             "bare rows in, out by id": BARE,
             "rows in, out by id": f"{floor_in} \\gset\n{BY_ID.format(ids=':ids')};",
-            "floor: rows in, the oldest out": f"{floor_in} \\gset\n{OLDEST}",
+            "floor: rows in, the oldest out": f"{floor_in} \\gset\n{oldest_of(BATCH)}",
             "enqueue, claim, ack": CYCLE,
         }
         rounds: dict[str, list[tuple[Load, int]]] = {what: [] for what in scripts}
@@ -96,7 +108,9 @@ def run(server: Server, options: Options) -> list[Figure]:
                 jobs = load.transactions * BATCH - left_over(database)
                 rounds[what].append((load, jobs))
         database.reset()
-        return [*_figures(rounds), *_verbs(database, options)]
+        found = [*_figures(rounds), *_small_batches(database, options, floor_in)]
+        database.reset()
+        return [*found, *_verbs(database, options)]
 
 
 def left_over(database: Database) -> int:
@@ -130,6 +144,36 @@ def _figures(rounds: dict[str, list[tuple[Load, int]]]) -> list[Figure]:
         ]
         if unit == "WAL B/job":
             found.append(replace(cycle, at_most=700))
+    return found
+
+
+def _small_batches(database: Database, options: Options, floor_in: str) -> list[Figure]:
+    """Compare the cycle with the floor where few jobs share the price of a call."""
+    found: list[Figure] = []
+    for batch in SMALL:
+        scripts = {
+            f"floor in batches of {batch}": (
+                f"{floor_in} \\gset\n{oldest_of(batch)}",
+                FLOOR_SETTINGS,
+            ),
+            f"cycle in batches of {batch}": (cycle_of(batch), ""),
+        }
+        speed: dict[str, list[float]] = {what: [] for what in scripts}
+        for _ in range(options.rounds):
+            for what, (script, settings) in scripts.items():
+                database.reset()
+                database.connection.execute("truncate bench.floor")
+                with database.upkeep():
+                    load = database.pgbench(
+                        script,
+                        seconds=options.seconds // 2,
+                        options=settings,
+                        items=items(batch),
+                    )
+                jobs = load.transactions * batch - left_over(database)
+                speed[what].append(jobs / load.seconds)
+        floor, mine = (Figure("cycle", what, "jobs/s", rates) for what, rates in speed.items())
+        found += [floor, replace(mine, base=floor, at_least=0.7)]
     return found
 
 

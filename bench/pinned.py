@@ -13,7 +13,7 @@ from bench.report import Figure
 
 SLICES = 20
 WARM_UP = 4  # seconds, longer than the cycle's lease
-FIFTH = SLICES // 5
+TENTH = SLICES // 10
 
 
 def run(server: Server, options: Options) -> list[Figure]:
@@ -64,11 +64,11 @@ def pin(database: Database) -> Iterator[None]:
 def _decay(what: str, loads: list[Load], at_least: float | None = None) -> Iterator[Figure]:
     speeds = [_slices(load.ends) for load in loads]
     first = Figure(
-        "pinned", f"{what}, first fifth", "jobs/s", [median(run[:FIFTH]) for run in speeds]
+        "pinned", f"{what}, first tenth", "jobs/s", [median(run[:TENTH]) for run in speeds]
     )
     yield first
-    last = [median(run[-FIFTH:]) for run in speeds]
-    yield Figure("pinned", f"{what}, last fifth", "jobs/s", last, first, at_least=at_least)
+    last = [median(run[-TENTH:]) for run in speeds]
+    yield Figure("pinned", f"{what}, last tenth", "jobs/s", last, first, at_least=at_least)
 
     costs = [[_cost(load, fifth) for load in loads] for fifth in (0, 4)]
     if all(map(all, costs)):
