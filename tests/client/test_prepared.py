@@ -8,7 +8,7 @@ import pytest
 from holdfast import Client
 from holdfast.client.statement import Statement
 
-PREPARED = "select count(*) from pg_prepared_statements where statement like '%holdfast.enqueue%'"
+PREPARED = "select count(*) from pg_prepared_statements where statement like '%%holdfast.enqueue%%'"
 
 
 def prepared(client: Client) -> int:
@@ -49,7 +49,7 @@ def test_nothing_is_prepared_on_the_callers_connection(database: str, connect: A
         for _ in range(10):
             client.on(connection).enqueue("greet")
 
-    assert connection.execute(PREPARED).fetchone() == (0,)
+    assert connection.execute(PREPARED, []).fetchone() == (0,)
 
 
 def test_a_call_prepared_before_a_migration_changed_its_answer_succeeds(

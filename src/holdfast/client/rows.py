@@ -99,8 +99,8 @@ class Rows:
                 place = f"{like.head}{self._last | _VARIANT:016x}\t{like.part}"
             else:
                 self._last = self._last + 1 & _LOW
-                # The random end of an id spreads a fanned-out queue evenly over its parts.
-                part = (like.part + self._last % like.fanout) % PARTS
+                like.turn += 1  # to its parts by turns
+                part = (like.part + like.turn % like.fanout) % PARTS
                 place = f"{id_head(part)}{self._last | _VARIANT:016x}\t{part}"
             like.jobs += 1
             rows.append(f"{place}\t{payload.decode()}\t{headers.decode()}\t{like.rest}")
@@ -152,6 +152,7 @@ class _Like:
         self.limit = settings.payload_limit
         self.rest = rest
         self.jobs = 0
+        self.turn = secrets.randbelow(settings.fanout)
 
 
 _NAMES = [field.name for field in fields(NewJob)]
@@ -173,6 +174,7 @@ def _placed(job: NewJob, like: _Like) -> str:
             fix=f"Make it with new_id({job.queue!r}), or enqueue the job: that answers its id.",
             code="HF206",
         )
+    # The random end of an id spreads a fanned-out queue evenly over its parts.
     part = (like.part + job.id.int % like.fanout) % PARTS
     return f"{stamp(job.id, part)}\t{part}"
 
