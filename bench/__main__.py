@@ -24,6 +24,7 @@ from bench import (
     pinned,
     report,
     server,
+    settings,
     settle,
     side_by_side,
     upkeep,
@@ -43,6 +44,7 @@ PARTS = {
     "activity": activity,
     "upkeep": upkeep,
     "settle": settle,
+    "settings": settings,
     "compare": compare,
     "peers": side_by_side,
 }
@@ -64,6 +66,7 @@ QUICK = Options(
     names=500,
     settled=1_000,
     singles=200,
+    scheduled=10_000,
 )
 
 
@@ -113,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dead", type=int, help="operation: dead jobs that are retried (1000000)")
     add("--names", type=int, help="upkeep: names of queues (10000)")
     add("--settled", type=int, help="settle: jobs in a batch (4000)")
+    add("--scheduled", type=int, help="settings: jobs for later in the same queue (1000000)")
     add("--before", type=Path, help="compare: another checkout")
     add("--singles", type=int, help="peers: jobs enqueued one by one (2000)")
     add("--peers", type=_names, help=f"peers: which of {', '.join(peers.NAMES)}; all by default")

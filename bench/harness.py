@@ -63,6 +63,7 @@ class Options:
     names: int = 10_000
     settled: int = 4_000
     singles: int = 2_000
+    scheduled: int = 1_000_000
     peers: tuple[str, ...] = NAMES
     before: Path | None = None
 

@@ -158,12 +158,13 @@ def save(
 ) -> Path:
     """Write NAME.json with every sample and NAME.md with the table; returns the latter."""
     where.mkdir(parents=True, exist_ok=True)
-    document = {
-        "command": command,
-        "conditions": about,
-        "figures": [figure.as_json() for figure in figures if figure.samples],
-    }
-    (where / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    # A line for each figure: short, and a change of one is a change of one line.
+    lines = [json.dumps(figure.as_json()) for figure in figures if figure.samples]
+    figures_text = ",\n  ".join(lines)
+    (where / f"{name}.json").write_text(
+        f'{{"command": {json.dumps(command)},\n "conditions": {json.dumps(about)},\n'
+        f' "figures": [\n  {figures_text}\n ]}}\n'
+    )
     page = where / f"{name}.md"
     facts = "\n".join(f"- {line}" for line in described(about).splitlines())
     page.write_text(f"# {name}\n\n`{command}`\n\n{facts}\n\n{shown(figures)}\n")

@@ -31,6 +31,7 @@ TINY = Options(
     names=50,
     settled=20,
     singles=20,
+    scheduled=100,
     peers=(),
     before=Path(__file__).parents[1],
 )

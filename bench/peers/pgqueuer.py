@@ -5,7 +5,7 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
-from bench.peers.contract import SLEEP, Clock, Ledger, Pace, Queue, main
+from bench.peers.contract import AT_ONCE, SLEEP, Clock, Ledger, Pace, Queue, main
 
 VERSION = "1.6.0"
 # The fastest of 1 to 8 consumers and batches of 50 to 1,000 on two cores.
@@ -56,8 +56,9 @@ def feed(url: str, pace: Pace) -> None:
 
 
 def work(url: str, ledger: Ledger, style: str) -> None:
-    # What sleeps runs 100 at once in all, as everywhere: batches of one consumer.
-    consumers = 1 if style == "sleep" else CONSUMERS
+    # What sleeps runs 100 at once in all, as everywhere; it demands two batches' room for that.
+    sleeps = style == "sleep"
+    consumers = 1 if sleeps else CONSUMERS
 
     async def consumer() -> None:
         from pgqueuer import PgQueuer
@@ -67,10 +68,13 @@ def work(url: str, ledger: Ledger, style: str) -> None:
         @queuer.entrypoint("noop")
         async def noop(job: Any) -> None:
             ledger.hit(json.loads(job.payload)["n"])
-            if style == "sleep":
+            if sleeps:
                 await asyncio.sleep(SLEEP)
 
-        await queuer.run(batch_size=BATCH)
+        if sleeps:
+            await queuer.run(batch_size=AT_ONCE // 2, max_concurrent_tasks=AT_ONCE)
+        else:
+            await queuer.run(batch_size=BATCH)
 
     async def go() -> None:
         await asyncio.gather(*(consumer() for _ in range(consumers)))
