@@ -69,34 +69,36 @@ def drain(
     with (
         tempfile.TemporaryDirectory() as place,
         peer.working(url_of(database), Path(place), jobs, style, processes) as workers,
-        Meter(database) as meter,
     ):
-        used = memory = looked = 0.0
-        with suppress(TimeoutError):
-            for now in peers.until(time.time() + PATIENCE):
-                if now > looked + 0.25:
-                    memory, looked = max(memory, workers.memory()), now
-                begun = workers.begun()
-                if not begun:
-                    used = workers.cpu()
-                elif begun == jobs and not database.value(remaining):
-                    break
-        end = time.time()
-        used = workers.cpu() - used
+        # It knows what was used once it is closed.
+        with Meter(database) as meter:
+            used = memory = looked = 0.0
+            with suppress(TimeoutError):
+                for now in peers.until(time.time() + PATIENCE):
+                    if now > looked + 0.25:
+                        memory, looked = max(memory, workers.memory()), now
+                    begun = workers.begun()
+                    if not begun:
+                        used = workers.cpu()
+                    elif begun == jobs and not database.value(remaining):
+                        break
+            end = time.time()
+            used = workers.cpu() - used
         left = database.value(remaining)
         times = sorted(filter(None, workers.times()))
-        took = end - times[0] if times else 0.0
-        ideal = jobs * SLEEP / AT_ONCE / processes
-        return {
-            "rate": (jobs - left) / took if times else 0.0,
-            "share": ideal / took if len(times) == jobs and not left else 0.0,
-            "worker_cpu": used / max(len(times), 1) * 1e6,
-            "server_cpu": meter.server_cpu / max(len(times), 1) * 1e6,
-            "wal": meter.wal / jobs,
-            "memory": memory,
-            "lost": jobs - len(times) + left,
-            "doubled": workers.doubled(),
-        }
+        doubled = workers.doubled()
+    took = end - times[0] if times else 0.0
+    ideal = jobs * SLEEP / AT_ONCE / processes
+    return {
+        "rate": (jobs - left) / took if times else 0.0,
+        "share": ideal / took if len(times) == jobs and not left else 0.0,
+        "worker_cpu": used / max(len(times), 1) * 1e6,
+        "server_cpu": meter.server_cpu / max(len(times), 1) * 1e6,
+        "wal": meter.wal / jobs,
+        "memory": memory,
+        "lost": jobs - len(times) + left,
+        "doubled": doubled,
+    }
 
 
 def pick_up(peer: Peer, database: Database, jobs: int) -> dict[str, float]:

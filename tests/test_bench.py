@@ -109,6 +109,7 @@ def test_an_adapter_runs_a_few_jobs(name: str, server: Server) -> None:
     assert singles["rate"] > 0
     assert (found["lost"], found["doubled"]) == (0, 0)
     assert found["rate"] > 0
+    assert found["wal"] > 0
 
 
 def test_a_queue_that_cannot_be_installed_is_named_and_the_others_go_on(
