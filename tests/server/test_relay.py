@@ -4,6 +4,7 @@ import json
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from queue import Queue
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -13,8 +14,11 @@ import psycopg
 import pytest
 
 from holdfast import Client, NewJob
+from holdfast.server import running
 from holdfast.server.relay import look as relay_look
 from holdfast.server.relay import operate as relay_operate
+from holdfast.server.settings import Settings
+from holdfast.upkeep import Upkeep
 from tests.conftest import Clock, Connect
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
@@ -414,6 +418,24 @@ def test_servers_alone_take_back_what_nobody_answers_for(
 
     assert (again["id"], again["attempt_count"]) == (first["id"], 2)
     assert client.jobs.get(first["id"]).state == "dead"
+
+
+@pytest.mark.proves("S4.29")
+def test_a_server_looks_for_what_is_overdue_as_often_as_its_settings_say(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: Queue[float] = Queue()
+
+    class Noted(Upkeep):
+        def _tend(self, told: Any) -> float:
+            paused.put(super()._tend(told))
+            return 3600.0  # one turn is enough
+
+    monkeypatch.setattr(running, "Upkeep", Noted)
+    serve(upkeep_every=0.25)
+
+    assert paused.get(timeout=60) in (0.25, 0.5)  # twice as long where there was nothing to do
+    assert Settings().upkeep_every == 1.0
 
 
 def test_metrics_and_health_answer(api: Api) -> None:
