@@ -12,10 +12,17 @@ import pytest
 
 from holdfast import Client
 from holdfast.server.live import consumers
+from holdfast.server.serve import _Protocol
 from tests import machine
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
+
+# How many sessions of the server wait for a backend.
+BLOCKED = (
+    "select count(*) from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
+    " and application_name = 'holdfast server'"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -305,15 +312,35 @@ def test_a_client_that_goes_away_while_its_claim_is_under_way_leaves_nothing_lea
     with psycopg.connect(client.url) as gate, psycopg.connect(client.url) as watcher:
         gate.execute("select from holdfast.gate where queue = 'mail' for update")
         job = client.enqueue("a", queue="mail")
-        blocked = (
-            "select count(*) from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
-            " and application_name = 'holdfast server'"
-        )
         watcher.autocommit = True
-        _until(lambda: watcher.execute(blocked, [gate.info.backend_pid]).fetchone() == (1,))
+        _until(lambda: watcher.execute(BLOCKED, [gate.info.backend_pid]).fetchone() == (1,))
         gone.close()
         _until(lambda: place.gone)
     _until(lambda: _waiting(server) == 0)
+
+    back = client.jobs.get(job.id)
+    assert (back.state, back.attempt) == ("queued", 0)
+
+
+@pytest.mark.parametrize("wait", [0, 30])
+def test_a_client_that_goes_away_during_its_first_look_leaves_nothing_leased(
+    server: Serving, client: Client, wait: int
+) -> None:
+    client.queues.set("mail", limit=5, activity="all")
+    client.claim("mail", worker="first")  # the gate is there from the first claim on
+    job = client.enqueue("a", queue="mail")
+    connections = _Protocol.near.total()
+    with psycopg.connect(client.url) as gate, psycopg.connect(client.url) as watcher:
+        watcher.autocommit = True
+        gate.execute("select from holdfast.gate where queue = 'mail' for update")
+        gone = _ask_to_claim(server, {"worker": "gone", "queues": ["mail"], "wait": wait})
+        _until(lambda: watcher.execute(BLOCKED, [gate.info.backend_pid]).fetchone() == (1,))
+        gone.close()
+        _until(lambda: _Protocol.near.total() == connections)
+        gate.rollback()
+
+        events = "select array_agg(event order by seq) from holdfast.event where job = %s"
+        _until(lambda: "released" in watcher.execute(events, [job.id]).fetchall()[0][0])
 
     back = client.jobs.get(job.id)
     assert (back.state, back.attempt) == ("queued", 0)
