@@ -1,4 +1,4 @@
--- What people look at. Columns are only ever added at the end.
+-- The public views. Columns are only added, at the end.
 
 -- own_jobs: the jobs of Holdfast's own tables.
 create or replace view holdfast.own_jobs as
@@ -20,8 +20,8 @@ select
   e.reason, e.result, e.ended_at, e.lease_for, e.part, null, coalesce(e.attempts_before, 0) + e.attempt
 from holdfast.ended e;
 
--- adopted_rows: rows of an adopted table as jobs, without the tokens that prove their leases; which, as adopted_jobs
--- says. What such a table never has is null.
+-- adopted_rows: rows of an adopted table as jobs, without the tokens of their leases; which rows, as for
+-- adopted_jobs. Columns that such a table cannot have are null.
 create or replace function holdfast.adopted_rows(
   part smallint, ids uuid[] default null, before uuid default null, most integer default null)
 returns setof holdfast.own_jobs
@@ -35,13 +35,13 @@ as $$
   from holdfast.adopted_jobs(adopted_rows.part, ids, before, most) r
 $$;
 
--- jobs: those, and the rows of adopted tables. Nothing here stands on such a table: it can be dropped.
+-- jobs: those, and the rows of adopted tables. The view does not depend on such a table, so that it can be dropped.
 create or replace view holdfast.jobs as
 select j.* from holdfast.own_jobs j
 union all
 select r.* from holdfast.adopted a cross join lateral holdfast.adopted_rows(a.part) r where a.live;
 
--- depth: kept counters, so that reading them does not depend on how many jobs there are.
+-- depth: counters, so that the cost of reading does not depend on the number of jobs.
 create or replace view holdfast.depth as
 select c.queue, c.kind, s.state, sum(s.jobs)::bigint as jobs
 from (
@@ -111,7 +111,7 @@ left join lateral (
   order by d.ended_at desc limit 1
 ) l on true;
 
--- dead_ages: how long ago the first of a queue's dead jobs died; one look at an index for each queue.
+-- dead_ages: how long ago a queue's oldest dead job died; one index lookup per queue.
 create or replace view holdfast.dead_ages as
 select q.name as queue, greatest(holdfast.now() - d.ended_at, '0') as oldest
 from holdfast.queue q
@@ -131,7 +131,7 @@ select
     w.listens
 from holdfast.worker w;
 
--- schedules: next_at is null while no slot is planned, and where there will be none.
+-- schedules: next_at is null while no slot is planned, and if there will be none.
 create or replace view holdfast.schedules as
 select
   s.name,
@@ -143,17 +143,17 @@ select
   s.created_at, s.updated_at, s.updated_by
 from holdfast.schedule s;
 
--- schedule_slots: what became of each slot; the newest thousand of every schedule.
+-- schedule_slots: the outcome of each slot; the newest thousand of every schedule.
 create or replace view holdfast.schedule_slots as
 select x.name, x.slot, x.outcome, x.job, x.at
 from holdfast.schedule_slot x;
 
--- kinds: what workers declared of their kinds; about has queue, doc, schema and whatever else they say.
+-- kinds: what workers declared about their kinds; about has queue, doc, schema and other fields.
 create or replace view holdfast.kinds as
 select k.name as kind, k.done_when, k.about, k.declared_at
 from holdfast.kind k;
 
--- lanes: those that are in use or set up. waiting is counted up to 1000; oldest is how long the first waits.
+-- lanes: those that are in use or have settings. waiting is counted up to 1000; oldest is how long the first waits.
 create or replace view holdfast.lanes as
 select
   l.queue, l.name as lane, coalesce(l.lane_limit, q.lane_limit, d.lane_limit) as "limit",
@@ -186,12 +186,12 @@ cross join lateral (
   ) x
 ) w;
 
--- events: the activity log. detail has what else there is to say; jobs is how many it speaks of, 0 for a deed.
+-- events: the activity log. detail has further facts; jobs is how many jobs the event is about, 0 for other actions.
 create or replace view holdfast.events as
 select e.seq, e.at, e.event, e.job, e.queue, e.kind, e.state, e.attempt, e.jobs, e.worker, e.actor, e.reason, e.detail
 from holdfast.event e;
 
--- strikes: rules by which jobs do not run, and whether they are in force.
+-- strikes: rules that keep jobs from running, and whether they are in force.
 create or replace view holdfast.strikes as
 select
   s.number, s.mode, s.queue, s.kind, s.payload, s.reason, s.actor, s.created_at,
@@ -206,73 +206,73 @@ select t.id, t.sort, t.name, t.scopes, t.queues, t.created_at, t.created_by, t.e
        t.revoked_by
 from holdfast.api_token t;
 
--- operations: work on many jobs, and how far it has come.
+-- operations: verbs applied to many jobs, and their progress.
 create or replace view holdfast.operations as
 select
   o.id, o.state, o.verb, o.filter, o.arguments, o.most, o.as_of, o.total, o.capped, o.rate, o.reason, o.actor,
   o.seen, o.changed, o.created_at, o.started_at, o.ended_at, o.ended_by, o.problem, o.undoable
 from holdfast.operation o;
 
--- detector_catalogue: what can be looked for, how bad it is, how often, and the usual thresholds. Those that are off
--- judge what is ordinary in many systems.
+-- detector_catalogue: the built-in detectors, with severity, interval and default thresholds. Those that are off
+-- detect things that are normal in many systems.
 create or replace view holdfast.detector_catalogue (code, severity, every, enabled, thresholds, about) as
   values
     ('no_worker', 'critical', interval '5 seconds', true, jsonb '{"seconds": 60}',
-    'jobs of a kind wait and no living worker handles it'),
+    'jobs of a kind wait and no running worker handles it'),
     ('late', 'warning', '5 seconds', true, '{"seconds": 300}',
     'the oldest ready job of a queue waits longer than its target; critical at ten times that'),
     ('failure_jump', 'warning', '30 seconds', true, '{"share": 0.1, "times": 3, "attempts": 20, "seconds": 600}',
-    'attempts fail far more often than in the day before'),
-    ('lease_lost_burst', 'warning', '10 seconds', true, '{"leases": 10, "seconds": 300}', 'many leases ran out'),
+    'attempts fail far more often than in the previous day'),
+    ('lease_lost_burst', 'warning', '10 seconds', true, '{"leases": 10, "seconds": 300}', 'many leases expired'),
     ('lease_stolen', 'critical', '10 seconds', true, '{"seconds": 300}',
-    'a lease ran out although its worker lives: its job may have run twice'),
+    'a lease expired although its worker is running: the job may have run twice'),
     ('flapping_job', 'warning', '10 seconds', true, '{"share": 0.8, "attempts": 4}',
     'a job has failed most of its attempts'),
     ('last_attempt', 'info', '10 seconds', true, '{"left": 1, "seconds": 300}',
     'jobs of a kind have one attempt left, or none'),
     ('job_died', 'warning', '10 seconds', true, '{"jobs": 1, "seconds": 300}', 'jobs died'),
     ('zombie_job', 'critical', '5 seconds', true, '{"times": 2}',
-    'a job is held far beyond its lease and nobody takes it back'),
+    'a lease expired long ago and was not reclaimed'),
     ('retry_storm', 'warning', '10 seconds', true, '{"jobs": 500, "seconds": 60}',
-    'more failed jobs come due together than the queue finishes in that time'),
+    'more failed jobs are due together than the queue finishes in that time'),
     ('lane_held', 'warning', '10 seconds', true, '{"seconds": 600}',
-    'a job holds its lane for long while others wait in it'),
-    ('lane_halted', 'critical', '10 seconds', true, '{}', 'a lane is halted by a dead job and others wait in it'),
+    'a job has held its lane for long while others wait'),
+    ('lane_halted', 'critical', '10 seconds', true, '{}', 'a lane is halted by a dead job while others wait'),
     ('schedule_missed', 'critical', '10 seconds', true, '{"seconds": 60}',
-    'a slot of a schedule has come and was not fired, or made no job'),
+    'a slot of a schedule was due but not fired, or created no job'),
     ('schedule_overlap', 'warning', '10 seconds', true, '{"seconds": 600}',
-    'a slot came while the job of the slot before still waited or ran'),
+    'a slot was due while the previous job was still queued or running'),
     ('upkeep_failing', 'critical', '10 seconds', true, '{"times": 3}',
     'a step of upkeep fails again and again, for all queues or for one'),
-    ('worker_lost', 'warning', '10 seconds', true, '{"seconds": 60}', 'a worker that was busy is silent'),
-    ('version_skew', 'info', '1 minute', true, '{"seconds": 3600}', 'workers run different versions for long'),
-    ('clock_skew', 'warning', '30 seconds', true, '{"seconds": 1}', 'the clock of a worker is off'),
-    ('listen_down', 'info', '30 seconds', true, '{}', 'notifications do not reach a worker: it polls'),
+    ('worker_lost', 'warning', '10 seconds', true, '{"seconds": 60}', 'a busy worker stopped sending heartbeats'),
+    ('version_skew', 'info', '1 minute', true, '{"seconds": 3600}', 'workers have run different versions for long'),
+    ('clock_skew', 'warning', '30 seconds', true, '{"seconds": 1}', 'the clock of a worker is wrong'),
+    ('listen_down', 'info', '30 seconds', true, '{}', 'notifications do not reach a worker, so it polls'),
     ('notify_backlog', 'critical', '30 seconds', true, '{"share": 0.5}',
-    'the notification queue of the server fills up'),
+    'the notification queue of the server is filling up'),
     ('horizon_pinned', 'warning', '5 seconds', true, '{"seconds": 300, "transactions": 1000000}',
     'an old transaction keeps vacuum from removing finished jobs; critical at ten times that'),
     ('bloat', 'warning', '1 minute', true, '{"rows": 500000, "share": 0.5}', 'dead rows pile up in a hot table'),
     ('counters_drift', 'warning', '30 seconds', true, '{"rows": 10000}', 'counters disagree with the jobs'),
-    ('table_broken', 'critical', '10 seconds', true, '{}', 'an adopted table is gone, or no longer what was adopted'),
+    ('table_broken', 'critical', '10 seconds', true, '{}', 'an adopted table is gone or has changed'),
     ('row_refused', 'warning', '10 seconds', true, '{}', 'a row of an adopted table cannot be written'),
     ('paused_long', 'info', '1 minute', true, '{"seconds": 86400}',
-    'a queue has been paused for long and jobs wait in it'),
+    'a queue has been paused for long while jobs wait'),
     ('payload_near_limit', 'warning', '30 seconds', true, '{"share": 0.8}',
     'payloads are close to the limit of their queue'),
     ('bulk_delete', 'info', '10 seconds', true, '{"jobs": 5, "seconds": 300}', 'many jobs were deleted at once'),
     ('bulk_move', 'info', '10 seconds', true, '{"jobs": 5, "seconds": 300}', 'many jobs were moved at once'),
     ('queue_cleared', 'warning', '10 seconds', true, '{"jobs": 5, "seconds": 300}',
-    'all that waited in a queue was deleted or cancelled'),
+    'all waiting jobs of a queue were deleted or cancelled'),
     ('bulk_enqueue', 'info', '10 seconds', false, '{"jobs": 5, "seconds": 300}', 'many jobs were enqueued at once'),
     ('burst_claims', 'info', '5 seconds', false, '{"jobs": 50, "seconds": 5}',
     'a worker claimed many jobs in a moment'),
     ('flash_job', 'info', '5 seconds', false, '{"seconds": 0.5}',
-    'jobs were acked at once: did the handler do anything?'),
+    'jobs were acked instantly: did the handler do anything?'),
     ('large_payload', 'info', '30 seconds', false, '{"bytes": 5000}', 'payloads are large'),
-    ('long_running', 'info', '10 seconds', false, '{"seconds": 10}', 'jobs run for long');
+    ('long_running', 'info', '10 seconds', false, '{"seconds": 10}', 'jobs have been running for long');
 
--- anomalies: what looks wrong, and what did within a week.
+-- anomalies: current problems, and those of the last week.
 create or replace view holdfast.anomalies as
 select
   a.handle as id, a.code, a.severity, a.queue, a.subject, a.title, a.detail, a.suggestion, a.evidence, a.since,
@@ -283,7 +283,8 @@ select
       and (m.until is null or m.until > holdfast.now())) as muted
 from holdfast.anomaly a;
 
--- detectors: what is looked for, how closely, and how the last look went. Those not built in say no more than that.
+-- detectors: all detectors, their thresholds, and the result of their last run. For those not built in, only the last
+-- run is known.
 create or replace view holdfast.detectors as
 select
   coalesce(d.code, r.code) as code, coalesce(s.enabled, d.enabled, true) as enabled, d.severity, d.every,
@@ -296,13 +297,13 @@ from holdfast.detector_catalogue d
 full join holdfast.detector_run r on r.code = d.code
 left join holdfast.detector_setting s on s.code = d.code and s.queue = '';
 
--- mutes: what nobody is told of; '' is all.
+-- mutes: detectors that do not notify; '' means all.
 create or replace view holdfast.mutes as
 select m.code, m.queue, m.subject, m.until, m.muted_at, m.muted_by, m.reason
 from holdfast.mute m
 where m.until is null or m.until > holdfast.now();
 
--- webhooks: who is told of anomalies; without the secrets.
+-- webhooks: where anomalies are sent; without the secrets.
 create or replace view holdfast.webhooks as
 select w.name, w.url, w.severity, w.codes, w.queues, w.created_at, w.created_by
 from holdfast.webhook w;

@@ -1,34 +1,34 @@
--- Time, ids and refusals: what every other function stands on.
+-- Time, ids and refusals, which every other function uses.
 
--- now: the time of the statement. now() stands still in a long transaction and makes leases short;
--- clock_timestamp() is volatile and defeats index conditions. Tests replace this one function, and move
--- holdfast.clock() with it.
+-- now: the time of the statement. PostgreSQL's now() does not advance in a long transaction and would make leases
+-- short; clock_timestamp() is volatile and cannot be used in index conditions. Tests replace this one function, and
+-- move holdfast.clock() with it.
 create or replace function holdfast.now()
 returns timestamptz
 language sql stable parallel safe
 as $$ select statement_timestamp() $$;
 
--- clock: the time at this moment, for verbs that give or judge time. The statement's time stands still while
--- a call waits for a lock, and in a procedure or a DO block from its first line to its last: a lease counted
--- from it may be over before it is given. Volatile: read it once into a variable, behind whatever may wait.
+-- clock: the current time, for functions that set or compare times. The statement's time does not advance while a
+-- call waits for a lock, nor during a procedure or a DO block: a lease counted from it may end before it is given.
+-- Volatile: read it once into a variable, after everything that may wait.
 create or replace function holdfast.clock()
 returns timestamptz
 language sql volatile parallel safe
 as $$ select holdfast.now() + (clock_timestamp() - statement_timestamp()) $$;
 
--- queue_part: where a queue lives. Clients compute the same: first four bytes of md5, modulo 64.
+-- queue_part: the part of a queue. Clients compute the same: first four bytes of md5, modulo 64.
 create or replace function holdfast.queue_part(queue text)
 returns smallint
 language sql immutable parallel safe
 as $$ select ((('x'::text || substr(md5(queue), 1, 8))::bit(32)::bigint) % 64::bigint)::smallint $$;
 
--- part_of: the part an id carries in the twelve bits after its version.
+-- part_of: the part in an id, in the twelve bits after its version.
 create or replace function holdfast.part_of(id uuid)
 returns smallint
 language sql immutable parallel safe
 as $$ select (((get_byte(uuid_send(id), 6) & 15) << 8) | get_byte(uuid_send(id), 7))::smallint $$;
 
--- stamp: the same id, carrying another part.
+-- stamp: the same id with another part.
 create or replace function holdfast.stamp(id uuid, part smallint)
 returns uuid
 language sql immutable parallel safe
@@ -48,7 +48,7 @@ as $$
     'hex')::uuid
 $$;
 
--- new_id: an id for a job of this queue, to be made before an enqueue that may have to be repeated.
+-- new_id: an id for a job of this queue, created before an enqueue that may have to be repeated.
 create or replace function holdfast.new_id(queue text default 'default')
 returns uuid
 language sql volatile security definer
@@ -71,7 +71,7 @@ begin
 end
 $$;
 
--- named: the value if it is a usable name, else a refusal that says which field and why.
+-- named: the value if it is a valid name; otherwise refuse, with the field and the reason.
 create or replace function holdfast.named(field text, value text, longest integer default 200)
 returns text
 language plpgsql immutable parallel safe
@@ -95,9 +95,9 @@ begin
 end
 $$;
 
--- is_name: whether a text can be a name: not empty, not too long, and only what can be seen: no control characters, and
--- none that are invisible or turn the direction of text, by which two names could look alike. Joiners of letters and
--- of emoji are fine.
+-- is_name: whether a text can be a name: not empty, not too long, and only visible characters. Control characters are
+-- refused, and so are characters that are invisible or change the direction of text, because two names could look the
+-- same. Joiners of letters and of emoji are allowed.
 create or replace function holdfast.is_name(value text, longest integer default 200)
 returns boolean
 language sql immutable parallel safe
@@ -107,7 +107,7 @@ as $$
        '\ufff9-\ufffb]'
 $$;
 
--- is_ours: whether a queue belongs to Holdfast itself: nobody else puts jobs there.
+-- is_ours: whether a queue belongs to Holdfast itself; users cannot put jobs there.
 create or replace function holdfast.is_ours(queue text)
 returns boolean
 language sql immutable parallel safe
@@ -125,8 +125,8 @@ begin
 end
 $$;
 
--- text_size: how many bytes a value takes as text, which is how it is sent. jsonb keeps 1e131071 in a dozen
--- bytes, so a large value is written out piece by piece, once its numbers are known to be in range.
+-- text_size: how many bytes a value takes as text, as it is sent. jsonb stores 1e131071 in a dozen bytes, so a large
+-- value is converted piece by piece, after its numbers were checked to be in range.
 create or replace function holdfast.text_size(value jsonb)
 returns bigint
 language plpgsql immutable parallel safe
@@ -161,14 +161,14 @@ begin
 end
 $$;
 
--- out_of_range: whether a value holds a number that a double cannot: no client could read it, and written out
--- it may be thousands of times as long as it was.
+-- out_of_range: whether a value contains a number that does not fit a double: clients could not read it, and as text
+-- it may be thousands of times longer.
 create or replace function holdfast.out_of_range(value jsonb)
 returns boolean
 language sql immutable parallel safe
 as $$ select value @? 'strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)' $$;
 
--- check_value: refuse JSON that is longer than a limit when sent, or that holds a number out of range.
+-- check_value: refuse JSON that is longer than a limit when sent, or that contains a number out of range.
 create or replace function holdfast.check_value(what text, value jsonb, longest bigint)
 returns void
 language plpgsql
@@ -185,7 +185,7 @@ begin
 end
 $$;
 
--- told: the beginning of a value, for a refusal.
+-- told: the beginning of a value, for an error message.
 create or replace function holdfast.told(value jsonb, longest integer default 80)
 returns text
 language sql immutable parallel safe
@@ -208,7 +208,7 @@ as $$
     '[0-9]+', '*', 'g')
 $$;
 
--- parts: where jobs can be: the parts of queues, and those of adopted tables.
+-- parts: all parts that can have jobs: those of queues, and those of adopted tables.
 create or replace function holdfast.parts()
 returns smallint[]
 language sql stable
@@ -217,14 +217,14 @@ as $$
          || array(select a.part from holdfast.adopted a where a.live order by a.part)
 $$;
 
--- oldest: since when the longest waiting ready job of a queue has been due.
+-- oldest: the time since which the longest-waiting ready job of a queue has been due.
 create or replace function holdfast.oldest(queue text)
 returns timestamptz
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ select o.since from holdfast.oldest_of(oldest.queue) o $$;
 
--- oldest_of: the same, to be asked of many queues in one statement. One probe per priority.
+-- oldest_of: the same, for many queues in one statement. One probe per priority.
 create or replace function holdfast.oldest_of(queue text)
 returns table (since timestamptz)
 language sql stable
@@ -268,7 +268,7 @@ begin
     perform holdfast.check_after(part, v_marks);
   end if;
   return v_since;
--- a table that cannot be read has none; others are seen all the same
+-- a table that cannot be read returns no rows, and does not affect the others
 exception when others or query_canceled or assert_failure then
   get stacked diagnostics v_context = pg_exception_context;
   if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then
@@ -278,8 +278,8 @@ exception when others or query_canceled or assert_failure then
 end
 $$;
 
--- adopted_jobs: rows of an adopted table as jobs: those with these ids, or a page, newest first. Of a table that
--- cannot be read there are none: one table never keeps others from being seen.
+-- adopted_jobs: rows of an adopted table as jobs: those with these ids, or a page, newest first. A table that cannot
+-- be read returns no rows, so that it does not affect the others.
 create or replace function holdfast.adopted_jobs(part smallint, ids uuid[] default null, before uuid default null,
   most integer default null)
 returns table (
@@ -348,7 +348,7 @@ language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ select max(m.version)::integer from holdfast.migration m $$;
 
--- shell: a word as a shell takes it, for commands that people copy. What looks like an option follows two dashes.
+-- shell: a word quoted for a shell, for commands that users copy. A word that looks like an option follows two dashes.
 create or replace function holdfast.shell(word text)
 returns text
 language sql immutable parallel safe
@@ -358,7 +358,7 @@ as $$
                  else format('%1$s%2$s%1$s', chr(39), replace(word, chr(39), format('%1$s"%1$s"%1$s', chr(39)))) end
 $$;
 
--- filter_word: a name as a filter takes it.
+-- filter_word: a name quoted for a filter.
 create or replace function holdfast.filter_word(name text)
 returns text
 language sql immutable parallel safe

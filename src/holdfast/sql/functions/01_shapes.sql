@@ -1,9 +1,9 @@
--- Shapes: the settings of a queue, and the columns of a job. A job comes as an item, lives as a row of holdfast.job and
--- ends as a row of holdfast.ended; whoever copies one into the other does it with a function of this file. The other
--- lists of columns are those of a lease (claim.sql) and of what people look at (views.sql).
+-- Shapes: the settings of a queue, and the columns of a job. A job comes as an item, is stored as a row of
+-- holdfast.job and ends as a row of holdfast.ended; the functions of this file convert one into the other. The other
+-- lists of columns are those of a lease (claim.sql) and of the views (views.sql).
 
--- unset_queue: a queue without any settings: the defaults. They stand here alone; the table has none. A queue that was
--- set up keeps what it had when a default changes.
+-- unset_queue: a queue without settings: the defaults. They are defined only here; the table has none. A queue with
+-- settings keeps its values when a default changes.
 create or replace function holdfast.unset_queue(name text)
 returns holdfast.queue
 language plpgsql stable
@@ -30,13 +30,13 @@ begin
 end
 $$;
 
--- usual_attempts: the default of a row that somebody copies into holdfast.job without it.
+-- usual_attempts: the default for rows that are copied into holdfast.job without max_attempts.
 create or replace function holdfast.usual_attempts()
 returns smallint
 language sql stable
 as $$ select (holdfast.unset_queue(null)).max_attempts $$;
 
--- settings_of: what is set for a queue, or the defaults.
+-- settings_of: the settings of a queue, or the defaults.
 create or replace function holdfast.settings_of(queue text)
 returns holdfast.queue
 language plpgsql stable
@@ -49,13 +49,13 @@ begin
 end
 $$;
 
--- fanout_of: over how many parts a queue is spread.
+-- fanout_of: how many parts a queue is spread over.
 create or replace function holdfast.fanout_of(queue text)
 returns integer
 language sql stable
 as $$ select (holdfast.settings_of(queue)).fanout $$;
 
--- What an item may have. plain_fields are those of the short way; item_details_ok knows the others.
+-- The fields of an item. plain_fields are those of the fast path; item_details_ok checks the others.
 create or replace function holdfast.plain_fields()
 returns text[]
 language sql immutable parallel safe
@@ -109,7 +109,7 @@ as $$
     at)
 $$;
 
--- replace_waiting: a job that waits, or a follow-up, becomes what an item says, and keeps its place if it can.
+-- replace_waiting: a waiting job, or a follow-up, gets the contents of an item, and keeps its place if possible.
 create or replace function holdfast.replace_waiting(
   item jsonb, part smallint, id uuid, queue_row holdfast.queue, at timestamptz)
 returns void
@@ -146,8 +146,8 @@ as $$
          ended_of.reason, j.headers, j.payload, ended_of.result, j.attempts_before
 $$;
 
--- job_of_ended: a job that ended as one that waits, in a part and a queue, under an id. fresh: in another life, without
--- the error and the attempts of the one before, which are summed up; else as it was.
+-- job_of_ended: a job that ended as one that waits, in a part and a queue, under an id. fresh: as after a retry,
+-- without its error and with its attempts added to the total; otherwise unchanged.
 create or replace function holdfast.job_of_ended(
   e holdfast.ended, part smallint, id uuid, queue text, fair boolean, by_kind boolean, fresh boolean,
   due timestamptz, place bigint, lane_place bigint, reason text)
@@ -186,7 +186,7 @@ begin
 end
 $$;
 
--- item_size: what counts against the limit of a queue, in bytes: payload and headers as they are sent.
+-- item_size: what counts towards the payload limit of a queue, in bytes: payload and headers as they are sent.
 create or replace function holdfast.item_size(item jsonb)
 returns bigint
 language sql stable
@@ -195,7 +195,7 @@ as $$
          0) + coalesce(holdfast.text_size(nullif(item -> 'headers', 'null')), 0)
 $$;
 
--- item_ok: whether an item holds what it should.
+-- item_ok: whether an item is valid.
 create or replace function holdfast.item_ok(item jsonb)
 returns boolean
 language sql stable
@@ -217,8 +217,8 @@ as $$
     and (item - holdfast.plain_fields() = '{}' or holdfast.item_details_ok(item)), false)
 $$;
 
--- item_details_ok: whether the other fields of an item are known, and hold what they should. Field by field: to go
--- through those that an item has takes three times as long.
+-- item_details_ok: whether the other fields of an item are known and valid. Checked field by field: a loop over the
+-- fields of an item takes three times as long.
 create or replace function holdfast.item_details_ok(item jsonb)
 returns boolean
 language sql stable
@@ -251,7 +251,7 @@ as $$
     and length(value #>> '{}') between 1 and 500, true)
 $$;
 
--- refuse_item: says what is wrong with an item that did not pass.
+-- refuse_item: refuse an invalid item, with the reason.
 create or replace function holdfast.refuse_item(item jsonb, ord bigint, payload_limit integer)
 returns void
 language plpgsql
@@ -276,7 +276,7 @@ begin
   end if;
   if not holdfast.is_id(item ->> 'id') then
     perform holdfast.refuse('HF201', format('id %L of %s is not a UUID', item ->> 'id', v_item), null,
-      'Leave it out, or make it with holdfast.new_id(queue).');
+      'Leave it out, or create it with holdfast.new_id(queue).');
   end if;
   foreach v_field in array '{kind,queue,lane,tenant,key,subject}'::text[] loop
     if jsonb_typeof(item -> v_field) in ('array', 'object', 'boolean')
@@ -300,12 +300,12 @@ begin
       and (v_field = 'subject' or octet_length(item ->> v_field) <= 1000), true) then
       perform holdfast.refuse('HF202', format('%s of %s is %s characters and %s bytes long', v_field, v_item,
         length(item ->> v_field), octet_length(item ->> v_field)),
-        null, 'It may have 1 to 500 characters, a key 1000 bytes; pass a hash of what is longer.');
+        null, 'It may have 1 to 500 characters, a key at most 1000 bytes; pass a hash of longer values.');
     end if;
   end loop;
   if item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null') then
     perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9',
-      holdfast.told(item -> 'priority'), v_item), null, 'Nine goes first, zero is the default.');
+      holdfast.told(item -> 'priority'), v_item), null, 'Priority 9 runs first; the default is 0.');
   end if;
   if item ->> 'run_at' is not null and not holdfast.is_time(item ->> 'run_at') then
     perform holdfast.refuse('HF204', format('run_at %L of %s is not a time', item ->> 'run_at', v_item), null,
@@ -326,10 +326,10 @@ begin
       item ->> 'on_conflict', v_item));
   end if;
   if holdfast.out_of_range(item) then
-    perform holdfast.refuse('HF204', format('%s of %s (%s) holds a number beyond 1e308',
+    perform holdfast.refuse('HF204', format('%s of %s (%s) contains a number beyond 1e308',
       case when holdfast.out_of_range(item -> 'payload') then 'payload' else 'headers' end, v_item, item ->> 'kind'),
       null,
-      'Numbers go up to what a double can hold, about 1.8e308; send what is larger as a string.');
+      'Numbers can be as large as a double, about 1.8e308; send larger ones as a string.');
   end if;
   if holdfast.item_size(item) > payload_limit then
     perform holdfast.refuse('HF210',

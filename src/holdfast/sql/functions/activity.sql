@@ -1,12 +1,12 @@
--- The activity log: what happened to jobs, and what people did. Verbs write to it in the statement by which
--- they change a job: of a queue at `off` nothing but the sum of what operators did, at `failures` also what
--- went wrong and each job an operator changed, at `all` every event. Deeds that concern no job are always noted.
--- While somebody watches a queue that is not at `off`, every event of it is noted too.
+-- The activity log: what happened to jobs, and what operators did. Functions write to it in the statement that
+-- changes a job. At `off` a queue records only how many jobs operators changed, at `failures` also failed attempts
+-- and each job an operator changed, at `all` every event. Actions that do not concern a job are always recorded.
+-- While a client watches a queue that is not at `off`, all its events are recorded too.
 
--- activity: events, newest first: of queues, a kind, event, actor, worker or job; since and until then; before
--- a place in the log, or after it, then the oldest of those first. It looks no longer than patience: in every
--- row searched_to is null if the page is whole or nothing is left; else nothing that lies beyond this place
--- was looked at, and a look from there goes on. One that found nothing in time is one row without an event.
+-- activity: events, newest first: of queues, a kind, event, actor, worker or job; since and until a time; before a
+-- position in the log, or after it, then oldest first. It stops after patience: in every row searched_to is null if
+-- the page is full or nothing is left; otherwise nothing beyond this position was checked, and a search from there
+-- continues. A search that found nothing in time returns one row without an event.
 create or replace function holdfast.activity(
   queues text[] default null, kind text default null, event text default null, actor text default null,
   worker text default null, job uuid default null, since timestamptz default null, until timestamptz default null,
@@ -122,7 +122,7 @@ returns smallint
 language sql stable parallel safe
 as $$ select (floor(extract(epoch from at) / 86400)::bigint % 32)::smallint $$;
 
--- note: put a deed on record that concerns no job in particular.
+-- note: record an action that does not concern a particular job.
 create or replace function holdfast.note(
   event text, actor text, reason text default null, queue text default null, detail jsonb default null,
   kind text default null, worker text default null)
@@ -135,7 +135,7 @@ as $$
     note.queue, note.kind, note.worker, note.actor, left(note.reason, 2000), jsonb_strip_nulls(note.detail))
 $$;
 
--- note_events: put events of jobs on record.
+-- note_events: record events of jobs.
 create or replace function holdfast.note_events(events holdfast.events[])
 returns void
 language plpgsql
@@ -151,8 +151,8 @@ begin
 end
 $$;
 
--- note_jobs: put on record what an operator did to jobs of one part: each job, and of queues whose log is off
--- only how many. Parallel arrays; details may be null.
+-- note_jobs: record what an operator did to jobs of one part: each job, and only the number for queues whose log is
+-- off. Parallel arrays; details may be null.
 create or replace function holdfast.note_jobs(
   event text, part smallint, ids uuid[], queues text[], kinds text[], state text, actor text, reason text,
   at timestamptz, details jsonb[] default null, workers text[] default null)
@@ -179,7 +179,7 @@ as $$
   group by t.queue, t.kind
 $$;
 
--- told_queues: queues of which every event is noted; the empty name is all of them.
+-- told_queues: queues whose every event is recorded; the empty name means all of them.
 create or replace function holdfast.told_queues()
 returns text[]
 language sql stable
@@ -189,7 +189,7 @@ as $$
     union all select w.queue from holdfast.watched w where w.until > holdfast.now())
 $$;
 
--- is_told: whether every event of a queue is noted.
+-- is_told: whether every event of a queue is recorded.
 create or replace function holdfast.is_told(queue text)
 returns boolean
 language sql stable
@@ -201,16 +201,16 @@ as $$
   end
 $$;
 
--- is_watched: whether somebody watches a queue.
+-- is_watched: whether a client watches a queue.
 create or replace function holdfast.is_watched(queue text)
 returns boolean
 language sql stable
 as $$ select exists (select from holdfast.watched w where w.queue in (is_watched.queue, '')
   and w.until > holdfast.now()) $$;
 
--- watch: have every event of these queues noted for a while, as if their activity were `all`; null is every queue.
--- Say it again before the time is up and nothing is left out: then since and place, where the log had come to when
--- the unbroken watch began, stay as they were. A call that began before this one was committed may go unnoted.
+-- watch: record every event of these queues for a while, as if their activity were `all`; null means all queues. If
+-- the call is repeated before the time is up, no event is missing, and since and place, the time and position of the
+-- log when the watch began, stay the same. Calls that began before this one was committed may not be recorded.
 create or replace function holdfast.watch(queues text[] default null, lasts interval default '30 seconds')
 returns table (queue text, since timestamptz, place bigint, until timestamptz)
 language plpgsql security definer
@@ -245,11 +245,11 @@ begin
 end
 $$;
 
--- tail: events for whoever follows the log, in order: those behind a place, and those at places that were missing
--- when the caller looked before, from each of missing_from to the one of missing_to. Places are drawn before their
--- transactions commit: one is missing while its transaction is open, and for ever if that was rolled back. It is
--- gone for good if it is still missing in a look that began when no writer was left of those that log_state told
--- after it had been missed. Looks at three days of the log.
+-- tail: events in order, for following the log: those after a position, and those at positions that were missing
+-- before, from each of missing_from to the one of missing_to. Positions are assigned before their transactions
+-- commit: one is missing while its transaction is open, and forever if that was rolled back. It is final if the
+-- position is still missing in a call that began after all writers had ended that log_state returned after it was
+-- first missing. Reads three days of the log.
 create or replace function holdfast.tail(
   after bigint, missing_from bigint[] default null, missing_to bigint[] default null, max_events integer default 1000)
 returns setof holdfast.events
@@ -287,7 +287,7 @@ end
 $$;
 
 -- log_state: where the log begins and ends, and the open transactions that have written to it or may have. On a
--- standby, which knows nothing of locks, those that are open at all.
+-- standby, which does not know about locks, all open transactions.
 create or replace function holdfast.log_state()
 returns table (first bigint, last bigint, writers text[])
 language plpgsql volatile security definer
@@ -311,8 +311,8 @@ begin
 end
 $$;
 
--- forget_activity: empty the tables of days that are past keeping. Truncated one by one: writers never wait,
--- they have other days; a reader that is in one at this moment is waited for in vain, and there is another turn.
+-- forget_activity: empty the tables of days that are too old. Truncated one by one: writers never wait, because they
+-- use other days; if a reader holds one, the truncate gives up and the next call tries again.
 create or replace function holdfast.forget_activity()
 returns integer
 language plpgsql security definer

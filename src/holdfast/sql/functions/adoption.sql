@@ -1,10 +1,9 @@
--- Adopted tables: a table of the application is the queue. For each, a few functions are generated that read and
--- write its rows and nothing else. They belong to the owner of the table and run with its rights; whatever they
--- answer is checked here as any caller's words would be. All that Holdfast keeps of such rows (leases, counters,
--- attempts, notes) is written here. The rows themselves say what state a job is in, so whoever else writes them
--- is understood.
+-- Adopted tables: a table of the application is the queue. For each, a few functions are generated that only read and
+-- write its rows. They belong to the owner of the table and run with its rights; their results are checked here like
+-- any caller's input. Everything that Holdfast stores about such rows (leases, counters, attempts, notes) is written
+-- here. The rows themselves contain the state of a job, so that writes of other code are understood.
 
--- owner_of_holdfast: whose functions call what is generated.
+-- owner_of_holdfast: the role whose functions call the generated ones.
 create or replace function holdfast.owner_of_holdfast()
 returns name
 language sql stable
@@ -39,7 +38,7 @@ as $$
      where c.oid = a.relid and c.relkind = 'r'))
 $$;
 
--- may_act_as: whether this session may take a role's place.
+-- may_act_as: whether this session may act as a role.
 create or replace function holdfast.may_act_as(role name)
 returns boolean
 language sql stable
@@ -205,8 +204,8 @@ as $$
     where a.part = puts_off.part and t.tgdeferrable and not t.tgisinternal)
 $$;
 
--- readopt: generate what adopted tables need anew. Part of every migration, so that they speak as the rest does.
--- Those of owners whose place this session may not take keep what they have; holdfast.doctor says so if it is old.
+-- readopt: generate the functions of adopted tables again. Part of every migration, so that they match the rest.
+-- Tables of owners as whom this session may not act keep their functions; holdfast.doctor reports it if they are old.
 create or replace function holdfast.readopt()
 returns void
 language plpgsql
@@ -227,8 +226,8 @@ begin
 end
 $$;
 
--- mend_adopted: readopt tables that are broken, with their triggers, as far as this session may; the tables that it
--- mended. What is left holdfast.doctor tells.
+-- mend_adopted: readopt tables that are broken, with their triggers, as far as this session may; returns the repaired
+-- tables. holdfast.doctor reports the others.
 create or replace function holdfast.mend_adopted()
 returns setof text
 language plpgsql
@@ -262,7 +261,7 @@ begin
 end
 $$;
 
--- readopt_one: what is generated for one table, for its shape of now. Columns that were renamed are followed.
+-- readopt_one: generate the functions of one table, for its current shape. Renamed columns are followed.
 create or replace function holdfast.readopt_one(part smallint)
 returns void
 language plpgsql
@@ -345,7 +344,7 @@ begin
 end
 $readopt$;
 
--- fitted: an adoption as its table is now: names that changed, types, and conditions resolved to what they name.
+-- fitted: an adoption adjusted to its table: changed names, types, and conditions with resolved names.
 create or replace function holdfast.fitted(a holdfast.adopted, relation oid)
 returns holdfast.adopted
 language plpgsql
@@ -433,7 +432,8 @@ begin
 end
 $$;
 
--- used_columns: the columns of an adopted table that what is generated names. Those of the payload may come and go.
+-- used_columns: the columns of an adopted table that the generated functions use. Columns of the payload may come and
+-- go.
 create or replace function holdfast.used_columns(a holdfast.adopted)
 returns table (name text)
 language sql immutable
@@ -472,7 +472,7 @@ begin
 end
 $$;
 
--- adopted_problem: what is wrong with an adopted table as a whole, and what to type; null if it fits.
+-- adopted_problem: what is wrong with an adopted table as a whole, and what to type; null if nothing is.
 create or replace function holdfast.adopted_problem(a holdfast.adopted)
 returns text
 language plpgsql stable
@@ -542,8 +542,8 @@ returns boolean
 language sql immutable
 as $$ select code like any ('{40%,53%,57%,58%,HF%,55P03}') and split_part(context, E'\n', 1) !~ '\mRAISE\M' $$;
 
--- adopted_wrote: count what a statement did to the rows of a table. What it is told comes from the table's owner.
--- True if rows of the table could not be written before: which of them these are is asked then.
+-- adopted_wrote: count what a statement did to the rows of a table. Its input comes from the table's owner. True if
+-- rows of the table could not be written before: then the caller asks which of them were.
 create or replace function holdfast.adopted_wrote(
   part smallint, kinds text[], states text[], counts bigint[], ready bigint, whats text[], jobs bigint[],
     samples text[])
@@ -584,14 +584,14 @@ begin
 end
 $$;
 
--- adopted_kind: a kind as a row has it, as one that can be one.
+-- adopted_kind: the kind in a row, changed to a valid one if necessary.
 create or replace function holdfast.adopted_kind(kind text, queue text)
 returns text
 language sql immutable
 as $$ select coalesce(nullif(left(regexp_replace(kind, '[[:cntrl:]]', ' ', 'g'), 200), ''), queue) $$;
 
--- adopted_mended: rows that could not be written were written by somebody: they are what they say again. Null: all,
--- and none is there any more.
+-- adopted_mended: rows that could not be written before were written by other code: their own state counts again.
+-- Null: all rows, and none exists any more.
 create or replace function holdfast.adopted_mended(part smallint, ids uuid[])
 returns void
 language plpgsql
@@ -617,7 +617,7 @@ begin
 end
 $$;
 
--- note_fault: a row that refused a change is a dead job that says why.
+-- note_fault: record that a row could not be written: it is shown as a dead job with the error.
 create or replace function holdfast.note_fault(
   a holdfast.adopted, id uuid, verb text, code text, message text, at timestamptz)
 returns void
@@ -692,8 +692,8 @@ begin
 end
 $$;
 
--- claim_adopted: claim, of a queue that is a table. Limits, rates and lanes take turns at the gate. Answers the leased
--- rows as jobs.
+-- claim_adopted: claim, for a queue that is a table. Claims with limits, rates and lanes take turns at the gate.
+-- Returns the leased rows as jobs.
 create or replace function holdfast.claim_adopted(
   queue_row holdfast.queue, worker text, token uuid, max_jobs integer, lease interval, kinds text[], durable boolean,
   at timestamptz)
@@ -804,7 +804,8 @@ exception when others or query_canceled or assert_failure then
 end
 $$;
 
--- take_adopted: take rows all at once; if that fails, one by one. Those that refuse are noted and passed over.
+-- take_adopted: take rows all at once; if that fails, one by one. Rows that cannot be written are recorded and
+-- skipped.
 create or replace function holdfast.take_adopted(
   a holdfast.adopted, worker text, token uuid, most integer, lease interval, kinds text[], lane_limit integer,
     at timestamptz)
@@ -872,7 +873,7 @@ begin
 end
 $$;
 
--- touch_adopted: touch, of rows of adopted tables. What fails is halved until the row that refuses is found.
+-- touch_adopted: touch, for rows of adopted tables. If it fails, the rows are halved until the failing row is found.
 create or replace function holdfast.touch_adopted(ids uuid[], tokens uuid[], lease interval, at timestamptz)
 returns table (id uuid, token uuid, lease_until timestamptz)
 language plpgsql
@@ -929,8 +930,8 @@ begin
 end
 $$;
 
--- settle_adopted: what ack, nack, release, cancel, retry and an expired lease do to rows of adopted tables; the
--- ids of others are left alone. tokens null: an operator asks.
+-- settle_adopted: what ack, nack, release, cancel, retry and an expired lease do to rows of adopted tables; other ids
+-- are ignored. tokens null: called by an operator.
 create or replace function holdfast.settle_adopted(
   ids uuid[], tokens uuid[], verb text, at timestamptz, error_kinds text[] default null, messages text[] default null,
   tracebacks text[] default null, delays interval[] default null, finals boolean[] default null,
@@ -1038,8 +1039,8 @@ begin
 end
 $$;
 
--- settle_rows: settle rows of one table all at once; what fails is halved until the row that refuses is found and
--- noted. The answers of the table's owner are believed as far as they are answers to what was asked.
+-- settle_rows: settle rows of one table all at once; if it fails, the rows are halved until the failing row is found
+-- and recorded. Results of the owner's functions are accepted only for rows that were requested.
 create or replace function holdfast.settle_rows(
   a holdfast.adopted, ids uuid[], tokens uuid[], verb text, finals boolean[], errors text[], delays interval[],
     reason text, at timestamptz)
@@ -1093,8 +1094,8 @@ begin
 end
 $$;
 
--- reap_adopted: what has expired of these claims, in adopted tables. Where the output of a job is there, it is done.
--- It waits for nobody's lock, and one table's trouble is not another's.
+-- reap_adopted: expire leases of these claims, in adopted tables. If the output of a job exists, it is done. It never
+-- waits for a lock, and a failing table does not affect others.
 create or replace function holdfast.reap_adopted(tokens uuid[], at timestamptz, cut timestamptz, back timestamptz)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
@@ -1188,7 +1189,7 @@ begin
 end
 $$;
 
--- refuse_adopted: a job of a queue that is a table is a row of it.
+-- refuse_adopted: refuse to enqueue into a queue that is a table.
 create or replace function holdfast.refuse_adopted(queue text)
 returns void
 language plpgsql
@@ -1236,7 +1237,7 @@ begin
 end
 $$;
 
--- rescue: rows of adopted tables that other code took and left, longer ago than their table was told to wait.
+-- rescue: rows of adopted tables that other code took and abandoned, longer ago than the table's setting.
 create or replace function holdfast.rescue(max_jobs integer default 1000)
 returns integer
 language plpgsql
@@ -1284,8 +1285,8 @@ begin
 end
 $$;
 
--- guard: whether the output of a job that the token holds is still to be made. Whoever else does the job waits
--- until the caller's transaction ends, and then sees the output. Null: the token does not hold it.
+-- guard: whether the output of a job that the token holds still has to be created. Others that run the job wait until
+-- the caller's transaction ends, and then see the output. Null: the token does not hold it.
 create or replace function holdfast.guard(id uuid, token uuid)
 returns boolean
 language plpgsql security definer
@@ -1392,7 +1393,7 @@ begin
 end
 $$;
 
--- recount_adopted: make the counters of an adopted table what its rows say, in one snapshot.
+-- recount_adopted: set the counters of an adopted table from its rows, in one snapshot.
 create or replace function holdfast.recount_adopted(part smallint)
 returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
 language plpgsql
@@ -1454,7 +1455,7 @@ exception when others or query_canceled or assert_failure then
 end
 $$;
 
--- fold_notes: one row for each hour of what was noted.
+-- fold_notes: sum up notes to one row per hour.
 create or replace function holdfast.fold_notes()
 returns void
 language sql
@@ -1474,7 +1475,7 @@ as $$
   group by g.part, g.hour, g.who, g.what
 $$;
 
--- linked: forget jobs that wait for a subject that was deleted. Arguments of the trigger: what subjects start with,
+-- linked: delete waiting jobs of a subject that was deleted. Arguments of the trigger: what subjects start with,
 -- then the columns of the key.
 create or replace function holdfast.linked()
 returns trigger
@@ -1524,8 +1525,8 @@ as $$
   where not exists (select from holdfast.adopted a where a.part = p)
 $$;
 
--- begin_adoption: remember a plan before its first step. What was adopted meanwhile in its place: null if nothing was,
--- or if this very plan was begun before.
+-- begin_adoption: store a plan before its first step. Returns what was adopted in its place meanwhile; null if
+-- nothing, or if this plan was begun before.
 create or replace function holdfast.begin_adoption(
   part smallint, queue text, relation text, spec jsonb, steps jsonb, actor text)
 returns text
@@ -1572,7 +1573,7 @@ returns void
 language sql
 as $$ delete from holdfast.adopted a where a.part = end_adoption.part $$;
 
--- begin_verbs, end_verbs: from here on the verbs reach the rows of a table; from here on they do not.
+-- begin_verbs, end_verbs: turn the verbs on and off for the rows of a table.
 create or replace function holdfast.begin_verbs(part smallint)
 returns void
 language plpgsql
@@ -1593,7 +1594,7 @@ begin
 end
 $$;
 
--- begin_queue, end_queue: a table is a queue with counters; it is not any more, and nothing is kept of it.
+-- begin_queue, end_queue: make a table a queue with counters; end that, and delete everything stored about it.
 create or replace function holdfast.begin_queue(part smallint, queue text)
 returns void
 language plpgsql
@@ -1656,8 +1657,8 @@ begin
 end
 $$;
 
--- reconcile_adopted: look at the rows of a table that are taken. Those nobody holds any more are settled by
--- whether their output exists; dry_run only says how.
+-- reconcile_adopted: check the rows of a table that are taken. Those that are no longer held are settled by whether
+-- their output exists; dry_run only reports it.
 create or replace function holdfast.reconcile_adopted(
   part smallint, dry_run boolean default true, max_jobs integer default 10000)
 returns table (id uuid, subject text, worker text, since timestamptz, output boolean, verdict text)

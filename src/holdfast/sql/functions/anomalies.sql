@@ -1,9 +1,9 @@
--- Anomalies: what looks wrong, found by detectors. A detector is one function that answers findings, bounded in
--- what it reads however many jobs there are; here they are run, compared with what is known, and told.
+-- Anomalies: problems that detectors find. A detector is one function that returns findings and reads a limited
+-- number of rows, no matter how many jobs there are. This file runs them, compares findings with known anomalies, and
+-- delivers notifications.
 
--- detect: run the detectors that are due, or those named, at once. Answers what changed: an anomaly that was
--- raised, got worse or is over; or failed, with the code of a detector that broke. Several callers at once do
--- the work of one.
+-- detect: run the detectors that are due, or those named. Returns what changed: an anomaly was raised, worsened or
+-- resolved; or failed, with the code of a detector that failed. Several callers at once do the work only once.
 create or replace function holdfast.detect(codes text[] default null)
 returns table (id text, code text, change text, severity text, queue text, subject text, title text, muted boolean)
 language plpgsql security definer
@@ -66,7 +66,7 @@ begin
 end
 $$;
 
--- detector_due: whether a detector of one's own should look now: true for one caller in each span of every.
+-- detector_due: whether a user's own detector should run now: true for one caller in each span of every.
 create or replace function holdfast.detector_due(code text, every interval default '1 minute')
 returns boolean
 language plpgsql security definer
@@ -85,7 +85,7 @@ begin
 end
 $$;
 
--- report: all that a detector of one's own finds now. What it found before and does no more is over.
+-- report: everything that a user's own detector finds now. Anomalies that it no longer reports are resolved.
 -- findings: [{"title", "queue", "subject", "severity", "since", "detail", "suggestion", "evidence"}].
 create or replace function holdfast.report(code text, findings jsonb)
 returns table (id text, change text, severity text, queue text, subject text, title text, muted boolean)
@@ -137,8 +137,8 @@ begin
 end
 $$;
 
--- note_findings: what a detector finds now, compared with what it found before. What came back within ten
--- minutes goes on as the same anomaly, and nobody is told twice.
+-- note_findings: compare what a detector finds now with what it found before. If a problem comes back within ten
+-- minutes, the same anomaly continues, without a second notification.
 create or replace function holdfast.note_findings(code text, findings holdfast.finding[], at timestamptz)
 returns table (id text, change text, severity text, queue text, subject text, title text, muted boolean)
 language plpgsql
@@ -222,8 +222,8 @@ as $$
       and (m.until is null or m.until > at))
 $$;
 
--- deliver: one job for each webhook that wants to know. Of troubles with these jobs themselves only the log tells.
--- Stored here and not by enqueue, which lets nobody into this queue.
+-- deliver: one job for each matching webhook. Problems with these jobs themselves are only logged. Stored here and
+-- not by enqueue, which refuses this queue.
 create or replace function holdfast.deliver(handle text, change text, at timestamptz)
 returns void
 language plpgsql
@@ -265,7 +265,7 @@ returns integer
 language sql immutable parallel safe
 as $$ select case severity when 'info' then 1 when 'warning' then 2 when 'critical' then 3 end $$;
 
--- anomaly_ack: say that somebody knows and cares; it stays in sight until it is over. No row if there is none.
+-- anomaly_ack: acknowledge an anomaly; it is listed until it is resolved. No row if no anomaly has this id.
 create or replace function holdfast.anomaly_ack(id text, note text default null, actor text default null)
 returns setof holdfast.anomalies
 language plpgsql security definer
@@ -281,8 +281,8 @@ begin
 end
 $$;
 
--- anomaly_mute: tell nobody of what a detector finds, in all queues or one, of everything or one subject. until
--- null: until unmuted. It is still found and listed as muted.
+-- anomaly_mute: stop notifications of a detector, in all queues or one, for everything or one subject. until null:
+-- until unmuted. Its anomalies are still found, and listed as muted.
 create or replace function holdfast.anomaly_mute(
   code text, until timestamptz default null, queue text default null, subject text default null,
     reason text default null,
@@ -310,7 +310,7 @@ begin
 end
 $$;
 
--- anomaly_unmute: tell again. Answers whether it was muted.
+-- anomaly_unmute: start notifications again. Returns whether it was muted.
 create or replace function holdfast.anomaly_unmute(
   code text, queue text default null, subject text default null, actor text default null)
 returns boolean
@@ -326,8 +326,8 @@ as $$
   select exists (select from gone)
 $$;
 
--- detector_set: how closely a detector looks, at all queues or at one. settings: enabled, and its thresholds by
--- name; null goes back to what is usual.
+-- detector_set: change a detector, for all queues or for one. settings: enabled, and its thresholds by name; null
+-- restores the default.
 create or replace function holdfast.detector_set(
   code text, settings jsonb, queue text default null, actor text default null)
 returns setof holdfast.detectors
@@ -383,8 +383,8 @@ begin
 end
 $$;
 
--- webhook_set: make or change whom anomalies are told to. settings: url, secret (at least 16 characters), severity
--- (this and worse), codes, queues.
+-- webhook_set: create or change a webhook, to which anomalies are sent. settings: url, secret (at least 16
+-- characters), severity (this and worse), codes, queues.
 create or replace function holdfast.webhook_set(name text, settings jsonb, actor text default null)
 returns setof holdfast.webhooks
 language plpgsql security definer
@@ -436,7 +436,7 @@ returns text[]
 language sql immutable
 as $$ select case when names <> 'null' then array(select jsonb_array_elements_text(names)) end $$;
 
--- webhook_delete: tell it nothing more. Answers whether there was one.
+-- webhook_delete: delete a webhook. Returns whether it existed.
 create or replace function holdfast.webhook_delete(name text, actor text default null)
 returns boolean
 language sql volatile security definer
@@ -448,14 +448,14 @@ as $$
   select exists (select from gone)
 $$;
 
--- webhook_target: where to deliver and what to sign with, for whoever delivers.
+-- webhook_target: the url and the secret of a webhook, for its deliveries.
 create or replace function holdfast.webhook_target(name text)
 returns table (url text, secret text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ select w.url, w.secret from holdfast.webhook w where w.name = webhook_target.name $$;
 
--- thresholds_of: how closely a detector looks at a queue; null: not at all.
+-- thresholds_of: the thresholds of a detector for a queue; null if it is off.
 create or replace function holdfast.thresholds_of(code text, queue text)
 returns jsonb
 language sql stable
@@ -476,7 +476,7 @@ as $$
     or exists (select from holdfast.detector_setting s where s.code = looks_anywhere.code and s.enabled)
 $$;
 
--- tidy_anomalies: forget what was over long ago.
+-- tidy_anomalies: delete anomalies that were resolved long ago.
 create or replace function holdfast.tidy_anomalies(at timestamptz)
 returns void
 language plpgsql

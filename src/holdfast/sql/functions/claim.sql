@@ -1,11 +1,10 @@
--- claim: lease up to max_jobs ready jobs of one queue to one worker, highest priority first, then in
--- the order of becoming due. The caller makes the token: after a lost reply it asks held(token).
--- durable => false lets the claim commit asynchronously: a claim lost in a crash is only redelivered.
--- It is for a call that is a transaction of its own; it would loosen the caller's writes otherwise.
--- Where a limit, a rate or a lane lets jobs in, the claim commits as the session does all the same: a claim
--- that a crash forgot would let a second holder in beside the first.
--- lease_for is the job's own lease, where it has one: its lease is then that long, not the claim's. length is
--- how long the lease is in either case, and by how much a touch renews it. error is what the last attempt failed of.
+-- claim: lease up to max_jobs ready jobs of one queue to one worker, highest priority first, then in the order of
+-- becoming due. The caller creates the token: after a lost reply it calls held(token). durable => false commits the
+-- claim asynchronously: a job whose claim is lost in a crash is only claimed again. Use it only if the call is the
+-- whole transaction, because it applies to the caller's other writes too. If a limit, a rate or a lane applies, the
+-- claim always commits as the session does: a claim lost in a crash would admit a second holder beside the first.
+-- lease_for is the job's own lease, if it has one; it takes precedence over the claim's. length is how long the lease
+-- is in either case, and for how long a touch renews it. error is the error of the last attempt.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true)
@@ -16,7 +15,7 @@ returns table (
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
--- One plan for ever, made whenever the table may be empty: only an ordered index scan is left to choose.
+-- The plan is made once, perhaps while the table is empty: an ordered index scan is the only choice left.
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
@@ -127,7 +126,7 @@ begin
 end
 $$;
 
--- held: what these tokens still hold; the answer to a claim whose reply was lost.
+-- held: the jobs that these tokens still hold, for a claim whose reply was lost.
 create or replace function holdfast.held(tokens uuid[])
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
@@ -163,9 +162,9 @@ as $$
   where (queue_row).rate_limit is not null
 $$;
 
--- pick: which jobs of a part a claim takes, locked. lanes: the ready order showed jobs that belong to lanes, and pass
--- says to pass over those; laned: some of what was chosen is theirs, short: they gave less than was wanted.
--- turns is a fair queue's order. struck counts jobs that left the ready order because a strike is on them.
+-- pick: choose and lock the jobs of a part that a claim takes. lanes: there are jobs of lanes in the ready order;
+-- pass: skip them. laned: some of the chosen jobs belong to lanes; short: the lanes gave fewer than requested. turns
+-- is a fair queue's order. struck counts jobs that left the ready order because of a strike.
 create or replace function holdfast.pick(
   queue_row holdfast.queue, part smallint, max_jobs integer, kinds text[], pass boolean, strikes boolean,
   at timestamptz,
@@ -262,7 +261,7 @@ as $$
     limit 1), '{0,0,0,0,0,0,0,0,0,0}')
 $$;
 
--- note_claimed: put on record what a claim took, going by its receipts.
+-- note_claimed: record what a claim took, according to its receipts.
 create or replace function holdfast.note_claimed(
   queue text, token uuid, worker text, began timestamptz, at timestamptz)
 returns void
@@ -281,11 +280,10 @@ as $$
   where l.token = note_claimed.token and l.claimed_at between began and note_claimed.at
 $$;
 
--- pick_looking: what a worker may take that knows only some kinds, or where jobs of lanes are ready. In a queue
--- with by_kind each kind has a ready order of its own; elsewhere jobs of other kinds are passed over one by one.
--- It looks at more than it takes, so it looks without locking, and then locks what it takes. A job of a lane that
--- it meets fills a place; which job of a lane gets it is not decided here. What others have locked is passed, page
--- by page.
+-- pick_looking: choose jobs for a worker that handles only some kinds, or if jobs of lanes are ready. In a queue with
+-- by_kind each kind has its own ready order; in others, jobs of other kinds are skipped one by one. It reads more
+-- than it takes, so it reads without locks, and then locks what it takes. A job of a lane counts as one place; which
+-- job of the lane gets the place is decided later. Jobs that others have locked are skipped, page by page.
 create or replace function holdfast.pick_looking(
   part smallint, queue text, floors bigint[], max_jobs integer, kinds text[], by_kind boolean, no_lanes boolean,
   out chosen tid[], out lanes boolean)
@@ -372,8 +370,8 @@ begin
 end
 $$;
 
--- floors_after: where to look on after a page of jobs: behind the last of them at each priority. nths and
--- places are parallel: which floor a job stands above, and its position.
+-- floors_after: where to continue after a page of jobs: after the last of them at each priority. nths and places are
+-- parallel: the floor that a job is above, and its position.
 create or replace function holdfast.floors_after(floors bigint[], nths bigint[], places bigint[])
 returns bigint[]
 language sql immutable
@@ -383,8 +381,8 @@ as $$
   left join (select u.nth, max(u.pos) as last from unnest(nths, places) u(nth, pos) group by u.nth) m on m.nth = f.nth
 $$;
 
--- hold_gate: wait for the gate of a limited, rated or fair queue, and hold it to the end of the transaction: such
--- claims take turns. Answers what is set for the queue behind the gate.
+-- hold_gate: wait for the gate of a limited, rated or fair queue, and hold it until the transaction ends: such claims
+-- take turns. Returns the settings of the queue, read after the gate was locked.
 create or replace function holdfast.hold_gate(queue_row holdfast.queue, base smallint)
 returns holdfast.queue
 language plpgsql
@@ -402,8 +400,8 @@ begin
 end
 $$;
 
--- pass_gate: how many jobs a limited, rated or fair queue may start now. The caller holds the gate, which makes the
--- answer exact.
+-- pass_gate: how many jobs a limited, rated or fair queue may start now. The caller holds the gate, so the result is
+-- exact.
 create or replace function holdfast.pass_gate(queue_row holdfast.queue, base smallint)
 returns integer
 language plpgsql
@@ -441,8 +439,8 @@ begin
 end
 $$;
 
--- no_starts_ahead: starts that a clock noted which has been set back since count as made now. Where they
--- stand they would fill the window till that time has come again.
+-- no_starts_ahead: if the clock was set back, starts recorded in the future count as made now. Otherwise they would
+-- use up the rate until that time.
 create or replace function holdfast.no_starts_ahead(part smallint, queue text, lanes text[], at timestamptz)
 returns void
 language sql
@@ -453,8 +451,8 @@ as $$
     and u.at > no_starts_ahead.at
 $$;
 
--- pick_fairly: one job per tenant in turn, as often round as it takes, inside each priority.
--- The gate is held, so the turn moves on exactly once per job.
+-- pick_fairly: one job per tenant in turn, in as many rounds as needed, within each priority. The gate is held, so
+-- the turn advances exactly once per job.
 create or replace function holdfast.pick_fairly(
   part smallint, queue text, floors bigint[], max_jobs integer, kinds text[], no_lanes boolean,
   out chosen tid[], out turns uuid[], out lanes boolean)
@@ -586,7 +584,7 @@ begin
 end
 $$;
 
--- round_by_round: ready jobs of the tenants of a priority, one of each and then another of each, as often as it takes.
+-- round_by_round: ready jobs of the tenants of a priority, one of each per round, in as many rounds as needed.
 create or replace function holdfast.round_by_round(
   part smallint, queue text, priority smallint, floor bigint, turn text, page integer, kinds text[], no_lanes boolean,
   passed uuid[], out places tid[], out ids uuid[], out lanes text[], out tenants text[])
@@ -642,9 +640,8 @@ begin
 end
 $$;
 
--- let_in: promote due jobs of the queue, reap abandoned ones and look at some of its lanes, on behalf of a
--- claim that found too little, so that a queue without any upkeep process still moves. True if that may
--- have helped.
+-- let_in: promote due jobs of the queue, reap expired leases and check some of its lanes, for a claim that found too
+-- few jobs, so that a queue makes progress without upkeep. True if this may have helped.
 create or replace function holdfast.let_in(queue text, max_jobs integer, began timestamptz)
 returns boolean
 language plpgsql
@@ -688,17 +685,17 @@ as $$
 begin
   if token is null then
     perform holdfast.refuse('HF207', 'claim needs a token', null,
-      'Make one for each call, for example token => gen_random_uuid().');
+      'Create one for each call, for example token => gen_random_uuid().');
   end if;
   perform holdfast.named('queue', queue, 120);
   perform holdfast.named('worker', worker);
   if not coalesce(max_jobs between 1 and 10000, false) then
-    perform holdfast.refuse('HF204', format('max_jobs is %s, 1 to 10000 are allowed',
+    perform holdfast.refuse('HF204', format('max_jobs must be 1 to 10000 (got %s)',
       coalesce(max_jobs::text, 'null')));
   end if;
   perform holdfast.check_length('lease', lease, '1 year');
   perform holdfast.refuse('HF209',
     format('claim was called at isolation level %s', current_setting('transaction_isolation')), null,
-    'Limits and lanes are decided on the newest rows: claim at read committed.');
+    'Limits and lanes need the newest rows: claim at read committed.');
 end
 $$;

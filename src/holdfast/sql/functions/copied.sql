@@ -1,5 +1,4 @@
--- What whoever writes into holdfast.job by COPY owes it: what is refused there, and what follows in the same
--- transaction.
+-- COPY into holdfast.job: the checks, and what has to follow in the same transaction.
 
 -- check_row: refuse a row that a producer inserted and enqueue would not have stored.
 create or replace function holdfast.check_row()
@@ -46,7 +45,7 @@ begin
 end
 $$;
 
--- copied: what a COPY into holdfast.job owes in the same transaction: the counters and the wake-up.
+-- copied: what has to follow a COPY into holdfast.job in the same transaction: the counters and notifications.
 create or replace function holdfast.copied(queue text, kinds text[], counts bigint[])
 returns void
 language plpgsql security definer
@@ -84,8 +83,8 @@ begin
 end
 $$;
 
--- refuse_elsewhere: refuse jobs of a queue that were written into parts where nobody looks for them. Not seen when a
--- row is written: a queue's part costs as much as all that is looked at there.
+-- refuse_elsewhere: refuse jobs of a queue that were written into parts where claims do not look. Not checked for
+-- each row: computing a queue's part costs as much as all other checks.
 create or replace function holdfast.refuse_elsewhere(queue text)
 returns void
 language plpgsql stable
@@ -113,7 +112,7 @@ begin
 end
 $$;
 
--- note_copied: put jobs that this transaction has copied on record one by one, for somebody watches.
+-- note_copied: record each job that this transaction has copied, because a client watches.
 create or replace function holdfast.note_copied(queue text, jobs bigint)
 returns void
 language sql
@@ -123,7 +122,7 @@ as $$
   where c.ids is not null
 $$;
 
--- apply_to_copied: as apply_settings, for rows that this transaction has copied.
+-- apply_to_copied: like apply_settings, for rows that this transaction has copied.
 create or replace function holdfast.apply_to_copied(queue text, jobs bigint)
 returns void
 language sql
@@ -136,10 +135,10 @@ as $$
     and (q.by_kind and not j.by_kind or q.fair and j.tenant is null)
 $$;
 
--- copied_rows: jobs of a queue that this transaction has copied, in their order; unnoted: of which there is no event.
--- They stand at the end of the ready order, among what others put there meanwhile: looks back from there, further and
--- further, until it has met as many as there should be. Rows that wait for their time or their lane are not in that
--- order: for them it looks at the whole queue.
+-- copied_rows: jobs of a queue that this transaction has copied, in order; unnoted: without an event. They are at the
+-- end of the ready order, among jobs of others: it reads backwards from there, further and further, until it has
+-- found as many as there should be. Scheduled and blocked rows are not in that order: for them it reads the whole
+-- queue.
 create or replace function holdfast.copied_rows(
   queue text, jobs bigint, unnoted boolean, out rows tid[], out ids uuid[], out kinds text[])
 language plpgsql

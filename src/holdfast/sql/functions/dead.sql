@@ -1,6 +1,6 @@
--- Dead jobs by how they failed: counts that are kept, so that millions can be looked at.
+-- Dead jobs grouped by failure, with counters, so that this works for millions of jobs.
 
--- fold_dead: sum the changes up, once there are many; how many there were.
+-- fold_dead: add up the changes, if there are many; returns how many.
 create or replace function holdfast.fold_dead()
 returns bigint
 language plpgsql
@@ -28,7 +28,7 @@ begin
 end
 $$;
 
--- recount_dead: write what the kept counts differ by from the rows as one more change.
+-- recount_dead: write the difference between the counters and the rows as one more change.
 create or replace function holdfast.recount_dead()
 returns void
 language sql

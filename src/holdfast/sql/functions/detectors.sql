@@ -1,7 +1,7 @@
--- The detectors: one function each, named detect_ and its code, that answers what looks wrong at a time. Each reads
--- a bounded number of rows: counters, the head of a queue, the newest attempts and leases, catalogues.
+-- The detectors: one function each, named detect_ and its code, that returns the problems at a time. Each reads a
+-- limited number of rows: counters, the head of a queue, the newest attempts and leases, catalogues.
 
--- waiting_most: the queues in which jobs wait, of very many the 500 in which most do.
+-- waiting_most: the queues with waiting jobs, at most the 500 with the most.
 create or replace function holdfast.waiting_most()
 returns table (queue text, queued bigint, leased bigint)
 language sql stable
@@ -18,8 +18,8 @@ as $$
   limit 500
 $$;
 
--- waiting_kinds: what waits at the head of each queue that has jobs and is not paused, by kind. What is handled is
--- taken from the head, so that what is not comes to be there.
+-- waiting_kinds: the kinds at the head of each queue that has jobs and is not paused. Jobs that are handled leave the
+-- head, so that those without a worker collect there.
 create or replace function holdfast.waiting_kinds(at timestamptz)
 returns table (queue text, kind text, since timestamptz, waiting bigint)
 language sql stable
@@ -63,8 +63,8 @@ as $$
   select l.* from holdfast.lease l where l.open order by l.until desc limit most
 $$;
 
--- is_handled: whether a living worker says it takes this kind from this queue, or one that says nothing of itself
--- claims from the queue.
+-- is_handled: whether a running worker reports that it handles this kind of this queue, or a worker without
+-- heartbeats claims from the queue.
 create or replace function holdfast.is_handled(queue text, kind text, at timestamptz)
 returns boolean
 language sql stable
@@ -166,7 +166,7 @@ as $$
     where d.code = spans.code and d.thresholds ? 'seconds'
 $$;
 
--- read_since: queues whose counters changed since then, and of which so many attempts have ended in all.
+-- read_since: queues whose counters changed since then, and with at least this many ended attempts in total.
 create or replace function holdfast.read_since(since timestamptz, attempts numeric)
 returns setof text
 language sql stable
@@ -176,7 +176,7 @@ as $$
   having max(r.done + r.failed + r.expired) >= attempts
 $$;
 
--- newest_attempts: attempts that ended badly within span, the newest, with the job they were of if it is still known.
+-- newest_attempts: the newest attempts that failed within span, with their jobs if they are still known.
 create or replace function holdfast.newest_attempts(at timestamptz, span interval)
 returns table (
   part smallint, id uuid, attempt smallint, outcome text, worker text, ended_at timestamptz, message text, live boolean,
@@ -577,7 +577,7 @@ as $$
   where u.used >= (w.t ->> 'share')::double precision
 $$;
 
--- pinned_by: who keeps vacuum from removing what has ended since, oldest first. Without the right to read
+-- pinned_by: what keeps vacuum from removing ended jobs, oldest first. Without the right to read
 -- statistics of other roles, pg_read_all_stats, the owner of these functions sees its own sessions only.
 create or replace function holdfast.pinned_by()
 returns table (sort text, name text, application text, usename text, state text, since timestamptz, held interval,
@@ -660,7 +660,7 @@ as $$
   limit 20
 $$;
 
--- detect_counters_drift: counters below zero, and one part of the jobs after the other counted, if it is small.
+-- detect_counters_drift: counters below zero; also counts the jobs of one small part after the other.
 create or replace function holdfast.detect_counters_drift(at timestamptz)
 returns setof holdfast.finding
 language sql stable
@@ -709,7 +709,7 @@ as $$
   limit 50
 $$;
 
--- detect_table_broken: adopted tables that are gone, or no longer what was adopted.
+-- detect_table_broken: adopted tables that are gone or have changed.
 create or replace function holdfast.detect_table_broken(at timestamptz)
 returns setof holdfast.finding
 language sql stable
@@ -774,7 +774,7 @@ as $$
   limit 50
 $$;
 
--- newest_payloads: how large the newest jobs of each part are, of those enqueued in the last ten minutes.
+-- newest_payloads: the sizes of the newest jobs of each part, enqueued in the last ten minutes.
 create or replace function holdfast.newest_payloads(at timestamptz)
 returns table (id uuid, queue text, kind text, created_at timestamptz, bytes integer)
 language sql stable
@@ -955,7 +955,7 @@ returns interval
 language sql immutable parallel safe
 as $$ select make_interval(secs => (seconds #>> '{}')::double precision) $$;
 
--- span_text: a span as people say it: 3.2 s, 41 m, 2 h, 3 d.
+-- span_text: a span in short form: 3.2 s, 41 m, 2 h, 3 d.
 create or replace function holdfast.span_text(span interval)
 returns text
 language sql immutable parallel safe

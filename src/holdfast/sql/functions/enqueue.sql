@@ -1,8 +1,7 @@
--- enqueue: store jobs, one or many, inside the caller's transaction.
--- Answers one row per item: the job that stands for it, and whether the call created it.
--- repeat says "this may have been sent before": what was stored already answers as it did then.
--- behind is the job that one of a lane, of a queue at its limit or a follow-up waits for; null: of none. If that job
--- runs, holder is the worker that holds it, since held_since.
+-- enqueue: store jobs, one or many, inside the caller's transaction. Returns one row per item: its job, and whether
+-- the call created it. repeat means "this may have been sent before": jobs that are already stored return the same
+-- row as then. behind is the job that a job of a lane, of a queue at its limit, or a follow-up waits for; null if
+-- none. If that job is running, holder is its worker, since held_since.
 create or replace function holdfast.enqueue(items jsonb, repeat boolean default false)
 returns table (
   ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid, holder text, held_since timestamptz)
@@ -99,7 +98,8 @@ begin
 end
 $$;
 
--- enqueue_answers: one row for each job of a call. rivals has, for an item that was not stored, the job in its way.
+-- enqueue_answers: one row for each job of a call. rivals has, for an item that was not stored, the job that has its
+-- key or id.
 create or replace function holdfast.enqueue_answers(
   ids uuid[], rivals uuid[], lanes boolean, limited text[], helds uuid[])
 returns table (
@@ -132,9 +132,9 @@ begin
 end
 $$;
 
--- enqueue_keys: several jobs, some with keys: in order, or from the start. A key that was taken when its turn came and
--- is free by now cannot be had after the others without risking a deadlock, nor can a job be waited for that was not
--- there when the others were locked: then all is undone, and done again as things are now.
+-- enqueue_keys: several jobs, some with keys. Keys and jobs are locked in order. If a key was taken at its turn and
+-- is free now, or a job appeared after the others were locked, going on could deadlock: then everything is undone,
+-- and done again with the current state.
 create or replace function holdfast.enqueue_keys(
   items jsonb, repeat boolean, names text[], given bigint, largest bigint, at timestamptz, seed bigint,
   out ids uuid[], out rivals uuid[], out lanes boolean, out limited text[], out helds uuid[])
@@ -158,10 +158,10 @@ begin
 end
 $$;
 
--- enqueue_any: the long way, for jobs with details. stored are those that the short way has written. in_order: it may
--- wait for jobs and keys in their order only, and raises HFAGN where it would have to otherwise.
--- Answers the id that stands for each item; rivals, if not all were stored; whether some have lanes; queues that have
--- a limit (limited), and what the jobs of each wait for (helds).
+-- enqueue_any: the general path, for jobs with details. stored are those that the fast path has written. in_order: it
+-- may wait for jobs and keys only in their order, and raises HFAGN otherwise. Returns the id for each item; rivals,
+-- if not all were stored; whether some have lanes; queues that have a limit (limited), and what the jobs of each wait
+-- for (helds).
 create or replace function holdfast.enqueue_any(
   items jsonb, repeat boolean, names text[], given bigint, largest bigint, at timestamptz, seed bigint, stored uuid[],
   in_order boolean,
@@ -255,7 +255,7 @@ begin
 end
 $$;
 
--- enqueue_rest: items that were not stored: each is a repeat of itself, or its key is taken.
+-- enqueue_rest: items that were not stored: each was sent before, or its key is in use.
 create or replace function holdfast.enqueue_rest(
   items jsonb, names text[], at timestamptz, repeat boolean, in_order boolean, stored uuid[], inout ids uuid[],
   out rivals uuid[])
@@ -302,9 +302,9 @@ begin
 end
 $$;
 
--- enqueue_again: the careful way for one item that a plain insert did not store: a repeat of itself,
--- or a key that is taken. in_order: it may change jobs that the caller has locked, and no others, and take no key
--- that is free: others may be waiting for what the caller took after it. Raises HFAGN.
+-- enqueue_again: the careful path for one item that a plain insert did not store: it was sent before, or its key is
+-- in use. in_order: it may only change jobs that the caller has locked, and take no free key: other transactions may
+-- wait for what the caller took after it. Raises HFAGN.
 create or replace function holdfast.enqueue_again(
   item jsonb, wanted uuid, at timestamptz, repeat boolean, in_order boolean, out id uuid, out created boolean)
 language plpgsql
@@ -397,7 +397,7 @@ begin
   if (other.queue, other.kind) is distinct from (coalesce(item ->> 'queue', 'default'), item ->> 'kind') then
     perform holdfast.refuse('HF206',
       format('id %s belongs to a job of kind %L in queue %L', other.id, other.kind, other.queue), null,
-      'Make a fresh id for each job: holdfast.new_id(queue).');
+      'Create a new id for each job: holdfast.new_id(queue).');
   end if;
 end
 $$;
@@ -410,13 +410,13 @@ as $$
 begin
   if items @? '$[*] ? (@.key != null && @.lane != null)' then
     perform holdfast.refuse('HF204',
-      format('queue %L is fanned out: a job there has a key or a lane, not both', queue), null,
-      'Each decides where the job lives, so that its rule holds in one place.');
+      format('queue %L has fanout: a job there can have a key or a lane, not both', queue), null,
+      'Both would determine the part of the job. Remove one of them.');
   end if;
 end
 $$;
 
--- own_or_again: lock a job without waiting; raise HFAGN if it is somebody else's.
+-- own_or_again: lock a job without waiting; raise HFAGN if another transaction has locked it.
 create or replace function holdfast.own_or_again(part smallint, id uuid)
 returns void
 language plpgsql
@@ -430,8 +430,8 @@ begin
 end
 $$;
 
--- lock_rivals: lock the waiting jobs that an enqueue may change because they have its keys, or its ids: in the order of
--- ids, as everybody does. What runs is nobody's to wait for.
+-- lock_rivals: lock the waiting jobs that an enqueue may change because they have its keys or its ids, in the order
+-- of ids, like all functions. It does not wait for running jobs.
 create or replace function holdfast.lock_rivals(items jsonb, ids uuid[], by_id boolean)
 returns void
 language plpgsql
@@ -461,10 +461,9 @@ begin
 end
 $$;
 
--- store_one: the shortest way into the table, for one small job with no more than an id, a kind, a payload and a
--- priority, in a queue that is known and leaves nothing to decide. One statement, for to start one costs more than the
--- row; checks that are spelt out, for each call prepares what they could look at. Answers null if it is not such a job,
--- or its id is there already.
+-- store_one: the fastest path, for one small job with at most an id, a kind, a payload and a priority, in a known
+-- queue without special settings. One statement, because starting one costs more than the row; the checks are
+-- inlined, because calling functions would cost more. Returns null if it is not such a job, or its id already exists.
 create or replace function holdfast.store_one(item jsonb, at timestamptz)
 returns uuid
 language plpgsql
@@ -529,10 +528,10 @@ begin
 end
 $$;
 
--- store_plain: the short way into the table, for jobs with no more than a kind, a payload, a priority and an id, all in
--- one queue. Answers the ids that it stored: all of them, unless an id is there already. by_id: some have their id from
--- the caller, and may be there. A few are written with an eye on that; it would cost many a sixth more, so they are
--- written in a subtransaction, which would cost a few more than they save.
+-- store_plain: the fast path, for jobs with at most a kind, a payload, a priority and an id, all in one queue.
+-- Returns the ids that it stored: all of them, unless an id already exists. by_id: some ids come from the caller, and
+-- may exist. A few such jobs are written with `on conflict`; for many that would cost a sixth more, so they are
+-- written in a subtransaction, which does not pay off for a few.
 create or replace function holdfast.store_plain(
   items jsonb, queue_row holdfast.queue, at timestamptz, seed bigint, by_id boolean)
 returns uuid[]
@@ -609,10 +608,10 @@ as $$
   from jsonb_array_elements(items) with ordinality as i(item, ord)
 $$;
 
--- store_items: the long way into the table: some items of a call, all of one queue, in the order of ords. ids and
--- places are those of all items, firsts the ones that may be ready although they have a lane; null: each gets an id
--- and a place when it is written, and none has a lane. follow: they wait for the end of the one that has their key.
--- Answers the ids that it stored: not those of items whose id or key is there already.
+-- store_items: the general path: store some items of a call, all of one queue, in the order of ords. ids and places
+-- are those of all items, firsts the ones that may be ready although they have a lane; null: each gets an id and a
+-- place when it is written, and none has a lane. follow: they wait for the end of the job that has their key. Returns
+-- the ids that it stored, without items whose id or key already exists.
 create or replace function holdfast.store_items(
   items jsonb, ords bigint[], queue_row holdfast.queue, ids uuid[], firsts bigint[], places bigint[], at timestamptz,
   seed bigint, follow boolean default false)
@@ -672,7 +671,7 @@ begin
 end
 $$;
 
--- note_enqueued: put enqueued jobs of one queue on record.
+-- note_enqueued: record enqueued jobs of one queue.
 create or replace function holdfast.note_enqueued(ids uuid[], kinds text[], queue text, at timestamptz)
 returns void
 language sql volatile
@@ -684,10 +683,10 @@ as $$
   order by u.nth
 $$;
 
--- ahead: of each new job the one it waits for: the one that holds its lane or halted it; the first to have
--- started of a queue that is at its limit (limited and helds are parallel); where none runs, the one right
--- before it in its lane. A follow-up waits for the one with its key. Null if only its time and its place
--- keep it from being claimed. runs: somebody may hold that one; one that only stands before it is not looked up.
+-- ahead: for each new job, the job it waits for: the one that holds or halted its lane; the one that started first in
+-- a queue at its limit (limited and helds are parallel); if none is running, the one right before it in its lane. A
+-- follow-up waits for the job with its key. Null if it waits only for its time or its position. runs: that job may be
+-- leased; for one that is only before it, the holder is not looked up.
 create or replace function holdfast.ahead(ids uuid[], limited text[], helds uuid[])
 returns table (ord bigint, behind uuid, runs boolean)
 language plpgsql stable
@@ -761,7 +760,7 @@ begin
 end
 $$;
 
--- holders: of jobs that run, the workers that hold them, and since when; of a cancelled one, who has still to stop.
+-- holders: the workers of running jobs, and since when; for a cancelled job, the worker that has not stopped yet.
 create or replace function holdfast.holders(ids uuid[])
 returns table (id uuid, worker text, since timestamptz)
 language sql stable
@@ -778,7 +777,7 @@ as $$
   ) h
 $$;
 
--- held_first: of a queue that runs as many jobs as its limit allows, the first that started; else null.
+-- held_first: for a queue at its limit, the running job that started first; otherwise null.
 create or replace function holdfast.held_first(queue text)
 returns uuid
 language plpgsql stable
@@ -820,7 +819,7 @@ as $$
     order by holdfast.queue_part(n.name), n.name collate "C")
 $$;
 
--- ids_of: the id of each item, in their order.
+-- ids_of: the id of each item, in order.
 create or replace function holdfast.ids_of(items jsonb, queues text[], at timestamptz, seed bigint)
 returns uuid[]
 language plpgsql stable
@@ -847,9 +846,9 @@ begin
 end
 $$;
 
--- id_of: the caller's id carrying the right part, or a new one. One seed serves a whole batch: the
--- numbers that follow it are as unlikely to be met again as the seed itself, and cost no randomness.
--- The head of new ids ends in the three digits by which an id shows its part: comparing those is cheapest.
+-- id_of: the caller's id with the right part, or a new one. One seed serves a whole batch: the numbers that follow it
+-- are as unlikely to collide as the seed itself, and need no randomness. The head of new ids ends in the three digits
+-- of the part: comparing those is cheapest.
 create or replace function holdfast.id_of(given text, part smallint, head text, number bigint)
 returns uuid
 language sql stable
@@ -875,7 +874,7 @@ returns bigint
 language sql volatile
 as $$ select (random() * 2147483647)::bigint << 31 | (random() * 2147483647)::bigint $$;
 
--- largest_of: the size of the largest of these items; refuses them if one holds a number out of range. known is the
+-- largest_of: the size of the largest of these items; refuses them if one contains a number out of range. known is the
 -- size of the largest payload, if all are small.
 create or replace function holdfast.largest_of(items jsonb, known bigint, plain boolean)
 returns bigint
@@ -908,7 +907,7 @@ as $$
               else not exists (select from unnest(names) n where not holdfast.queue_ok(n)) end
 $$;
 
--- is_id: whether a text is a UUID; thrice as fast as one pattern that says it all.
+-- is_id: whether a text is a UUID; three times as fast as one complete pattern.
 create or replace function holdfast.is_id(value text)
 returns boolean
 language sql immutable parallel safe
@@ -917,7 +916,7 @@ as $$
          and length(replace(value, '-', '')) = 32
 $$;
 
--- is_time: whether a text is a time that every client's calendar has.
+-- is_time: whether a text is a time that all clients can represent.
 create or replace function holdfast.is_time(value text)
 returns boolean
 language plpgsql stable
@@ -929,10 +928,9 @@ exception when others then
 end
 $$;
 
--- lane_firsts: which items with a lane may be ready at once. A job may start out blocked only behind
--- one that commits together with it: any other could end unseen before, and nothing would wake this
--- one. Where the first may not be stored, or not be due, none is blocked. The claim decides; this only
--- spares it work.
+-- lane_firsts: which items with a lane may be ready at once. A job may start out blocked only behind one that commits
+-- together with it: any other could end before that, and nothing would unblock this one. If the first may not be
+-- stored, or is not due, none is blocked. The claim decides; this only saves it work.
 create or replace function holdfast.lane_firsts(items jsonb, repeat boolean)
 returns bigint[]
 language sql immutable
@@ -948,8 +946,8 @@ as $$
   end
 $$;
 
--- fanned_part: where a job of a fanned-out queue goes: by lane, else by key, so that their rules hold
--- inside one part; any other job anywhere.
+-- fanned_part: the part of a job in a queue with fanout: by lane, or else by key, so that their rules hold within one
+-- part; any part for other jobs.
 create or replace function holdfast.fanned_part(queue text, fanout integer, item jsonb, number bigint)
 returns smallint
 language sql immutable
@@ -959,8 +957,8 @@ as $$
       number) % fanout) % 64)::smallint
 $$;
 
--- home: the part in which a job of a queue lives. One with a lane or a key has its one place there; any other
--- may stay where it is. Null: it has both, and they could not be kept in one place.
+-- home: the part of a job in a queue. A job with a lane or a key has exactly one; any other may stay where it is.
+-- Null: it has both, and they would need different parts.
 create or replace function holdfast.home(queue text, fanout integer, lane text, key text, id uuid)
 returns smallint
 language sql immutable
@@ -974,10 +972,10 @@ as $$
   end
 $$;
 
--- known_before: those of the ids whose jobs were stored by an earlier sending and have since been
--- claimed, moved or have ended. A job that still waits is met by its id, and must be: the repeat has
--- to write. A finished one left only its traces, for as long as receipts are kept. Only traces in the item's own
--- queue count: a job of another that has the same number is another job.
+-- known_before: the ids whose jobs were stored by an earlier call and have since been claimed, moved or have ended. A
+-- job that still waits is found by its id when the repeat writes. A finished job left only traces, for as long as
+-- receipts are kept. Only traces in the item's own queue count: a job of another queue with the same number is
+-- another job.
 create or replace function holdfast.known_before(ids uuid[], items jsonb)
 returns uuid[]
 language sql stable
@@ -1001,8 +999,8 @@ as $$
     where not exists (select from holdfast.job j where j.part = l.part and j.id = leased.id))
 $$;
 
--- take_back: of rows just stored by a repeat, remove those whose job had already been claimed: it ended
--- while the repeat waited for its key.
+-- take_back: remove rows that a repeat has just stored although their job had already been claimed: it ended while
+-- the repeat waited for its key.
 create or replace function holdfast.take_back(ids uuid[])
 returns uuid[]
 language plpgsql

@@ -1,6 +1,6 @@
--- Numbers over time: what came in and what was finished, and when a queue will be empty.
+-- Forecasts: how many jobs arrive and finish, and when a queue will be empty.
 
--- take_readings: note the counters of queues where something changed, at most every ten seconds.
+-- take_readings: record the counters of queues that changed, at most every ten seconds.
 create or replace function holdfast.take_readings(at timestamptz)
 returns integer
 language plpgsql
@@ -79,8 +79,8 @@ as $$
   join holdfast.total t on t.part = p.part and t.queue = totals_of.queue
 $$;
 
--- rates: what came into a queue and left it within span before at, from readings; seconds is how much of the span
--- is known. leased is how many ran, on average.
+-- rates: how many jobs arrived in a queue and left it within span before at, from readings; seconds is how much of
+-- the span is known. leased is how many were running, on average.
 create or replace function holdfast.rates(
   queue text, span interval, at timestamptz,
   out seconds double precision, out arrived bigint, out done bigint, out failed bigint, out expired bigint,
@@ -111,8 +111,8 @@ as $$
   from first f, last l
 $$;
 
--- forecast: for each queue, or one, what comes in and what is finished per second, when it will have drained at
--- this pace (null: never), and how many slots would have to work to have it drained within target, or to keep up.
+-- forecast: for each queue, or one, how many jobs arrive and finish per second, when it will be empty at this pace
+-- (null: never), and how many busy slots would empty it within target, or keep up.
 create or replace function holdfast.forecast(only_queue text default null, target interval default null,
   span interval default '5 minutes')
 returns table (

@@ -1,12 +1,12 @@
--- Lanes. A job in a lane is ready, blocked behind others, or waits for its time. The claim decides: it
--- holds the lane's row in holdfast.lane and counts the slots in use from the jobs themselves, so that a
--- crash cannot leak one. Whoever frees a slot lets the next job in, as a hint; a sweep repairs.
+-- Lanes. A job in a lane is ready, blocked behind others, or scheduled. The claim decides: it locks the lane's row in
+-- holdfast.lane and counts the slots in use from the jobs themselves, so that a crash cannot leak one. A call that
+-- frees a slot unblocks the next job, as a hint; a sweep repairs what was missed.
 
--- pick_lanes: what the lanes met in the ready order may start now. Jobs that may not are taken out of
--- the ready order (blocked), so that no claim meets them again before it is their turn. Never waits: a
--- lane or a job that someone else has locked is left as it is, and passed. Looks without locking, and then
--- locks the lanes that it takes a job from, no others: a claim whose transaction stays open must hide no
--- lane that it has not taken. Fewer than max_jobs are chosen only if no lane can start another.
+-- pick_lanes: which jobs of the lanes in the ready order may start now. Jobs that may not are removed from the ready
+-- order (blocked), so that claims do not find them again before it is their turn. It never waits: a lane or a job
+-- that is locked is skipped. It reads without locks, and then locks only the lanes that it takes a job from: a claim
+-- whose transaction stays open must not block other lanes. Fewer than max_jobs are chosen only if no lane can start
+-- another.
 create or replace function holdfast.pick_lanes(
   queue_row holdfast.queue, part smallint, floors bigint[], max_jobs integer, kinds text[], at timestamptz,
   out chosen tid[])
@@ -83,8 +83,8 @@ begin
 end
 $$;
 
--- start_lanes: of these lanes, locked if nobody else decides about them, the jobs that start now. Of the jobs
--- met, those that are not next in line there leave the ready order.
+-- start_lanes: lock those of the lanes that are free, and return the jobs that start now. Of the jobs found, those
+-- that are not next in their lane leave the ready order.
 create or replace function holdfast.start_lanes(
   queue_row holdfast.queue, part smallint, names text[], met uuid[], max_jobs integer, kinds text[], at timestamptz,
     strikes boolean)
@@ -159,7 +159,7 @@ begin
 end
 $$;
 
--- block: take jobs of these lanes out of the ready order that are not next in line there. Answers how many.
+-- block: remove jobs from the ready order that are not next in these lanes. Returns how many.
 create or replace function holdfast.block(part smallint, met uuid[], names text[], heads uuid[])
 returns integer
 language plpgsql
@@ -191,8 +191,8 @@ begin
 end
 $$;
 
--- block_unlocked: the same for lanes that nobody has locked. Who frees a slot between the look and the block
--- finds the next job still in the ready order and lets nobody in: so look again afterwards.
+-- block_unlocked: the same for lanes that are not locked. A call that frees a slot between the read and the block
+-- finds the next job still in the ready order and unblocks nothing: so check again afterwards.
 create or replace function holdfast.block_unlocked(
   queue_row holdfast.queue, part smallint, met uuid[], names text[], heads uuid[], at timestamptz)
 returns void
@@ -205,8 +205,8 @@ begin
 end
 $$;
 
--- lock_lanes: those of the lanes that nobody else is deciding about, locked. A lane's row is made by its
--- first claim; that too must not wait for another claim that is still making it.
+-- lock_lanes: lock those of the lanes that no other claim has locked. The first claim of a lane creates its row; it
+-- must not wait for another claim that is creating it.
 create or replace function holdfast.lock_lanes(part smallint, queue text, names text[])
 returns text[]
 language plpgsql
@@ -232,8 +232,8 @@ begin
 end
 $$;
 
--- lane_heads: of each lane, the jobs whose turn it is: as many as it has free slots, in its order.
--- A head that waits for its time keeps its slot; a halted lane has none.
+-- lane_heads: the next jobs of each lane: as many as it has free slots, in order. A scheduled job at the head keeps
+-- its slot; a halted lane has none.
 create or replace function holdfast.lane_heads(queue_row holdfast.queue, part smallint, names text[], at timestamptz)
 returns table (id uuid, lane text, kind text, priority smallint, lane_seq bigint, run_at timestamptz, blocked boolean)
 language sql stable
@@ -270,8 +270,8 @@ as $$
   where l.halted_by is null
 $$;
 
--- unblock: let the next jobs of these lanes into the ready order. Called by whoever freed a slot; queues
--- and lanes are parallel. A hint: it takes no lane lock and leaves alone what someone else has locked.
+-- unblock: add the next jobs of these lanes to the ready order, after a slot was freed; queues and lanes are
+-- parallel. A hint: it takes no lane lock and skips locked jobs.
 create or replace function holdfast.unblock(part smallint, queues text[], lanes text[], at timestamptz)
 returns integer
 language plpgsql
@@ -314,8 +314,8 @@ begin
 end
 $$;
 
--- let_go: the holders of cancelled jobs have stopped: their slots are free. ids and tokens are parallel; a pair
--- that holds no slot any more is passed over.
+-- let_go: the workers of cancelled jobs have stopped: free their slots. ids and tokens are parallel; a pair that no
+-- longer holds a slot is skipped.
 create or replace function holdfast.let_go(ids uuid[], tokens uuid[], at timestamptz)
 returns integer
 language plpgsql
@@ -351,8 +351,7 @@ begin
 end
 $$;
 
--- let_go_expired: cancelled jobs whose leases have ended before cut no longer keep their slots, of one queue or
--- of all.
+-- let_go_expired: free the slots of cancelled jobs whose leases ended before cut, of one queue or of all.
 create or replace function holdfast.let_go_expired(cut timestamptz, at timestamptz, only_queue text default null)
 returns integer
 language plpgsql
@@ -378,9 +377,9 @@ begin
 end
 $$;
 
--- unfollow: jobs with these keys have left; where a follow-up waits, it takes the place. Parallel arrays. A hint, as
--- unblock is: the caller holds jobs already, and the follow-up may have any id, so one that somebody else is at is
--- left to the sweep. To wait for it could be to wait for somebody who waits for the caller.
+-- unfollow: jobs with these keys have ended; a waiting follow-up takes the place. Parallel arrays. A hint, like
+-- unblock: the caller already holds jobs, and the follow-up may have any id, so a locked one is left to the sweep.
+-- Waiting for it could deadlock.
 create or replace function holdfast.unfollow(part smallint, queues text[], kinds text[], keys text[], at timestamptz)
 returns integer
 language plpgsql
@@ -427,7 +426,7 @@ as $$
   select holdfast.home(lane_part.queue, holdfast.fanout_of(lane_part.queue), lane_part.lane, null, null)
 $$;
 
--- lane_set: settle how a lane behaves; a null setting goes back to the queue's.
+-- lane_set: change the settings of a lane; null restores the queue's setting.
 -- settings: limit, on_failure (skip, retry, halt), rate_limit, rate_period (seconds), halted (false resumes).
 create or replace function holdfast.lane_set(queue text, lane text, settings jsonb, actor text default null)
 returns void
@@ -472,11 +471,11 @@ begin
 end
 $$;
 
--- lane_release: let a lane go on that nobody works in. A halted lane is resumed; a job that holds the lane
--- counts as expired if it was claimed more than a minute ago by a worker that was not seen for a minute, and
--- nobody outside has time left to answer for it. A cancelled job that keeps the lane is treated alike, except that
--- nobody outside is waited for: it cannot be told. outcome: released, resumed, alive (nothing was done), free
--- (nobody holds it), unknown (there is no such lane).
+-- lane_release: unblock a lane that is stuck. A halted lane is resumed; a job that holds the lane counts as expired
+-- if it was claimed more than a minute ago by a worker that was not seen for a minute, and no external system has
+-- time left to settle it. A cancelled job that keeps the lane is treated the same, except that it does not wait for
+-- an external system, which cannot be notified. outcome: released, resumed, alive (nothing changed), free (no job
+-- holds it), unknown (there is no such lane).
 create or replace function holdfast.lane_release(queue text, lane text, actor text default null)
 returns table (outcome text, job uuid, worker text)
 language plpgsql security definer
@@ -559,14 +558,14 @@ begin
 end
 $$;
 
--- place_of: what a job that is over or goes elsewhere leaves free: its key, and its place in a lane.
+-- place_of: what a job that ends or moves leaves free: its key, and its place in a lane.
 create or replace function holdfast.place_of(part smallint, queue text, kind text, key text, lane text)
 returns jsonb
 language sql stable parallel safe
 as $$ select jsonb_build_array(part, queue, kind, key, lane) $$;
 
--- let_next_in: places are free, an array of place_of: the follow-ups of these keys become ready, and whoever is next
--- in these lanes.
+-- let_next_in: places are free, an array of place_of: the follow-ups of these keys become ready, and the next jobs of
+-- these lanes.
 create or replace function holdfast.let_next_in(places jsonb, at timestamptz)
 returns void
 language plpgsql

@@ -1,4 +1,4 @@
--- Looking: one job, many jobs by filter, failed attempts, and why a job does not run.
+-- Reading: one job, many jobs by filter, failed attempts, and why a job is not running.
 
 -- get: one job wherever it is; no row if there is none (a done job is deleted unless its queue keeps it).
 create or replace function holdfast.get(id uuid)
@@ -24,7 +24,7 @@ begin
 end
 $$;
 
--- list: jobs that match a filter, newest first. before is the last id of the page before.
+-- list: jobs that match a filter, newest first. before is the last id of the previous page.
 create or replace function holdfast.list(filter text default '', max_jobs integer default 100, before uuid default null)
 returns setof holdfast.jobs
 language plpgsql stable security definer
@@ -47,8 +47,9 @@ begin
 end
 $$;
 
--- died: dead jobs that match a filter, those that failed last first. before and before_id are when the last job of
--- the page before ended, and its id. Rows of adopted tables have no order by time: of each table the newest come.
+-- died: dead jobs that match a filter, the most recent failure first. before and before_id are when the last job of
+-- the previous page ended, and its id. Rows of adopted tables have no order by time: the newest of each table are
+-- returned.
 create or replace function holdfast.died(
   filter text default '', max_jobs integer default 100, before timestamptz default null, before_id uuid default null)
 returns setof holdfast.jobs
@@ -79,9 +80,10 @@ begin
 end
 $$;
 
--- upcoming: what waits in a queue, in the order in which it will run: what is ready by priority and place, then
--- what waits for its time, by time. What waits for another job to end has no place yet; a fair queue takes tenants
--- in turn, one that is fanned out its parts, and an adopted table has an order of its own: none of it is told here.
+-- upcoming: the waiting jobs of a queue, in the order in which they will run: ready jobs by priority and position,
+-- then scheduled jobs by time. Jobs that wait for another job to end have no position yet. Not considered here: a
+-- fair queue takes tenants in turn, a queue with fanout takes its parts in turn, and an adopted table has its own
+-- order.
 create or replace function holdfast.upcoming(queue text, max_jobs integer default 100)
 returns setof holdfast.jobs
 language plpgsql stable security definer
@@ -131,10 +133,10 @@ begin
 end
 $$;
 
--- search: jobs that match a filter, newest first, looked for no longer than patience. In every row searched_to
--- is null if the page is whole or there is nothing older; else nothing that is older than this id was looked
--- at, and a search before it goes on. searched is how many jobs were looked at. A search that found nothing in
--- time is one row without a job.
+-- search: jobs that match a filter, newest first; it stops after patience. In every row searched_to is null if the
+-- page is full or there is nothing older; otherwise nothing older than this id was checked, and a search before it
+-- continues. searched is how many jobs were checked. A search that found nothing in time returns one row without a
+-- job.
 create or replace function holdfast.search(
   filter text default '', max_jobs integer default 50, before uuid default null,
     patience interval default '50 milliseconds')
@@ -208,8 +210,8 @@ begin
 end
 $$;
 
--- count_jobs: how many jobs match a filter, counted up to most and no longer than about patience. capped: there
--- may be more, for one reason or the other.
+-- count_jobs: how many jobs match a filter, counted up to most and no longer than about patience. capped: there may
+-- be more, for either reason.
 create or replace function holdfast.count_jobs(
   filter text default '', most integer default 10000, patience interval default '50 milliseconds')
 returns table (jobs bigint, capped boolean)
@@ -254,7 +256,7 @@ begin
 end
 $$;
 
--- unquoted: a filter without what is in quotes, where a term is not a term.
+-- unquoted: a filter without its quoted parts, which contain no terms.
 create or replace function holdfast.unquoted(filter text)
 returns text
 language sql immutable
@@ -262,7 +264,7 @@ as $$
   select regexp_replace(filter, '"(?:[^"\\]|\\.)*"', '""', 'g')
 $$;
 
--- states_in: the states that a filter leaves; null for all.
+-- states_in: the states that a filter selects; null for all.
 create or replace function holdfast.states_in(filter text)
 returns text[]
 language sql immutable
@@ -275,7 +277,7 @@ as $$
   having count(*) < 6
 $$;
 
--- parts_in: where the jobs of a filter can be: in the parts of the queues it names, else anywhere.
+-- parts_in: the parts in which the jobs of a filter can be: those of the queues it names, or all.
 create or replace function holdfast.parts_in(filter text)
 returns smallint[]
 language sql stable
@@ -294,8 +296,8 @@ as $$
     holdfast.parts())
 $$;
 
--- search_source: the tables in which jobs of these states are, in the order of ids. Whether a row has such a state
--- is for the filter to say: a table would be read to its end for a state that no row in it has.
+-- search_source: the tables that have jobs of these states, in the order of ids. The filter checks the state of each
+-- row; a table without such states is left out, because it would be read to its end.
 create or replace function holdfast.search_source(states text[])
 returns text
 language sql stable
@@ -324,8 +326,8 @@ as $$
   select array(select l.id from holdfast.list(find.filter, find.max_jobs, find.before) l)
 $$;
 
--- attempts: the attempts of a job that did not end by an ack, oldest first: failed, expired, or reconciled;
--- of those that ended well (done) only some are kept.
+-- attempts: the attempts of a job that did not end with an ack, oldest first: failed, expired, or reconciled; only
+-- some successful ones (done) are kept.
 create or replace function holdfast.attempts(id uuid)
 returns table (
   attempt smallint, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
@@ -457,8 +459,8 @@ as $$
   select replace(replace(replace(replace(value, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
 $$;
 
--- explain: one sentence why a job is not running, or what it does. Each of the functions below has something to say
--- or not; the first that has is right.
+-- explain: one sentence: why a job is not running, or its state. Each of the functions below returns a sentence or
+-- null; the first sentence is used.
 create or replace function holdfast.explain(id uuid)
 returns text
 language plpgsql stable security definer
@@ -490,7 +492,7 @@ begin
 end
 $$;
 
--- moment: a point in time as sentences say it; hour: one of today.
+-- moment: a point in time for a sentence; hour: a time of today.
 create or replace function holdfast.moment(at timestamptz)
 returns text
 language sql stable
@@ -507,7 +509,7 @@ returns text
 language sql immutable parallel safe
 as $$ select case when jobs = 1 then '1 job' else jobs || ' jobs' end $$;
 
--- explain_ended: of a job that is not live.
+-- explain_ended: for a job that is not live.
 create or replace function holdfast.explain_ended(asked uuid, id uuid)
 returns text
 language plpgsql stable
@@ -536,7 +538,7 @@ begin
 end
 $$;
 
--- explain_held: of a job that somebody holds, or whose lease ran out.
+-- explain_held: for a job that is leased, or whose lease has expired.
 create or replace function holdfast.explain_held(j holdfast.job, at timestamptz)
 returns text
 language plpgsql stable
@@ -578,7 +580,7 @@ as $$
   where (queue_row).paused_at is not null and ((queue_row).paused_until is null or (queue_row).paused_until > at)
 $$;
 
--- explain_strike: that a strike is on it, or was.
+-- explain_strike: that a strike applies to it, or did.
 create or replace function holdfast.explain_strike(j holdfast.job, at timestamptz)
 returns text
 language plpgsql stable
@@ -606,7 +608,7 @@ begin
 end
 $$;
 
--- explain_time: that it follows another, or that its time has not come.
+-- explain_time: that it follows another job, or that it is not due yet.
 create or replace function holdfast.explain_time(j holdfast.job, at timestamptz)
 returns text
 language plpgsql stable
@@ -635,7 +637,7 @@ begin
 end
 $$;
 
--- explain_place_in_lane: that its lane is halted, busy, used up, or has another first.
+-- explain_place_in_lane: that its lane is halted, busy, at its rate limit, or has another job first.
 create or replace function holdfast.explain_place_in_lane(j holdfast.job, queue_row holdfast.queue, at timestamptz)
 returns text
 language plpgsql stable
@@ -715,7 +717,7 @@ begin
 end
 $$;
 
--- explain_limit: that its queue runs as many as it may.
+-- explain_limit: that its queue has reached its limit.
 create or replace function holdfast.explain_limit(queue_row holdfast.queue, at timestamptz)
 returns text
 language plpgsql stable
@@ -745,7 +747,7 @@ begin
 end
 $$;
 
--- explain_rate: that a queue, or a lane of it, has used its rate.
+-- explain_rate: that a queue, or a lane of it, has reached its rate.
 create or replace function holdfast.explain_rate(
   what text, name text, rate_limit integer, rate_period interval, part smallint, queue text, lane text, at timestamptz)
 returns text
@@ -759,7 +761,7 @@ as $$
   having coalesce(sum(u.starts), 0) >= rate_limit
 $$;
 
--- explain_nobody: that no living worker handles its kind.
+-- explain_nobody: that no running worker handles its kind.
 create or replace function holdfast.explain_nobody(j holdfast.job, at timestamptz)
 returns text
 language plpgsql stable
@@ -817,7 +819,7 @@ begin
 end
 $$;
 
--- ahead_text: how many are ahead, of those that were counted.
+-- ahead_text: how many jobs are ahead, in words.
 create or replace function holdfast.ahead_text(jobs bigint)
 returns text
 language sql immutable parallel safe
@@ -826,7 +828,7 @@ as $$
          else holdfast.jobs_text(jobs) end
 $$;
 
--- explain_queue: one sentence how a queue does, and what keeps it back.
+-- explain_queue: one sentence: the state of a queue, and what holds it up.
 create or replace function holdfast.explain_queue(queue text)
 returns text
 language plpgsql stable security definer
@@ -881,7 +883,7 @@ begin
 end
 $$;
 
--- explain_lane: one sentence who holds a lane and what is next in it.
+-- explain_lane: one sentence: which job holds a lane, and which is next.
 create or replace function holdfast.explain_lane(queue text, lane text)
 returns text
 language plpgsql stable security definer

@@ -1,11 +1,11 @@
--- Numbers over time. fold adds what was counted to the sample of now; take_samples notes how much waits and takes in
--- what workers measured; roll_samples sums samples up, ever coarser, and forgets the fine ones:
--- 10 seconds for 3 hours, a minute for 2 days, 10 minutes for 14 days, an hour for 400 days.
+-- Numbers over time. fold adds counts to the current sample; take_samples records how many jobs wait, and what
+-- workers measured; roll_samples adds samples up to coarser ones and deletes the fine ones: 10 seconds for 3 hours, a
+-- minute for 2 days, 10 minutes for 14 days, an hour for 400 days.
 
--- series: one metric over time, a value per step from since to until: of queues, null for all, and one kind,
--- null for all. enqueued, done and failed are per second, oldest and the quantiles are seconds. Where nobody
--- looked there is no row; where nothing was measured a quantile is null. What is per second begins when its ten
--- seconds are over: before, it would look as if all went slower just now.
+-- series: one metric over time, a value per step from since to until: of queues, null for all, and one kind, null for
+-- all. enqueued, done and failed are per second, oldest and the quantiles are seconds. There is no row for times
+-- without samples; a quantile is null if nothing was measured. Values per second appear when their ten seconds are
+-- over: earlier, they would look too low.
 create or replace function holdfast.series(
   metric text, queues text[] default null, kind text default null, since timestamptz default null,
   until timestamptz default null, step interval default '1 minute')
@@ -85,9 +85,9 @@ begin
 end
 $$;
 
--- success: of each queue and kind, how many attempts ended well and how many failed in the last span, and which share
--- ended well; a row without a kind is of the whole queue. An attempt that expired has failed; one that was released or
--- cancelled does not count. Up to the last fold; coarse samples are read where there are some.
+-- success: for each queue and kind, how many attempts succeeded and failed in the last span, and the share that
+-- succeeded; a row without a kind is for the whole queue. An expired attempt counts as failed; released and cancelled
+-- ones do not count. Up to the last fold; coarse samples are used if there are some.
 create or replace function holdfast.success(only_queue text default null, span interval default '1 hour')
 returns table (queue text, kind text, done bigint, failed bigint, rate double precision)
 language plpgsql stable security definer
@@ -121,8 +121,8 @@ begin
 end
 $$;
 
--- quantile: the value below which a share of the counted lies, in seconds. counts are of times below 1, 2, 4, 8 …
--- milliseconds; inside such a span they are taken to lie evenly.
+-- quantile: the value below which a share of the times lies, in seconds. counts are of times below 1, 2, 4, 8 …
+-- milliseconds; within such a span they are assumed to be evenly distributed.
 create or replace function holdfast.quantile(counts bigint[], share double precision)
 returns double precision
 language sql immutable parallel safe
@@ -139,7 +139,7 @@ as $$
   limit 1
 $$;
 
--- take_samples: note how much waits, once for each ten seconds, and take in what workers measured.
+-- take_samples: record how many jobs wait, once every ten seconds, and what workers measured.
 create or replace function holdfast.take_samples()
 returns integer
 language plpgsql security definer
@@ -211,7 +211,7 @@ begin
 end
 $$;
 
--- roll_samples: sum samples up into coarser ones, once a minute, and forget what is past keeping.
+-- roll_samples: add samples up to coarser ones, once a minute, and delete those that are too old.
 create or replace function holdfast.roll_samples()
 returns integer
 language plpgsql security definer
@@ -267,8 +267,8 @@ begin
 end
 $$;
 
--- queues_apart: queues that are kept one by one, up to 200; all others are in one sum, as queue ''. Whoever makes up
--- names of queues must not make samples grow without end. New names are let in while there is room.
+-- queues_apart: queues that are sampled individually, up to 200; all others are in one sum, as queue ''. So samples
+-- do not grow without limit with the number of queue names. New names are added while there is room.
 create or replace function holdfast.queues_apart()
 returns text[]
 language plpgsql
@@ -294,8 +294,8 @@ begin
 end
 $$;
 
--- choose_apart: keep those queues one by one into which most was enqueued. Only where something changed can one have
--- become larger than those that are kept.
+-- choose_apart: sample the queues with the most enqueued jobs individually. Only a queue that changed can have become
+-- larger than those.
 create or replace function holdfast.choose_apart()
 returns void
 language plpgsql
@@ -349,8 +349,8 @@ as $$
   ) s
 $$;
 
--- take_measures: what a worker measured since it last said so: times by queue and kind, and some attempts that
--- ended well. Whatever does not fit is refused.
+-- take_measures: store what a worker measured since its last beat: times by queue and kind, and some successful
+-- attempts. Invalid values are refused.
 create or replace function holdfast.take_measures(worker text, measured jsonb)
 returns void
 language plpgsql

@@ -1,9 +1,9 @@
--- The verbs of an operator. Each takes ids, changes those jobs it may, and answers one row per id:
--- whether it changed, its state now, and if nothing changed, why. By filter: pass holdfast.find(…).
+-- The verbs of an operator. Each takes ids and returns one row per id: whether the job changed, its state now, and if
+-- nothing changed, why. By filter: pass holdfast.find(…).
 
--- cancel: stop jobs that wait or run. A running handler learns of it by its next touch or ack: lost. Its
--- worker is notified, as a hint to touch now. The job has ended, and its key is free; a slot of a limit or a lane
--- is free when the holder has let go (by ack, nack or release, which answer lost) or the lease has ended.
+-- cancel: cancel queued and running jobs. For a running handler, the next touch or ack returns lost. Its worker is
+-- notified, as a hint to touch now. The job ends at once and its key is free; its slot in a limit or a lane is free
+-- when the holder has settled the lease (by ack, nack or release, which return lost) or the lease has expired.
 create or replace function holdfast.cancel(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
@@ -20,7 +20,8 @@ begin
 end
 $$;
 
--- cancelled, and its like for the other verbs: do it to jobs by the ids they are stored under; which it changed.
+-- cancelled, and similar functions for the other verbs: apply the verb to jobs by their stored ids; returns which
+-- changed.
 create or replace function holdfast.cancelled(stored uuid[], reason text, actor text)
 returns uuid[]
 language plpgsql
@@ -57,8 +58,8 @@ begin
 end
 $$;
 
--- retry: give ended jobs (dead, cancelled, done, archived) another life: no lease, no error, attempt 0,
--- and the reason kept with the job. The failed attempts stay on record, and count in attempts.
+-- retry: queue ended jobs (dead, cancelled, done, archived) again: no lease, no error, attempt 0, and the reason kept
+-- with the job. The record of failed attempts is kept, and counts in attempts.
 create or replace function holdfast.retry(
   ids uuid[], reason text default null, actor text default null, delay interval default null)
 returns table (id uuid, changed boolean, state text, detail text)
@@ -88,9 +89,9 @@ as $$
       reason => coalesce(retried.reason, 'retried by ' || retried.actor)) a)
 $$;
 
--- revive: queue ended jobs again; which, by the ids they had. as_before: only cancelled ones, with the time they
--- were to run at and the attempts they had. Of an id that ended more than once it takes the last, a dead one first,
--- and leaves the others. A job goes where its queue keeps it by now: the part in its id follows.
+-- revive: queue ended jobs again; returns which, by their old ids. as_before: only cancelled ones, with their run_at
+-- and attempts. If an id has several ended jobs, it takes a dead one, or the last, and leaves the others. A job goes
+-- to the part where its queue now keeps it; the part in its id changes with it.
 create or replace function holdfast.revive(
   ids uuid[], reason text, actor text, delay interval default null, as_before boolean default false)
 returns uuid[]
@@ -207,7 +208,7 @@ begin
 end
 $$;
 
--- edit: change jobs that wait or are dead. changes: payload, priority, run_at, max_attempts, lease, headers.
+-- edit: change queued or dead jobs. changes: payload, priority, run_at, max_attempts, lease, headers.
 create or replace function holdfast.edit(ids uuid[], changes jsonb, reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
@@ -325,8 +326,8 @@ begin
 end
 $$;
 
--- move: put waiting or dead jobs into another queue. The part inside an id changes with the queue, so
--- new_id is the job's id from now on; every lookup still understands the old one, while the job is kept.
+-- move: move queued or dead jobs to another queue. The part in an id changes with the queue, so the job gets a
+-- new_id; every lookup still accepts the old one while the job is kept.
 create or replace function holdfast.move(ids uuid[], queue text, reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text, new_id uuid)
 language plpgsql security definer
@@ -449,8 +450,8 @@ begin
 end
 $$;
 
--- put_into: take a waiting job out of its queue and put it into another. Whoever is about to take its key there is not
--- waited for: the job's own key is held by then, out of order.
+-- put_into: move a waiting job from its queue into another. It does not wait for a transaction that is about to take
+-- the key there: it already holds the job's own key, so waiting could deadlock.
 create or replace function holdfast.put_into(
   job holdfast.job, target holdfast.queue, queue text, part smallint, id uuid, place bigint, reason text,
   at timestamptz)
@@ -472,7 +473,7 @@ begin
 end
 $$;
 
--- archive: put ended jobs away; they are kept until deleted and can still be retried.
+-- archive: archive ended jobs; they are kept until deleted and can still be retried.
 create or replace function holdfast.archive(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
@@ -489,7 +490,7 @@ begin
 end
 $$;
 
--- archived: only_state and ended_before narrow it to what a queue's policy is about.
+-- archived: only_state and ended_before restrict it to the jobs of a queue's policy.
 create or replace function holdfast.archived(
   stored uuid[], reason text, actor text, only_state text default null, ended_before timestamptz default null)
 returns uuid[]
@@ -546,7 +547,7 @@ begin
 end
 $$;
 
--- delete: delete jobs for good. A leased job is refused: cancel it first.
+-- delete: delete jobs permanently. A leased job is refused: cancel it first.
 create or replace function holdfast.delete(ids uuid[], reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
@@ -686,7 +687,7 @@ begin
 end
 $$;
 
--- kept_of: what is put on record of a job before it is edited: the fields that change, if they are not large.
+-- kept_of: what is recorded of a job before it is edited: the fields that change, if they are not large.
 create or replace function holdfast.kept_of(job jsonb, changes jsonb)
 returns jsonb
 language sql immutable
@@ -697,10 +698,10 @@ as $$
   cross join lateral (select job -> case k.name when 'lease' then 'lease_for' else k.name end as value) f
 $$;
 
--- lock_jobs: lock live jobs, everywhere in the order of their ids, so that calls that share jobs wait for
--- each other and do not deadlock. The table first, as whoever writes them needs it: who held a job and had yet to ask
--- for it could meet a queue that is being fanned out. Answers which: a job that came meanwhile is not among them, and
--- is not to be changed by who changes jobs whatever their token.
+-- lock_jobs: lock live jobs, always in the order of their ids, so that calls that share jobs wait for each other and
+-- do not deadlock. The table is locked first, because every writer needs it: locking a job before the table could
+-- deadlock with a change of fanout. Returns the locked ids: a job that came meanwhile is not among them, and must not
+-- be changed by callers that ignore tokens.
 create or replace function holdfast.lock_jobs(ids uuid[])
 returns uuid[]
 language plpgsql
@@ -715,8 +716,8 @@ begin
 end
 $$;
 
--- lock_ended: the same for jobs that ended, after live ones; which of these ids have. One that was waited for may be in
--- another table by then: who changes them takes what nobody else has.
+-- lock_ended: the same for ended jobs, after live ones; returns which of these ids have ended. A job that was waited
+-- for may be in another table by then: callers change only rows that they find unlocked.
 create or replace function holdfast.lock_ended(ids uuid[])
 returns uuid[]
 language plpgsql
@@ -736,7 +737,7 @@ begin
 end
 $$;
 
--- by_part: ids, part by part: who changes jobs asks for one part at a time, and only for those that are there.
+-- by_part: ids by part: callers change the jobs of one part at a time, and only parts that have some.
 create or replace function holdfast.by_part(ids uuid[])
 returns table (part smallint, ids uuid[])
 language sql immutable
@@ -744,8 +745,8 @@ as $$
   select holdfast.part_of(i), array_agg(distinct i) from unnest(by_part.ids) i group by 1 order by 1
 $$;
 
--- resume_lanes: dead jobs that halted their lanes were dealt with; the lanes go on. A lane may be in another part
--- than the job that halted it, if its queue was fanned out since.
+-- resume_lanes: resume lanes whose dead jobs were retried, archived or deleted. A lane may be in another part than
+-- the job that halted it, if fanout has changed since.
 create or replace function holdfast.resume_lanes(ids uuid[], at timestamptz)
 returns void
 language plpgsql
@@ -772,9 +773,9 @@ begin
 end
 $$;
 
--- locate: the id a job is stored under, null if there is none. It differs from the one given if the job was moved
--- since, or if its queue is fanned out and the id was made before its part was known. An id with the same number and
--- another part is otherwise another job's. queue: only a job of this queue will do.
+-- locate: the id a job is stored under, null if there is none. It differs from the given id if the job was moved, or
+-- if its queue has fanout and the id was created before its part was known. Otherwise an id with the same number and
+-- another part belongs to another job. queue: only a job of this queue.
 create or replace function holdfast.locate(id uuid, queue text default null)
 returns uuid
 language plpgsql stable
@@ -818,8 +819,8 @@ begin
 end
 $$;
 
--- rename_jobs: put on record that jobs have other ids from now on, so that the old ones are understood. Their failed
--- attempts stay with them. queues are those they had the old ids in. Parallel arrays.
+-- rename_jobs: record that jobs have new ids, so that the old ones still work. Their failed attempts stay with them.
+-- queues are those in which they had the old ids. Parallel arrays.
 create or replace function holdfast.rename_jobs(old_ids uuid[], new_ids uuid[], queues text[])
 returns void
 language sql
@@ -839,8 +840,8 @@ as $$
   where a.part = any(array[holdfast.part_of(u.old_id)]) and a.id = u.old_id and u.old_id <> u.new_id;
 $$;
 
--- forget_aliases: old ids of jobs that are gone are forgotten after an hour, in which a repeat of their enqueue may
--- come. Those of jobs that are there go to the end of the line.
+-- forget_aliases: delete old ids of jobs that no longer exist, after an hour in which their enqueue may be repeated.
+-- Old ids of existing jobs go to the end of the list to check.
 create or replace function holdfast.forget_aliases(most integer default 500)
 returns bigint
 language plpgsql
@@ -877,7 +878,7 @@ begin
 end
 $$;
 
--- free_id: the id for a job that comes into this part: the same number, unless another job has it there.
+-- free_id: the id for a job that moves into this part: the same number, unless another job there has it.
 create or replace function holdfast.free_id(id uuid, part smallint)
 returns uuid
 language sql volatile
@@ -903,7 +904,7 @@ as $$
     order by u.nth)
 $$;
 
--- answers: one row per id an operator gave: changed or not, its state now, and why nothing changed.
+-- answers: one row per id that an operator gave: whether it changed, its state now, and why nothing changed.
 create or replace function holdfast.answers(ids uuid[], stored uuid[], done uuid[], verbed text)
 returns table (id uuid, changed boolean, state text, detail text)
 language sql stable

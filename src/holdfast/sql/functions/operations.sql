@@ -1,9 +1,9 @@
--- Work on many jobs: one verb for all that match a filter. First a preview, which counts and fixes the moment
--- as of which jobs match; then, started, it is done chunk by chunk by whoever has time, each chunk and its
--- progress in one transaction. Nobody needs to be there all the while, and nothing is done twice.
+-- Operations: one verb for all jobs that match a filter. A preview counts them and fixes the time at which they
+-- match. Once started, any process does the next chunk, each chunk and its progress in one transaction. No process
+-- has to run all the time, and nothing is done twice.
 
--- operation_preview: count the jobs that a verb (retry, cancel, archive, delete, move) would be done to, for some
--- seconds at most, and note that. arguments: delay in seconds for retry, queue for move. most: only so many, the
+-- operation_preview: count the jobs that a verb (retry, cancel, archive, delete, move) would change, for some seconds
+-- at most, and store the preview. arguments: delay in seconds for retry, queue for move. most: only this many of the
 -- newest.
 create or replace function holdfast.operation_preview(
   verb text, filter text, arguments jsonb default '{}', most bigint default null, reason text default null,
@@ -63,8 +63,8 @@ begin
 end
 $$;
 
--- operation_start: start what was previewed within the last ten minutes, at most rate jobs per second. A
--- repeat starts nothing again. No row if there is no such preview.
+-- operation_start: start an operation that was previewed within the last ten minutes, at most rate jobs per second. A
+-- repeat changes nothing. No row if there is no such preview.
 create or replace function holdfast.operation_start(
   token uuid, rate double precision default null, actor text default null)
 returns setof holdfast.operations
@@ -106,8 +106,8 @@ begin
 end
 $$;
 
--- operation_cancel: stop an operation behind its last chunk; what it did stays done. An operation that has
--- ended is as it was. No row if there is none.
+-- operation_cancel: stop an operation after its current chunk; its changes stay. An ended operation does not change.
+-- No row if it does not exist.
 create or replace function holdfast.operation_cancel(id bigint, actor text default null)
 returns setof holdfast.operations
 language plpgsql security definer
@@ -125,8 +125,8 @@ begin
 end
 $$;
 
--- operation_step: do the next chunk of one operation that is due and that nobody else is at. No row: there
--- is none.
+-- operation_step: do the next chunk of an operation that is due and that no other process is working on. No row if
+-- there is none.
 create or replace function holdfast.operation_step(max_jobs integer default 500)
 returns setof holdfast.operations
 language plpgsql security definer
@@ -196,9 +196,9 @@ begin
 end
 $$;
 
--- operation_next: the next ids of an operation, and where it goes on behind them. All jobs: part by part, in
--- windows of the order of ids, so that a chunk reads what it takes, or gives up for now. Only some: the newest
--- of all parts.
+-- operation_next: the next ids of an operation, and where it continues after them. For all jobs: part by part, in
+-- windows of the order of ids, so that a chunk reads only what it takes, or stops for now. For some: the newest of
+-- all parts.
 create or replace function holdfast.operation_next(o holdfast.operation, want integer)
 returns table (ids uuid[], ended boolean, at_part smallint, at_id uuid)
 language plpgsql
@@ -259,7 +259,7 @@ begin
 end
 $$;
 
--- operation_apply: do the verb to some jobs and keep what they were; how many it changed.
+-- operation_apply: apply the verb to some jobs and store their previous state; returns how many changed.
 create or replace function holdfast.operation_apply(o holdfast.operation, ids uuid[])
 returns bigint
 language plpgsql
@@ -335,7 +335,7 @@ begin
 end
 $$;
 
--- operation_filter: a filter that leaves what a verb can change. Looking among live jobs for dead ones would
+-- operation_filter: restrict a filter to the states that a verb can change. Searching live jobs for dead ones would
 -- read them all.
 create or replace function holdfast.operation_filter(verb text, filter text)
 returns text

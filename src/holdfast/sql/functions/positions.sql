@@ -1,7 +1,8 @@
--- Sequences that fell behind what they number. A logical replica has the rows and not the sequences: after a
--- cut-over new jobs would get places below the floors, where no claim looks, and new rows the numbers of old ones.
+-- Sequences that are behind the rows they number. A logical replica has the rows but not the sequences: after a
+-- cut-over, new jobs would get positions below the floors, where claims do not look, and new rows would get the
+-- numbers of old ones.
 
--- highest_place: the highest place that a floor, a probe or a job has.
+-- highest_place: the highest position of any floor, probe or job.
 create or replace function holdfast.highest_place()
 returns bigint
 language sql stable
@@ -18,8 +19,8 @@ returns bigint
 language sql stable
 as $$ select coalesce(max(x.floor), 0) from holdfast.floor f cross join lateral unnest(f.floors) x(floor) $$;
 
--- catch_up: bring every sequence up to what it numbers, and answer the place that the next job comes after. They
--- only ever go up, so that whoever draws a number meanwhile is not in the way.
+-- catch_up: advance every sequence to the rows it numbers, and return the position after which the next job comes.
+-- Sequences only go up, so concurrent use of nextval does no harm.
 create or replace function holdfast.catch_up()
 returns bigint
 language plpgsql

@@ -1,6 +1,7 @@
 -- Queues: settings, pause and resume.
 
--- queue_set: change a queue's settings; unknown names and values are refused. The queue need not exist.
+-- queue_set: change a queue's settings; unknown names and invalid values are refused. The queue does not have to
+-- exist.
 create or replace function holdfast.queue_set(queue text, settings jsonb, actor text default null)
 returns setof holdfast.queues
 language plpgsql security definer
@@ -108,8 +109,8 @@ begin
 end
 $$;
 
--- still_jobs: wait until nobody writes jobs, and let nobody write any until the caller's transaction ends. For two
--- seconds: everybody waits behind it.
+-- still_jobs: wait until no transaction writes jobs, and block writers until the caller's transaction ends. It waits
+-- at most two seconds, because all writers wait behind it.
 create or replace function holdfast.still_jobs(queue text)
 returns void
 language plpgsql
@@ -125,8 +126,8 @@ exception when lock_not_available then
 end
 $$;
 
--- has_jobs: whether a queue holds live jobs: ready or leased, waiting for their time, behind others or held back; or
--- cancelled ones that keep their slots, which are counted where their lanes are.
+-- has_jobs: whether a queue has live jobs: ready, leased, scheduled, blocked or held back; or cancelled ones that
+-- still keep their slots, which are counted in the parts of their lanes.
 create or replace function holdfast.has_jobs(queue text, fanout integer)
 returns boolean
 language sql stable
@@ -147,7 +148,7 @@ as $$
        or exists (select from holdfast.leaving g where g.part = p.part and g.queue = has_jobs.queue))
 $$;
 
--- move_lanes: settings and starts of a queue's lanes go to the parts where the lanes are from now on.
+-- move_lanes: move settings and starts of a queue's lanes to the new parts of the lanes.
 create or replace function holdfast.move_lanes(queue text, fanout integer)
 returns void
 language sql
@@ -165,7 +166,7 @@ as $$
   where u.queue = move_lanes.queue and u.lane <> '';
 $$;
 
--- widen_lanes: let in whom the lanes of a queue have slots for by now, in so many lanes at most; upkeep sees to the
+-- widen_lanes: unblock jobs for which the lanes of a queue now have slots, in this many lanes at most; upkeep does the
 -- others.
 create or replace function holdfast.widen_lanes(queue text, max_lanes integer)
 returns void
@@ -197,7 +198,7 @@ begin
 end
 $$;
 
--- apply_settings: what the rows themselves carry follows the queue's settings.
+-- apply_settings: update the columns of jobs that are copies of the queue's settings.
 create or replace function holdfast.apply_settings(queue text)
 returns void
 language plpgsql
@@ -231,7 +232,7 @@ begin
 end
 $$;
 
--- pause: hand out no more jobs of a queue; what runs goes on. until null: until resumed.
+-- pause: start no new jobs of a queue; running jobs finish. until null: until resumed.
 create or replace function holdfast.pause(
   queue text, reason text default null, until timestamptz default null, actor text default null)
 returns setof holdfast.queues
@@ -273,9 +274,9 @@ begin
 end
 $$;
 
--- sort_some: prepare a queue for by_kind without holding up those who claim from it: some of its jobs, behind an id,
--- enter the ready orders of their kinds, which nobody reads yet. Answers the id to go on behind, null at the end;
--- queue_set has little left to do then. Jobs that somebody works on at this moment are left to it.
+-- sort_some: prepare a queue for by_kind without blocking its claims: some of its jobs, after an id, enter the ready
+-- orders of their kinds, which are not used yet. Returns the id to continue after, null at the end; queue_set then
+-- has little left to do. Jobs that are locked at this moment are left to queue_set.
 create or replace function holdfast.sort_some(queue text, after uuid default null, max_jobs integer default 2000)
 returns uuid
 language plpgsql security definer

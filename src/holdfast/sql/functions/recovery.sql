@@ -1,10 +1,10 @@
--- Recovery: work that is finished by somebody other than whoever claimed it. A lease can be handed over to
--- someone outside; and where a kind can tell by its output that its work is done, that is asked before a
--- job whose worker vanished is run again.
+-- Recovery: jobs that are finished by another process than the one that claimed them. A lease can be handed over to
+-- an external system; and if a kind has a check of its output, workers run it before a job whose worker disappeared
+-- runs again.
 
--- hand_over: pass a lease to whoever has the new token, made by the caller, for timeout from now. The old
--- token is stale from then on; whoever is outside acks, nacks or touches with the new one. Without an
--- answer in time the attempt fails.
+-- hand_over: pass a lease to a new token, created by the caller, for timeout from now. The old token is no longer
+-- valid; the external system acks, nacks or touches with the new one. If it does not settle the job in time, the
+-- attempt fails.
 create or replace function holdfast.hand_over(
   id uuid, token uuid, new_token uuid, timeout interval, holder text default 'outside')
 returns table (outcome text, lease_until timestamptz, detail text)
@@ -80,9 +80,8 @@ begin
 end
 $$;
 
--- declare_kinds: say what kinds there are and whether they can tell that their work is done.
--- kinds: [{"kind", "done_when": true | false, …}]; whatever else an item has is kept as what it says about
--- the kind. Answers how many were new or changed.
+-- declare_kinds: declare kinds, and whether they have a check that their work is done. kinds: [{"kind", "done_when":
+-- true | false, …}]; other fields of an item are stored with the kind. Returns how many were new or changed.
 create or replace function holdfast.declare_kinds(kinds jsonb)
 returns integer
 language plpgsql security definer
@@ -126,8 +125,8 @@ begin
 end
 $$;
 
--- doubtful: jobs of these kinds whose lease has expired and whose output may exist nevertheless; null: of
--- all kinds that can tell. It only looks: say what was found by reconcile.
+-- doubtful: jobs of these kinds whose lease has expired but whose output may exist; null: of all kinds with a check.
+-- It only reads: report the result with reconcile.
 create or replace function holdfast.doubtful(kinds text[] default null, max_jobs integer default 100)
 returns table (
   id uuid, token uuid, queue text, kind text, payload jsonb, headers jsonb, subject text, key text,
@@ -178,8 +177,8 @@ begin
 end
 $$;
 
--- reconcile: say of expired leases whether the work is done. Token and expiry are checked again, under the
--- lock: whoever came back in between, or is about to, keeps the job, and the answer is 'lost'. done ends the
+-- reconcile: report whether the work of expired leases is done. Token and expiry are checked again under the lock: a
+-- worker that came back in between, or is settling right now, keeps the job, and the outcome is 'lost'. done ends the
 -- job as an ack would; otherwise the attempt has failed, as if reaped.
 create or replace function holdfast.reconcile(ids uuid[], tokens uuid[], done boolean[])
 returns table (id uuid, outcome text, detail text)
@@ -252,8 +251,7 @@ begin
 end
 $$;
 
--- asked_kinds: kinds that can tell whether their work is done, and of which a worker that was seen within a
--- minute could be asked.
+-- asked_kinds: kinds with a check, and with a worker that was seen within a minute and can run it.
 create or replace function holdfast.asked_kinds(at timestamptz)
 returns text[]
 language sql stable
@@ -265,8 +263,7 @@ as $$
       select from holdfast.worker w where w.seen_at > asked_kinds.at - interval '1 minute' and k.name = any(w.kinds)))
 $$;
 
--- expire: what an expired lease does to its jobs: the attempt has failed, and says of what. The caller has
--- locked the rows.
+-- expire: fail the attempts of jobs whose lease has expired, with an error. The caller has locked the rows.
 create or replace function holdfast.expire(part smallint, ids uuid[], tokens uuid[], at timestamptz)
 returns table (id uuid, token uuid, queue text, kind text, worker text, outcome text)
 language plpgsql

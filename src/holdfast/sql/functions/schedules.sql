@@ -1,9 +1,9 @@
--- Schedules: jobs to be enqueued again and again. A client computes which instants are slots; everything
--- else is decided here, by the time of the database: whether a slot has come, and that it makes one job.
+-- Schedules: rules that enqueue jobs at regular times. A client computes the slots; everything else is decided here,
+-- by the clock of the database: whether a slot is due, and that it creates one job.
 
--- schedule_declare: schedules as code has them, [{"name", "kind", "cron" or "every", …}]. A row that a
--- person edited since stays as edited until its declaration itself changes. What the same owner declared
--- before and no longer does is withdrawn: it fires no more, and keeps its row.
+-- schedule_declare: schedules that a program declares, [{"name", "kind", "cron" or "every", …}]. A schedule that an
+-- operator edited stays so until its declaration itself changes. Schedules that the same owner declared before and no
+-- longer declares are withdrawn: they no longer fire, but keep their rows.
 create or replace function holdfast.schedule_declare(items jsonb, owner text default null)
 returns table (ord integer, name text, outcome text)
 language plpgsql security definer
@@ -74,8 +74,8 @@ begin
 end
 $$;
 
--- schedule_set: change a schedule, or make one. Settings: kind, queue, payload, options, cron or every,
--- anchor, tz, missed, overlap. A changed rule counts from now: nothing that lies before is made up for.
+-- schedule_set: change or create a schedule. Settings: kind, queue, payload, options, cron or every,
+-- anchor, tz, missed, overlap. A changed rule applies from now on; earlier slots are not fired.
 create or replace function holdfast.schedule_set(name text, settings jsonb, actor text default null)
 returns setof holdfast.schedules
 language plpgsql security definer
@@ -102,9 +102,8 @@ begin
 end
 $$;
 
--- schedule_due: schedules with a slot that has come, or whose first slot is still to be computed, by the
--- clock of the database, which is part of the answer. Those with a problem come last, lest they stand in
--- the way of the others.
+-- schedule_due: schedules with a slot that is due, or whose first slot has not been computed, by the clock of the
+-- database, which is returned too. Those with a problem come last, so that they do not block the others.
 create or replace function holdfast.schedule_due(max_schedules integer default 100)
 returns table (
   name text, revision bigint, cron text, every interval, anchor timestamptz, tz text, missed text,
@@ -120,10 +119,10 @@ as $$
   limit max_schedules
 $$;
 
--- schedule_fire: one job for each of these slots, and the schedule moves on to next_at, if it still
--- stands where the caller saw it: at expected_next (null: nothing planned yet) and by the same rule.
--- Otherwise nothing happens and no row is answered. next_at null: there is no further slot, and problem
--- says why. A slot in the future, by the clock of the database, is never fired.
+-- schedule_fire: enqueue one job for each of these slots and advance the schedule to next_at, if it is still as the
+-- caller saw it: at expected_next (null: nothing planned yet) and with the same rule. Otherwise nothing happens and
+-- no row is returned. next_at null: there is no further slot, and problem has the reason. A slot in the future, by
+-- the clock of the database, is never fired.
 create or replace function holdfast.schedule_fire(
   name text, expected_next timestamptz, slots timestamptz[], next_at timestamptz,
   revision bigint default null, problem text default null)
@@ -200,7 +199,7 @@ begin
 end
 $$;
 
--- schedule_fault: remember why a schedule cannot be computed; it stays due.
+-- schedule_fault: store why the slots of a schedule cannot be computed; it stays due.
 create or replace function holdfast.schedule_fault(name text, revision bigint, problem text)
 returns void
 language sql volatile security definer
@@ -211,7 +210,7 @@ as $$
   where s.name = schedule_fault.name and s.revision = schedule_fault.revision
 $$;
 
--- schedule_run: one job now, outside the slots, whether or not the schedule is paused and whatever runs.
+-- schedule_run: enqueue one job now, outside the slots, even if the schedule is paused or its last job is running.
 create or replace function holdfast.schedule_run(name text, actor text default null)
 returns table (slot timestamptz, outcome text, job uuid)
 language plpgsql security definer
@@ -238,7 +237,7 @@ begin
 end
 $$;
 
--- schedule_pause: fire no more until resumed. What was fired goes on.
+-- schedule_pause: do not fire until resumed. Jobs that were enqueued still run.
 create or replace function holdfast.schedule_pause(name text, reason text default null, actor text default null)
 returns setof holdfast.schedules
 language plpgsql security definer
@@ -255,8 +254,7 @@ begin
 end
 $$;
 
--- schedule_resume: fire again, from the next slot after now: what came in the pause was not missed, it was
--- not wanted.
+-- schedule_resume: fire again, from the next slot after now: slots during the pause do not count as missed.
 create or replace function holdfast.schedule_resume(name text, actor text default null)
 returns setof holdfast.schedules
 language plpgsql security definer
@@ -274,8 +272,8 @@ begin
 end
 $$;
 
--- schedule_delete: the schedule and the record of its slots go; its jobs stay. Code that declares it makes
--- it again. Answers whether there was one.
+-- schedule_delete: delete the schedule and the record of its slots; its jobs stay. A program that declares it creates
+-- it again. Returns whether it existed.
 create or replace function holdfast.schedule_delete(name text, actor text default null)
 returns boolean
 language plpgsql security definer
@@ -311,7 +309,7 @@ begin
 end
 $$;
 
--- schedule_blank: a schedule before anything is said of it.
+-- schedule_blank: a schedule with default settings.
 create or replace function holdfast.schedule_blank(name text)
 returns holdfast.schedule
 language plpgsql
@@ -338,8 +336,8 @@ begin
 end
 $$;
 
--- schedule_store: write a schedule in the place of the one that was read and locked, or where none was;
--- null if another came first.
+-- schedule_store: replace the schedule that was read and locked, or insert a new one; null if another transaction was
+-- first.
 create or replace function holdfast.schedule_store(old holdfast.schedule, new holdfast.schedule)
 returns text
 language plpgsql
@@ -360,7 +358,7 @@ begin
 end
 $$;
 
--- schedule_with: a schedule with these settings, or a refusal that says which of them is wrong.
+-- schedule_with: a schedule with these settings, or a refusal that names the invalid one.
 create or replace function holdfast.schedule_with(old holdfast.schedule, settings jsonb)
 returns holdfast.schedule
 language plpgsql
@@ -471,7 +469,7 @@ begin
 end
 $$;
 
--- schedule_item: what a schedule enqueues; its headers say whose job it is.
+-- schedule_item: the item that a schedule enqueues; its headers name the schedule.
 create or replace function holdfast.schedule_item(s holdfast.schedule, why jsonb)
 returns jsonb
 language sql stable
@@ -483,7 +481,7 @@ as $$
                     else s.options -> 'headers' end)
 $$;
 
--- schedule_text: a slot as headers say it.
+-- schedule_text: a slot as text, for headers.
 create or replace function holdfast.schedule_text(slot timestamptz)
 returns text
 language sql immutable parallel safe

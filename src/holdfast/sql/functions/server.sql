@@ -1,9 +1,8 @@
--- What the server needs beyond the verbs: requests that may come twice, consumers that speak through it, and
--- what is still known of a job that is gone.
+-- Functions for the HTTP server: requests that may be repeated, HTTP consumers, and receipts of deleted jobs.
 
--- once: whether a request was answered before; if not, the caller does what was asked and says the answer
--- by `answered`, in the same transaction. A repeat that comes meanwhile waits for it. known is false for a
--- new request; same is false if the key was used for another one.
+-- once: whether a request was answered before; if not, the caller carries it out and stores the answer with
+-- `answered`, in the same transaction. A repeat that arrives meanwhile waits for it. known is false for a new
+-- request; same is false if the key was used for another one.
 create or replace function holdfast.once(caller text, key text, digest text)
 returns table (known boolean, same boolean, answer text)
 language plpgsql security definer
@@ -28,7 +27,7 @@ begin
 end
 $$;
 
--- answered: what a request that may come again was answered.
+-- answered: store the answer of a request that may be repeated.
 create or replace function holdfast.answered(caller text, key text, answer text)
 returns void
 language sql volatile security definer
@@ -39,7 +38,7 @@ as $$
   where r.caller = answered.caller and r.key = answered.key
 $$;
 
--- receipt: what the ledger still knows of the last lease of a job that is no more; it forgets after minutes.
+-- receipt: what the ledger still knows about the last lease of a deleted job, for some minutes.
 create or replace function holdfast.receipt(id uuid)
 returns table (queue text, worker text, claimed_at timestamptz, outcome text)
 language sql stable security definer
@@ -52,8 +51,8 @@ as $$
   limit 1
 $$;
 
--- tell: a consumer that speaks through a server was seen, and did so much since it was told last. facts are
--- those of beat; counts are claimed, acked, failed, lost and busy_time, and add up over all servers.
+-- tell: a beat for an HTTP consumer, with its counts since the last one. facts are those of beat; counts are claimed,
+-- acked, failed, lost and busy_time, and are summed over all servers.
 create or replace function holdfast.tell(worker text, facts jsonb default '{}', counts jsonb default '{}',
   measured jsonb default null)
 returns table (stop boolean)

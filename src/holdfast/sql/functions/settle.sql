@@ -1,9 +1,9 @@
--- The verbs of a holder. Each proves its lease by the token, in the statement that changes the job:
--- never look, then act. Each answers one row per id, in the order given.
+-- The verbs of a lease holder. Each checks the token in the statement that changes the job, never in one before it.
+-- Each returns one row per id, in the order given.
 
--- touch: hold on to leases for longer; never shortens one, and says so. Without a length it is the claim's own.
--- 'lost' means the job is no longer the caller's. progress is a JSON array, one object per id, of done,
--- total and note; null leaves what was said before.
+-- touch: extend leases; it never shortens one, and detail says so. Without a length, the claim's is used. 'lost'
+-- means that the caller no longer holds the job. progress is a JSON array, one object per id, of done, total and
+-- note; null keeps the previous progress.
 create or replace function holdfast.touch(
   ids uuid[], tokens uuid[], lease interval default null, progress jsonb default null)
 returns table (id uuid, outcome text, lease_until timestamptz, detail text)
@@ -89,8 +89,8 @@ begin
 end
 $$;
 
--- ack: end leases with success. The job is deleted, or kept in the history if its queue keeps done
--- jobs or the caller says keep. results is a JSON array, one value per id.
+-- ack: end leases with success. The job is deleted, or kept in the history if its queue keeps done jobs or the caller
+-- passes keep. results is a JSON array, one value per id.
 create or replace function holdfast.ack(
   ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
 returns table (id uuid, outcome text, detail text)
@@ -166,7 +166,7 @@ begin
 end
 $$;
 
--- check_results: refuse results that are too long for the queues of their jobs, or hold a number out of range.
+-- check_results: refuse results that are too long for the queues of their jobs, or contain a number out of range.
 create or replace function holdfast.check_results(ids uuid[], results jsonb)
 returns void
 language plpgsql
@@ -183,7 +183,7 @@ begin
 end
 $$;
 
--- keep_done: copy jobs that are about to end well into the history: all, or those whose queues ask for it.
+-- keep_done: copy jobs that are about to be done into the history: all, or those whose queues keep done jobs.
 create or replace function holdfast.keep_done(
   ids uuid[], tokens uuid[], results jsonb, everything boolean, at timestamptz)
 returns void
@@ -206,9 +206,8 @@ begin
 end
 $$;
 
--- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last.
--- delay null: the queue's backoff, doubled with each attempt, with full jitter. final: dead now, whatever
--- attempts are left.
+-- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last. delay null:
+-- the queue's backoff, doubled with each attempt, with full jitter. final: dead now, even if attempts are left.
 create or replace function holdfast.nack(
   ids uuid[], tokens uuid[], error_kind text default null, message text default null,
   traceback text default null, delay interval default null, final boolean default false, log text default null)
@@ -226,7 +225,7 @@ begin
 end
 $$;
 
--- release: give leases back unused: the attempt does not count, the job is next in line again.
+-- release: return jobs without running them: the attempt does not count, and the job gets its place back.
 create or replace function holdfast.release(ids uuid[], tokens uuid[], delay interval default null)
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
@@ -241,7 +240,7 @@ begin
 end
 $$;
 
--- settle: end many leases in one call, each in its own way.
+-- settle: end many leases in one call, each with its own verb.
 -- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel", "result", "keep",
 --          "error_kind", "message", "traceback", "log", "final", "delay", "reason"}]
 -- cancel ends the caller's own lease, and the job with it, as cancelled.
@@ -361,7 +360,7 @@ returns holdfast.events
 language sql immutable
 as $$ select row(null, at, event, id, queue, kind, state, attempt, 1, worker, null, null, null)::holdfast.events $$;
 
--- check_length: refuse a duration that is negative, or longer than anybody can mean.
+-- check_length: refuse a duration that is negative, or unreasonably long.
 create or replace function holdfast.check_length(field text, value interval, longest interval)
 returns void
 language plpgsql
@@ -567,7 +566,7 @@ begin
 end
 $$;
 
--- front: the place before everything that waits in this queue and priority.
+-- front: the position before all waiting jobs of this queue and priority.
 create or replace function holdfast.front(part smallint, queue text, priority smallint)
 returns bigint
 language sql stable
@@ -580,9 +579,10 @@ as $$
     limit 1), 0)
 $$;
 
--- fail: what a failed or expired attempt does to its jobs: another attempt later, or death. A job whose token differs
--- is not touched. Answers are parallel, in the order of the ids given; queues, kinds and workers only of what expired.
--- alike: all fail in one way, the first that is given. Locks the jobs in the order of their ids, unless the caller has.
+-- fail: end the attempts of jobs as failed or expired: they get another attempt later, or are dead. A job whose token
+-- differs is not changed. Results are parallel, in the order of the ids given; queues, kinds and workers only for
+-- expired ones. alike: all fail in the same way, the first that is given. Locks the jobs in the order of their ids,
+-- unless the caller has.
 create or replace function holdfast.fail(
   part smallint, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
   delays interval[], finals boolean[], how text, at timestamptz, logs text[], alike boolean,
@@ -704,7 +704,7 @@ begin
 end
 $$;
 
--- said_once: how all jobs of a call fail, if they fail alike: what is kept of it. Nothing if they do not.
+-- said_once: the stored error of a call, if all its jobs fail in the same way; otherwise nothing.
 create or replace function holdfast.said_once(
   said_kind text, said text, said_traceback text, said_log text, said_delay interval, said_final boolean, alike boolean,
   out error_kind text, out message text, out traceback text, out log text, out error text, out fingerprint text,
@@ -726,7 +726,7 @@ begin
 end
 $$;
 
--- delay_from_now: delays are counted from when the jobs were had, not from when they were asked for.
+-- delay_from_now: delays count from when the jobs were locked, not from when the call began.
 create or replace function holdfast.delay_from_now(ids uuid[], asked_at timestamptz)
 returns void
 language plpgsql
@@ -748,8 +748,8 @@ returns boolean
 language sql immutable parallel safe
 as $$ select attempt >= max_attempts or final $$;
 
--- holders_of: who holds what these tokens hold, since when, and what their queues say of failures: once if it is one
--- token, else one of each per token, in their order.
+-- holders_of: the workers of these tokens, when they claimed, and the failure settings of their queues: one if there
+-- is one token, otherwise one per token, in order.
 create or replace function holdfast.holders_of(
   part smallint, tokens uuid[], out worker text, out started_at timestamptz, out backoff double precision,
   out backoff_cap double precision, out lane_on_failure text, out told boolean, out host text, out version text,
@@ -833,7 +833,8 @@ begin
 end
 $$;
 
--- fingerprints: the group of each error. A call that fails many jobs mostly fails them alike: that is asked once.
+-- fingerprints: the group of each error. In a call that fails many jobs, most errors are the same: each is computed
+-- once.
 create or replace function holdfast.fingerprints(error_kinds text[], messages text[])
 returns text[]
 language plpgsql immutable
@@ -852,7 +853,7 @@ begin
 end
 $$;
 
--- lock_ledger: lock the receipts of these claims, everywhere in the order of their tokens. Who marks them in
+-- lock_ledger: lock the receipts of these claims, always in the order of their tokens. A caller that marks them in
 -- several steps locks all of them first, after the jobs.
 create or replace function holdfast.lock_ledger(tokens uuid[])
 returns void
@@ -863,7 +864,7 @@ begin
 end
 $$;
 
--- mark_taken: note on the claims' receipts how jobs left them otherwise than by an ack.
+-- mark_taken: record in the claims' receipts how jobs left them, other than by an ack.
 create or replace function holdfast.mark_taken(ids uuid[], tokens uuid[], how text)
 returns void
 language plpgsql
@@ -931,14 +932,14 @@ begin
 end
 $$;
 
--- how_taken: how a job left the claim whose receipt says so; null: by an ack, or it is still held.
+-- how_taken: how a job left a claim, according to its receipt; null: by an ack, or it is still held.
 create or replace function holdfast.how_taken(taken jsonb, id uuid)
 returns text
 language sql immutable parallel safe
 as $$ select coalesce(taken ->> id::text, taken ->> '*') $$;
 
--- lost: what to answer for jobs that their tokens do not hold: already settled by them, lost, or unknown. All
--- of a call in one look: a receipt that names thousands of jobs is read once, not once for each.
+-- lost: the outcome for jobs that their tokens do not hold: already settled by them, lost, or unknown. All jobs of a
+-- call at once: a receipt with thousands of jobs is read once, not once per job.
 create or replace function holdfast.lost(verb text, ids uuid[], tokens uuid[])
 returns table (id uuid, token uuid, outcome text, detail text)
 language sql stable
@@ -1025,8 +1026,8 @@ as $$
   left join now_are n on n.id = a.id and n.token = a.token
 $$;
 
--- settle_rest: what a holder's call answers when it did not settle everything by itself: rows of adopted tables are
--- settled by their own functions, and of what is lost it is said how. Parallel arrays; one outcome may stand for all.
+-- settle_rest: the results of a call that could not settle everything directly: rows of adopted tables are settled by
+-- their own functions, and lost jobs get an explanation. Parallel arrays; one outcome may apply to all.
 create or replace function holdfast.settle_rest(
   verb text, ids uuid[], tokens uuid[], done_ids uuid[], done_tokens uuid[], outcomes text[], at timestamptz,
   error_kinds text[] default null, messages text[] default null, tracebacks text[] default null,
@@ -1055,9 +1056,8 @@ begin
 end
 $$;
 
--- settled: one answer for each id that a call was given, in that order: what became of those it settled, and
--- what is to be said of the others. Matched by hashing: a call may settle thousands, and lose some. One outcome may
--- stand for all.
+-- settled: one result for each id of a call, in order: the outcome of those it settled, and an explanation for the
+-- others. Matched by hashing: a call may settle thousands and lose some. One outcome may apply to all.
 create or replace function holdfast.settled(
   verb text, ids uuid[], tokens uuid[], done_ids uuid[], done_tokens uuid[], outcomes text[])
 returns table (id uuid, outcome text, detail text, nth bigint)

@@ -1,8 +1,8 @@
--- Strikes: rules by which jobs are not run for a while, by queue, kind and what their payload contains. The
--- claim decides: whoever claims after strike_add has answered gets no struck job. hold keeps them waiting;
--- skip ends them, cancelled. Jobs in a lane that are held back keep their place, and the lane waits behind them.
+-- Strikes: rules that keep jobs from running for a while, by queue, kind and payload. They take effect at the claim:
+-- no claim after strike_add is committed returns such a job. hold keeps them waiting; skip ends them as cancelled.
+-- Jobs in a lane that are held back keep their place, and the lane waits behind them.
 
--- strike_add: let no job that fits run, until lifted or for expires from now. What runs goes on.
+-- strike_add: stop matching jobs, until lifted or for expires from now. Running jobs finish.
 create or replace function holdfast.strike_add(
   mode text default 'hold', queue text default null, kind text default null, payload jsonb default null,
   reason text default null, expires interval default null, actor text default null)
@@ -50,8 +50,8 @@ begin
 end
 $$;
 
--- strike_lift: let the jobs of a strike run again; they go to the end of their priority. No row if there is
--- no such strike; one that is over stays as it was.
+-- strike_lift: let the jobs of a strike run again; they go to the end of their priority. No row if there is no such
+-- strike; one that has ended does not change.
 create or replace function holdfast.strike_lift(number bigint, reason text default null, actor text default null)
 returns setof holdfast.strikes
 language plpgsql security definer
@@ -72,8 +72,8 @@ begin
 end
 $$;
 
--- unstrike: jobs whose strike is over go back into the ready order, in the order in which they were due; of
--- one queue, or of all.
+-- unstrike: return jobs whose strike has ended to the ready order, in the order in which they were due; of one queue,
+-- or of all.
 create or replace function holdfast.unstrike(max_jobs integer default 1000, only_queue text default null)
 returns integer
 language plpgsql security definer
@@ -121,7 +121,7 @@ begin
 end
 $$;
 
--- strike_of: the strike that a job is under, the oldest if there are several; null if there is none.
+-- strike_of: the strike that applies to a job, the oldest if there are several; null if there is none.
 create or replace function holdfast.strike_of(queue text, kind text, payload jsonb, at timestamptz)
 returns bigint
 language sql stable
@@ -135,7 +135,7 @@ as $$
   limit 1
 $$;
 
--- held_back: whether the strike that a job is under keeps it waiting.
+-- held_back: whether the strike that applies to a job keeps it waiting.
 create or replace function holdfast.held_back(queue text, kind text, payload jsonb, at timestamptz)
 returns boolean
 language sql stable
@@ -145,8 +145,8 @@ as $$
   where s.number = holdfast.strike_of(held_back.queue, held_back.kind, held_back.payload, held_back.at)
 $$;
 
--- pass_strikes: of jobs that a claim has chosen and locked, those that no strike is on. The others leave the
--- ready order: to wait, or cancelled. moved counts them.
+-- pass_strikes: of the jobs that a claim has chosen and locked, those without a strike. The others leave the ready
+-- order, to wait or as cancelled. moved counts them.
 create or replace function holdfast.pass_strikes(
   part smallint, rows tid[], at timestamptz, out passed tid[], out moved integer)
 language plpgsql
@@ -185,8 +185,8 @@ begin
 end
 $$;
 
--- strike_ahead: take struck jobs out of the ready order that claims would meet next: a claim for one job must
--- not meet a million of them one by one.
+-- strike_ahead: remove jobs with a strike from the head of the ready order, so that a claim for one job does not have
+-- to skip a million of them one by one.
 create or replace function holdfast.strike_ahead(part smallint, queue text, floors bigint[], at timestamptz)
 returns integer
 language plpgsql

@@ -1,7 +1,7 @@
--- Who may call the server. Secrets are made and hashed by clients; the database never sees one.
+-- Tokens: who may call the server. Clients create and hash secrets; the database never sees one.
 
--- token_create: store the hash of a secret under a public id. sort is token (for programs), session (a
--- browser that signed in) or link (it signs in once); parent is the token it was got by.
+-- token_create: store the hash of a secret under a public id. sort is token (for programs), session (a signed-in
+-- browser) or link (signs in once); parent is the token it was created with.
 create or replace function holdfast.token_create(
   id text, hash bytea, name text, scopes text[], queues text[] default null, expires interval default null,
   sort text default 'token', parent text default null, actor text default null)
@@ -47,8 +47,7 @@ begin
 end
 $$;
 
--- token_find: a token that may be used now, with its hash for the caller to compare. Notes its use, once a
--- minute at most.
+-- token_find: a valid token, with its hash for the caller to compare. Records its use, at most once a minute.
 create or replace function holdfast.token_find(id text)
 returns table (name text, hash bytea, scopes text[], queues text[], sort text, expires_at timestamptz)
 language plpgsql security definer
@@ -76,7 +75,7 @@ begin
 end
 $$;
 
--- link_spend: use a link, the first time it is shown; no row if it was used, has expired or is none.
+-- link_spend: use a link once; no row if it was used, has expired or does not exist.
 create or replace function holdfast.link_spend(id text, hash bytea)
 returns table (name text, scopes text[], queues text[])
 language sql volatile security definer
@@ -89,7 +88,7 @@ as $$
   returning t.name, t.scopes, t.queues
 $$;
 
--- token_revoke: let a token in no more; answers whether there is such a token.
+-- token_revoke: revoke a token; returns whether it exists.
 create or replace function holdfast.token_revoke(id text, actor text default null)
 returns boolean
 language plpgsql security definer

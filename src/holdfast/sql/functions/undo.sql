@@ -1,8 +1,8 @@
--- Undoing an operation: an operation itself, done chunk by chunk to the jobs that the first one changed and that
--- are still as it left them. What it changed is kept for seven days.
+-- Undo of an operation: also an operation, done chunk by chunk to the jobs that the first one changed and that are
+-- still as it left them. The record of its changes is kept for seven days.
 
--- operation_undo: start to undo an operation that has ended. A repeat answers the undo that runs. No row if there
--- is no such operation.
+-- operation_undo: start to undo an operation that has ended. A repeat returns the running undo. No row if there is no
+-- such operation.
 create or replace function holdfast.operation_undo(
   id bigint, rate double precision default null, reason text default null, actor text default null)
 returns setof holdfast.operations
@@ -47,8 +47,8 @@ begin
 end
 $$;
 
--- operation_revert: undo some of what an operation changed, the newest first; how many jobs that were, how many of
--- them are as before, and whether those were the last.
+-- operation_revert: undo some changes of an operation, the newest first; returns how many jobs were checked, how many
+-- were restored, and whether those were the last.
 create or replace function holdfast.operation_revert(
   o holdfast.operation, want integer, out seen integer, out changed bigint, out ended boolean)
 language plpgsql
@@ -104,8 +104,8 @@ begin
 end
 $$;
 
--- put_back: end jobs that were retried and that nobody has begun since: as what they had ended as, in every respect
--- that was kept; of an operation from before that was done, with the last error on record. How many.
+-- put_back: end jobs that were retried and have not started since, in their previous state, with all fields that were
+-- stored; for older operations, with the last recorded error. Returns how many.
 create or replace function holdfast.put_back(ids uuid[], states text[], endings jsonb[], reason text, actor text)
 returns bigint
 language plpgsql
@@ -171,7 +171,7 @@ begin
 end
 $$;
 
--- take_out: give archived jobs the states back that they had. How many.
+-- take_out: return archived jobs to their previous states. Returns how many.
 create or replace function holdfast.take_out(ids uuid[], states text[], reason text, actor text)
 returns bigint
 language plpgsql
@@ -221,7 +221,7 @@ begin
 end
 $$;
 
--- note_undone: put on record that ended jobs of one part are as they were before.
+-- note_undone: record that ended jobs of one part were restored.
 create or replace function holdfast.note_undone(part smallint, ids uuid[], actor text, reason text, at timestamptz)
 returns void
 language sql volatile

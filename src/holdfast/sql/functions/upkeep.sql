@@ -1,8 +1,8 @@
--- Upkeep: idempotent steps that anyone may run, at any time, as often as they like, several at once.
+-- Upkeep: idempotent steps that any process may run, at any time, also several at once.
 
--- reap: take back expired leases, of one queue or of all. Each counts as a failed attempt: the job waits
--- again or, out of attempts, is dead. Where the kind can tell whether its work is done and a worker lives
--- that can be asked, the job is left to it, for ten minutes.
+-- reap: reclaim expired leases, of one queue or of all. Each counts as a failed attempt: the job is queued again or,
+-- without attempts left, dead. If the kind has a check and a worker that can run it is alive, the job is left to that
+-- worker for ten minutes.
 create or replace function holdfast.reap(max_jobs integer default 1000, only_queue text default null)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language sql security definer
@@ -10,8 +10,8 @@ set search_path = pg_catalog, pg_temp
 as $$ select r.id, r.queue, r.kind, r.worker, r.outcome
   from holdfast.reap_at(max_jobs, only_queue, holdfast.clock()) r $$;
 
--- reap_at: the same, of what had expired at a time. A claim takes back what had when it began: a very short
--- lease that it gave itself is not its to take back. near: a hint is good enough for where to look.
+-- reap_at: the same, for leases that had expired at a time. A claim reclaims those that had expired when it began, so
+-- that it cannot reclaim a very short lease that it gave itself. near: a hint about where to look is good enough.
 create or replace function holdfast.reap_at(
   max_jobs integer, only_queue text, at timestamptz, near boolean default false)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
@@ -132,7 +132,7 @@ begin
 end
 $$;
 
--- lease_due: whether a lease of this queue that is open ends in this span, so that it may have to be taken back.
+-- lease_due: whether an open lease of this queue ends in this span, so that it may have to be reclaimed.
 create or replace function holdfast.lease_due(queue text, since timestamptz, at timestamptz)
 returns boolean
 language plpgsql stable
@@ -147,10 +147,10 @@ begin
 end
 $$;
 
--- first_lease: where a claim may begin to look for expired leases. While nothing can be vacuumed the entries of closed
--- leases stay in front of the open ones, and every idle claim would walk over all of them. Only a hint for claims,
--- good for a minute: a lease that came to lie before it, from a transaction that was open for long, is found by the
--- reap of all queues, which looks everywhere and notes the place anew. If nobody does that, claims look everywhere.
+-- first_lease: where a claim starts to look for expired leases. While nothing can be vacuumed, the entries of closed
+-- leases stay before the open ones, and every idle claim would walk over all of them. It is only a hint, valid for a
+-- minute: a lease before it, from a long transaction, is found by the reap of all queues, which looks everywhere and
+-- records the place again. If no process does that, claims look everywhere.
 create or replace function holdfast.first_lease(at timestamptz)
 returns timestamptz
 language sql stable
@@ -162,8 +162,8 @@ as $$
   ), '-infinity')
 $$;
 
--- note_first_lease: nothing open ends before here, as far as can be seen; every five seconds. Waits for nobody who
--- does the same.
+-- note_first_lease: record that no open lease ends before here, as far as can be seen; every five seconds. It does
+-- not wait for another process that does the same.
 create or replace function holdfast.note_first_lease(at timestamptz)
 returns void
 language plpgsql
@@ -181,8 +181,8 @@ begin
 end
 $$;
 
--- take_back_expired: expire jobs of one part; whichever of them cannot be, for whatever reason, stands in no other's
--- way: its claim says what is wrong and is looked at again in a minute. The caller has locked the rows.
+-- take_back_expired: expire jobs of one part; one that fails, for whatever reason, does not stop the others: its
+-- claim records the problem and is tried again in a minute. The caller has locked the rows.
 create or replace function holdfast.take_back_expired(part smallint, ids uuid[], tokens uuid[], at timestamptz)
 returns table (id uuid, queue text, kind text, worker text, outcome text)
 language plpgsql
@@ -220,7 +220,7 @@ begin
 end
 $$;
 
--- mend_ids: give jobs of one part ids that carry it, where they do not; the ids from now on, in the same order.
+-- mend_ids: fix the ids of jobs that do not contain their part; returns the new ids, in the same order.
 create or replace function holdfast.mend_ids(part smallint, ids uuid[], at timestamptz)
 returns uuid[]
 language plpgsql
@@ -250,9 +250,9 @@ begin
 end
 $$;
 
--- expired_before: leases that ended before cut are expired. While the database was away nobody could renew;
--- leases are credited with that time, or all that was in flight would run twice. Leases that were claimed
--- after it was back need no credit: with them it is the time itself.
+-- expired_before: leases that ended before cut are expired. During an outage of the database, workers could not
+-- renew; leases are extended by that time, or all running jobs would run twice. Leases claimed after the outage are
+-- not extended.
 create or replace function holdfast.expired_before(at timestamptz, out cut timestamptz, out back timestamptz)
 language plpgsql
 as $$
@@ -285,9 +285,9 @@ begin
 end
 $$;
 
--- promote: jobs whose time has come get a place in the ready order, in the order of becoming due; of one
--- queue, or of all, each up to max_jobs. Of all it looks at a thousand queues at a call, and goes on there at
--- the next. A queue that cannot be written stops no other.
+-- promote: add due jobs to the ready order, in the order in which they became due; of one queue, or of all, each up
+-- to max_jobs. For all, a call checks a thousand queues, and the next call continues there. A queue that cannot be
+-- written does not stop the others.
 create or replace function holdfast.promote(max_jobs integer default 1000, only_queue text default null)
 returns integer
 language plpgsql security definer
@@ -359,7 +359,7 @@ begin
 end
 $$;
 
--- promote_queue: the same for one part of one queue. Where a row refuses, its neighbours are moved one by one.
+-- promote_queue: the same for one part of one queue. If a row cannot be written, the others are moved one by one.
 create or replace function holdfast.promote_queue(part smallint, queue text, max_jobs integer, at timestamptz)
 returns integer
 language plpgsql
@@ -448,7 +448,7 @@ begin
 end
 $$;
 
--- keep_cursor: where a chore goes on. Whoever holds the row is at the same chore, and says so itself.
+-- keep_cursor: store where a chore continues. If the row is locked, another process does the same chore and stores it.
 create or replace function holdfast.keep_cursor(chore text, was text[], is_now text[])
 returns void
 language plpgsql
@@ -464,9 +464,8 @@ begin
 end
 $$;
 
--- sweep: repair what no settle could see: follow-ups whose job left while they were being written, lanes
--- with a free slot and nobody ready, rows written under settings that have changed since. Goes round all
--- lanes, max_lanes at each call.
+-- sweep: repair what settling could not see: follow-ups whose job ended while they were being written, lanes with a
+-- free slot and no ready job, rows written with old settings. Checks all lanes in turn, max_lanes per call.
 create or replace function holdfast.sweep(max_lanes integer default 200)
 returns integer
 language plpgsql security definer
@@ -482,8 +481,8 @@ begin
 end
 $$;
 
--- sweep_follows: follow-ups whose job is gone take its place. Waits for nobody who is about to take a key, for it holds
--- the follow-up by then: the next turn comes.
+-- sweep_follows: follow-ups whose job is gone take its place. It does not wait for a transaction that is about to
+-- take the key, because it already holds the follow-up; the next call tries again.
 create or replace function holdfast.sweep_follows()
 returns integer
 language plpgsql
@@ -533,7 +532,7 @@ begin
 end
 $$;
 
--- sweep_lanes: let in whom a lane with a free slot forgot. A lane that fails stops no other.
+-- sweep_lanes: unblock jobs of lanes with a free slot. A lane that fails does not stop the others.
 create or replace function holdfast.sweep_lanes(max_lanes integer)
 returns integer
 language plpgsql
@@ -582,7 +581,7 @@ begin
 end
 $$;
 
--- forget_starts: starts that no rate counts any more.
+-- forget_starts: delete starts that no rate counts any more.
 create or replace function holdfast.forget_starts()
 returns integer
 language plpgsql
@@ -599,7 +598,7 @@ begin
 end
 $$;
 
--- forget_lanes: rows of lanes that nobody set up and nobody is in.
+-- forget_lanes: delete rows of lanes without settings and jobs.
 create or replace function holdfast.forget_lanes(max_lanes integer)
 returns integer
 language plpgsql
@@ -648,8 +647,8 @@ begin
 end
 $$;
 
--- redo_settings: apply changed settings to the rows once more, when all who may have written under the
--- old ones are gone. A queue that fails is tried again, and stops no other.
+-- redo_settings: apply changed settings to the rows again, when all transactions that may have used the old ones have
+-- ended. A queue that fails is tried again, and does not stop the others.
 create or replace function holdfast.redo_settings()
 returns integer
 language plpgsql
@@ -693,10 +692,10 @@ as $$
       and l.pid is distinct from pg_backend_pid()
 $$;
 
--- raise_floors: let claims start behind what is finished. A floor never passes a place that a writer
--- still under way could commit below: the sequence is read first, then who is writing; the floor rises
--- to that place at a later call, when none of those is left. After patience it rises anyway, and what
--- such a slow writer leaves below is found by the next sweep of strays and moved to the end.
+-- raise_floors: let claims start after finished jobs. A floor never passes a position below which an open transaction
+-- could still commit: the sequence is read first, then the open writers; the floor rises to that position at a later
+-- call, when all of these have ended. After patience it rises anyway, and the next sweep of strays moves what a slow
+-- writer left below to the end.
 create or replace function holdfast.raise_floors(patience interval default '10 seconds', max_queues integer default 200)
 returns integer
 language plpgsql security definer
@@ -847,7 +846,7 @@ begin
 end
 $$;
 
--- lift_strays: jobs that came to lie below a floor go to the end of the ready order; of some queues, or of all.
+-- lift_strays: move jobs that are below a floor to the end of the ready order; of some queues, or of all.
 create or replace function holdfast.lift_strays(queues text[] default null)
 returns integer
 language plpgsql
@@ -894,11 +893,11 @@ begin
 end
 $$;
 
--- fold: add counter deltas to the totals, 20,000 at a call, note whose they are, and register queues that were only
--- ever enqueued into. A delta is seen when its transaction has committed: if jobs came or leases ended, jobs are ready
--- and somebody waits, it may be that nobody did when they were stored and nothing was noted for the commit, or that a
--- slot of a limit is free which its last holder has no use for. Then one is told now, who tells others if there is
--- more.
+-- fold: add counter deltas to the totals, 20,000 per call, record their queues, and register queues that were only
+-- enqueued into. A delta is visible once its transaction has committed. If jobs came or leases ended, jobs are ready
+-- and a worker waits, then perhaps no worker waited when the jobs were stored, or a slot of a limit became free that
+-- its last holder did not use. In that case one worker is notified now, and passes the notification on if there are
+-- more jobs.
 create or replace function holdfast.fold()
 returns integer
 language plpgsql security definer
@@ -1001,8 +1000,8 @@ begin
 end
 $$;
 
--- recount: compare the counters with the rows, in one snapshot, and write the difference as a delta. Of two at
--- once, one waits for the other.
+-- recount: compare the counters with the rows, in one snapshot, and write the difference as a delta. Two calls at
+-- once run one after the other.
 create or replace function holdfast.recount()
 returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
 language sql security definer
@@ -1049,9 +1048,9 @@ as $$
   where a.live;
 $$;
 
--- turn_pages: partitions for the days ahead, and away with those past their keeping. Never one for a day
--- that has begun: a row on its way to the rest would be refused there. What lies in the rest goes in slices, by
--- calls that take no lock which a writer would feel; pages are turned by another.
+-- turn_pages: create partitions for the coming days and drop old ones. Never for a day that has begun: a row on its
+-- way to the default partition would be refused. Rows in the default partition are deleted in slices, by calls that
+-- take no lock that would block writers; another call creates and drops partitions.
 create or replace function holdfast.turn_pages(max_rows integer default 5000)
 returns integer
 language plpgsql security definer
@@ -1117,9 +1116,9 @@ begin
 end
 $$;
 
--- mend_row_check: have the trigger that checks rows of producers pass those of Holdfast's own functions, whoever owns
--- them by now. It names the owner, for that is cheapest; after a restore or a change of owners it is another. Then
--- every row was checked, and jobs of Holdfast's own were refused.
+-- mend_row_check: make the trigger that checks rows of producers accept those of Holdfast's own functions, after a
+-- change of owner. The trigger names the owner, because that is cheapest; after a restore it may be another role, and
+-- then jobs of Holdfast itself were refused.
 create or replace function holdfast.mend_row_check()
 returns integer
 language plpgsql
@@ -1142,7 +1141,7 @@ exception when lock_not_available then
 end
 $$;
 
--- books: what is kept by days, and for how many. No setting, whoever wrote it, makes a day that no calendar has.
+-- books: what is kept by days, and for how many. Limited, so that no setting leads to an invalid date.
 create or replace function holdfast.books()
 returns table (name text, keep integer)
 language sql stable
@@ -1156,9 +1155,9 @@ as $$
   select 'attempt', 30
 $$;
 
--- upkeep: every step once, or those named, for a cron job or an idle client. Each does a bounded amount: more says
--- that another turn would find work at once. Floors and pages come last, since they hold locks that others meet.
--- A step that fails does not stop the others: failed says which and why.
+-- upkeep: every step once, or those named, for a cron job or an idle client. Each does a limited amount: more means
+-- that there is more to do at once. Floors and pages come last, because they hold locks that others need. A step that
+-- fails does not stop the others: failed has the step and the error.
 create or replace function holdfast.upkeep(steps text[] default null)
 returns jsonb
 language plpgsql security definer
@@ -1202,8 +1201,8 @@ begin
 end
 $$;
 
--- refuse_old_snapshot: refuse to look after rows that the caller's transaction cannot see. Who still writes is seen at
--- once, and what they wrote is not: floors would pass it, and settings would not reach it.
+-- refuse_old_snapshot: refuse to work on rows that the caller's snapshot cannot see. It would see which transactions
+-- still write, but not what they wrote: floors would pass it, and settings would not reach it.
 create or replace function holdfast.refuse_old_snapshot(verb text)
 returns void
 language plpgsql
@@ -1217,7 +1216,7 @@ begin
 end
 $$;
 
--- upkeep_steps: the steps of upkeep in their order, what each counts as, and the amount at which there may be more.
+-- upkeep_steps: the steps of upkeep in order, the name of their count, and the count at which there may be more.
 create or replace function holdfast.upkeep_steps()
 returns table (nth bigint, name text, part_of text, most integer)
 language sql immutable
@@ -1302,7 +1301,7 @@ begin
 end
 $$;
 
--- chore_due: true for one caller in each span of every; who meets another at it leaves it to that one.
+-- chore_due: true for one caller in each span of every; if another caller is at it, false.
 create or replace function holdfast.chore_due(chore text, every interval)
 returns boolean
 language plpgsql
@@ -1320,9 +1319,10 @@ begin
 end
 $$;
 
--- archive_old: put away what has been dead, or done, for as long as its queue says: at most about so many jobs, of a
--- hundred queues at a call; the next call goes on there. A dead job that halts its lane waits for a person. Done jobs
--- have no order by queue: their part is read in windows of the order of ids, and again a minute after its end.
+-- archive_old: archive jobs that have been dead or done for as long as their queue's setting: at most about this many
+-- jobs, of a hundred queues per call; the next call continues there. A dead job that halts its lane is left to an
+-- operator. Done jobs have no order by queue: their part is read in windows of the order of ids, and again a minute
+-- after its end.
 create or replace function holdfast.archive_old(most integer default 500, max_rows integer default 2000)
 returns bigint
 language plpgsql
@@ -1415,7 +1415,7 @@ begin
 end
 $$;
 
--- forget_old: rows past their keeping in tables that only ever grow; at most so many of each.
+-- forget_old: delete old rows of tables that only grow; at most this many of each.
 create or replace function holdfast.forget_old(most integer)
 returns bigint
 language plpgsql
@@ -1452,8 +1452,8 @@ begin
 end
 $$;
 
--- forget_unused: the bookkeeping of queues that nobody set up, in which no job is and nothing happened for longer than
--- anything of them is kept: counters, floors, readings, gates. Looks at so many names at a call, and goes on there.
+-- forget_unused: delete the counters, floors, readings and gates of queues without settings and jobs, in which
+-- nothing happened for longer than their data is kept. Checks this many names per call, and continues there.
 create or replace function holdfast.forget_unused(max_names integer default 200)
 returns integer
 language plpgsql
@@ -1517,14 +1517,14 @@ begin
 end
 $$;
 
--- is_hopeless: whether an error is not of the step but of the server: read-only, going away, out of room, a wait cut
--- short.
+-- is_hopeless: whether an error concerns the server and not the step: read-only, shutting down, out of space, a
+-- cancelled wait.
 create or replace function holdfast.is_hopeless(state text)
 returns boolean
 language sql immutable
 as $$ select state like any ('{25%,57%,53%}') $$;
 
--- note_failing: put on record that a step of upkeep failed, as a whole or for one queue. It is tried again each turn.
+-- note_failing: record that a step of upkeep failed, as a whole or for one queue. Each call tries it again.
 create or replace function holdfast.note_failing(step text, queue text, state text, problem text)
 returns void
 language plpgsql
@@ -1541,7 +1541,7 @@ begin
 end
 $$;
 
--- note_working: a step has gone through for all that it looks at.
+-- note_working: record that a step succeeded for everything it checked.
 create or replace function holdfast.note_working(step text)
 returns void
 language plpgsql

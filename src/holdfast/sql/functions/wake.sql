@@ -1,9 +1,9 @@
--- Waking: who waits for work is told when there is some.
+-- Notifications: idle workers are notified when there are jobs.
 
--- wake: tell idle workers of these queues, when the caller's transaction commits. Only those that said they wait
--- are told, each once: a busy fleet costs its producers no notification, which would serialise their commits.
--- Here it is only noted: to take somebody from the list before the commit would keep others from waking him, for
--- as long as the transaction is open.
+-- wake: notify idle workers of these queues when the caller's transaction commits. Only waiting workers are notified,
+-- each once: if all are busy, producers send no notifications, which would serialise their commits. Here the queue is
+-- only recorded: taking a worker from the list before the commit would keep other transactions from notifying it
+-- while this one is open.
 create or replace function holdfast.wake(queues text[], jobs bigint)
 returns void
 language plpgsql
@@ -30,7 +30,7 @@ begin
 end
 $$;
 
--- wake_for_ready: the same for one queue, if somebody waits and jobs are ready.
+-- wake_for_ready: the same for one queue, if a worker waits and jobs are ready.
 create or replace function holdfast.wake_for_ready(queue text, jobs bigint)
 returns void
 language plpgsql
@@ -43,8 +43,8 @@ begin
 end
 $$;
 
--- ring: what was noted for the commit is done in it. A transaction that is being prepared may not notify: what it
--- noted is kept, and upkeep rings once it is committed.
+-- ring: send the recorded notifications at the commit. A transaction that is being prepared cannot notify: its
+-- records are kept, and upkeep notifies once it is committed.
 create or replace function holdfast.ring()
 returns trigger
 language plpgsql security definer
@@ -66,8 +66,8 @@ begin
 end
 $$;
 
--- is_preparing: whether a query prepares its transaction. What it only speaks of, in literals, names or comments, is
--- taken out first; most queries have neither word.
+-- is_preparing: whether a query prepares its transaction. Literals, names and comments are removed first; most
+-- queries contain neither word.
 create or replace function holdfast.is_preparing(query text)
 returns boolean
 language sql immutable
@@ -78,10 +78,10 @@ as $$
     ~* '\mprepare\s+transaction\M', false)
 $$;
 
--- tell_waiters: notify as many of those who wait for a queue as it has jobs, and take them from the list. Workers
--- that know other kinds are counted apart: who is told may not be able to do it. The one who registered last
--- comes first: who is frozen or cut off is not likely to be among the latest. Whoever's listener is gone is
--- only taken from the list. Waits for nobody.
+-- tell_waiters: notify as many waiting workers of a queue as it has jobs, and remove them from the list. Workers with
+-- different kinds are counted separately, because a notified worker may not handle the job. The worker that
+-- registered last comes first: one that is frozen or disconnected is unlikely to be among the latest. A worker whose
+-- listener is gone is only removed from the list. It never waits for a lock.
 create or replace function holdfast.tell_waiters(queue text, jobs integer)
 returns void
 language plpgsql
@@ -122,7 +122,7 @@ begin
 end
 $$;
 
--- ring_kept: ring for transactions that were prepared, and are committed by now.
+-- ring_kept: notify for transactions that were prepared and have been committed.
 create or replace function holdfast.ring_kept()
 returns integer
 language plpgsql
@@ -148,9 +148,9 @@ begin
 end
 $$;
 
--- await_work: an idle worker asks to be woken by the next enqueue into one of these queues. kinds are those it
--- knows, if not all; ear is what hear() gave to the session that listens.
--- NOTIFY is only a hint: whoever waits also polls.
+-- await_work: request a notification of the next enqueue into one of these queues. kinds are those the worker
+-- handles, if not all; ear is what hear() returned to the session that listens. NOTIFY is only a hint: workers also
+-- poll.
 create or replace function holdfast.await_work(
   queues text[], worker text, patience interval default '1 minute', kinds text[] default null, ear integer default null)
 returns void
@@ -174,8 +174,8 @@ begin
 end
 $$;
 
--- hear: for the session that listens: a number by which others can tell that it lives, for await_work. It is a
--- lock of this session, which ends when the session does, however that comes about.
+-- hear: a number for await_work, by which others can check that the listening session is alive. It is a lock of this
+-- session, which ends with the session, for whatever reason.
 create or replace function holdfast.hear()
 returns integer
 language plpgsql volatile security definer
@@ -192,8 +192,8 @@ begin
 end
 $$;
 
--- pass_on: a worker that was woken hands the wake-up to another who waits, if jobs are left: because it cannot take one
--- now, or because it took as many as it could.
+-- pass_on: a notified worker passes the notification on to another waiting worker, if jobs are left: because it
+-- cannot take one now, or because it has filled all its slots.
 create or replace function holdfast.pass_on(queue text)
 returns void
 language plpgsql security definer
@@ -205,7 +205,7 @@ begin
 end
 $$;
 
--- ping: notify one worker, without a queue: for testing that it hears, and for having it look at its leases.
+-- ping: notify one worker, without a queue: to test its connection, or to make it check its leases.
 create or replace function holdfast.ping(worker text)
 returns void
 language plpgsql security definer

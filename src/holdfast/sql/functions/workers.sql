@@ -1,9 +1,9 @@
--- Workers: who is there, who should stop, who leads. All of it is for people and for saving work:
--- what a worker may do is proven by its tokens alone.
+-- Workers: which are running, which should stop, which one leads. This is only for display and to save work: leases
+-- depend on tokens alone.
 
--- beat: a worker says that it lives and what there is to know of it; facts it leaves out stay as they
--- were. measured is what it measured since the last beat: times by queue and kind, and attempts that ended
--- well. Answers whether somebody asked it to stop.
+-- beat: a worker reports that it is alive, with facts about itself; facts it leaves out stay the same. measured is
+-- what it measured since the last beat: times by queue and kind, and successful attempts. Returns whether it should
+-- stop.
 create or replace function holdfast.beat(worker text, facts jsonb default '{}', measured jsonb default null)
 returns table (stop boolean)
 language plpgsql security definer
@@ -76,8 +76,8 @@ begin
 end
 $$;
 
--- leave: a worker that ends says so; its leases, if it still has any, are as they were. It waits for no work any
--- more.
+-- leave: a worker that exits calls this; its leases, if it still has any, do not change. It is also removed from the
+-- list of waiting workers.
 create or replace function holdfast.leave(worker text)
 returns boolean
 language plpgsql volatile security definer
@@ -100,8 +100,8 @@ begin
 end
 $$;
 
--- stop_worker: ask a worker to finish what it runs and end; it learns of it by its next beat. Answers
--- whether there is such a worker.
+-- stop_worker: request a worker to finish its running jobs and exit; it sees this at its next beat. Returns whether
+-- the worker exists.
 create or replace function holdfast.stop_worker(worker text, actor text default null)
 returns boolean
 language plpgsql security definer
@@ -120,9 +120,9 @@ begin
 end
 $$;
 
--- lead: whether holder is the one that does upkeep, for length from now. A saving, never a safety: the
--- duties may be done by several at once. When the row is being written by another at this moment,
--- nobody waits: then whoever the row names leads, or anyone if its time is over.
+-- lead: whether holder is the one that does upkeep, for length from now. This saves work and is not a lock: several
+-- may do upkeep at once. If another process is writing the row right now, it does not wait: then the holder in the
+-- row leads, or anyone if its time is over.
 create or replace function holdfast.lead(holder text, length interval default '5 seconds')
 returns boolean
 language plpgsql security definer
@@ -151,11 +151,10 @@ begin
 end
 $$;
 
--- tend: a turn of upkeep, or those of its steps that are named, by whoever leads; failed says, by step, what kept
--- the caller from doing it. done is null where another does; next_slot is how long it is
--- till the next slot of a schedule, zero or less if one has come; doubtful says whether jobs wait for
--- somebody to look whether they are done; operating, whether an operation waits for its next step; detecting,
--- whether detectors are due; delivering, whether anomalies wait to be told.
+-- tend: upkeep, or some of its steps, if the caller leads; failed has, by step, why the caller could not do it. done
+-- is null if another process leads; next_slot is the time until the next slot of a schedule, zero or less if one is
+-- due; doubtful, whether jobs wait for a check; operating, whether an operation waits for its next step; detecting,
+-- whether detectors are due; delivering, whether anomalies wait to be delivered.
 create or replace function holdfast.tend(holder text, length interval default '5 seconds', steps text[] default null,
   failed jsonb default null)
 returns table (
