@@ -340,7 +340,7 @@ def test_a_follow_up_waits_while_its_job_will_run_again(db: Protocol, how: str) 
     _ = db.nack(job, delay=timedelta(0)) if how == "nack" else db.release(job)
 
     assert [job.id for job in db.claim(max_jobs=5)] == [running]
-    assert "it follows" in db.explain(follow_up)
+    assert "it runs after" in db.explain(follow_up)
 
 
 def test_a_delayed_follow_up_waits_for_its_time_too(db: Protocol, later: Later) -> None:
