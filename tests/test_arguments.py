@@ -305,13 +305,13 @@ def test_a_model_says_what_it_does_not_like() -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("a\0", "holds a NUL character at `$.value`, which PostgreSQL cannot store"),
-        ({"a": ["b", "\0"]}, "holds a NUL character at `$.value.a[1]`"),
-        ({"\0": 1}, "holds a NUL character in a key of `$.value`"),
-        (Address("\0", date(2026, 1, 1)), "holds a NUL character at `$.value.street`"),
-        ([1.0, float("nan")], "holds a number that JSON has no word for at `$.value[1]`"),
-        (float("nan"), "holds a number that JSON has no word for at `$.value`"),
-        (Point(float("inf"), 0), "holds a number that JSON has no word for at `$.value.x`"),
+        ("a\0", "contains a NUL character at `$.value`, which PostgreSQL cannot store"),
+        ({"a": ["b", "\0"]}, "contains a NUL character at `$.value.a[1]`"),
+        ({"\0": 1}, "contains a NUL character in a key of `$.value`"),
+        (Address("\0", date(2026, 1, 1)), "contains a NUL character at `$.value.street`"),
+        ([1.0, float("nan")], "contains NaN or an infinity at `$.value[1]`"),
+        (float("nan"), "contains NaN or an infinity at `$.value`"),
+        (Point(float("inf"), 0), "contains NaN or an infinity at `$.value.x`"),
         ({"a": "\ud83d"}, "is not JSON at `$.value.a`: 'utf-8' codec can't encode"),
         pytest.param(
             [object()],
@@ -555,8 +555,8 @@ def test_a_result_comes_back_as_it_was_returned(hint: Any, value: Any) -> None:
     ("value", "told"),
     [
         (object(), "is not JSON at `$`"),
-        ({"a": "\0"}, "holds a NUL character at `$.a`"),
-        (float("nan"), "holds a number that JSON has no word for at `$`"),
+        ({"a": "\0"}, "contains a NUL character at `$.a`"),
+        (float("nan"), "contains NaN or an infinity at `$`"),
     ],
 )
 def test_a_result_that_cannot_be_kept_is_refused(value: Any, told: str) -> None:

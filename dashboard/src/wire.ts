@@ -22,7 +22,7 @@ export type Metric = "queued" | "leased" | "dead" | "oldest" | "done" | "enqueue
 
 export const states = ["queued", "leased", "done", "dead", "cancelled", "archived"] as const;
 
-/** Something that looks or looked wrong: what, since when, by what evidence, and what to type. */
+/** A detected problem: what, since when, with evidence, and what to type. */
 export interface Anomaly {
   evidence: Record<string, Json>;
   /** what to type */
@@ -50,7 +50,7 @@ export interface AnomalyPage {
   anomalies: Anomaly[];
 }
 
-/** One attempt at a job that failed or expired, or whose work was found done. */
+/** One attempt at a job that failed or expired, or whose work was found to be done. */
 export interface Attempt {
   attempt: number;
   outcome: string;
@@ -72,7 +72,7 @@ export interface Changed {
   state: State | null;
 }
 
-/** One thing the doctor looked at: what was found, why it matters, what to type. */
+/** One check of the doctor: what it found, why it matters, what to type. */
 export interface Checkup {
   name: string;
   level: "fail" | "ok" | "warn";
@@ -120,7 +120,7 @@ export interface DeadGroups {
   groups: DeadGroup[];
 }
 
-/** A detector: how closely it looks, and how its last look went. */
+/** A detector: its thresholds, and the result of its last run. */
 export interface Detector {
   thresholds: Record<string, Json>;
   /** settings of queues that differ */
@@ -412,7 +412,7 @@ export interface Progress {
   attempt?: number;
 }
 
-/** A queue: its settings, whether it is paused, and how much waits in it. */
+/** A queue: its settings, whether it is paused, and its counts. */
 export interface Queue {
   kinds?: KindCount[];
   success?: Success;
@@ -476,7 +476,7 @@ export interface QueueExplained {
   explain: string;
 }
 
-/** What comes into a queue and is finished per second, and when it will have drained. */
+/** How many jobs arrive and finish per second, and when the queue will be empty. */
 export interface QueueForecast {
   queue: string;
   waiting: number;
@@ -519,7 +519,7 @@ export interface Relation {
   vacuumed_at: string | null;
 }
 
-/** A schedule: its rule, what it enqueues, and where it stands. */
+/** A schedule: its rule, what it enqueues, and its state. */
 export interface Schedule {
   options: Record<string, Json>;
   declared: Record<string, Json> | null;

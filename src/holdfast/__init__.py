@@ -42,7 +42,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The driver is loaded by whoever connects, not by whoever only catches LeaseLost.
+    # The driver is loaded when a program connects, not when it only catches LeaseLost.
     if module := _LATE.get(name):
         return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

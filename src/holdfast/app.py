@@ -1,7 +1,7 @@
-"""The developer's door: functions become tasks, and calls of tasks become jobs.
+"""The API for developers: functions become tasks, and calls of tasks become jobs.
 
-An `App` names the database and collects tasks and schedules; nothing is connected until the first
-call. A worker reads the same declarations to run what was enqueued.
+An `App` names the database and collects tasks and schedules; it connects at the first call. A
+worker uses the same declarations to run the jobs.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ log = logging.getLogger("holdfast")
 class App:
     """Collects tasks and names the database they are enqueued in.
 
-    The database is `url`, else HOLDFAST_URL, else an embedded PostgreSQL in ./.holdfast, which is
-    for development and is migrated by itself. `pool_size` is how many connections handlers and
-    callers share; by default 4, and in a worker one for each slot, up to 32, besides. Safe to share
-    between threads and over a fork.
+    The database is `url`, or HOLDFAST_URL, or an embedded PostgreSQL in ./.holdfast, which is for
+    development and is migrated automatically. `pool_size` is how many connections handlers and
+    callers share: 4 by default, and in a worker one more for each slot, up to 32 more. Safe to
+    share between threads and across a fork.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class App:
     @overload
     def task(self, **settings: Unpack[TaskSettings]) -> Declares: ...
     def task(self, fn: Any = None, **settings: Any) -> Any:
-        """Make a task of a function: `@app.task`, or with settings `@app.task(queue="mail")`."""
+        """Turn a function into a task: `@app.task`, or with settings `@app.task(queue="mail")`."""
         declare = partial(self._declare, settings=cast("TaskSettings", settings))
         return declare if fn is None else declare(fn)
 
@@ -97,9 +97,9 @@ class App:
         name: str | None = None,
         payload: Mapping[str, Any] | None = None,
     ) -> Callable[[AnyTask], AnyTask]:
-        """Enqueue a task by the clock: `@app.schedule("30 5 * * MON-FRI", tz="Europe/Paris")`.
+        """Enqueue a task on a schedule: `@app.schedule("30 5 * * MON-FRI", tz="Europe/Paris")`.
 
-        Stands above `@app.task`; `payload` holds the arguments by name. A worker stores it.
+        Write it above `@app.task`; `payload` has the arguments by name. A worker stores it.
         """
 
         def declare(task: AnyTask) -> AnyTask:
@@ -123,10 +123,10 @@ class App:
     def detector(
         self, *, every: Duration = 60.0, name: str | None = None
     ) -> Callable[[AnyLooks], AnyLooks]:
-        """Look for what is wrong in your own terms: `@app.detector(every=60)` above a function.
+        """Declare your own detector: `@app.detector(every=60)` above a function.
 
-        It takes a connection, on which it only looks, and returns findings; workers run it in
-        their upkeep, one of them each time. What it no longer finds is over.
+        It takes a connection, on which it may only read, and returns findings; workers run it in
+        their upkeep, one of them each time. Anomalies that it no longer finds are resolved.
         """
 
         def declare(looks: AnyLooks) -> AnyLooks:
@@ -135,7 +135,7 @@ class App:
                 raise Misuse(
                     f"a detector cannot be called {code!r}",
                     why=caller(),
-                    fix="Give it a name of its own, of letters, digits and underscores: name=…",
+                    fix="Give it another name, of letters, digits and underscores: name=…",
                 )
             self.detectors[code] = OwnDetector(looks, seconds(every))
             return looks
@@ -143,7 +143,7 @@ class App:
         return declare
 
     def lifespan(self, fn: F) -> F:
-        """Open what all handlers of a process share: `@app.lifespan` above a generator of the app.
+        """Open resources that all handlers of a process share: `@app.lifespan` above a generator.
 
         What it yields is `current().resources`. It may be asynchronous or not, or return a context
         manager.
@@ -157,7 +157,7 @@ class App:
 
     @asynccontextmanager
     async def resources(self) -> AsyncIterator[Any]:
-        """Open what the lifespan opens, for the time of the block; None without a lifespan."""
+        """Open the resources of the lifespan during the block; None without a lifespan."""
         if self._lifespan is None:
             yield None
             return
@@ -170,7 +170,7 @@ class App:
                 yield resources
 
     def enqueue_many(self, calls: Iterable[Call[R]], *, conn: Any = None) -> list[Handle[R]]:
-        """Store calls in one transaction, that of `conn` if there is one; a handle for each."""
+        """Store calls in one transaction, that of `conn` if given; returns a handle for each."""
         calls = self._checked(calls)
         if not calls:
             return []
@@ -188,9 +188,9 @@ class App:
         return _handles(calls, enqueued, conn)
 
     def run(self, **options: Any) -> None:
-        """Run the app's workers until they are told to stop; options are those of Worker.
+        """Run the app's workers until they are stopped; options are those of Worker.
 
-        `processes` says how many ordinary ones; where one process will do it is this one.
+        `processes` is how many ordinary worker processes; a single one is this process.
         """
         import_module("holdfast.worker.fleet").run(self, **options)
 
@@ -208,7 +208,7 @@ class App:
         return self.database.url
 
     def use(self, url: str) -> None:
-        """Speak to this database from now on, whatever the app was made with."""
+        """Use this database from now on."""
         self.close()
         self._given = url
 
@@ -231,7 +231,7 @@ class App:
         return client
 
     def make_room(self, slots: int) -> None:
-        """Have connections for handlers that work inside their transactions all at once."""
+        """Enlarge the pool for handlers that all use a transaction at the same time."""
         self._room = _ROOM + min(slots, _MOST_ROOM)
         if self.pool_size is None:
             with self._lock:
@@ -284,7 +284,7 @@ class App:
     def _declare(self, fn: Callable[..., Any], settings: TaskSettings) -> Task[..., Any, Any]:
         task: Task[..., Any, Any] = Task(self, fn, settings)
         other = self.tasks.get(task.kind)
-        # The same function declared anew, as in a notebook, takes its own place.
+        # The same function declared again, as in a notebook, replaces the old one.
         if other and _identity(other.fn) != _identity(fn):
             raise InvalidTask(
                 f"two tasks are of the kind {task.kind!r}: {other.kind}{declared_at(other.fn)} "
@@ -391,7 +391,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def _after_fork() -> None:
-    # What the parent opened stays the parent's, and open: closing it here would end it for both.
+    # Connections of the parent stay open: closing them here would end them for both.
     for app in list(_APPS):
         _LEFT_TO_THE_PARENT.append((app._client, app._aclients, app._database))
         app._forget()

@@ -1,7 +1,7 @@
-"""Arguments and results as JSON: by the name of the parameter, checked by its type.
+"""Arguments and results as JSON, by parameter name, checked by type.
 
-What is enqueued is decoded at once as a worker will decode it, so that a mistake shows in the
-caller's stack, and what a handler gets is always of the type that it says.
+Enqueued arguments are decoded at once as a worker will decode them, so that a mistake shows in the
+caller's traceback, and a handler always gets values of its declared types.
 """
 
 import inspect
@@ -25,8 +25,8 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 class Arguments:
     """The parameters of one function, as an object of JSON.
 
-    A default is not stored unless it is given, and a parameter that is added with a default does
-    not spoil the jobs that wait.
+    A default is stored only if it is given, so waiting jobs still work after a parameter with a
+    default is added.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
@@ -34,7 +34,7 @@ class Arguments:
         self._fn = fn
         self._parameters = _parameters(fn, name)
         self._coder: _Coder | None = None
-        # A type that is not there yet is looked for again when the first job comes.
+        # A type that is not defined yet is looked up again when the first job comes.
         if (hints := _hints(fn)) is not None:
             self._coder = _Coder(self._parameters, hints, name)
 
@@ -56,7 +56,7 @@ class Arguments:
             raise self._invalid(verb, str(error), "HF200") from None
 
     def decode(self, payload_json: str | bytes) -> Call:
-        """Return the positional and the named arguments that a payload stands for.
+        """Return the positional and the named arguments of a payload.
 
         Raises InvalidPayload if the function does not take them (any more).
         """
@@ -126,7 +126,7 @@ class Result:
             raise InvalidResult(f"the result of {self.name} {unfit}", fix=unfit.fix) from None
 
     def decode(self, result_json: str | None) -> Any:
-        """Return a kept result in the type that the function says it returns."""
+        """Return a kept result in the return type of the function."""
         if self._decoder is None:
             self._decoder = self._made(get_type_hints(_annotated(self._fn), include_extras=True))
         return self._decoder.decode(result_json or "null")
@@ -136,7 +136,7 @@ class Result:
         if why := jsonb.unsupported(wanted):
             raise InvalidTask(
                 f"{self.name}{declared_at(self._fn)}: its result cannot be kept: {why}",
-                fix="Return what JSON can say, a dataclass or a model; or do without keep_result.",
+                fix="Return JSON values, a dataclass or a model; or remove keep_result.",
             )
         return jsonb.decoder(wanted)
 
@@ -300,7 +300,7 @@ def _annotated(fn: Any) -> Any:
 
 
 def _told(error: Exception) -> str:
-    """Say in words of arguments what msgspec says of the fields of the object that holds them."""
+    """Translate msgspec's message about fields of an object into one about arguments."""
     told = re.sub(r"^Object contains unknown field (`.*`)$", r"there is no argument \1", str(error))
     return re.sub(r"^Object missing required field (`.*`)$", r"the argument \1 is missing", told)
 

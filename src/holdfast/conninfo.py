@@ -29,7 +29,7 @@ _NETWORK = {
 
 
 def locate(url: str | None, source: str = "") -> tuple[str, str]:
-    """Return the address to connect to and the words that say where it came from."""
+    """Return the address to connect to, and where it came from."""
     if url:
         return url, source
     if url := os.environ.get(VARIABLE):
@@ -38,7 +38,7 @@ def locate(url: str | None, source: str = "") -> tuple[str, str]:
 
 
 def parameters(url: str, *, application_name: str) -> dict[str, Any]:
-    """Return psycopg's connection arguments for a url; what the url says itself always wins."""
+    """Return psycopg's connection arguments for a url; values in the url take precedence."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -74,7 +74,7 @@ def database(url: str) -> str:
 def cannot_connect(
     url: str, error: BaseException | str, *, source: str = "", tries: int = 1, seconds: float = 0.0
 ) -> CannotConnect:
-    """Make the error that says which server cannot be reached, why, and who named it."""
+    """Return the error with the unreachable server, the reason, and where its address came from."""
     return CannotConnect(server(url), _sentence(error), source=source, tries=tries, seconds=seconds)
 
 

@@ -21,7 +21,7 @@ from holdfast.records import Missed
 
 # How late a slot may be and still count as come, not missed.
 GRACE = timedelta(seconds=60)
-# Slots that one turn makes up for; the next turn goes on.
+# How many missed slots one turn fires; the next turn continues.
 MOST = 1000
 
 _SECOND = timedelta(seconds=1)
@@ -97,7 +97,7 @@ class Cron:
             return at
         end = self._first_move(wall.replace(tzinfo=self.zone, fold=1).astimezone(UTC), at)
         assert end is not None
-        # A whole day can be skipped, at the date line: there is no such day to fire on.
+        # A whole day can be skipped at the date line: there is no slot on it.
         if self._wall(end - _SECOND).date() < wall.date() < self._wall(end).date():
             return None
         return end
@@ -159,7 +159,7 @@ def rule(
     anchor: datetime | None = None,
     tz: str = "UTC",
 ) -> Rule:
-    """Make a rule of what a schedule says; raise InvalidSchedule for what cannot be one."""
+    """Create the rule of a schedule; raise InvalidSchedule if it is not valid."""
     if (cron is None) == (every is None):
         raise InvalidSchedule(
             "a schedule needs a cron expression or an interval, and not both",
@@ -178,7 +178,7 @@ def next_slots(rule: Rule, after: datetime, count: int) -> list[datetime]:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a schedule does now: fire these slots, then wait for `next_at`; None: for ever."""
+    """What a schedule does now: fire these slots, then wait for `next_at`, if not None."""
 
     slots: list[datetime]
     next_at: datetime | None

@@ -1,4 +1,4 @@
-"""The job a handler is running: what it may know of it, and what it may do with its lease."""
+"""The job that a handler is running: its fields, and what the handler can do with its lease."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -39,17 +39,17 @@ def current() -> "CurrentJob":
 
 
 def once(connection: "Connection[Any]", job: "CurrentJob") -> bool:
-    """Whether the output of a job is still to be made, in the transaction of a connection.
+    """Return whether the output of a job still has to be created, in a connection's transaction.
 
-    False where the output that its adopted table names is there: logged as prevented, and the
-    handler should return, which ends the job as done. Until the transaction ends nobody else is
-    told to make it. Raises LeaseLost if another worker has the job.
+    False if the output that its adopted table names exists: this is logged as prevented, and the
+    handler should return, which ends the job as done. Until the transaction ends, no other worker
+    gets True. Raises LeaseLost if another worker has the job.
     """
     return _told(job, job.app.client.on(connection).guard(job.lease))
 
 
 async def aonce(connection: "AsyncConnection[Any]", job: "CurrentJob") -> bool:
-    """Do what `once` does, in an async handler."""
+    """Like `once`, for async handlers."""
     return _told(job, await job.app.aclient.on(connection).guard(job.lease))
 
 
@@ -61,24 +61,24 @@ def _told(job: "CurrentJob", open: bool) -> bool:
 
 
 class Keeps(Protocol):
-    """Whoever renews the lease of a job while its handler runs."""
+    """Renews the lease of a job while its handler runs."""
 
     def renew_soon(self) -> None:
-        """Send what the handler noted, and the renewal with it."""
+        """Send what the handler reported, together with the renewal."""
 
 
 class CurrentJob(msgspec.Struct, eq=False):
     """A job while its handler runs, under a lease that its worker renews.
 
-    `deadline` is this worker's own belief, on the monotonic clock, of how long the lease is
-    surely its: counted from before the claim or renewal was sent, and a little less.
+    `deadline` is how long this worker can be certain of the lease, on the monotonic clock: counted
+    from before the claim or renewal was sent, and a little less.
     """
 
-    # A Struct: thousands are made in a second, and most of their fields stay as they are.
+    # A Struct: thousands are created per second, and most of their fields do not change.
     task: "Task[..., Any, Any]"
     _keeps: Keeps
     queue: str
-    # What the lease is made of, if anybody asks for it.
+    # The fields of the lease, which is created on request.
     claim: Claim | None
     row: Sequence[Any]
     token: bytes
@@ -90,7 +90,7 @@ class CurrentJob(msgspec.Struct, eq=False):
     started: float | None = None
     stopped: Stop | None = None
     finished: bool = False
-    # Its handler was given up and still runs: a thread cannot be stopped.
+    # Its handler was abandoned and still runs: a thread cannot be stopped.
     goes_on: bool = False
     settled: bool = False
     cut_by: Exception | None = None
@@ -146,12 +146,12 @@ class CurrentJob(msgspec.Struct, eq=False):
 
     @property
     def last_error(self) -> str | None:
-        """What the attempt before this one failed of; None if none did."""
+        """The error of the previous attempt; None if there was none."""
         return self.lease.error
 
     @property
     def payload(self) -> Any:
-        """The payload as it was stored, decoded anew at each access."""
+        """The stored payload, decoded at each access."""
         return self.lease.payload
 
     @property
@@ -160,38 +160,38 @@ class CurrentJob(msgspec.Struct, eq=False):
         return self.lease.headers
 
     def held(self) -> bool:
-        """Whether the lease is surely still this worker's."""
+        """Whether this worker certainly still holds the lease."""
         return monotonic() < self.deadline and not self.settled and self.stopped not in _GONE
 
     def assert_held(self) -> None:
-        """Raise LeaseLost unless the lease is surely held: before an effect outside the database.
+        """Raise LeaseLost unless the lease is certainly held; call it before effects elsewhere.
 
-        Does not ask the database: it compares the local deadline with the clock.
+        It does not call the database: it compares the local deadline with the clock.
         """
         if not self.held():
             raise LeaseLost(
                 self.id,
-                f"job {self.id} ({self.kind}) is not held any more\n"
+                f"job {self.id} ({self.kind}) is no longer held\n"
                 f"The lease is {self.lease_seconds:g} s and was not renewed in time.\n"
                 "Raise `lease=`, call job.progress(), or do not block the event loop.",
             )
 
     def touch(self) -> None:
-        """Have the lease renewed now rather than at the next third of it."""
+        """Renew the lease now, instead of at the next third of its length."""
         self.renew_at = 0.0
         self._keeps.renew_soon()
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Say how far the work is: shown to whoever looks, and the lease is renewed with it.
+        """Report progress, which is shown with the job; this also renews the lease.
 
-        Returns at once; what is said in quick succession is sent together, the last word wins.
+        Returns at once; reports in quick succession are combined, and the last one counts.
         """
         told = {"done": done, "total": total, "note": note}
         self.noted = {name: value for name, value in told.items() if value is not None}
         self._keeps.renew_soon()
 
     def transaction(self, result: Any = None) -> "JobTransaction":
-        """Give a connection whose transaction ends with the ack: `async with` or `with`.
+        """Yield a connection whose transaction includes the ack: `async with` or `with`.
 
         What is written on it, jobs enqueued on it and the end of this job commit together, or not
         at all: raises LeaseLost if another worker has the job. The handler should return
@@ -200,18 +200,18 @@ class CurrentJob(msgspec.Struct, eq=False):
         return JobTransaction(self, result)
 
     def hand_over(self, timeout: Duration) -> "Ticket":
-        """Pass the lease to somebody outside, who has `timeout` to ack or nack with the ticket.
+        """Pass the lease to an external system, which can settle the job with the ticket.
 
-        The handler should tell them the ticket and return: the job stays leased until the answer
-        comes by SQL, client or HTTP; without one the attempt fails at the timeout. If the handler
-        raises after it, the attempt fails at once.
+        Send it the ticket and return: the job stays leased until the ticket is used by SQL, client
+        or HTTP; otherwise the attempt fails after `timeout`. If the handler raises afterwards, the
+        attempt fails at once.
         """
         self.assert_held()
         self._handed_over(self.app.client.hand_over(self.lease, timeout=timeout), timeout)
         return self._ticket()
 
     async def ahand_over(self, timeout: Duration) -> "Ticket":
-        """Do what `hand_over` does, in an async handler."""
+        """Like `hand_over`, for async handlers."""
         self.assert_held()
         ticket = await self.app.aclient.hand_over(self.lease, timeout=timeout)
         self._handed_over(ticket, timeout)
@@ -290,7 +290,7 @@ class JobTransaction:
         try:
             yield
         except Exception as error:
-            # A database that is read-only for a while is one that is not there.
+            # A read-only database is treated like an unavailable one.
             if isinstance(error, Unavailable) or getattr(error, "sqlstate", None) == "25006":
                 self._job.cut_by = error
             raise

@@ -39,13 +39,13 @@ class HoldfastError(Exception):
 
 
 class Unavailable(HoldfastError):
-    """The database cannot be used now; nothing was changed and the call may be made again."""
+    """The database cannot be used now; nothing was changed and the call may be repeated."""
 
     code = "HF102"
 
 
 class CannotConnect(Unavailable):
-    """No connection to PostgreSQL could be made. The message never shows a password."""
+    """PostgreSQL could not be reached. The message never shows a password."""
 
     code = "HF100"
 
@@ -107,7 +107,7 @@ class NotMigrated(SchemaError):
 
 
 class SchemaTooNew(SchemaError):
-    """The schema was made by a newer Holdfast. It is never taken back."""
+    """The schema belongs to a newer Holdfast. It is never downgraded."""
 
     code = "HF111"
 
@@ -121,7 +121,7 @@ class SchemaTooNew(SchemaError):
 
 
 class SchemaDrift(SchemaError):
-    """The schema has the right version and yet is not what this program would have made."""
+    """The schema has the right version but differs from what this program would install."""
 
     code = "HF112"
 
@@ -149,7 +149,7 @@ class UnknownOutcome(HoldfastError):
 
 
 class Misuse(HoldfastError):
-    """A call that can never succeed as it was made."""
+    """A call that can never succeed in this form."""
 
     code = "HF200"
 
@@ -210,15 +210,15 @@ class InvalidResult(HoldfastError):
 
 
 class InvalidSchedule(Misuse):
-    """A schedule that can never fire, or not as it was said; the message names the field."""
+    """A schedule that can never fire, or has an invalid field, which the message names."""
 
     code = "HF223"
 
 
 class LeaseLost(HoldfastError):
-    """A lease was settled or touched too late: its job belongs to somebody else by now.
+    """A lease was settled or touched too late: the caller no longer holds the job.
 
-    What the holder did must count as not done.
+    Treat the work of the holder as not done.
     """
 
     code = "HF300"
@@ -345,7 +345,7 @@ class UnknownToken(HoldfastError):
 
 
 class UnknownAnomaly(HoldfastError):
-    """There is no anomaly of that id."""
+    """No anomaly has this id."""
 
     code = "HF319"
 
@@ -358,13 +358,13 @@ class UnknownAnomaly(HoldfastError):
 
 
 class AppNotFound(Misuse):
-    """There is no app where one was named, or a fresh process could not find it there."""
+    """There is no app of this name, or a new process could not import it."""
 
     code = "HF240"
 
 
 class AppBroken(HoldfastError):
-    """The module of an app raised an error of its own while it was imported."""
+    """The module of an app raised an error while it was imported."""
 
     code = "HF241"
 
@@ -391,7 +391,7 @@ def _restore(
 
 
 class CannotAdopt(Misuse):
-    """A table cannot be adopted, linked or given back as it was asked for; nothing was changed."""
+    """A table cannot be adopted, linked or unadopted as requested; nothing was changed."""
 
     code = "HF250"
 

@@ -1,4 +1,4 @@
-"""What a caller holds of a job: its state, its result when there is one, the way to cancel it."""
+"""A caller's handle of a job: its state, its result, and a way to cancel it."""
 
 import asyncio
 import time
@@ -25,11 +25,11 @@ R = TypeVar("R")
 
 
 class Handle(Generic[R]):
-    """A job that was enqueued, or the live one that stands for it.
+    """A job that was enqueued, or the live job that it duplicates.
 
-    `created` is false for a duplicate, whose `duplicate_of` says of which job. `behind` is the job
-    that this one waits for, in its lane or its limited queue, when there is one; if that one runs,
-    `holder` is its worker, since `held_since`.
+    `created` is false for a duplicate, and `duplicate_of` is that job. `behind` is the job that
+    this one waits for, in its lane or its limited queue, if any; if that job is running, `holder`
+    is its worker, since `held_since`.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Handle(Generic[R]):
         return f"Handle({self.task.kind}, {self.id}, created={self.created})"
 
     def state(self) -> State | None:
-        """Return its state; None if it is not there (any more): done and not kept, or deleted."""
+        """Return its state; None if it was done and not kept, or deleted."""
         job = self.task.app.client.jobs.get(self.id)
         return job.state if job else None
 
@@ -95,7 +95,7 @@ class Handle(Generic[R]):
 
 
 class _Wait(Generic[R]):
-    """Waits for one job to end: looks often at first, then ever more seldom."""
+    """Waits for one job to end: polls often at first, then less often."""
 
     def __init__(self, handle: Handle[R], timeout: Duration | None) -> None:
         self._handle = handle
@@ -108,7 +108,7 @@ class _Wait(Generic[R]):
     def has_ended(self, job: Job | None) -> bool:
         self._job = job
         if job is None:
-            # In a transaction that is still open nobody sees it; once done, it is kept.
+            # In an open transaction the job is not visible yet; once done, it is kept.
             hidden = self._handle._on_conn and self._handle.task.keep_result and not self._seen
             return not hidden
         self._seen = True
@@ -134,7 +134,7 @@ class _Wait(Generic[R]):
         kind = handle.task.kind
         if job and job.state == "cancelled":
             raise JobCancelled(handle.id, kind, job.reason or "")
-        # What was archived ended in one way or another: with an error, or with a result.
+        # An archived job ended with an error, or with a result.
         if job and (job.state == "dead" or (job.error and job.result_json is None)):
             raise JobFailed(handle.id, kind, job.error or "", attempts=job.attempt)
         if job is None or not handle.task.keep_result:

@@ -1,6 +1,7 @@
-"""How Python values become JSON that PostgreSQL can hold, and come back as the types they were.
+"""Converts Python values to JSON that PostgreSQL can store, and back to their types.
 
-msgspec does it, with pydantic's models added. What jsonb cannot hold is found before it is sent.
+msgspec does it, with support for pydantic's models. Values that jsonb cannot store are found before
+they are sent.
 """
 
 import math
@@ -14,19 +15,19 @@ import msgspec
 
 
 class Unfit(ValueError):  # noqa: N818 - read as "the payload" + str(unfit)
-    """A value that jsonb cannot hold: a predicate that says why and where."""
+    """A value that jsonb cannot store: a predicate with the reason and the place."""
 
     fix = ""
 
 
 class Encoded(bytes):
-    """JSON that `encode` has made: it is checked, and encoding it again gives itself."""
+    """JSON from `encode`: it is checked, and encoding it again returns it unchanged."""
 
     __slots__ = ()
 
 
 def encode(value: Any) -> Encoded:
-    """Encode a value as JSON; raise Unfit for what cannot be."""
+    """Encode a value as JSON; raise Unfit if it cannot be."""
     if type(value) is Encoded:
         return value
     try:
@@ -37,16 +38,16 @@ def encode(value: Any) -> Encoded:
         raise Unfit(f"is not JSON{_find(value, _not_json)}: {error}") from None
     if b"\\u0000" in text and _NUL.search(text):
         place = _find(plain(value), _has_nul)
-        unfit = Unfit(f"holds a NUL character{place}, which PostgreSQL cannot store")
+        unfit = Unfit(f"contains a NUL character{place}, which PostgreSQL cannot store")
         unfit.fix = "Remove it, or send the bytes encoded as base64."
         raise unfit
     # msgspec writes NaN and the infinities as null, and silently lost numbers are the worst kind.
     if b"null" in text and (place := _find(plain(value), _not_finite)):
-        raise Unfit(f"holds a number that JSON has no word for{place}")
-    # What msgspec writes of Python's numbers fits; JSON that somebody else wrote may not.
+        raise Unfit(f"contains NaN or an infinity{place}, which JSON does not have")
+    # Numbers that msgspec writes fit; numbers in JSON from elsewhere may not.
     if type(value) is msgspec.Raw and _LONG.search(text) and _holds_beyond(text):
         unfit = Unfit("contains a number beyond 1e308 or with too many decimals")
-        unfit.fix = "Send what is larger than a double can hold as a string."
+        unfit.fix = "Send numbers that are too large for a double as a string."
         raise unfit
     return Encoded(text)
 
@@ -62,12 +63,12 @@ def schema(wanted: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as what JSON would give back: dicts, lists, strings, numbers."""
+    """Return a value as JSON would decode it: dicts, lists, strings, numbers."""
     return None if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value, enc_hook=_encoded)
 
 
 def unsupported(wanted: Any) -> str:
-    """Say what of a type JSON cannot carry; nothing if it can carry all."""
+    """Return which part of a type JSON cannot represent; nothing if it can represent all."""
     try:
         decoder(wanted)
         schema(wanted)
@@ -77,7 +78,7 @@ def unsupported(wanted: Any) -> str:
 
 
 def _is_model(kind: Any) -> bool:
-    # pydantic's models, known by their faces: the package itself is never imported.
+    # pydantic's models are recognised by attributes: the package itself is never imported.
     return hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump")
 
 
@@ -104,7 +105,7 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _find(value: Any, wrong: Callable[[Any], bool], path: str = "$", depth: int = 100) -> str:
-    """Say where in a value something wrong sits: " at `$.a[0]`", or nothing if nowhere."""
+    """Return where in a value the error is: " at `$.a[0]`", or nothing."""
     if isinstance(value, Mapping) and depth:
         for key, part in value.items():
             if wrong(key):
@@ -137,7 +138,7 @@ def _not_finite(value: Any) -> bool:
 
 
 def _holds_beyond(text: bytes) -> bool:
-    """Whether there is a number that a double cannot hold; the strings of a text do not count."""
+    """Whether there is a number that does not fit a double; strings do not count."""
     return any(_beyond(number) for number in _NUMBER.findall(_STRING.sub(b'""', text)))
 
 

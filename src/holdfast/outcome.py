@@ -1,5 +1,5 @@
 # ruff: noqa: N818 - what a handler raises is named for what it asks for
-"""What becomes of a job once its handler has ended. Pure: nothing here knows a clock or a database.
+"""The outcome of a job once its handler has ended. Pure: it uses neither a clock nor a database.
 
 `decide` turns what a handler returned or raised into a settlement, and `settle_handler` adds what
 else is known of the job: that it was stopped, acked or handed over meanwhile. A handler steers by
@@ -24,7 +24,7 @@ from holdfast.callsite import is_own
 from holdfast.errors import InvalidPayload, InvalidResult, LeaseLost
 from holdfast.records import Duration, Lease, Settlement, Ticket
 
-# A message is for people to read, a traceback for people to search.
+# Limits of a message and of a traceback, in bytes.
 LONGEST_MESSAGE = 10_000
 LONGEST_TRACEBACK = 100_000
 
@@ -32,7 +32,7 @@ LONGEST_TRACEBACK = 100_000
 class Retry(Exception):
     """Raised by a handler to be tried again: after `in_` seconds, else when its policy says.
 
-    It counts as a failed attempt, so that a job which only ever asks for another one dies.
+    It counts as a failed attempt, so a job that always raises it dies in the end.
     """
 
     def __init__(self, in_: Duration | None = None, reason: str = "") -> None:
@@ -41,18 +41,18 @@ class Retry(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return self.reason or "the handler asked for another attempt"
+        return self.reason or "the handler requested another attempt"
 
 
 class Release(Exception):
-    """Raised by a handler to give its job back unused; the attempt does not count."""
+    """Raised by a handler to release its job; the attempt does not count."""
 
     def __init__(self, in_: Duration | None = None) -> None:
         super().__init__(in_)
         self.in_ = in_
 
     def __str__(self) -> str:
-        return "the handler gave the job back"
+        return "the handler released the job"
 
 
 class Cancel(Exception):
@@ -118,7 +118,7 @@ Policy: TypeAlias = (
 
 @dataclass(slots=True)
 class RetryBudget:
-    """Lets retries be only a share of the work of a kind, so that an outage cannot flood it.
+    """Limits retries to a share of a kind's work, so that an outage does not cause a flood.
 
     Every first attempt that ends earns `ratio` of a retry, at most `reserve` of them are saved,
     and every retry spends one. Out of budget a retry waits `cap`; it never dies of that.
@@ -152,18 +152,18 @@ class RetryBudget:
 class Stop(Enum):
     """Why a handler is stopped before it has ended."""
 
-    LOST = "its lease is not this worker's any more"
+    LOST = "this worker no longer holds its lease"
     FENCED = "its lease could not be renewed in time"
-    DEADLINE = "it ran longer than its task may"
+    DEADLINE = "it ran longer than its timeout"
     SHUTDOWN = "the worker shuts down"
 
 
 class Killed(Exception):
-    """What a retry policy is asked about when the process of a handler died."""
+    """The error that a retry policy gets when the process of a handler died."""
 
 
 class TaskOf(Protocol):
-    """What the end of a job needs to know of its task."""
+    """What settling a job needs to know about its task."""
 
     timeout: float | None
     retry: Policy
@@ -174,7 +174,7 @@ class TaskOf(Protocol):
 
 
 class Attempted(Protocol):
-    """What the end of a job needs to know of it: `CurrentJob` has more."""
+    """What settling a job needs to know about it: `CurrentJob` has more."""
 
     stopped: Stop | None
     settled: bool
@@ -207,7 +207,7 @@ def settle_handler(
     if isinstance(raised, LeaseLost) and raised.id == job.id:
         return records.Released(job.lease)
     if raised is not None and raised is job.cut_by:
-        # Nothing was done and nothing is wrong with the job: an outage costs it no attempt.
+        # Nothing is wrong with the job: an outage does not count as an attempt.
         return records.Released(job.lease, _RNG.uniform(1, 5))
     task = job.task
     if raised is None and task.keep_result:
@@ -222,7 +222,7 @@ def settle_handler(
 
 
 def settle_stopped(job: Attempted) -> Settlement | None:
-    """Return how to end a job whose handler was stopped; None if somebody else ends it."""
+    """Return how to end a job whose handler was stopped; None if it is ended elsewhere."""
     match job.stopped:
         case Stop.DEADLINE:
             return records.Failed(job.lease, "TimedOut", f"timed out after {job.task.timeout:g} s")
@@ -265,7 +265,7 @@ def decide(
         case Cancel():
             return records.Cancelled(lease, printable(str(raised), LONGEST_MESSAGE))
         case InvalidPayload() | InvalidResult():
-            # Another attempt would fail alike, or do the work once more for nothing.
+            # Another attempt would fail in the same way, or repeat the work unnecessarily.
             return replace(_failed(lease, raised), final=True)
         case Retry() if raised.in_ is not None:
             return replace(_failed(lease, raised), delay=raised.in_)
@@ -273,7 +273,7 @@ def decide(
     try:
         delay = _delay(retry, lease.attempt, raised, rng or _RNG)
     except Exception as error:
-        # A policy that is broken must not hide the error it was asked about.
+        # A failing policy must not hide the handler's error.
         told = f"{failed.traceback}\nThe retry policy itself failed:\n{told_traceback(error)}"
         return replace(failed, traceback=printable(told, LONGEST_TRACEBACK))
     if delay is NEVER:
@@ -308,7 +308,7 @@ def error_kind(error: BaseException) -> str:
 
 
 def error_message(error: BaseException) -> str:
-    """Return an error's own words, whatever they do."""
+    """Return an error's message, even if its str() fails."""
     try:
         told = str(error)
     except Exception as broken:
@@ -323,7 +323,7 @@ def told_traceback(error: BaseException) -> str:
         _cut_own_frames(told)
         text = "".join(told.format())
     except Exception as broken:
-        text = f"<the traceback cannot be told: {error_kind(broken)}>"
+        text = f"<the traceback cannot be formatted: {error_kind(broken)}>"
     return printable(text, LONGEST_TRACEBACK)
 
 
@@ -384,7 +384,7 @@ def _cut_own_frames(told: traceback.TracebackException) -> None:
     while pending:
         part = pending.pop()
         theirs = [frame for frame in part.stack if not is_own(frame.filename)]
-        # Where all frames are ours, it is ours to mend, and needs them.
+        # If all frames are Holdfast's, the error is ours, and the frames are needed.
         if theirs:
             part.stack = traceback.StackSummary.from_list(theirs)
         pending += [link for link in (part.__cause__, part.__context__) if link]

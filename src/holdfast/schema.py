@@ -87,14 +87,14 @@ def migrate(
 
 
 def _mend_tables(connection: psycopg.Connection) -> list[str]:
-    """Generate anew what somebody dropped of what adopted tables need."""
+    """Generate functions of adopted tables again that were dropped."""
     cursor = connection.cursor(row_factory=scalar_row)
     with connection.transaction():
         cursor.execute("set local lock_timeout = '2s'")
         try:
             mended = cursor.execute("select holdfast.mend_adopted()").fetchall()
         except pg.InsufficientPrivilege:
-            return []  # they are left to who may
+            return []  # left to a role with the right to do so
     return [f"what is generated for {table}" for table in mended]
 
 
@@ -104,7 +104,7 @@ def plan(url: str, *, source: str = "") -> list[str]:
 
 
 def status(url: str, *, source: str = "") -> Status:
-    """Say what is installed, what is pending and what is wrong, without raising it."""
+    """Return what is installed, what is pending and what is wrong, without raising an error."""
     with _connection(url, source) as connection, _answered_soon(connection):
         return _status(connection)
 
@@ -215,7 +215,7 @@ def _connection(url: str, source: str) -> Iterator[psycopg.Connection]:
 
 @contextmanager
 def _answered_soon(connection: psycopg.Connection) -> Iterator[None]:
-    """Hang up on a server that says nothing: whoever starts would wait for it in silence."""
+    """Close the connection if the server does not respond, instead of waiting silently."""
     line = socket.socket(fileno=os.dup(connection.fileno()))
     with line:
         timer = threading.Timer(_ANSWERS_WITHIN, line.shutdown, [socket.SHUT_RDWR])
@@ -311,7 +311,7 @@ def _migrate(connection: psycopg.Connection) -> list[str]:
 
 
 def _replace_behaviour(connection: psycopg.Connection) -> None:
-    """Replace in place, so that no caller misses a function; drop what is no longer defined."""
+    """Replace functions in place, so that callers always find them; drop undefined ones."""
     before = connection.execute(_BEHAVIOUR_ROWS).fetchall()
     *definitions, grants = _behaviour()
     try:

@@ -1,4 +1,4 @@
-"""A function whose calls become jobs: typed, checked where they are made, enqueued with options."""
+"""A function whose calls become jobs: typed, checked when enqueued, with options."""
 
 import inspect
 import re
@@ -44,13 +44,13 @@ Runs = Literal["async", "thread", "process"]
 
 
 class DoneWhen(Protocol):
-    """Asks the database whether the work of a job that was left behind is already done."""
+    """Checks in the database whether the work of an abandoned job is already done."""
 
     def __call__(self, conn: Connection[Any], job: Any, /) -> bool: ...
 
 
 class TaskSettings(TaskDefaults, total=False):
-    """What `@app.task` takes: the defaults of its jobs, and how they are run."""
+    """The arguments of `@app.task`: the defaults of its jobs, and how they run."""
 
     kind: str
     timeout: Duration | None
@@ -62,7 +62,7 @@ class TaskSettings(TaskDefaults, total=False):
 
 
 class Options(JobOptions, total=False):
-    """What `task.options` takes: the fields of a NewJob, and the connection to enqueue on."""
+    """The arguments of `task.options`: the fields of a NewJob, and the connection to enqueue on."""
 
     conn: Any
 
@@ -101,7 +101,7 @@ class Enqueuer(Generic[P, R]):
         return Call(self._task, self._task._job(args, kwargs, self._options, "call"))
 
     def options(self, **options: Unpack[Options]) -> "Enqueuer[P, R]":
-        """Return what enqueues with these options, in place of the task's own."""
+        """Return the task with these options, instead of its own."""
         _check(f"{self._task.kind}.options", options, Options)
         return Enqueuer(self._task, {**self._options, **options})
 
@@ -113,7 +113,7 @@ class Enqueuer(Generic[P, R]):
 
 
 class Task(Enqueuer[P, R], Generic[P, R, C]):
-    """A function whose calls can be enqueued: R is its result, C what a plain call gives."""
+    """A function whose calls can be enqueued: R is its result, C what a direct call returns."""
 
     def __init__(self, app: "App", fn: Callable[P, C], settings: TaskSettings) -> None:
         super().__init__(self, {})
@@ -135,11 +135,11 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         of_jobs = {k: v for k, v in settings.items() if k in Options.__annotations__}
         self._chosen: dict[str, Any] = {k: v for k, v in of_jobs.items() if callable(v)}
         self._fields = {k: v for k, v in of_jobs.items() if not callable(v)}
-        # Not what hangs on the function: its attributes are not a task's.
+        # Without the attributes of the function, which do not belong to the task.
         update_wrapper(cast("Any", self), fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Call the function itself, here and now."""
+        """Call the function directly, without a job."""
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
     @overload
     def done_when(self, check: F) -> F: ...
     def done_when(self, check: Any) -> Any:
-        """Ask this before a job that was left behind is run again: is its work already done?
+        """Declare a check that runs before an abandoned job runs again: is its work already done?
 
         `@task.done_when` above a function of a connection and the job; or SQL that selects one
         boolean and may use the arguments by name, as in `… where id = %(order_id)s`.
@@ -162,11 +162,11 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         return check
 
     def encode_result(self, returned: Any) -> Any:
-        """Return a result as the database keeps it; raises InvalidResult if it cannot be kept."""
+        """Return a result as the database stores it; raises InvalidResult if it cannot be."""
         return self._result.encode(returned) if self._result else None
 
     def decode_result(self, result_json: str | None) -> R:
-        """Return a kept result in the type that the function says it returns."""
+        """Return a kept result in the return type of the function."""
         return cast("R", self._result.decode(result_json) if self._result else None)
 
     def _job(
@@ -186,7 +186,7 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
     def _choose_by_name(
         self, name: str, choose: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Give a function of the arguments those it takes; an error in its body is its own."""
+        """Call a function with those arguments that it takes; its own errors pass through."""
         takes = inspect.signature(choose)
         if _fits(takes, args, kwargs):
             raise
@@ -213,7 +213,7 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
 
 
 class Declares(Protocol):
-    """What `@app.task(…)` gives: it makes a task of the function under it."""
+    """The result of `@app.task(…)`: turns the function below it into a task."""
 
     @overload
     def __call__(

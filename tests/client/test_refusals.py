@@ -36,9 +36,9 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("payload", "told"),
     [
-        ({"a": [1, {"b": math.nan}]}, r"a number that JSON has no word for at `\$\.a\[1\]\.b`"),
-        ([math.inf], r"a number that JSON has no word for at `\$\[0\]`"),
-        ({"a": Point(math.nan)}, r"a number that JSON has no word for at `\$\.a\.x`"),
+        ({"a": [1, {"b": math.nan}]}, r"NaN or an infinity at `\$\.a\[1\]\.b`"),
+        ([math.inf], r"NaN or an infinity at `\$\[0\]`"),
+        ({"a": Point(math.nan)}, r"NaN or an infinity at `\$\.a\.x`"),
         ({"a": {"b": "x\0y"}}, r"a NUL character at `\$\.a\.b`"),
         ({"a\0": 1}, r"a NUL character in a key of `\$`"),
         ({"a": object()}, r"is not JSON at `\$\.a`"),

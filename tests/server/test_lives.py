@@ -288,7 +288,7 @@ def test_who_comes_back_after_nobody_watched_is_told_that_something_is_missing(
         [gap] = life(watcher, lambda told: len(told) == 1)
 
     assert (gap["type"], gap["payload"]["after"]) == ("gap", last["at"].partition("@")[2])
-    assert "nobody watched" in gap["payload"]["reason"]
+    assert "no client watched" in gap["payload"]["reason"]
 
 
 def test_a_place_the_log_no_longer_has_is_told_as_a_gap(

@@ -133,4 +133,4 @@ def test_the_doctor_says_that_new_jobs_are_not_claimable(db: Protocol, cut_over:
 def test_a_job_below_the_floor_is_explained(db: Protocol, cut_over: int) -> None:
     job = db.put()
 
-    assert "behind the point where claims start" in db.explain(job)
+    assert "Claims start after its position" in db.explain(job)

@@ -41,7 +41,7 @@ edit                yes>queued     yes>queued     yes>queued     yes>queued     
 move                yes>queued     yes>queued     yes>queued     yes>queued     no>leased      no>leased      no>leased
 archive             no>queued      no>queued      no>queued      no>queued      no>leased      no>leased      no>leased
 delete               yes>-          yes>-          yes>-          yes>-          no>leased      no>leased      no>leased
-explain             Ready>queued   Not>queued     Lane>queued    Duplicate>queued Leased>leased  The>leased     Waits>leased
+explain             Ready>queued   Not>queued     Lane>queued    Duplicate>queued Leased>leased  The>leased     Waiting>leased
 get                 found>queued   found>queued   found>queued   found>queued   found>leased   found>leased   found>leased
 """  # noqa: E501
 
@@ -72,7 +72,7 @@ edit                no>done        no>-           yes>dead       no>cancelled   
 move                no>done        no>-           yes>dead       no>cancelled   no>archived    no>-
 archive             yes>archived   no>-           yes>archived   yes>archived   no>archived    no>-
 delete               yes>-          no>-           yes>-          yes>-          yes>-          no>-
-explain             Done>done      There>-        Dead>dead      Cancelled>cancelled Archived>archived There>-
+explain             Done>done      No>-           Dead>dead      Cancelled>cancelled Archived>archived No>-
 get                 found>done     none>-         found>dead     found>cancelled found>archived none>-
 """  # noqa: E501
 

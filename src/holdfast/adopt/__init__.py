@@ -1,4 +1,4 @@
-"""Make a table of the application a queue, and give it back.
+"""Adopt a table of the application as a queue, and undo that.
 
 The plan is a list of statements, each with the one that undoes it. Each is applied by itself, waits
 for locks so briefly that writers do not notice, and is remembered, so that adoption can be taken up
@@ -46,14 +46,14 @@ __all__ = [
     "unlink",
 ]
 
-# How long a statement may stand in the way of writers while it waits for a lock.
+# How long a statement may block writers while it waits for a lock.
 WAITS = timedelta(milliseconds=50)
 
 
 def plan(url: str, table: str, choices: Choices | None = None, *, source: str = "") -> Plan:
-    """Read the catalog and say what adopting a table would do; nothing is changed.
+    """Read the catalog and return what adopting a table would do; nothing is changed.
 
-    A plan that was begun is returned as it was made, with what is done of it.
+    A plan that was begun is returned unchanged, with its progress.
     """
     with _connection(url, source) as connection:
         act_for(connection, locate(connection, table)[0])
@@ -91,7 +91,7 @@ def unadopt(
     told: Callable[[str], None] = lambda _: None,
     patience: timedelta = timedelta(seconds=60),
 ) -> Plan:
-    """Undo an adoption, in the opposite order; the rows keep what they say.
+    """Undo an adoption, in the opposite order; the rows keep their contents.
 
     Raises CannotAdopt while Holdfast has leases in the table, or rows have a status that was not
     allowed before, unless `force` gives the leases back and lets such a constraint be.
@@ -118,7 +118,7 @@ def unadopt(
 
 
 def refresh(url: str, table: str, *, source: str = "") -> Plan:
-    """Generate anew what an adopted table needs, after it or its owner was changed.
+    """Generate the functions of an adopted table again, after it or its owner was changed.
 
     Columns that were renamed are followed; rows that could not be written stay to be retried.
     """
@@ -168,9 +168,9 @@ def report(url: str, table: str, *, source: str = "") -> list[dict[str, Any]]:
 def reconcile(
     url: str, table: str, *, dry_run: bool = True, source: str = ""
 ) -> list[dict[str, Any]]:
-    """Say of rows that are taken whether their output exists; settle those nobody holds any more.
+    """Check whether the output of leased rows exists; settle those that are no longer held.
 
-    `verdict` is what becomes of a row: done, queued or dead; `held` rows are left alone.
+    `verdict` is the outcome for a row: done, queued or dead; `held` rows are not changed.
     """
     with _connection(url, source) as connection:
         made = _begun(connection, table)
@@ -336,7 +336,7 @@ def _run(
 
 
 def _apply_alone(connection: psycopg.Connection, statement: str, index: str) -> None:
-    """Run what takes its time but stands in nobody's way; an index that failed is made anew."""
+    """Run a slow statement that does not block writers; a failed index is created again."""
     if index and statement.startswith("create "):
         broken = connection.execute(_BROKEN, [index]).fetchone()
         if broken is not None:

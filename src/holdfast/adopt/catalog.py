@@ -1,4 +1,4 @@
-"""What the catalog says of a table, and how names are written in SQL."""
+"""What the catalog contains about a table, and how names are written in SQL."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from holdfast.errors import CannotAdopt
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its type with its schema, and the type a domain stands for."""
+    """A column: its type with its schema, and the base type of a domain."""
 
     name: str
     type: str
@@ -27,7 +27,7 @@ class Column:
 
 
 def pin_names(connection: psycopg.Connection) -> None:
-    """Have names mean those of PostgreSQL alone, whoever may make others; see `locate`."""
+    """Let names refer only to PostgreSQL's own objects; see `locate`."""
     connection.execute(_PIN)
 
 
@@ -38,7 +38,7 @@ def locate(connection: psycopg.Connection, table: str) -> tuple[str, str, str]:
     """
     row = _relation(connection, table)
     if row is None:
-        # Somebody who types a name as it is means it as it is.
+        # A name that exists exactly as typed is used as it is.
         row = _relation(connection, name_sql(table))
     if row is None:
         raise CannotAdopt(f"table {table} does not exist", fix="Name its schema too:  shop.orders")
@@ -116,9 +116,9 @@ def act_for(connection: psycopg.Connection, relation: str) -> None:
 
 
 def ask_owner(connection: psycopg.Connection, relation: str, query: str) -> list[list[Any]]:
-    """The rows of a query, asked with the rights of the table's owner and no way to more.
+    """The rows of a query, run with only the rights of the table's owner.
 
-    Types, domains and checks of a table call what its owner has written. Nothing is left behind.
+    Types, domains and checks of a table call code of its owner. Nothing is left behind.
     """
     with connection.transaction(force_rollback=True):
         row = connection.execute(

@@ -25,7 +25,7 @@ def choose_status(draft: Draft) -> str:
     found = next((name for name in GUESSES["status"] if name in draft.types), None)
     if found and not named:
         return found
-    # There is none: rows of before are what their owner says, new ones wait.
+    # There is no status column: the owner decides about existing rows; new ones wait.
     name = named or "status"
     existing = draft.choices.existing
     if existing is None:
@@ -117,7 +117,7 @@ def _unfit(draft: Draft, meaning: str, name: str) -> str:
 def add_columns(draft: Draft, columns: dict[str, str], status: str) -> list[str]:
     added = []
     if draft.status_added:
-        # Whoever adds a status means the times that go with it; other code writes them too.
+        # Times that belong to an added status are added too; other code writes them as well.
         for meaning, name in (("started_at", "started_at"), ("ended_at", "completed_at")):
             if meaning not in columns and draft.choices.columns.get(meaning) != "none":
                 columns[meaning] = name if name not in draft.found else f"holdfast_{name}"

@@ -1,4 +1,4 @@
-"""A plan while it is made: what was found out about the table, and the steps so far."""
+"""A plan in progress: what was found out about the table, and the steps so far."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -13,7 +13,7 @@ from holdfast.errors import CannotAdopt
 
 
 class Draft:
-    """What whoever works on a plan reads and adds to."""
+    """The state that the functions of a plan read and extend."""
 
     def __init__(self, connection: psycopg.Connection, table: str, choices: Choices) -> None:
         self.connection = connection

@@ -190,7 +190,7 @@ class Survey:
             return True
 
     def asked(self, query: str) -> list[list[Any]]:
-        """Whoever made a type or a constraint may have written its functions: ask as the owner."""
+        """Query as the owner, who may have written the functions of types and constraints."""
         return ask_owner(self.connection, self.relation, query)
 
     def _one(self, query: str, values: Any = None) -> Any:

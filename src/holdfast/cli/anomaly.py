@@ -1,4 +1,4 @@
-"""`holdfast anomaly`: what looks wrong, who cares, and how closely to look."""
+"""`holdfast anomaly`: detected problems, acknowledgements, and thresholds."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

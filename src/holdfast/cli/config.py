@@ -1,4 +1,4 @@
-"""`holdfast config`: what is in force, and who said so."""
+"""`holdfast config`: the settings in force, and where they come from."""
 
 import os
 from dataclasses import dataclass

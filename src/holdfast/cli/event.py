@@ -100,7 +100,7 @@ def export(session: Session, /, since: timedelta | None, **chosen: Any) -> None:
 
 
 def event_line(one: Event) -> str:
-    """Say one event in one line."""
+    """Describe one event in one line."""
     whom = output.short(one.job) if one.job else _counted(one)
     place = " ".join(part for part in (one.kind, one.queue and f"in {one.queue}") if part)
     who = one.actor or one.worker

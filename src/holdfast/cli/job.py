@@ -182,7 +182,7 @@ def retry(
 @_changes_jobs
 @pass_session
 def cancel(session: Session, /, target: Sequence[str], reason: str | None, **how: Any) -> None:
-    """Cancel queued and leased jobs; a running handler is told."""
+    """Cancel queued and leased jobs; the worker of a running job is notified."""
     change(
         session,
         target,
@@ -199,7 +199,7 @@ def cancel(session: Session, /, target: Sequence[str], reason: str | None, **how
 @_changes_jobs
 @pass_session
 def delete(session: Session, /, target: Sequence[str], reason: str | None, **how: Any) -> None:
-    """Delete jobs for good; cancel leased ones first."""
+    """Delete jobs permanently; cancel leased ones first."""
     change(
         session,
         target,

@@ -1,4 +1,4 @@
-"""`holdfast lane`: lanes, who holds them, and why they do not go on."""
+"""`holdfast lane`: lanes, which jobs hold them, and why they are blocked."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Finds the app that somebody named: `shop.jobs:app`, `shop.jobs`, `path/to/jobs.py:app`."""
+"""Finds an app by its name: `shop.jobs:app`, `shop.jobs`, `path/to/jobs.py:app`."""
 
 import pkgutil
 import shlex
@@ -16,7 +16,7 @@ from holdfast.errors import AppBroken, AppNotFound
 if TYPE_CHECKING:
     from holdfast.app import App
 
-# Where `holdfast dev` looks if nobody says where.
+# Where `holdfast dev` looks by default.
 USUAL = ("app.py", "main.py", "tasks.py", "jobs.py", "worker.py")
 
 
@@ -105,7 +105,7 @@ def _imported(name: str) -> ModuleType:
         failure = error
     else:
         return sys.modules[name]
-    # It is the user's own error: where it is says more than what it is.
+    # It is an error in the user's code: its location is most useful.
     click.echo(told_traceback(failure), err=True)
     raise AppBroken(
         f"{name} cannot be imported: {error_kind(failure)}: {error_message(failure)}"
@@ -117,7 +117,7 @@ def _missing(name: str, part: str) -> AppNotFound:
     if not parent:
         where, beside = [sys.path[0]], " and in the installed packages"
     else:
-        # A module that is no package has nothing in it.
+        # A module that is not a package contains no modules.
         where, beside = list(getattr(sys.modules[parent], "__path__", ())), ""
     near = nearest(last, [one.name for one in pkgutil.iter_modules(where)])
     missing = "" if part == name else f": {part!r} does not exist"

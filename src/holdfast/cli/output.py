@@ -38,7 +38,7 @@ def json_line(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Reduce records to what JSON can say."""
+    """Convert records to values for JSON."""
     if isinstance(value, Record):
         return dict(_plain_field(name, getattr(value, name)) for name in value.__struct_fields__)
     if is_dataclass(value):
@@ -92,7 +92,7 @@ def pretty(json_text: str) -> str:
 
 
 def ago(at: datetime | None) -> str:
-    """Say how long ago something was."""
+    """Format how long ago something was."""
     return "-" if at is None else span(datetime.now(UTC) - at)
 
 
@@ -102,7 +102,7 @@ def ahead(at: datetime) -> timedelta:
 
 
 def span(duration: timedelta | None) -> str:
-    """Say a duration in its largest unit: 3.2 s, 41 m, 2 h, 3 d."""
+    """Format a duration in its largest unit: 3.2 s, 41 m, 2 h, 3 d."""
     if duration is None:
         return "-"
     seconds = max(0.0, duration.total_seconds())
@@ -114,7 +114,7 @@ def span(duration: timedelta | None) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Say a point in time in UTC."""
+    """Format a point in time in UTC."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -128,7 +128,7 @@ def clean(text: str, keep: str = "") -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Say how many: 1 job, 2 jobs."""
+    """Format a count: 1 job, 2 jobs."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

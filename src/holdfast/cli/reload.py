@@ -23,7 +23,7 @@ EVERY = 0.5
 
 
 class Reloader:
-    """Runs `holdfast` with some arguments; drains it and starts it anew at each change."""
+    """Runs `holdfast` with some arguments; drains and restarts it at each change."""
 
     def __init__(
         self, arguments: Sequence[str], *, grace: float, say: Callable[[str], None]
@@ -37,7 +37,7 @@ class Reloader:
         self._kill_at = 0.0
 
     def run(self) -> int:
-        """Go on until it ends well or somebody stops it; returns its last exit code."""
+        """Run until it exits with success or is stopped; returns its last exit code."""
         with Signals() as signals, Changes(Path.cwd(), signals.ring) as changes:
             self._start()
             while True:
@@ -105,7 +105,7 @@ class Changes:
         self._thread = threading.Thread(target=watch, name="holdfast-changes", daemon=True)
 
     def taken(self) -> str:
-        """Return what changed since this was asked last, as a person would say it; or nothing."""
+        """Return what changed since the last call, in words; or nothing."""
         changed, self._changed = self._changed, []
         return ", ".join(sorted({str(path.relative_to(self._root)) for path in changed})[:3])
 
@@ -152,7 +152,7 @@ def _files(root: Path) -> Iterator[tuple[Path, int]]:
             entries = list(os.scandir(pending.pop()))
         except OSError:
             continue
-        # The packages of a virtual environment are no part of the project.
+        # The packages of a virtual environment are not part of the project.
         if any(entry.name == "pyvenv.cfg" for entry in entries):
             continue
         for entry in entries:

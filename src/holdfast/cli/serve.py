@@ -164,7 +164,7 @@ def serve(session: Session, /, host: str, port: int, auth: Sequence[str], **opti
 
 
 def _ways(client: "Client", host: str, auth: Sequence[str], *, insecure: bool) -> Sequence[str]:
-    """Decide how to get in; refuse to let the world in without asking who it is."""
+    """Decide how users sign in; refuse a public address without sign-in."""
     for way in auth:
         if way not in ("token", "basic", "proxy", "oidc"):
             raise Misuse(f"--auth {way} is unknown", fix="Ways are: token, basic, proxy, oidc.")
@@ -172,7 +172,7 @@ def _ways(client: "Client", host: str, auth: Sequence[str], *, insecure: bool) -
         return auth
     if insecure:
         return ("open",)
-    # Whoever made tokens wants callers to have one, wherever they call from.
+    # If tokens exist, every caller needs one.
     if any(token.revoked_at is None for token in client.tokens.list()):
         return ("token",)
     if _is_loopback(host):
@@ -186,7 +186,7 @@ def _ways(client: "Client", host: str, auth: Sequence[str], *, insecure: bool) -
 
 
 def _cors(origins: Sequence[str], ways: Sequence[str]) -> Sequence[str]:
-    """Refuse to let the pages of all sites in where callers need not show a token."""
+    """Refuse to allow pages of all sites if callers do not need a token."""
     if "*" in origins and "open" in ways:
         raise Refused(
             "refusing --cors '*' without authentication: any web page could change jobs",
@@ -218,7 +218,7 @@ def _basic(ways: Sequence[str]) -> Mapping[str, tuple[str, str]]:
 
 
 def _oidc(ways: Sequence[str], options: Mapping[str, Any]) -> "Oidc | None":
-    """Read what is said of an identity provider; refuse what could not work, before serving."""
+    """Read the settings of an identity provider; refuse invalid ones before serving."""
     if "oidc" not in ways:
         if options["oidc_issuer"]:
             raise Misuse("--oidc-issuer is not used", fix="Add  --auth oidc")

@@ -36,7 +36,7 @@ class Session:
 
     @contextmanager
     def database(self) -> Iterator["Database"]:
-        """Find the database, and say so when it is the embedded one."""
+        """Find the database, and print a note if it is the embedded one."""
         from holdfast import embedded
 
         with embedded.resolve(self.url) as database:
@@ -57,12 +57,12 @@ class Session:
             click.echo(rendered)
 
     def say(self, text: str) -> None:
-        """Tell the person at the terminal something that is not data."""
+        """Print a message that is not data."""
         if not self.quiet:
             click.echo(text, err=True)
 
     def confirm(self, question: str, *, count: str, yes: bool) -> None:
-        """Go on only if somebody agrees; raise Refused if nobody does or can be asked."""
+        """Ask for confirmation; raise Refused if the user declines or cannot be asked."""
         if yes:
             return
         if not sys.stdin.isatty():
@@ -95,7 +95,7 @@ pass_session = click.make_pass_decorator(Session, ensure=True)
 
 
 def actor() -> str:
-    """Name who gives the command, for the record."""
+    """Return the user who runs the command, for the activity log."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

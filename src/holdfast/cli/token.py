@@ -1,4 +1,4 @@
-"""`holdfast token`: who may call the server by a secret."""
+"""`holdfast token`: secrets to call the server with."""
 
 from collections.abc import Sequence
 from datetime import timedelta

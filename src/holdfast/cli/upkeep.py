@@ -1,4 +1,4 @@
-"""`holdfast upkeep`: housekeeping and schedules for whoever runs no worker of ours."""
+"""`holdfast upkeep`: upkeep and schedules without a Holdfast worker."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""`holdfast webhook`: who is told of anomalies by HTTP."""
+"""`holdfast webhook`: where anomalies are sent by HTTP."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""`holdfast worker`: run the jobs of an app, see who does, ask one of them to stop."""
+"""`holdfast worker`: run the jobs of an app, list workers, stop one."""
 
 import sys
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ def work(
     log_format: str = "text",
     **options: Any,
 ) -> None:
-    """Run the workers of an app until they are told to stop."""
+    """Run the workers of an app until they are stopped."""
     if reload:
         _work_reloading(session, app, imports, {**options, "log_format": log_format})
         return

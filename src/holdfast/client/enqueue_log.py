@@ -1,4 +1,4 @@
-"""What the log says of an enqueue: who is in the way, and what was skipped."""
+"""Log lines about an enqueue: which job is ahead, and how many were skipped."""
 
 import logging
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ log = logging.getLogger("holdfast")
 
 
 def log_enqueued(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
-    """Log in a line each how many jobs were duplicates, and who is in the way of the others."""
+    """Log how many jobs were duplicates, and which jobs the others wait for."""
     if not log.isEnabledFor(logging.INFO):
         return
     rivals = [n for n, answer in enumerate(answers) if not answer.created]

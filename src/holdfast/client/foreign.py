@@ -1,6 +1,6 @@
-"""Clients on a connection of the caller's, whatever its library wraps it in.
+"""Clients on the caller's own connection, whichever library wraps it.
 
-Known by their faces, so that nothing is imported which the caller does not use.
+Libraries are recognised by attributes, so that only what the caller uses is imported.
 """
 
 from typing import Any
@@ -78,6 +78,6 @@ def _name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-# They never connect: all they are for is to be bound.
+# They never connect; they are only used to be bound.
 _CLIENT = Client("postgresql://")
 _ASYNC_CLIENT = AsyncClient("postgresql://")

@@ -190,6 +190,6 @@ def _text(value: str | None) -> str:
     if value is None:
         return "\\N"
     if "\0" in value:
-        raise InvalidJob(f"{value!r} holds a NUL character", code="HF202")
+        raise InvalidJob(f"{value!r} contains a NUL character", code="HF202")
     escaped = value.replace("\\", "\\\\")
     return escaped.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")

@@ -1,7 +1,7 @@
-"""Secrets that let callers into the server: how they look, and what of them is kept.
+"""Secrets of callers: their format, and what is stored.
 
-A secret reads `hf_<id>_<random>`. The id finds its row; of the whole only a hash is stored. One
-round of SHA-256 is enough for 256 random bits: there is nothing to guess from.
+A secret is `hf_<id>_<random>`. The id finds its row; only a hash of the whole is stored. One round
+of SHA-256 is enough for 256 random bits, which cannot be guessed.
 """
 
 import hmac

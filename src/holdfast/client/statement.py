@@ -46,13 +46,13 @@ class Statement(Record, frozen=True):
 
 
 def translate(error: psycopg.Error, database: str) -> HoldfastError | None:
-    """Return the error of our tree that a database error stands for, if it stands for one."""
+    """Return our own error for a database error, if there is one."""
     state = error.sqlstate or ""
     told = error.diag.message_primary or str(error)
     detail, hint = error.diag.message_detail or "", error.diag.message_hint or ""
     if state.startswith("HF"):
         return _MISUSE.get(state, Misuse)(told, why=detail, fix=hint, code=state)
-    # A missing schema is told as such only for functions; of a view, the view is missing.
+    # A missing schema is reported as such only for functions; for a view, the view is missing.
     if state in ("3F000", "42P01"):
         return NotMigrated(database, found=None)
     if state in ("42883", "42703"):
@@ -106,5 +106,5 @@ def was_cut(error: psycopg.Error) -> bool:
 
 
 def speaks_for_the_server(error: psycopg.Error) -> bool:
-    """Whether other connections to the same server are no better: it is gone, or was demoted."""
+    """Whether other connections to the same server will fail too: it is gone, or was demoted."""
     return error.sqlstate in ("25006", "57P03") or was_cut(error)

@@ -74,7 +74,7 @@ class Server:
         return f"PostgreSQL {self.version} (embedded, {self.shown_dir})"
 
     def stop(self) -> None:
-        """Leave the server; it stops if nobody else uses it. A second call does nothing."""
+        """Leave the server; it stops if no other process uses it. A second call does nothing."""
         place, self._place = self._place, None
         atexit.unregister(self.stop)
         if place is not None:

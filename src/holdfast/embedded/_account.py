@@ -1,4 +1,4 @@
-"""The system user PostgreSQL runs as: the caller, or somebody else when the caller is root."""
+"""The system user PostgreSQL runs as: the caller, or another user if the caller is root."""
 
 import os
 import pwd
@@ -13,7 +13,7 @@ from holdfast.errors import EmbeddedUnavailable
 
 @dataclass(frozen=True)
 class Account:
-    """A system user; `switch` says whether running as him means leaving root."""
+    """A system user; `switch` means that root has to change to this user."""
 
     name: str
     uid: int

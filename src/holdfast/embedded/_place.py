@@ -1,4 +1,4 @@
-"""Where a server's files live: a private directory that the user who runs it can reach."""
+"""The directory of a server's files: private, and accessible to the user who runs it."""
 
 import fcntl
 import hashlib
@@ -26,8 +26,8 @@ def place_for(data_dir: Path | str | None, *, temporary: bool) -> tuple[str, Pat
     else:
         home = Path(os.path.abspath(os.environ.get("HOLDFAST_HOME") or ".holdfast"))  # noqa: PTH100
         path = home / "pg"
-    # A directory that somebody named is one they know; what merely lies where a command was started
-    # may have been put there by anybody: unpacked from an archive, or made by another user.
+    # A directory that the user named is trusted. One that only exists where a command was started
+    # may come from anywhere: unpacked from an archive, or created by another user.
     named = temporary or data_dir is not None or bool(os.environ.get("HOLDFAST_HOME"))
     shown = os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
     try:
@@ -50,7 +50,7 @@ def place_for(data_dir: Path | str | None, *, temporary: bool) -> tuple[str, Pat
 
 
 def unusable(shown: str, error: OSError) -> EmbeddedUnavailable:
-    """What to raise when the file system does not let a server live in a directory."""
+    """The error if the file system does not allow a server in a directory."""
     return EmbeddedUnavailable(
         f"cannot keep a database in {shown}: {error.strerror or error}",
         fix="Name another directory in HOLDFAST_HOME, or a server in HOLDFAST_URL.",
@@ -94,7 +94,7 @@ def _own(directory: Path, account: Account, shown: str) -> None:
 
 
 def _check_found(path: Path, shown: str) -> None:
-    """Refuse a directory that nobody named unless it is this user's, and only this user's."""
+    """Refuse a directory that the user did not name unless it belongs only to this user."""
     for place in (path.parent, path):
         try:
             found = place.lstat()
@@ -122,9 +122,9 @@ def _server_accounts() -> set[int]:
 
 
 def _check_seal(directory: Path, shown: str, *, named: bool) -> None:
-    """Refuse data that was not made here: what is unpacked from an archive has no seal.
+    """Refuse data that was not created here: data unpacked from an archive has no seal.
 
-    The seal says which file it is and when it was made, which only the kernel decides.
+    The seal contains the file's identity and creation time, which only the kernel decides.
     """
     seal, made = directory / "seal", directory / "made"
     with _alone(directory):

@@ -1,4 +1,4 @@
-"""Who uses an embedded server, and its end when nobody does.
+"""The users of an embedded server, and its end when there are none.
 
 Every user holds a shared lock on a file, which the kernel drops even when the user is killed.
 Whoever starts the server also starts this file as a program: it looks once a second whether a user

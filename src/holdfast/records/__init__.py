@@ -1,4 +1,4 @@
-"""The records Holdfast hands in and out, one room for each noun."""
+"""The records that Holdfast takes and returns, one module for each noun."""
 
 from holdfast.records.access import ApiToken, Caller, NewToken, Scope
 from holdfast.records.activity import Event, EventPage, LogState, Watched

@@ -9,7 +9,7 @@ Scope = Literal["read", "produce", "consume", "operate", "admin"]
 
 
 class ApiToken(Record, frozen=True):
-    """Who may call the server by a secret, what they may do, and in which queues (None: all)."""
+    """A token: its holder, what they may do, and in which queues (None: all)."""
 
     id: str
     sort: Literal["token", "link", "session"]
@@ -25,14 +25,14 @@ class ApiToken(Record, frozen=True):
 
 
 class NewToken(Record, frozen=True):
-    """A token just made. `secret` is told this once; only its hash is kept."""
+    """A new token. `secret` is returned only once; only its hash is stored."""
 
     token: ApiToken
     secret: str
 
 
 class Caller(Record, frozen=True):
-    """Whom a secret stands for; `id` is that of the token."""
+    """The caller that a secret belongs to; `id` is the id of the token."""
 
     id: str
     name: str

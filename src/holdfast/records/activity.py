@@ -1,4 +1,4 @@
-"""What happened."""
+"""The activity log."""
 
 from datetime import datetime
 from typing import Any
@@ -9,10 +9,10 @@ from holdfast.records.record import Record, decoded_object
 
 
 class Event(Record, frozen=True):
-    """One fact of the activity log: the past tense of a verb, or a deed of an operator.
+    """One event of the activity log: the past tense of a verb, or an action of an operator.
 
-    `state` is that of the job since. `jobs` is how many it speaks of where `job` names none; 0 for
-    what concerns no job. `seq` is its place in the log.
+    `state` is the state of the job after it. `jobs` is how many jobs it is about if `job` is None;
+    0 if it is not about jobs. `seq` is its position in the log.
     """
 
     seq: int
@@ -31,21 +31,21 @@ class Event(Record, frozen=True):
 
     @property
     def detail(self) -> dict[str, Any]:
-        """What else there is to say, decoded anew at each access."""
+        """Further facts, decoded at each access."""
         return decoded_object(self.detail_json)
 
 
 class EventPage(Record, frozen=True):
-    """A page of events. `searched_to`: nothing beyond this place was looked at in time."""
+    """A page of events. `searched_to`: the search stopped at this position for lack of time."""
 
     events: list[Event]
     searched_to: int | None
 
 
 class Watched(Record, frozen=True):
-    """A queue (None: every one) whose every event is noted until then.
+    """A queue (None: all queues) whose events are all recorded until then.
 
-    It has been without a break since `since`, when the log had come to `place`.
+    They have been recorded without a break since `since`, when the log was at `place`.
     """
 
     queue: str | None

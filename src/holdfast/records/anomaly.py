@@ -1,4 +1,4 @@
-"""What looks wrong, what looks for it, and who is told."""
+"""Anomalies, the detectors that find them, and where they are sent."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -10,9 +10,9 @@ Severity = Literal["info", "warning", "critical"]
 
 
 class Finding(Record, frozen=True):
-    """Something that looks wrong, as a detector of one's own says it.
+    """A problem that a user's own detector reports.
 
-    `subject` tells findings of one detector apart: what has the same queue and subject is the same
+    `subject` distinguishes findings of one detector: the same queue and subject mean the same
     anomaly. `suggestion` is what to type.
     """
 
@@ -27,9 +27,10 @@ class Finding(Record, frozen=True):
 
 
 class Anomaly(Record, frozen=True):
-    """Something that looks or looked wrong: what, since when, by what evidence, and what to type.
+    """A detected problem: what, since when, with evidence, and what to type.
 
-    `times` says how often it came back soon after it was over. It is `muted` if nobody is told.
+    `times` is how often it came back soon after it was resolved. If it is `muted`, notifications
+    are off.
     """
 
     id: str
@@ -53,12 +54,12 @@ class Anomaly(Record, frozen=True):
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """The numbers and names it was told by, decoded anew at each access."""
+        """The numbers and names that prove it, decoded at each access."""
         return decoded_object(self.evidence_json)
 
 
 class AnomalyChange(Record, frozen=True):
-    """What became of an anomaly; `failed` is a detector that broke, and its title says how."""
+    """A change of an anomaly; `failed` means that its detector failed, with the error as title."""
 
     id: str | None
     code: str
@@ -71,9 +72,9 @@ class AnomalyChange(Record, frozen=True):
 
 
 class Detector(Record, frozen=True):
-    """A detector: how closely it looks, and how its last look went.
+    """A detector: its thresholds, and the result of its last run.
 
-    `queues` has the settings of queues that are looked at in another way.
+    `queues` has the settings of queues that differ.
     """
 
     code: str
@@ -89,17 +90,17 @@ class Detector(Record, frozen=True):
 
     @property
     def thresholds(self) -> dict[str, Any]:
-        """Its thresholds by name, decoded anew at each access."""
+        """Its thresholds by name, decoded at each access."""
         return decoded_object(self.thresholds_json)
 
     @property
     def queues(self) -> dict[str, Any]:
-        """Settings by queue, decoded anew at each access."""
+        """Settings by queue, decoded at each access."""
         return decoded_object(self.queues_json)
 
 
 class Mute(Record, frozen=True):
-    """What nobody is told of; an empty queue or subject means all of them."""
+    """A detector without notifications; an empty queue or subject means all of them."""
 
     code: str
     queue: str
@@ -111,7 +112,7 @@ class Mute(Record, frozen=True):
 
 
 class Webhook(Record, frozen=True):
-    """Who is told of anomalies by HTTP: of this severity and worse, of some codes and queues."""
+    """Where anomalies are sent by HTTP: of this severity and worse, of some codes and queues."""
 
     name: str
     url: str

@@ -33,7 +33,7 @@ class System(Record, frozen=True):
 
 
 class Checkup(Record, frozen=True):
-    """One thing the doctor looked at: what was found, why it matters, what to type."""
+    """One check of the doctor: what it found, why it matters, what to type."""
 
     name: str
     level: Literal["ok", "warn", "fail"]

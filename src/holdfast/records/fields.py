@@ -1,8 +1,9 @@
 """The vocabulary of fields: types with their limits, each declared once.
 
-A record's field is one of these with a sentence, as in `Annotated[Name, says("…")]`. Every door is
-derived from that: the typed options, the wire, request bodies, OpenAPI, the dashboard's types, the
-command line and the tables of the reference pages. SQL has checks of its own, and a test compares.
+A record's field is one of these with a sentence, as in `Annotated[Name, says("…")]`. Everything
+else is derived from that: the typed options, the wire, request bodies, OpenAPI, the dashboard's
+types, the command line and the tables of the reference pages. SQL has its own checks, and a test
+compares them.
 """
 
 from datetime import datetime, timedelta
@@ -31,12 +32,12 @@ Span = Annotated[Duration, Meta(gt=0, le=31_536_000)]
 
 
 def says(sentence: str) -> Meta:
-    """Return what a field means, as every door shows it."""
+    """Return the description of a field, as it is shown everywhere."""
     return Meta(description=sentence)
 
 
 class Field(NamedTuple):
-    """A field as its record declares it, for those that derive something from it.
+    """A field as its record declares it, for code that derives something from it.
 
     `type` has neither limits nor null; that of a Duration is timedelta. `default` means nothing
     where the field is `required`.

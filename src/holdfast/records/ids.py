@@ -1,4 +1,4 @@
-"""Ids of jobs: made anywhere, each carrying the part its queue lives in."""
+"""Ids of jobs: created anywhere, each containing the part of its queue."""
 
 import secrets
 import time
@@ -9,8 +9,8 @@ from uuid import UUID
 PARTS = 64
 
 
-# What no name may hold, as it stands in a character class: control characters, and those that are
-# invisible or turn the direction of text. Joiners of letters and of emoji are fine.
+# Characters that names may not contain, for a character class: control characters, and those that
+# are invisible or change the direction of text. Joiners of letters and of emoji are allowed.
 UNSEEN = (
     "\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b\\u200e\\u200f"
     "\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb"
@@ -19,24 +19,24 @@ UNSEEN = (
 
 @lru_cache(1024)
 def queue_part(queue: str) -> int:
-    """Return the part a queue lives in; `holdfast.queue_part` in SQL says the same."""
+    """Return the part of a queue; `holdfast.queue_part` in SQL returns the same."""
     return int(md5(queue.encode(), usedforsecurity=False).hexdigest()[:8], 16) % PARTS
 
 
 def part_of(id: UUID) -> int:
-    """Return the part an id carries."""
+    """Return the part in an id."""
     return (id.int >> 64) & 0xFFF
 
 
 def stamp(id: UUID, part: int) -> UUID:
-    """Return the same id, carrying another part."""
+    """Return the same id with another part."""
     return UUID(int=id.int & ~(0xFFFF << 64) | ((8 << 12 | part) << 64))
 
 
 def new_id(queue: str = "default") -> UUID:
-    """Make the id of a job to be: a UUIDv8 of the time, the queue's part and 62 random bits.
+    """Create the id of a new job: a UUIDv8 of the time, the queue's part and 62 random bits.
 
-    With an id of its own making a caller can repeat an enqueue whose outcome it does not know.
+    With its own id, a caller can repeat an enqueue whose outcome is unknown.
     """
     return UUID(int=(_high(queue_part(queue)) << 64) | (0b10 << 62) | secrets.randbits(62))
 

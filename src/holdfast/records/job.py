@@ -1,4 +1,4 @@
-"""A job: what is enqueued, and what the database knows of it."""
+"""A job: what is enqueued, and what the database knows about it."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ OnConflict = Literal["skip", "replace", "after"]
 
 
 class NewJob(Record, frozen=True, kw_only=True):
-    """A job to enqueue. What is None is decided by the queue's settings."""
+    """A job to enqueue. For fields that are None, the queue's settings apply."""
 
     kind: Annotated[Name, says("selects the handler")]
     payload: Annotated[Any, says("any JSON; an empty object by default")] = None
@@ -53,10 +53,10 @@ class NewJob(Record, frozen=True, kw_only=True):
 
 
 class Enqueued(Record, frozen=True):
-    """The job that stands for what was enqueued: a new one, or the one it is a duplicate of.
+    """The result of an enqueue: a new job, or the live job that it duplicates.
 
-    `behind` is the job that a new one waits for, in its lane, under its queue's limit, or because
-    it has the same key; None if there is none. If it runs, `holder` is the worker that holds it,
+    `behind` is the job that a new one waits for, in its lane, because of its queue's limit, or
+    because it has the same key; None if there is none. If it is running, `holder` is its worker,
     since `held_since`.
     """
 
@@ -69,9 +69,9 @@ class Enqueued(Record, frozen=True):
 
 
 class Change(Record, frozen=True):
-    """The answer of an operator's verb for one job: its state now, and why nothing changed.
+    """The result of an operator's verb for one job: its state now, and why nothing changed.
 
-    `new_id` is set by `move` alone: an id carries the part of its queue.
+    `new_id` is set only if the id changed, as by `move`: an id contains the part of its queue.
     """
 
     id: UUID
@@ -82,7 +82,7 @@ class Change(Record, frozen=True):
 
 
 class Given(Record, frozen=True):
-    """What every record of a stored job has: what it was given when it was enqueued."""
+    """The fields that a job was enqueued with, common to all records of a stored job."""
 
     id: UUID
     kind: str
@@ -100,12 +100,12 @@ class Given(Record, frozen=True):
 
     @property
     def payload(self) -> Any:
-        """The payload, decoded anew at each access."""
+        """The payload, decoded at each access."""
         return json.loads(self.payload_json)
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers, decoded anew at each access."""
+        """The headers, decoded at each access."""
         return decoded_object(self.headers_json)
 
 
@@ -118,9 +118,9 @@ LABELS = tuple(
 
 
 class Job(Given, frozen=True):
-    """Everything the database knows of one job, live or ended.
+    """Everything the database knows about one job, live or ended.
 
-    `attempt` is that of its present life; `total_attempts` counts those of the lives before too.
+    `attempt` counts from the last retry; `total_attempts` counts all.
     """
 
     queue: str
@@ -143,14 +143,14 @@ class Job(Given, frozen=True):
 
     @property
     def progress(self) -> dict[str, Any]:
-        """What its handler said of its work in this attempt: done, total, note, and when (at)."""
+        """The progress that its handler reported in this attempt: done, total, note, at."""
         return decoded_object(self.progress_json)
 
 
 class JobPage(Record, frozen=True):
     """A page of jobs.
 
-    `searched_to`: nothing older than this id was looked at, for want of time; `searched` were.
+    `searched_to`: the search stopped at this id for lack of time; `searched` jobs were checked.
     """
 
     jobs: list[Job]
@@ -166,9 +166,9 @@ class Count(Record, frozen=True):
 
 
 class Attempt(Record, frozen=True):
-    """One attempt at a job that failed or expired, or whose work was found done.
+    """One attempt at a job that failed or expired, or whose work was found to be done.
 
-    Of attempts that ended well (`done`) only some are kept. `log` is what its handler logged.
+    Only some successful attempts (`done`) are kept. `log` is what its handler logged.
     """
 
     attempt: int
@@ -186,7 +186,7 @@ class Attempt(Record, frozen=True):
 
 
 class DeadGroup(Record, frozen=True):
-    """Dead jobs that failed alike: the same kind of error, whatever numbers and names are in it."""
+    """Dead jobs with similar failures: errors that differ only in numbers and names."""
 
     fingerprint: str
     kind: str
@@ -198,7 +198,7 @@ class DeadGroup(Record, frozen=True):
 
 
 class Receipt(Record, frozen=True):
-    """What is still known of the last lease of a job that is gone."""
+    """What is still known about the last lease of a deleted job."""
 
     queue: str
     worker: str

@@ -17,8 +17,8 @@ from holdfast.records.record import Record, decoded_object
 class Lease(Given, frozen=True):
     """The right of one worker to run one job until `lease_until`, proven by `token`.
 
-    `lease` is the job's own length, if it has one. `length` is how long this lease is, and by how
-    much a touch renews it. `error` is what the attempt before failed of.
+    `lease` is the job's own length, if it has one. `length` is how long this lease is, and for how
+    long a touch renews it. `error` is the error of the previous attempt.
     """
 
     lease_until: datetime
@@ -31,7 +31,7 @@ class Lease(Given, frozen=True):
 
 
 class Ticket(Record, frozen=True):
-    """What proves a lease that was handed over: with it, somebody outside acks or nacks the job."""
+    """Proves a lease that was handed over: with it, an external system acks or nacks the job."""
 
     id: UUID
     token: UUID
@@ -39,7 +39,7 @@ class Ticket(Record, frozen=True):
 
 
 class Claim(Record, frozen=True):
-    """What a worker asks for: up to `limit` jobs of one queue, under a token made for this call."""
+    """What a worker requests: up to `limit` jobs of one queue, with a new token."""
 
     queue: str
     worker: str
@@ -50,7 +50,7 @@ class Claim(Record, frozen=True):
 
 
 class Doubtful(Record, frozen=True):
-    """A job whose worker vanished, and whose work may be done nevertheless."""
+    """A job whose worker disappeared, but whose work may be done."""
 
     id: UUID
     token: UUID
@@ -74,12 +74,12 @@ class Doubtful(Record, frozen=True):
         return decoded_object(self.headers_json)
 
 
-# A lease, or only what proves it: (id, token).
+# A lease, or only its proof: (id, token).
 Held = Lease | Ticket | Doubtful | tuple[UUID, UUID]
 
 
 class Done(Record, frozen=True):
-    """End a lease with success; `keep` puts the job into the history whatever its queue does."""
+    """End a lease with success; `keep` puts the job into the history even if its queue does not."""
 
     verb: ClassVar = "ack"
     lease: Held
@@ -88,7 +88,7 @@ class Done(Record, frozen=True):
 
 
 class Failed(Record, frozen=True):
-    """End a lease with failure: the job is tried again after `delay`, or dies; `final`: dies."""
+    """End a lease with failure: the job is retried after `delay`, or dies; with `final` it dies."""
 
     verb: ClassVar = "nack"
     lease: Held
@@ -101,7 +101,7 @@ class Failed(Record, frozen=True):
 
 
 class Released(Record, frozen=True):
-    """Give a lease back unused: the attempt does not count."""
+    """Return a job without running it: the attempt does not count."""
 
     verb: ClassVar = "release"
     lease: Held
@@ -120,10 +120,10 @@ Settlement = Done | Failed | Released | Cancelled
 
 
 class Settled(Record, frozen=True):
-    """What became of one lease.
+    """The outcome for one lease.
 
-    `already` is the answer to a repeat of one's own call. `lost` means that the job was given to
-    somebody else, or ended, before: whatever was done under this lease must count as not done.
+    `already` means that this call is a repeat. `lost` means that another worker got the job, or
+    that it ended before: treat all work under this lease as not done.
     """
 
     id: UUID
@@ -133,7 +133,7 @@ class Settled(Record, frozen=True):
 
     @property
     def held(self) -> bool:
-        """Whether the lease was still the caller's."""
+        """Whether the caller still held the lease."""
         return self.outcome not in ("lost", "unknown")
 
     def raise_if_lost(self) -> Self:
@@ -146,7 +146,7 @@ class Settled(Record, frozen=True):
 
 
 class Reaped(Record, frozen=True):
-    """A job taken back from a worker that let its lease expire."""
+    """A job that was reclaimed because its lease expired."""
 
     id: UUID
     queue: str

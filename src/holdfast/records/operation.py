@@ -8,10 +8,10 @@ from holdfast.records.record import Record, decoded_object
 
 
 class Preview(Record, frozen=True):
-    """What an operation would be done to; `token` starts it within ten minutes.
+    """The jobs that an operation would change; `token` starts it within ten minutes.
 
-    `selects` is the filter with the states that its verb is meant for. Jobs that come to match
-    after `as_of` are left alone. `total` is counted up to a million: `capped` says there are more.
+    `selects` is the filter with the states that its verb applies to. Jobs that match after `as_of`
+    are not changed. `total` is counted up to a million: `capped` means that there are more.
     """
 
     id: int
@@ -24,10 +24,10 @@ class Preview(Record, frozen=True):
 
 
 class Operation(Record, frozen=True):
-    """One verb for many jobs, and how far it has come: `seen` of `total`, `changed` of those.
+    """One verb for many jobs, and its progress: `seen` of `total`, `changed` of those.
 
-    `undoable` of these can be undone, for seven days. An undo is an operation itself, and names
-    the one it is of in `arguments`.
+    `undoable` of these can be undone, for seven days. An undo is an operation too, and names the
+    one it undoes in `arguments`.
     """
 
     id: int
@@ -53,5 +53,5 @@ class Operation(Record, frozen=True):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Its further arguments, decoded anew at each access."""
+        """Its further arguments, decoded at each access."""
         return decoded_object(self.arguments_json)

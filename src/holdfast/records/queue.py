@@ -56,7 +56,7 @@ class Strike(Record, frozen=True):
 
     @property
     def payload(self) -> Any:
-        """What a payload must contain, decoded anew at each access."""
+        """What a payload must contain, decoded at each access."""
         return None if self.payload_json is None else json.loads(self.payload_json)
 
 
@@ -114,7 +114,7 @@ class QueueSettings(Record, frozen=True, kw_only=True):
 
 
 class Queue(QueueSettings, frozen=True, kw_only=True):
-    """A queue: its settings, whether it is paused, and how much waits in it."""
+    """A queue: its settings, whether it is paused, and its counts."""
 
     queue: str
     part: int
@@ -135,9 +135,9 @@ class Queue(QueueSettings, frozen=True, kw_only=True):
 
 
 class Success(Record, frozen=True):
-    """How many attempts ended well and failed within a span, in a queue, of one kind or of all.
+    """How many attempts succeeded and failed within a span, in a queue, of one kind or of all.
 
-    `rate` is the share that ended well. `kind` is None for the whole queue.
+    `rate` is the share that succeeded. `kind` is None for the whole queue.
     """
 
     queue: str
@@ -175,7 +175,7 @@ class Lane(Record, frozen=True):
 
 
 class LaneReleased(Record, frozen=True):
-    """What became of a lane that was to go on; `alive`: its holder lives, and nothing was done."""
+    """The outcome of releasing a lane; `alive`: its worker is alive, and nothing changed."""
 
     outcome: Literal["released", "resumed", "alive", "free", "unknown"]
     job: UUID | None = None
@@ -183,10 +183,10 @@ class LaneReleased(Record, frozen=True):
 
 
 class Forecast(Record, frozen=True):
-    """What comes into a queue and is finished per second, and when it will have drained.
+    """How many jobs arrive and finish per second, and when the queue will be empty.
 
     `drained_at` is None if never at this pace; `arriving` and `finishing` are None if nothing is
-    known yet. `slots_needed` would have to be at work to keep up, or to drain it within the target.
+    known yet. `slots_needed` busy slots would keep up, or empty it within the target.
     """
 
     queue: str

@@ -1,8 +1,7 @@
-"""What all records have in common: plain, frozen values that know no database.
+"""The common base of records: plain, frozen values without a database connection.
 
-JSON columns are kept as the text PostgreSQL gave and decoded on access, so that one payload that
-cannot be decoded never spoils the batch it came with, and a handler can decode straight into its
-types.
+JSON columns are kept as PostgreSQL's text and decoded on access, so that one payload that cannot be
+decoded does not affect its batch, and a handler can decode directly into its types.
 """
 
 import json
@@ -16,6 +15,6 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def decoded_object(text: str | None) -> dict[str, Any]:
-    """Decode a JSON object; an empty one stands for None."""
+    """Decode a JSON object; None becomes an empty one."""
     decoded: dict[str, Any] = json.loads(text) if text else {}
     return decoded

@@ -1,4 +1,4 @@
-"""Schedules, their slots, and what became of them."""
+"""Schedules, their slots, and the outcomes of these."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ZoneName = Annotated[str, Meta(max_length=100)]
 
 
 class NewSchedule(Record, frozen=True, kw_only=True):
-    """A schedule as code declares it: a kind, and a cron expression or an interval."""
+    """A schedule as a program declares it: a kind, and a cron expression or an interval."""
 
     name: Annotated[Name, says("the name to find, pause and run it by")]
     kind: Annotated[Name, says("the kind of its jobs")]
@@ -45,17 +45,17 @@ class NewSchedule(Record, frozen=True, kw_only=True):
 
 
 class Declared(Record, frozen=True):
-    """What became of one declaration; `edited`: as before, and as a person changed it since."""
+    """The outcome of one declaration; `edited`: an operator has changed the schedule."""
 
     name: str
     outcome: Literal["created", "changed", "same", "edited"]
 
 
 class Schedule(Record, frozen=True):
-    """A schedule: its rule, what it enqueues, and where it stands.
+    """A schedule: its rule, what it enqueues, and its state.
 
-    `next_at` is None until upkeep has found the next slot. A schedule is `withdrawn` when the
-    program that declared it, its `owner`, does so no more.
+    `next_at` is None until upkeep has computed the next slot. A schedule is `withdrawn` if the
+    program that declared it, its `owner`, no longer declares it.
     """
 
     name: str
@@ -89,12 +89,12 @@ class Schedule(Record, frozen=True):
 
     @property
     def payload(self) -> Any:
-        """The payload of its jobs, decoded anew at each access."""
+        """The payload of its jobs, decoded at each access."""
         return json.loads(self.payload_json)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The other fields of its jobs, decoded anew at each access."""
+        """The other fields of its jobs, decoded at each access."""
         return decoded_object(self.options_json)
 
 

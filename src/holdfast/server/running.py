@@ -1,4 +1,4 @@
-"""What a running server has: its clients, its listener, its upkeep, and who waits in it."""
+"""The parts of a running server: its clients, its listener, its upkeep, and waiting requests."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 # Callers of whom it is remembered when they last changed something.
 CALLERS = 1000
-# When the caller of this request last changed something: what was asked before is too old for them.
+# When the caller of this request last changed something: older cached answers must not be used.
 _not_before: ContextVar[float] = ContextVar("not_before", default=0.0)
 
 
@@ -95,7 +95,7 @@ class Live:
         self._start()
 
     async def stop(self) -> None:
-        """Let everybody go and close what is open."""
+        """End all waiting requests and close the connections."""
         self._stop.set()
         self.hang_up()
         ending = [*self._tasks, *self._errands.values()]
@@ -110,7 +110,7 @@ class Live:
             await asyncio.to_thread(thread.join, 5.0)
 
     def abandon(self) -> None:
-        """Hang up: the event loop is gone."""
+        """Drop the connections: the event loop has ended."""
         self._stop.set()
         self.client.abandon()
         self.reads.abandon()
@@ -121,11 +121,11 @@ class Live:
         self.feed.close()
 
     def note_change(self, *queues: str) -> None:
-        """Say that something was changed through this server."""
+        """Signal that something was changed through this server."""
         self.feed.hint()
 
     def wrote(self, caller: str) -> None:
-        """Remember that a caller changed something: no look of theirs is older than that."""
+        """Record that a caller changed something: their reads must not be older than that."""
         now = monotonic()
         if len(self._written) >= CALLERS:
             old = now - self.settings.fresh
@@ -133,7 +133,7 @@ class Live:
         self._written[caller] = now
 
     def look_as(self, caller: str) -> None:
-        """Let the looks of this request show what its caller wrote before."""
+        """Let the reads of this request show what its caller wrote before."""
         _not_before.set(self._written.get(caller, 0.0))
 
     def beside(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -184,11 +184,11 @@ class Live:
         return await self._shared.get("lanes", self.reads.lanes.list)
 
     async def system(self) -> System:
-        """Return what the database is, as it was within seconds: sizes are dear to find out."""
+        """Return versions and sizes of the database, some seconds old: sizes are expensive."""
         return await self._slow.get("system", self.reads.system)
 
     async def anomalies(self) -> Sequence[Anomaly]:
-        """Return what looks wrong, as it did within a second."""
+        """Return the anomalies, as they were within a second."""
         return await self._shared.get("anomalies", self.reads.anomalies.list)
 
     def _start(self) -> None:
@@ -240,20 +240,20 @@ class Live:
 
 
 class _Shared:
-    """Answers that everybody who asks within a moment shares, so that fifty tabs cost one query."""
+    """Answers shared by requests at the same moment, so that fifty tabs cost one query."""
 
     def __init__(self, fresh: float) -> None:
         self._fresh = fresh
         self._known: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
 
     async def get(self, key: Any, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what `ask` answered a moment ago, or ask."""
+        """Return the recent answer of `ask`, or call it."""
         at, asked = self._known.get(key, (0.0, None))
         old = monotonic() - at > self._fresh or at <= _not_before.get()
         if asked is None or old or (asked.done() and asked.exception()):
             asked = asyncio.ensure_future(ask())
             self._known[key] = monotonic(), asked
-        # Whoever goes away must not take the answer from the others.
+        # A request that is cancelled must not cancel the answer for the others.
         result: T = await asyncio.shield(asked)
         return result
 

@@ -1,4 +1,4 @@
-"""Listening: the server under uvicorn, with limits that it does not have by itself."""
+"""Listening: the server under uvicorn, with limits that uvicorn does not have."""
 
 import asyncio
 import ipaddress
@@ -20,9 +20,9 @@ from holdfast.errors import HoldfastError
 from holdfast.server.asgi import Server
 from holdfast.server.doors.access import CONNECTION
 
-# A connection that has not said what it wants by then is closed.
+# A connection without a complete request by then is closed.
 HEADERS_WITHIN = 15.0
-# More bytes than this of an address and headers, or more headers, is nobody's request.
+# Limits of the bytes of an address and headers, and of the number of headers.
 HEADERS = 32 * 1024
 LINES = 100
 # Of a connection that stays open, no more than this is kept of the request before.
@@ -74,7 +74,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop where it is installed, as uvicorn itself does."""
+    """Run on uvloop if it is installed, as uvicorn itself does."""
     if find_spec("uvloop"):
         import_module("uvloop").run(serving)
     else:
@@ -94,7 +94,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _config(server: Server) -> uvicorn.Config:
-    # Clients that go away and the like are not news.
+    # Clients that disconnect, and similar events, are not logged.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     settings = server.settings
     _Protocol.most = settings.requests + settings.waits + settings.streams
@@ -155,7 +155,7 @@ class _Corked:
 
 
 class _Protocol(HttpToolsProtocol):
-    """A connection, which must say something in time and of which there are not too many."""
+    """A connection with a time limit for its request, and a limit of their number."""
 
     most = 2500
     # Of one address, unless it is a proxy's, behind which are many.
@@ -199,7 +199,7 @@ class _Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._head > KEPT and not self._in_head and self.cycle.response_complete:
-            # Whoever only stays connected is not to hold what they have sent.
+            # An idle connection must not keep the memory of its last request.
             self.headers.clear()
             self.url = b""
             self.scope["path"], self.scope["raw_path"], self.scope["query_string"] = "", b"", b""

@@ -1,4 +1,4 @@
-"""What can be said about a server; everything has a default that is safe on one machine."""
+"""The settings of a server; all have a default that is safe on one machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Oidc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a server behaves, whoever calls it.
+    """The settings of a server.
 
     `ways` are the ways in: `open` (whoever runs it may do everything), `token`, `basic`, `proxy`,
     `oidc`; tokens work always. `basic` maps names to (password, role), `proxy_roles` names to
@@ -66,7 +66,7 @@ class Settings:
     # Origins whose pages may call it from a browser, such as https://shop.example.org; `*` is any,
     # for callers that show a token.
     cors: Sequence[str] = ()
-    # Seconds that a message of Relay is locked if neither it nor its queue says otherwise.
+    # Seconds that a message of Relay is locked, unless it or its queue has its own setting.
     ack_timeout: float | None = None
     upkeep: bool = True
     # Seconds between two turns of housekeeping; twice that while there is nothing to do.

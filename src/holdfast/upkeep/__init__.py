@@ -1,4 +1,4 @@
-"""What has to happen whether or not anyone works, in one loop that any process may run."""
+"""Regular maintenance, in one loop that any process may run."""
 
 from holdfast.upkeep.loop import Upkeep
 

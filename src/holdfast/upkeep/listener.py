@@ -1,7 +1,7 @@
-"""Hears that there is work: LISTEN on a connection of its own, and knows when it is deaf.
+"""Receives notifications: LISTEN on its own connection, with a check that they arrive.
 
-A notification is only ever a hint. Whoever waits for one polls as well, and more often while this
-says that it hears nothing.
+A notification is only a hint. Callers poll as well, and more often while notifications do not
+arrive.
 """
 
 import logging
@@ -21,11 +21,11 @@ from holdfast.jitter import random_between
 log = logging.getLogger("holdfast")
 
 CHANNEL = "holdfast"
-# How long a notification to oneself may take before the connection counts as deaf.
+# How long a notification to itself may take before the connection counts as broken.
 TEST_PATIENCE = 5.0
-# Poolers and firewalls drop silently: the test is repeated.
+# Poolers and firewalls drop notifications silently, so the test is repeated.
 TEST_EVERY = 300.0
-# The pause before the next try to connect, at most: within a second of an outage it hears again.
+# The longest pause before it connects again: within a second after an outage it listens again.
 LONGEST_PAUSE = 0.8
 
 
@@ -61,10 +61,10 @@ class Listener:
         return self.ear is not None
 
     def run(self, stop: threading.Event) -> None:
-        """Listen until told to stop, and connect again whenever the connection is lost."""
+        """Listen until `stop`, and connect again whenever the connection is lost."""
         pause = 0.1
         while not stop.is_set():
-            # The client tells of outages; here they only mean polling.
+            # The client logs outages; here they only mean polling.
             with suppress(psycopg.Error, HoldfastError, OSError):
                 self._listen(stop)
             if self.up:
@@ -74,11 +74,11 @@ class Listener:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def doubt(self) -> None:
-        """Believe in nothing before it is tested again; for whoever has seen the database away."""
+        """Assume that notifications do not arrive until the next test; called after an outage."""
         self._doubted.set()
 
     def catch_up(self, patience: float) -> None:
-        """Wait until all that was sent before this call has been heard."""
+        """Wait until all notifications sent before this call have arrived."""
         self._echo.clear()
         if self.up:
             self._client.workers.ping(self._worker)
@@ -100,7 +100,7 @@ class Listener:
                     tested, answered = 0.0, True
                 if now - tested > (TEST_EVERY if self.up else TEST_PATIENCE):
                     if not answered:
-                        # One that has heard before is made anew: it is the connection that failed.
+                        # If it worked before, the connection failed: connect again.
                         if ear is None:
                             self._deaf()
                             stop.wait(TEST_EVERY / 10)

@@ -1,7 +1,7 @@
-"""Upkeep: what has to happen whether or not anyone works, in one loop that any process may run.
+"""Upkeep: regular maintenance, in one loop that any process may run.
 
-Duties are idempotent, so that several may do them at once; a row in the database chooses one, to
-save the others the work. A duty that fails does not stop the others.
+Duties are idempotent, so that several processes may do them at once; a row in the database names a
+leader, to save the others the work. A duty that fails does not stop the others.
 """
 
 import logging
@@ -40,13 +40,13 @@ log = logging.getLogger("holdfast.upkeep")
 DoneWhen = Callable[[psycopg.Connection[Any], Doubtful], bool]
 """Says whether the work of a job is done although nobody acked it. It only looks."""
 
-# Whoever leads is asked for again well before this has passed; the others ask as often.
+# How long a process leads; all processes check again well before this has passed.
 LEAD = 5.0
-# A check that cannot say is asked this often before its job counts as not done.
+# How often a failing check is tried before its job counts as not done.
 ASKED = 3
 # How long a check may keep the database busy.
 CHECK = 10.0
-# How long one turn goes on with slices for whoever asked for one.
+# How long a single turn continues with slices.
 SLICES = 5.0
 _BATCH = 100
 # The next chunk of an operation is due after such a pause.
@@ -56,7 +56,7 @@ _Held = tuple[UUID, UUID]
 
 
 class Upkeep:
-    """Does the housekeeping of one database: leases, due jobs, counters, pages, schedules, checks.
+    """Does the upkeep of one database: leases, due jobs, counters, pages, schedules, checks.
 
     It also runs the detectors, logs what they find and delivers it to webhooks.
 
@@ -89,10 +89,10 @@ class Upkeep:
         self._apart = False
 
     def turn(self) -> dict[str, int]:
-        """Do every duty once, whoever leads; returns how much each of them did.
+        """Do every duty once, even if another process leads; returns how much each of them did.
 
-        A duty that fails is logged, the first time, and the others are done all the same. Raises
-        only what would keep any duty from being done: no database, no schema, no right.
+        A duty that fails is logged the first time, and does not stop the others. Raises only what
+        stops all duties: no database, no schema, no rights.
         """
         done = self._counted(self._duty("upkeep", self._keep) or {})
         fired, _ = self._duty("schedules", self._fire) or (0, None)
@@ -106,7 +106,7 @@ class Upkeep:
     ) -> None:
         """Do the duties while this process leads, and wait while another does, until `stop`.
 
-        Outages are waited for; the client says once when the database goes and when it is back.
+        It waits during outages; the client logs once when the database goes away and comes back.
         `told` is called with what each turn did.
         """
         pause = 0.0
@@ -118,7 +118,7 @@ class Upkeep:
                 self._reached = True
             except (Unavailable, UnknownOutcome) as error:
                 self._leads = False
-                # The client logs later outages, but not a database that was never there.
+                # The client logs later outages, but not a database that was never reachable.
                 if not self._reached:
                     self._failed("database", error)
                 pause = random_between(0.1, 1.0)
@@ -132,17 +132,17 @@ class Upkeep:
                 )  # so that another follows at once
 
     def _tend(self, told: Callable[[dict[str, int]], None] | None) -> float:
-        """Do what one turn of the leader is; returns how long to wait for the next."""
+        """Do one turn of the leader; returns how long to wait for the next."""
         tended = self._duty("upkeep", self._slices)
         led, self._leads = self._leads, tended is None or tended.leads
         doubtful = tended is None or tended.doubtful
         own = self._detect_own()
         if not self._leads:
-            # Whoever leads may not have these checks: they are asked by everyone who has them.
+            # The leader may not have these checks, so every process runs those it has.
             if doubtful:
                 self._look()
             return LEAD * random_between(0.6, 1.0)
-        # If that failed it is unknown who leads and what is due: the other duties look.
+        # If that failed, it is unknown who leads and what is due: run the other duties.
         done = self._counted(tended.done or {}) if tended else {}
         next_slot = tended.next_slot if tended else timedelta()
         if next_slot is not None and next_slot <= timedelta():
@@ -152,7 +152,7 @@ class Upkeep:
             done |= self._look()
         if tended and tended.operating:
             done["operated"] = self._duty("operations", self._operate) or 0
-        # Not in its first turn: who has just started has jobs to run before it judges anything.
+        # Not in its first turn: a worker that has just started should run jobs first.
         if tended and tended.detecting and led:
             own += self._duty("anomalies", self._detect) or 0
         if tended and tended.delivering:
@@ -162,14 +162,14 @@ class Upkeep:
         busy = any(done.values())
         if told:
             told(done)
-        # Work comes in bursts: who found none can look less often.
+        # Work comes in bursts: after a turn without work, wait longer.
         pause = self._every if busy else 2 * self._every
         if next_slot is not None:
             pause = min(pause, max(next_slot.total_seconds(), 0.01))
         return pause
 
     def _slices(self) -> Tended:
-        """Have housekeeping done, a bounded slice to a transaction, while there is more of it."""
+        """Run upkeep in slices, each in its own transaction, while there is more to do."""
         end = monotonic() + self._every
         done: dict[str, Any] = {}
         while True:
@@ -190,7 +190,7 @@ class Upkeep:
                 return replace(tended, done=done if tended.leads else None)
 
     def _step_by_step(self) -> Tended:
-        """Do a turn with each step in a transaction of its own; what fails is counted as failed."""
+        """Run each step in its own transaction; record those that fail."""
         self._apart = False
         nothing = self._client.upkeep.tend(self._holder, length=LEAD, steps=[])
         if not nothing.leads:
@@ -211,7 +211,7 @@ class Upkeep:
         return replace(tended, done=done)
 
     def _keep(self) -> dict[str, Any]:
-        """Do housekeeping, whoever leads: slice by slice, while there is more of it."""
+        """Run upkeep even if another process leads, slice by slice, while there is more to do."""
         end = monotonic() + SLICES
         done: dict[str, Any] = {}
         while True:
@@ -231,7 +231,7 @@ class Upkeep:
         return done
 
     def _fire(self) -> tuple[int, timedelta | None]:
-        """Fire what has come; returns how many jobs that made and how long till the next slot."""
+        """Fire due slots; returns how many jobs were created and the time until the next slot."""
         fired = 0
         waits: list[timedelta] = []
         come = self._client.schedules.due(_BATCH)
@@ -242,7 +242,7 @@ class Upkeep:
             try:
                 jobs, wait = self._fire_one(due)
             except InvalidSchedule as error:
-                # Not given up for good: another machine may know the zone that this one does not.
+                # Not final: another machine may know the time zone.
                 if self._failed(name, error):
                     self._client.schedules.fail(due, error.what)
             except (HoldfastError, psycopg.Error) as error:
@@ -263,7 +263,7 @@ class Upkeep:
         return sum(slot.outcome == "fired" for slot in slots), wait
 
     def _operate(self) -> int:
-        """Do steps of operations for a while; returns how many jobs they looked at."""
+        """Run steps of operations for a while; returns how many jobs they processed."""
         seen = 0
         end = monotonic() + self._every
         while (now := monotonic()) < end:
@@ -274,7 +274,7 @@ class Upkeep:
         return seen
 
     def _detect(self) -> int:
-        """Run the detectors that are due; returns how many anomalies are new, worse or over."""
+        """Run the detectors that are due; returns how many anomalies are new, worse or resolved."""
         changes = self._client.detectors.run()
         webhooks.tell_log(changes)
         return len(changes)
@@ -309,7 +309,7 @@ class Upkeep:
         return len(changes)
 
     def _send_out(self) -> None:
-        """Deliver what waits to be told, in a thread: whoever is told may be slow to answer."""
+        """Deliver waiting anomalies in a thread, because a receiver may be slow."""
         if self._courier is None or not self._courier.is_alive():
             self._courier = threading.Thread(
                 target=self._duty,
@@ -329,7 +329,7 @@ class Upkeep:
         return self._duty("checks", self._reconcile) or {}
 
     def _reconcile(self) -> dict[str, int]:
-        """Ask of each job whose worker vanished whether it is done, and settle it so."""
+        """Check each job whose worker disappeared, and settle it as done or failed."""
         doubtful = self._client.upkeep.doubtful(list(self._checks), limit=_BATCH)
         held = {(job.id, job.token): job for job in doubtful}
         self._asked = {lease: self._asked.get(lease, 0) for lease in held}
@@ -354,7 +354,7 @@ class Upkeep:
                 connection.close()
 
     def _is_done(self, connection: psycopg.Connection[Any], job: Doubtful) -> bool | None:
-        """Say whether a job is done; None if its check could not say and may be asked again."""
+        """Return whether a job is done; None if its check failed and may be tried again."""
         timer = threading.Timer(CHECK, _cancel, [connection])
         timer.start()
         try:
@@ -381,7 +381,7 @@ class Upkeep:
             )
         except psycopg.OperationalError as error:
             raise conninfo.cannot_connect(url, error) from error
-        connection.autocommit = False  # a check only looks: what it writes is rolled back
+        connection.autocommit = False  # a check must only read: what it writes is rolled back
         return connection
 
     def _duty(self, name: str, work: Callable[[], Any]) -> Any:
@@ -396,7 +396,7 @@ class Upkeep:
         return result
 
     def _failed(self, duty: str, error: Exception | str) -> bool:
-        """Log a failure unless it has been going on; returns whether it is news."""
+        """Log a failure if it is new; returns whether it is."""
         reason = error if isinstance(error, str) else _reason(error)
         if self._failing.get(duty) == reason:
             return False

@@ -1,4 +1,4 @@
-"""The doctor: whether a database is fit to hold the queue, and what to type if it is not."""
+"""The doctor: checks a database and says what to type if something is wrong."""
 
 import time
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ PATIENCE = 3.0
 
 
 def examine(client: Client, *, source: str = "") -> Iterator[Checkup]:
-    """Look at one thing after the other; what cannot be looked at further ends it.
+    """Run one check after the other; stop if the next ones are not possible.
 
     Raises only if the database cannot be reached.
     """
@@ -65,7 +65,7 @@ def _connection(direct: psycopg.Connection[Any], connecting: float) -> Iterator[
 
 
 def _pooling(direct: psycopg.Connection[Any]) -> Checkup:
-    """Tell a pooler by the process that answers: it is not the one that was connected to."""
+    """Detect a pooler: the process that answers is not the one that was connected to."""
     [pid] = direct.execute("select pg_backend_pid()").fetchone() or (None,)
     if pid == direct.info.backend_pid:
         return Checkup("pooling", "ok", "a direct connection", _POOLING, None)

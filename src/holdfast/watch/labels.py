@@ -1,16 +1,16 @@
-"""What the metrics of servers and workers have in common."""
+"""Code that the metrics of servers and workers share."""
 
-# Names with a label of their own; the others share one, so that no caller can grow the metrics of a
-# fleet without end by making names up.
+# How many names have their own label; the others share one, so that made-up names cannot grow the
+# metrics without limit.
 MOST_KINDS = 100
 MOST_QUEUES = 500
 OTHER = "other"
 
 
 class Names:
-    """The names that have a label of their own: the first to be seen, for as long as this lives.
+    """The names that have their own label: the first that are seen.
 
-    A name never changes its label, or counters would go back.
+    A name never changes its label; otherwise counters would decrease.
     """
 
     def __init__(self, most: int) -> None:

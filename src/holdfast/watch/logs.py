@@ -1,4 +1,4 @@
-"""Log records with facts: which job they are about, under names that are the same everywhere.
+"""Log records with fields that name the job, the same everywhere.
 
 `JobFields` adds to every record made in a handler which job runs there; `JsonFormatter` writes a
 record with all of its facts as one line of JSON. Both are ordinary parts of `logging`.
@@ -23,13 +23,13 @@ FORMAT_VARIABLE = "HOLDFAST_LOG_FORMAT"
 class JobFields(logging.Filter):
     """Adds `job`, `kind`, `queue`, `attempt`, `max_attempts`, `worker`, `trace_id` and `span_id`.
 
-    For a handler of `logging`, since filters of loggers do not see what comes from those below
-    them. What the record says itself wins; outside of a job nothing is added.
+    For a handler of `logging`, because filters of loggers do not see records of child loggers.
+    Fields of the record itself take precedence; outside of a job nothing is added.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         job = running.get(None)
-        # A record about another job says which.
+        # A record about another job names it.
         if job and getattr(record, "job", None) in (None, str(job.id)):
             for name, value in (fields_of(job) | tracing.ids()).items():
                 if not hasattr(record, name):
@@ -55,12 +55,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def facts(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what a record says besides its message: what was given as `extra`, or by a filter."""
+    """Return the fields of a record besides its message: from `extra`, or from a filter."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 def fields_of(job: CurrentJob) -> dict[str, Any]:
-    """Return what every record about a job says of it."""
+    """Return the fields of every record about a job."""
     lease = job.lease
     told = {
         "job": str(lease.id),
@@ -77,7 +77,7 @@ def fields_of(job: CurrentJob) -> dict[str, Any]:
 
 @contextmanager
 def json_lines(level: int = logging.INFO, stream: TextIO | None = None) -> Iterator[None]:
-    """Write every record of this process as JSON for the time of the block, and only so."""
+    """Write every record of this process as JSON, and in no other form, during the block."""
     handler = _Lines(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     handler.addFilter(JobFields())

@@ -1,4 +1,4 @@
-"""What workers measure of the jobs they run: how long those waited, and how long they ran."""
+"""What workers measure: how long jobs waited, and how long they ran."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,21 +15,21 @@ class Measures:
         self._attempts: list[Mapping[str, Any]] = []
 
     def waited(self, queue: str, kind: str, microseconds: int) -> None:
-        """Note how long a job waited from when it was due until it was claimed."""
+        """Record how long a job waited from when it was due until it was claimed."""
         span = (microseconds // 1000).bit_length() if microseconds > 0 else 0
         self._of(queue, kind)[0][span if span < SPANS else SPANS - 1] += 1
 
     def ran(self, queue: str, kind: str, seconds: float) -> None:
-        """Note how long a handler ran."""
+        """Record how long a handler ran."""
         span = int(seconds * 1000).bit_length()
         self._of(queue, kind)[1][span if span < SPANS else SPANS - 1] += 1
 
     def ended(self, attempt: Mapping[str, Any]) -> None:
-        """Note an attempt that ended well."""
+        """Record a successful attempt."""
         self._attempts.append(attempt)
 
     def take(self) -> dict[str, Any] | None:
-        """Return what was noted since the last time, as the database takes it; None if nothing."""
+        """Return what was recorded since the last call, for the database; None if nothing."""
         times, self._times = self._times, {}
         attempts, self._attempts = self._attempts, []
         if not times and not attempts:
@@ -42,7 +42,7 @@ class Measures:
 
     @property
     def attempts(self) -> int:
-        """How many attempts wait to be told."""
+        """How many attempts wait to be reported."""
         return len(self._attempts)
 
     def _of(self, queue: str, kind: str) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""What a worker measures of its jobs, served to Prometheus on a port of its own."""
+"""The metrics of a worker, served to Prometheus on its own port."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from holdfast.watch.labels import MOST_KINDS, Names
 if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram, Metric
 
-# From a wake-up that nobody felt to an hour's wait; from next to nothing to an hour's work.
+# Buckets from 5 ms to an hour, for waiting and for running.
 PICKUP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 900, 3600)
 RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 
@@ -44,7 +44,7 @@ class Address:
 class Meter:
     """The counters and histograms of one worker.
 
-    Their endpoint also tells what the program itself has registered with prometheus-client.
+    Their endpoint also exports what the program itself has registered with prometheus-client.
     """
 
     def __init__(self) -> None:
@@ -85,24 +85,24 @@ class Meter:
         info.labels(__version__).set(1)
 
     def watch(self, name: str, help: str, value: Callable[[], float]) -> None:
-        """Tell a value as it is whenever somebody asks."""
+        """Export a value that is read at each scrape."""
         gauge = _prometheus().Gauge(f"holdfast_{name}", help, registry=self._registry)
         gauge.set_function(value)
 
     def started(self, job: CurrentJob) -> None:
-        """Note that a handler starts now."""
+        """Record that a handler starts now."""
         lease = job.lease
-        # By the database's clock until the claim, by this one's since: they need not agree.
+        # By the database's clock until the claim, by this one's after it: they may differ.
         claimed_at = lease.lease_until - timedelta(seconds=job.lease_seconds)
         waited = (claimed_at - lease.run_at).total_seconds() + monotonic() - job.claimed
         self._of(job).pickup.observe(max(waited, 0.0))
 
     def ran(self, job: CurrentJob, seconds: float) -> None:
-        """Note that a handler has ended, or was left behind, after so long."""
+        """Record how long a handler ran until it ended or was abandoned."""
         self._of(job).run.observe(seconds)
 
     def ended(self, job: CurrentJob, outcome: str) -> None:
-        """Note how an attempt ended."""
+        """Record how an attempt ended."""
         known = self._of(job)
         if (counter := known.attempts.get(outcome)) is None:
             labels = job.queue, self._kinds.label(job.kind), outcome
@@ -110,13 +110,13 @@ class Meter:
         counter.inc()
 
     def lost(self, job: CurrentJob) -> None:
-        """Note that a lease was lost."""
+        """Record that a lease was lost."""
         self._of(job).lost.inc()
         self.ended(job, "lost")
 
     @contextmanager
     def served(self, address: Address) -> Iterator[None]:
-        """Answer at an address for the time of the block."""
+        """Serve at an address during the block."""
         prometheus = _prometheus()
         try:
             server, thread = prometheus.start_http_server(
@@ -152,7 +152,7 @@ class _Kind(NamedTuple):
 
 
 class _Everything:
-    """Ours and the program's own; without the times at which counters were made."""
+    """Our metrics and the program's own, without the creation times of counters."""
 
     def __init__(self, *registries: Any) -> None:
         self._registries = registries

@@ -1,8 +1,8 @@
 """Spans of OpenTelemetry: one where jobs are enqueued, and one for each attempt, linked to it.
 
-The context of the first travels in the headers of its jobs, as W3C writes it. Names follow the
-conventions for messaging. Until the program has set up where spans go, all of this costs a look
-into a dictionary: nothing is imported here that the program has not imported itself.
+The context of the first is in the headers of its jobs, in W3C format. Names follow the conventions
+for messaging. Until the program sets up a tracer provider, this costs only a dictionary lookup: it
+imports nothing that the program has not imported itself.
 """
 
 import logging
@@ -23,7 +23,7 @@ TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f
 
 
 class Ran(Protocol):
-    """What an attempt's span is told about in the end: the job, as its handler has left it."""
+    """What the span of an attempt needs at its end: the job, after its handler."""
 
     settled: bool
     ticket: Ticket | None
@@ -32,36 +32,36 @@ class Ran(Protocol):
 def enqueueing(
     jobs: Sequence[NewJob], ids: Sequence[UUID]
 ) -> AbstractContextManager[Sequence[NewJob]]:
-    """Enqueue jobs inside a span of its own; gives the same jobs, with its context in them."""
+    """Enqueue jobs inside a span; yields the same jobs, with its context in their headers."""
     if (tracer := _tracer()) is None:
         return nullcontext(jobs)
     return _enqueueing(tracer, jobs, ids)
 
 
 def copying(jobs: Iterable[NewJob]) -> AbstractContextManager[Iterable[NewJob]]:
-    """Do what `enqueueing` does for jobs that are only seen as they are stored."""
+    """Like `enqueueing`, for jobs of an iterator that is consumed while they are stored."""
     if (tracer := _tracer()) is None:
         return nullcontext(jobs)
     return _copying(tracer, jobs)
 
 
 def enabled() -> bool:
-    """Whether the program has set up where spans go."""
+    """Whether the program has set up a tracer provider."""
     return _tracer() is not None
 
 
 def begin(lease: Lease) -> "AttemptSpan | None":
     """Start the span of an attempt: what the handler does in this context belongs to it.
 
-    It is the first of a trace and linked to where the job was enqueued: an attempt may come days
-    later, and it is not the only one. None where nobody traces.
+    It starts a trace and is linked to the span that enqueued the job: an attempt may start days
+    later, and there may be several. None if tracing is not set up.
     """
     if (tracer := _tracer()) is None:
         return None
     try:
         return AttemptSpan(tracer, lease)
     except Exception:
-        # Whatever is wrong with the program's tracing, its jobs are run.
+        # Errors in the program's tracing must not stop its jobs.
         log.exception("a span could not be started", extra={"job": str(lease.id)})
         return None
 
@@ -90,7 +90,7 @@ class AttemptSpan:
         headers = lease.headers if lease.headers_json else {}
         told = propagate.extract({k: v for k, v in headers.items() if isinstance(v, str)})
         enqueued = trace.get_current_span(told).get_span_context()
-        # Baggage goes on to the handler; of the span only the link does.
+        # The handler gets the baggage; the span is only linked.
         fresh = trace.set_span_in_context(trace.INVALID_SPAN, told)
         self._span = tracer.start_span(
             f"process {lease.queue}",
@@ -132,7 +132,7 @@ class AttemptSpan:
 
 
 def outcome(job: Ran, settlement: Settlement | None) -> str:
-    """Name how an attempt ended, as far as its worker can tell before the database has answered."""
+    """Name how an attempt ended, as far as the worker knows before the database has replied."""
     match settlement:
         case Done():
             return "done"
@@ -186,7 +186,7 @@ def _producing(tracer: Any, queue: str, about: Mapping[str, Any]) -> Iterator[di
 
 
 def _carrying(job: NewJob, carried: Mapping[str, str]) -> NewJob:
-    # Whoever gives a job a context of its own means it.
+    # A context that the caller gave to the job is kept.
     if not carried or (job.headers is not None and "traceparent" in job.headers):
         return job
     return replace(job, headers={**(job.headers or {}), **carried})

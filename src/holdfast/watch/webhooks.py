@@ -1,4 +1,4 @@
-"""Telling people what looks wrong: by webhook, each delivery a leased job, and in the log.
+"""Notifications of anomalies: by webhook, each delivery a leased job, and in the log.
 
 Requests are signed as Standard Webhooks has it: `webhook-signature` is an HMAC-SHA256, in base64,
 of `webhook-id`, `webhook-timestamp` and the body, joined by dots.
@@ -26,10 +26,10 @@ __all__ = ["DELIVERIES", "Looks", "OwnDetector", "deliver", "signature", "tell_l
 
 log = logging.getLogger("holdfast.anomalies")
 
-# Where deliveries wait; detectors tell of it in the log only.
+# The queue of deliveries; problems in it are only logged.
 DELIVERIES = "holdfast.alerts"
 KIND = "holdfast.webhook"
-# Whoever is told has this long to answer.
+# How long a receiver may take to respond.
 PATIENCE = 10.0
 _BATCH = 10
 
@@ -46,25 +46,25 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging
 
 
 class Looks(Protocol):
-    """A detector of one's own: looks through a connection, and says all that looks wrong."""
+    """A user's own detector: reads through a connection, and returns all problems it finds."""
 
     def __call__(self, connection: psycopg.Connection[Any], /) -> Iterable[Finding]:
-        """Return what looks wrong now; what was returned before and is no more is over."""
+        """Return the current problems; those that are no longer returned are resolved."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OwnDetector:
-    """A detector of one's own and how often it looks, in seconds."""
+    """A user's own detector and how often it runs, in seconds."""
 
     looks: Looks
     every: float
 
 
 def deliver(client: Client, holder: str, stopped: Callable[[], bool] = lambda: False) -> int:
-    """Deliver what waits, one after the other, until nothing does; returns how many arrived.
+    """Deliver waiting jobs, one after the other; returns how many arrived.
 
-    What does not arrive is tried again, ever later, until its attempts are used up.
+    A delivery that fails is retried with increasing delays, until its attempts are used up.
     """
     arrived = 0
     while not stopped() and (
@@ -74,7 +74,7 @@ def deliver(client: Client, holder: str, stopped: Callable[[], bool] = lambda: F
             if stopped():
                 client.release(leases[nth:])
                 return arrived
-            # The others wait for this one: their time starts when it is their turn.
+            # Others wait for this one: their timeout starts when it is their turn.
             client.touch(leases[nth:], lease=60.0)
             arrived += _deliver_one(client, lease)
     return arrived
@@ -89,7 +89,7 @@ def signature(secret: str, id: str, timestamp: str, body: bytes) -> str:
 
 
 def tell_log(changes: Iterable[AnomalyChange]) -> None:
-    """Log what changed, unless it is muted: as gravely as it is, and as a warning what is over."""
+    """Log what changed, unless it is muted, by its severity; resolved ones as a warning."""
     for one in changes:
         if one.muted:
             continue
@@ -114,7 +114,7 @@ def _deliver_one(client: Client, lease: Lease) -> bool:
     except (ValueError, RecursionError):
         said = None
     if said is None or lease.kind != KIND:
-        # Whoever put it there, it is not ours to sign.
+        # It was not enqueued by Holdfast, so it is not signed.
         client.nack([lease], error_kind="NotADelivery", message="not made by holdfast", final=True)
         return False
     target = client.webhooks.target(said.webhook)
@@ -125,7 +125,7 @@ def _deliver_one(client: Client, lease: Lease) -> bool:
     try:
         problem = _post(*target, str(lease.id), msgspec.json.encode(document))
     except Exception as error:
-        # One delivery that cannot be made must not keep the others.
+        # One failing delivery must not block the others.
         log.exception("delivery failed", extra={"job": str(lease.id), "webhook": said.webhook})
         problem = type(error).__name__
     if problem is None:
@@ -140,7 +140,7 @@ def _wait(attempt: int) -> float:
 
 
 def _post(url: str, secret: str, id: str, body: bytes) -> str | None:
-    """Send a delivery; returns what went wrong, or None."""
+    """Send a delivery; returns the error, or None."""
     timestamp = str(int(time.time()))
     request = urllib.request.Request(
         url,
@@ -165,7 +165,7 @@ def _post(url: str, secret: str, id: str, body: bytes) -> str | None:
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: a signed message is for whom it was signed for."""
+    """Does not follow redirects: a signed message is for one receiver."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""The worker: claims jobs, runs their handlers, keeps their leases, settles how they ended."""
+"""The worker: claims jobs, runs their handlers, renews their leases, and settles them."""
 
 from holdfast.worker.worker import Worker
 

@@ -7,12 +7,12 @@ from holdfast.worker.process.spawned import SPAWN
 
 
 class Allowance:
-    """A number of jobs. What is asked for is set aside until it is known what came of it."""
+    """A number of jobs. A request is reserved until its result is known."""
 
     def __init__(self, jobs: int, sharers: int = 1) -> None:
         self._jobs = jobs
         self._sharer = 0
-        # Claimed by all, then what each sharer has set aside.
+        # Claimed by all, then what each process has reserved.
         self._counts: Any = [0, 0]
         self._lock: Any = threading.Lock()
         if sharers > 1:
@@ -26,24 +26,24 @@ class Allowance:
             self._counts[1 + sharer] = 0
 
     def ask(self, jobs: int) -> int:
-        """Set up to that many aside and return how many they are."""
+        """Reserve up to that many and return how many."""
         with self._lock:
             granted = max(min(jobs, self.left()), 0)
             self._counts[1 + self._sharer] += granted
         return granted
 
     def claimed(self, jobs: int) -> None:
-        """Note that so many have been claimed; what was set aside for them is still to be freed."""
+        """Record that this many have been claimed; their reservation still has to be freed."""
         with self._lock:
             self._counts[0] += jobs
 
     def give_back(self, jobs: int) -> None:
-        """Free what was set aside, once it is known what came of it."""
+        """Free a reservation, once its result is known."""
         with self._lock:
             self._counts[1 + self._sharer] -= jobs
 
     def left(self) -> int:
-        """Return how many nobody has claimed or set aside."""
+        """Return how many are neither claimed nor reserved."""
         left: int = self._jobs - sum(self._counts)
         return left
 

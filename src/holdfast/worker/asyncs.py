@@ -10,9 +10,9 @@ from holdfast.current import CurrentJob
 from holdfast.outcome import Stop, settle_stopped
 from holdfast.worker.handlers import Ending, Finish, call, ending
 
-# A handler that swallows its cancellation is left behind after this long.
+# A handler that ignores its cancellation is abandoned after this long.
 STUBBORN = 5.0
-# So many handlers that wait for nothing run in one step of the event loop; then others have a turn.
+# How many handlers that never wait run in one step of the event loop before others get a turn.
 TURN = 50
 
 
@@ -53,7 +53,7 @@ class AsyncRunner:
     async def _run_arrived(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._called = False  # before the deque is emptied: whoever comes later calls again
+        self._called = False  # before the deque is emptied: later arrivals call again
         arrived, resources, finish = self._arrived, self.resources, self._finish
         try:
             for _ in range(TURN):
@@ -68,7 +68,7 @@ class AsyncRunner:
                     if after := finish(job, end.value):
                         arrived.append(after)
                     if task.cancelling():
-                        break  # the handler cancelled the task it ran in: no other job feels it
+                        break  # the handler cancelled its own task; this does not affect other jobs
                     continue
                 self._go_on()
                 if after := finish(job, await _Rest(steps, context, awaited)):
@@ -78,13 +78,13 @@ class AsyncRunner:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Have another task begin what is left, after others had their turn."""
+        """Let another task start the rest, after others had their turn."""
         if self._arrived and not self._called:
             self._called = True
             self._loop.call_soon(self._begin)
 
     def _cancel(self, job: CurrentJob) -> None:
-        # One that has not begun sees for itself that it is to stop.
+        # A job that has not started checks this itself.
         if job.finished or not job.runner:
             return
         job.runner.cancel()
@@ -99,7 +99,7 @@ class AsyncRunner:
 
 
 class _Rest:
-    """Awaits the rest of a coroutine that has begun, each step in the context it began in."""
+    """Awaits the rest of a started coroutine, each step in its original context."""
 
     def __init__(self, steps: Coroutine[Any, Any, Ending], context: Context, awaited: Any) -> None:
         self._steps = steps

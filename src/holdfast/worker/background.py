@@ -14,9 +14,9 @@ log = logging.getLogger("holdfast.worker")
 def start_processor(app: App, **settings: Any) -> "Processor":
     """Run a worker in a thread of this process; call it when the program starts.
 
-    Takes what `Worker` takes. The thread has an event loop of its own, so that a busy
-    program does not keep handlers waiting. Signals are left to the program: call `stop` when it
-    ends, or other workers take the running jobs over when their leases have ended.
+    Takes the arguments of `Worker`. The thread has its own event loop, so that a busy program does
+    not delay handlers. Signals are left to the program: call `stop` before it exits; otherwise
+    other workers take over the running jobs when their leases expire.
     """
     return Processor(Worker(app, **settings))
 
@@ -27,17 +27,17 @@ class Processor:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.failure: BaseException | None = None
-        # A program that ends without stopping it is not held up: its leases end by themselves.
+        # A program that exits without stopping it does not wait: its leases expire.
         self._thread = threading.Thread(target=self._run, name="holdfast-processor", daemon=True)
         self._thread.start()
 
     @property
     def running(self) -> bool:
-        """Whether it still works; if not and nobody stopped it, `failure` says why."""
+        """Whether it is running; if it ended without `stop`, `failure` has the reason."""
         return self._thread.is_alive()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Claim nothing more and wait for the end: handlers have the worker's grace.
+        """Stop claiming and wait for the end: handlers have the worker's grace period.
 
         Returns whether it has ended within `timeout`.
         """

@@ -1,4 +1,4 @@
-"""When to claim, from which queue and how much; and how to be notified when there is nothing."""
+"""When to claim, from which queue and how many jobs; and how to be notified if there are none."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +16,11 @@ from holdfast.worker.queue_slots import QueueSlots
 # Jobs claimed ahead of free slots: as many as are run in this time, and never more than that.
 AHEAD_SECONDS = 0.03
 MOST_AHEAD = 400
-# The pause before the first look at a queue that ran dry; each further one is three times as long.
+# The pause before the first poll of a queue that ran empty; each further one is three times as
+# long.
 FIRST_LOOK = 0.01
 ENOUGH_LOOKS = 3
-# How long the database remembers that this worker waits; it says so again well before that ends.
+# How long this worker stays on the list of waiting workers; it renews this well before.
 PATIENCE = 60.0
 SAYS_AGAIN = 10.0
 
@@ -56,12 +57,12 @@ class Claiming:
         self._rated_at = monotonic()
 
     def wake(self, queue: str) -> bool:
-        """Look for jobs now: a queue has some. False if there is no room for any."""
+        """Claim now, because a queue has jobs. False if there is no free slot."""
         slots = self.queues.get(queue)
         if slots is None:
             return False
         with self._lock:
-            # The database has forgotten that this worker waits: it notifies each once.
+            # The database has removed this worker from its list: it notifies each once.
             slots.awaited_until = 0.0
             if self._stopping.is_set() or slots.wanted() <= 0:
                 return False
@@ -70,7 +71,7 @@ class Claiming:
         return True
 
     def listen_again(self) -> None:
-        """Ask again to be notified, or look more often: notifications began or ceased to arrive."""
+        """Request notifications again, or poll more often, because they start or stop arriving."""
         with self._lock:
             soon = monotonic() + (0.0 if self._ear() is not None else self._poll())
             for slots in self.queues.values():
@@ -78,7 +79,7 @@ class Claiming:
         self._bell.set()
 
     def look_again(self) -> None:
-        """Look at every queue at once, as if none had been looked at."""
+        """Claim from every queue at once, as at the start."""
         for slots in self.queues.values():
             slots.look_at, slots.looks = 0.0, 0
 
@@ -107,7 +108,7 @@ class Claiming:
         return {slots.queue for slots in told}
 
     def await_work(self, claims: Sequence[Claim], now: float) -> None:
-        """Ask to be notified before looking: in this order no job slips in between."""
+        """Request notifications before claiming: in this order no job is missed."""
         ear = self._ear()
         if ear is None:
             return
@@ -115,7 +116,8 @@ class Claiming:
         with self._lock:
             unheard = [slots for slots in queues if slots.dry and not self._is_awaited(slots, now)]
             for slots in unheard:
-                # Before it is said, or a wake-up that comes while it is being said would be undone.
+                # Before the call; otherwise a notification that arrives during the call would be
+                # lost.
                 slots.awaited_until, slots.ear = now + PATIENCE - SAYS_AGAIN, ear
         if not unheard:
             return
@@ -130,16 +132,16 @@ class Claiming:
             raise
 
     def note(self, claim: Claim, given: int, *, told: bool) -> None:
-        """Plan the next look by how many jobs a claim gave."""
+        """Plan the next claim by how many jobs the last one returned."""
         full = given == claim.limit
         self._plan_look(self.queues[claim.queue], short=not full)
         if told and full:
-            # There may be more than this worker has room for, and an enqueue notifies only a few.
+            # There may be more jobs than this worker has slots, and an enqueue notifies only a few.
             with suppress(HoldfastError):
                 self._client.workers.pass_on(claim.queue)
 
     def rate(self) -> None:
-        """Claim ahead what is run in a moment: nothing if jobs are long, many if they are short."""
+        """How many jobs to claim ahead: none if jobs are long, many if they are short."""
         now = monotonic()
         if (passed := now - self._rated_at) < 0.05:
             return
@@ -149,22 +151,22 @@ class Claiming:
             slots.ahead = min(int(rate * AHEAD_SECONDS), MOST_AHEAD)
 
     def keep_unanswered(self, claims: Sequence[Claim], sent: float) -> None:
-        """Remember claims whose outcome is unknown: they may have given leases."""
+        """Remember claims whose outcome is unknown: they may have leased jobs."""
         self._unanswered += [(claim, sent) for claim in claims]
 
     def is_asking_due(self) -> bool:
-        """Whether to ask now what claims with an unknown outcome gave."""
+        """Whether to look up now what claims with an unknown outcome leased."""
         return bool(self._unanswered) and self._ask_at <= monotonic()
 
     def has_plenty(self) -> bool:
-        """Whether a queue of short jobs had all that was asked for: there is no end in sight."""
+        """Whether a queue of short jobs returned all that was requested: there may be more."""
         return any(slots.ahead and not slots.dry for slots in self.queues.values())
 
     def ask_unanswered(self, longest: float) -> Iterator[tuple[Claim, float, Row]]:
-        """Give what claims with an unknown outcome gave, rather than let it expire.
+        """Return what claims with an unknown outcome leased, instead of letting it expire.
 
-        More than once, until the `longest` lease is over: such a claim may still be on its way
-        when the connection is back.
+        Repeated until the `longest` lease is over: such a claim may still be running when the
+        connection is back.
         """
         if not self.is_asking_due():
             return
@@ -185,25 +187,26 @@ class Claiming:
         return max(min([*looks, *asks], default=1.0), 0.0)
 
     def is_idle(self) -> bool:
-        """Whether every queue was empty for several looks: what is about to be promoted is work."""
+        """Whether every queue was empty for several polls: jobs about to be ready count as work."""
         return all(slots.looks >= ENOUGH_LOOKS for slots in self.queues.values())
 
     def _is_awaited(self, slots: QueueSlots, now: float) -> bool:
         return slots.awaited_until > now and slots.ear == self._ear()
 
     def _plan_look(self, slots: QueueSlots, *, short: bool) -> None:
-        """Look again soon after a queue ran dry, then ever less often.
+        """Poll again soon after a queue ran empty, then less and less often.
 
-        A job that was enqueued while nobody waited, in a transaction that commits only later,
-        wakes nobody.
+        A job that was enqueued while no worker waited, in a transaction that commits only later,
+        notifies no worker.
         """
         now = monotonic()
-        # Under the lock: a wake-up wants a look now, which must not be put off.
+        # Under the lock: a notification requests a claim now, which must not be delayed.
         with self._lock:
             if short and slots.dry and (self._is_awaited(slots, now) or self._ear() is None):
                 slots.look_at = now + min(self._poll(), FIRST_LOOK * 3**slots.looks)
                 if self._ear() is not None:
-                    # However rarely it looks: it has to say again that it waits.
+                    # Even if it polls rarely, it has to renew its place on the list of waiting
+                    # workers.
                     slots.look_at = min(slots.look_at, slots.awaited_until)
                 slots.looks += 1
             else:

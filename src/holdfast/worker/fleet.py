@@ -1,4 +1,4 @@
-"""Runs the workers of an app: in this process, or in several where one would not do.
+"""Runs the workers of an app: in this process, or in several if one is not enough.
 
 Jobs of `process=True` tasks are claimed and kept by a worker in whose process no handler runs, the
 host: no handler that blocks or keeps the interpreter to itself can make it late. Ordinary workers
@@ -47,13 +47,13 @@ MOST_FALLS = 5
 
 
 def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options: Any) -> None:
-    """Run the workers of an app until they are told to stop; raises if one of them fails.
+    """Run the workers of an app until they are stopped; raises if one of them fails.
 
     `processes` is how many ordinary workers there are. The options are those of Worker.
     """
     refuse_while_importing()
     with (screen or Screen.default()).shown():
-        # A worker for cron comes again by itself; any other waits for its database.
+        # A worker that cron runs is started again; any other waits for its database.
         _look_at_database(app, patient=not options.get("until_idle"))
         roles = plan(app, processes, **options)
         if len(roles) == 1:
@@ -64,14 +64,14 @@ def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one of the processes does: a name for people, and the options of its Worker."""
+    """The role of one process: a name to show, and the options of its Worker."""
 
     name: str
     options: Mapping[str, Any]
 
 
 def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
-    """Say which workers an app needs."""
+    """Return which workers an app needs."""
     if processes < 1:
         raise Misuse(f"processes must be at least 1, not {processes}")
     kinds = Worker(app, **options).kinds
@@ -90,7 +90,7 @@ def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
 
 
 class Fleet:
-    """Workers in processes of their own, started again when they die."""
+    """Workers in their own processes, restarted when they die."""
 
     def __init__(self, source: AppSource, roles: Sequence[Role], *, screen: Screen | None) -> None:
         options = roles[0].options
@@ -192,7 +192,7 @@ class Fleet:
 
 
 class Member:
-    """One worker of a fleet: its process, and how often it fell."""
+    """One worker of a fleet: its process, and how often it died."""
 
     def __init__(
         self, source: AppSource, role: Role, screen: Screen | None, nth: int, allowance: Any
@@ -216,7 +216,7 @@ class Member:
         self.pid = self.process.pid
 
     def close(self) -> int:
-        """Take leave of a process that has ended; returns its exit code."""
+        """Clean up a process that has ended; returns its exit code."""
         assert self.process
         code = self.process.close()
         self.process = None
@@ -225,7 +225,7 @@ class Member:
         return code
 
     def start_again(self) -> float:
-        """Have its process started again after a while; returns how long that is."""
+        """Schedule a restart of its process; returns the delay."""
         pause: float = FIRST_PAUSE * 2 ** (self.falls - 1)
         self.waits, self.start_at = True, monotonic() + pause
         return pause
@@ -237,9 +237,9 @@ class Member:
 
 
 class _Ordered(Worker):
-    """A worker that leaves it to the fleet when enough is enough.
+    """A worker that leaves it to the fleet when to stop.
 
-    Whoever signals all processes of a machine or a terminal reaches it too, besides the fleet.
+    A signal to all processes of a machine or a terminal reaches it too, besides the fleet.
     """
 
     def _signalled(self, number: int) -> None:
@@ -279,7 +279,7 @@ def _work(
 
 
 def _look_at_database(app: App, *, patient: bool) -> None:
-    """See that the schema is there before anything is started, and say which database it is."""
+    """Check that the schema is installed before anything starts, and log the database."""
     database = app.database
     found = _status(database.url, SOURCES[database.origin], patient=patient)
     if isinstance(found.problem, SchemaTooNew):
@@ -292,7 +292,7 @@ def _look_at_database(app: App, *, patient: bool) -> None:
 
 
 def _status(url: str, source: str, *, patient: bool) -> schema.Status:
-    """Ask the database which schema it has, and wait for it if it is away: said once."""
+    """Check the schema, and wait for the database if it is unavailable; this is logged once."""
     told = False
     while True:
         try:

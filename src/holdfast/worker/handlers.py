@@ -29,7 +29,7 @@ class Acked(Enum):
 
 
 ACKED: Final = Acked.ACKED
-# None: whoever ended the job has told the database already.
+# None: the database already knows how the job ended.
 Ending = Settlement | Acked | None
 # Takes in how a job ended. What it returns is the next job of the same sort, already begun: the
 # runner goes on with it, which spares a hop to another thread.
@@ -58,14 +58,14 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
         and not (job.stopped or job.settled or job.ticket or job.span or job.task.keep_result)
         and type(returned) is not CoroutineType
     ):
-        return ACKED  # as settle_handler would say: nothing is made that nobody reads
+        return ACKED  # as settle_handler would decide, without creating objects that are not used
     settlement: Settlement | None
     if raised is not None and job.settled:
         log.error("handler failed after its ack", exc_info=raised, extra={"job": str(job.id)})
     try:
         settlement = settle_handler(job, returned, raised)
     except Exception as broken:
-        # A fault of ours; the job must not keep its slot and its lease for ever because of it.
+        # An error in Holdfast; the job must not keep its slot and its lease forever because of it.
         log.exception("no outcome could be decided", extra={"job": str(job.id)})
         settlement = Failed(job.lease, error_kind(broken), error_message(broken))
     if job.span:
@@ -74,7 +74,7 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
 
 
 def settlement_of(job: CurrentJob, ending: Ending) -> Settlement | None:
-    """Return the settlement that an ending stands for."""
+    """Return the settlement of an ending."""
     return Done(job.lease) if ending is ACKED else ending
 
 

@@ -1,4 +1,4 @@
-"""Keeps the leases of a worker: a thread of its own, so that no handler can make it late."""
+"""Renews the leases of a worker, in its own thread, so that handlers cannot delay it."""
 
 import asyncio
 import logging
@@ -21,16 +21,16 @@ from holdfast.worker.loop import JobLoop
 log = logging.getLogger("holdfast.worker")
 
 TICK = 0.5
-# What handlers note in quick succession is sent together.
+# Reports of handlers in quick succession are sent together.
 GATHER = 0.2
-# How long after its deadline a handler may go on while nobody can say whose the job is.
+# How long after its deadline a handler may go on while it is unknown who holds the job.
 OUTAGE = 60.0
-# A loop that does not answer for so long is blocked, not busy.
+# An event loop that does not respond for this long is blocked, not busy.
 BLOCKED = 1.0
 
 
 class Keeper:
-    """Renews leases at a third of their length and watches what the clock says of them."""
+    """Renews leases at a third of their length, and enforces their deadlines."""
 
     def __init__(self, jobs: JobLoop, client: Client, watch: "LoopWatch | None" = None) -> None:
         self._jobs = jobs
@@ -39,21 +39,21 @@ class Keeper:
         self._noted = threading.Event()
 
     def renew_soon(self) -> None:
-        """Send what a handler noted, and the renewal with it."""
+        """Send what a handler reported, together with the renewal."""
         self._noted.set()
 
     def run(self, stop: threading.Event, beat: Callable[[], None]) -> None:
-        """Renew until told to stop, and `beat` every now and then."""
+        """Renew until stopped, and `beat` every now and then."""
         while not stop.is_set():
             if self._noted.wait(self._tick()):
-                # One renewal for all that is said within a moment.
+                # One renewal for all reports within a moment.
                 stop.wait(GATHER)
                 self._noted.clear()
             self._renew(monotonic())
             beat()
 
     def watch(self, stop: threading.Event) -> None:
-        """Enforce what the clock says until told to stop; waits for nothing but the clock."""
+        """Enforce deadlines until stopped; waits only for the clock."""
         while not stop.wait(self._tick()):
             self._enforce(monotonic())
             if self._watch:
@@ -89,10 +89,10 @@ class Keeper:
                 self._jobs.lost(job, answer.detail or "")
 
     def _enforce(self, now: float) -> None:
-        """Stop what the clock forbids.
+        """Stop handlers whose time is over.
 
-        Past its deadline a job refuses guarded effects by itself. Its handler goes on for a while:
-        leases are credited with an outage, so that the job may well be its own when it is over.
+        After its deadline a job refuses guarded effects. Its handler continues for a while: leases
+        are extended by an outage, so that the worker may still hold the job afterwards.
         """
         for job in list(self._jobs.held):
             if job.finished or job.ticket or job.settled:
@@ -106,7 +106,7 @@ class Keeper:
 
 
 class LoopWatch:
-    """Notices that a handler blocks the event loop, and says which one and where."""
+    """Detects that a handler blocks the event loop, and logs which one and where."""
 
     def __init__(self, jobs: JobLoop, loop: asyncio.AbstractEventLoop, thread: int) -> None:
         self.lag = 0.0
@@ -117,7 +117,7 @@ class LoopWatch:
         self._told = False
 
     def look(self) -> None:
-        """Ask the loop for an answer, or see that it has not given the last one yet."""
+        """Send the event loop a probe, or detect that the last one is still unanswered."""
         now = monotonic()
         if self._asked is None:
             self._asked = now

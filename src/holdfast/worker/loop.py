@@ -118,7 +118,7 @@ class JobLoop:
         }
 
     def run(self, runners: Mapping[str, Runner], keeps: Keeps) -> None:
-        """Work until stopped, or idle if that was asked for. Returns when nothing is held."""
+        """Work until stopped, or until idle if requested. Returns when no leases are held."""
         self._runners = runners
         self._keeps = keeps
         settler = threading.Thread(target=self._settle_apart, name="holdfast-settler", daemon=True)
@@ -157,11 +157,11 @@ class JobLoop:
                     self._settle(ended)
             except BaseException as error:
                 self._broken = error
-            # There may be nothing left to hold, and what has ended since is the loop's to settle.
+            # There may be nothing left to hold, and the loop settles what has ended since.
             self._bell.set()
 
     def give_back_waiting(self) -> None:
-        """Give back what has not started, once nothing more is to start; what runs may end."""
+        """Release jobs that have not started, once no more should start; running ones finish."""
         with self._lock:
             for slots in self._queues.values():
                 for job in slots.waiting:
@@ -215,10 +215,10 @@ class JobLoop:
         return settlement
 
     def _ring(self, slots: QueueSlots) -> None:
-        """Wake whoever has something to do now that a job has ended.
+        """Wake the threads that have something to do now that a job has ended.
 
-        To look whether a bell rings already is far cheaper than to ring it, and just as good: it is
-        silenced before the lists are looked at.
+        Checking whether an event is already set is far cheaper than setting it, and equivalent: it
+        is cleared before the lists are read.
         """
         if not self._apart:
             if not self._bell.is_set():
@@ -251,7 +251,7 @@ class JobLoop:
             self._runners[job.task.runs].stop(job)
 
     def lost(self, job: CurrentJob, detail: str) -> None:
-        """Note that a lease is not this worker's any more, and stop its handler."""
+        """Record that this worker no longer holds a lease, and stop its handler."""
         self.counts.lost += 1
         log.warning("lease lost", extra={**fields_of(job), "detail": detail})
         if self._meter:
@@ -308,7 +308,7 @@ class JobLoop:
         return self._client.drain.exchange(ids, tokens, settlements, claims)
 
     def _settle_one_by_one(self, ended: Ended) -> None:
-        """Settle a batch of which something cannot be stored: the others must not suffer for it."""
+        """Settle a batch in which something cannot be stored, without affecting the others."""
         self.settling.put_back(Ended(ended.acked))
         for job, settlement in ended.others:
             self.settling.settle_alone(job, settlement)
@@ -368,7 +368,7 @@ class JobLoop:
             if job.held():
                 slots.running += 1
                 return job
-            # It waited too long, say in a process that was stopped: it may run elsewhere by now.
+            # It waited too long, perhaps in a stopped process: it may run elsewhere by now.
             self._give_back(job)
         return None
 
@@ -377,7 +377,7 @@ class JobLoop:
         self.settling.add(job, Released(job.lease))
 
     def _begin(self, job: CurrentJob, now: float) -> None:
-        """Note that the handler of a job starts."""
+        """Record that the handler of a job starts."""
         job.started = now
         if job.task.timeout is not None:
             job.run_until = now + job.task.timeout
@@ -387,9 +387,10 @@ class JobLoop:
             self._meter.started(job)
 
     def _wait_out(self, ended: Ended, bell: threading.Event) -> None:
-        """Wait out what made an exchange fail, with what had ended put back."""
+        """Put back what had ended, and wait until the exchange can be tried again."""
         self.settling.put_back(ended)
-        # Whatever was cut may have been the listener as well, or the memory of the database.
+        # The listener may have lost its connection too, or the database its list of waiting
+        # workers.
         self._doubt()
         # The client has waited already; many workers should not all return at once.
         bell.clear()

@@ -1,4 +1,4 @@
-"""What a worker has of one queue: the slots its handlers run in, and when to look for more jobs."""
+"""A worker's slots of one queue, and when to claim more jobs."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class QueueSlots:
     waiting: deque[CurrentJob] = field(default_factory=deque)
     ahead: int = 0
     ended: int = 0
-    # When to look for jobs again, and whether the last look found fewer than were asked for.
+    # When to claim again, and whether the last claim returned fewer jobs than requested.
     look_at: float = 0.0
     dry: bool = False
     looks: int = 0

@@ -17,7 +17,7 @@ from holdfast.watch import logs
 
 Style = Literal["lines", "log", "json", "records", "none"]
 
-# Nobody reads more lines in a second; the rest is counted.
+# How many lines are shown per second; the rest is counted.
 MOST_LINES = 40
 
 
@@ -34,7 +34,7 @@ class Screen:
 
     @classmethod
     def default(cls) -> "Screen":
-        """Return what suits this process: nothing where the program set up its own logging."""
+        """Return the right form for this process: none if the program set up its own logging."""
         if logging.getLogger("holdfast.worker").hasHandlers():
             return cls("none")
         if os.environ.get(logs.FORMAT_VARIABLE) == "json":
@@ -44,14 +44,14 @@ class Screen:
 
     @classmethod
     def on(cls, *, terminal: bool, quiet: bool = False) -> "Screen":
-        """Return what suits a terminal, or a log."""
+        """Return the right form for a terminal, or a log."""
         if not terminal:
             return cls("log", quiet)
         return cls("lines", quiet, colour=not os.environ.get("NO_COLOR"))
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the events of this process for the time of the block, and only so."""
+        """Show the events of this process during the block, and in no other form."""
         global _shown
         if self.style == "none":
             yield
@@ -69,7 +69,7 @@ class Screen:
         before = everything.handlers, everything.level, everything.propagate, worker.level
         everything.handlers, everything.propagate = [handler], False
         everything.setLevel(logging.WARNING if self.quiet else logging.INFO)
-        # Records of single jobs are made only where somebody reads them.
+        # Records of single jobs are created only if they are shown.
         each_job = self.style != "log" and not self.quiet
         worker.setLevel(logging.DEBUG if each_job else logging.NOTSET)
         try:
@@ -97,7 +97,7 @@ class _Json(logging.Handler):
 
 
 class _Lines(logging.Handler):
-    """A line for each event, on stderr; above a rate that anybody reads, how many there were."""
+    """A line for each event, on stderr; above a readable rate, only their number."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ def _plain(value: Any) -> str:
 
 
 def _clean(text: str) -> str:
-    # What a job says must not steer the terminal.
+    # Output of a job must not control the terminal.
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], text)
 
 

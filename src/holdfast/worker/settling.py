@@ -1,4 +1,4 @@
-"""How jobs ended: collected from the runners, told to the database, counted and logged."""
+"""Outcomes of jobs: collected from the runners, sent to the database, counted and logged."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ from holdfast.watch.meter import Meter
 
 log = logging.getLogger("holdfast.worker")
 
-# Of attempts that succeed one in so many is kept, and not more between two beats.
+# One in this many successful attempts is kept, and a limited number between two beats.
 SAMPLED = 100
 MOST_SAMPLED = 50
 # How many of the latest claims are shown with the worker.
@@ -78,25 +78,25 @@ class Settling:
         self._measures = Measures()
         self._acked: list[CurrentJob] = []
         self._others: list[tuple[CurrentJob, Settlement | None]] = []
-        # Asked once: at 30,000 jobs a second even a record that nobody reads would be felt.
+        # Checked once: at 30,000 jobs a second even a record that is not shown would cost too much.
         self._logs = log.isEnabledFor(logging.DEBUG)
         self._notes = self._logs or meter is not None
 
     def add_acked(self, job: CurrentJob) -> None:
-        """Take in that a job has ended well with nothing to store, under the lock."""
+        """Record that a job succeeded with nothing to store, under the lock."""
         self._acked.append(job)
 
     def add(self, job: CurrentJob, settlement: Settlement | None) -> None:
-        """Take in how else a job ended, under the lock; None if the database knows already."""
+        """Record how else a job ended, under the lock; None if the database already knows."""
         self._others.append((job, settlement))
 
     def add_ran(self, job: CurrentJob, seconds: float) -> None:
-        """Take in how long a handler ran, under the lock."""
+        """Record how long a handler ran, under the lock."""
         self._counts.busy_time += seconds
         self._measures.ran(job.queue, job.task.kind, seconds)
 
     def add_claimed(self, queue: str, rows: Iterable[Row]) -> None:
-        """Take in how long jobs waited before they were claimed, under the lock."""
+        """Record how long jobs waited before they were claimed, under the lock."""
         waited = self._measures.waited
         for row in rows:
             # A lease is counted from when it was claimed, by the clock of the database.
@@ -110,7 +110,7 @@ class Settling:
             self._others[:0] = ended.others
 
     def take(self) -> Ended:
-        """Return what is to be told to the database now."""
+        """Return what to send to the database now."""
         with self._lock:
             ended, self._acked = Ended(self._acked), []
             others, self._others = self._others, []
@@ -132,7 +132,7 @@ class Settling:
         return ended
 
     def note(self, ended: Ended, lost: Mapping[int, str], settled: Iterable[Settled]) -> None:
-        """Count and log what the database made of it: acks that were `lost`, and the others."""
+        """Count and log the results of the database: acks that were `lost`, and the others."""
         before = self._counts.acked
         if ended.acked:
             self._note_acked(ended.acked, lost)
@@ -181,7 +181,7 @@ class Settling:
                 self._note_ended(job, "cancelled")
 
     def settle_alone(self, job: CurrentJob, settlement: Settlement) -> None:
-        """Settle one job of a batch that was refused; one that cannot be stored fails for good."""
+        """Settle one job of a refused batch; one that cannot be stored fails permanently."""
         try:
             answers = self._client.settle([settlement])
         except Misuse as error:
@@ -213,7 +213,7 @@ class Settling:
             log.debug(how, extra={**fields_of(job), "seconds": round(seconds, 4)})
 
     def _sample(self, job: CurrentJob) -> None:
-        """Keep one attempt that succeeded: what it logged shows what is usual."""
+        """Keep one successful attempt: its log shows what is normal."""
         if self._measures.attempts >= MOST_SAMPLED or job.started is None:
             return
         ended = datetime.now(UTC)

@@ -11,10 +11,10 @@ from holdfast.worker.handlers import Ending, Finish, call, ending
 
 
 class ThreadRunner:
-    """Threads that take jobs as they come, about as many as there were ever jobs at once.
+    """Threads that run jobs; about as many as there were ever jobs at once.
 
-    A thread cannot be stopped. One whose job has run too long is left behind: its job is given up,
-    another thread takes its place, and it ends when its handler does.
+    A thread cannot be stopped. If its job runs too long, the thread is abandoned: another thread
+    takes its place, and it ends when its handler does.
     """
 
     def __init__(self, finish: Finish) -> None:
@@ -37,7 +37,7 @@ class ThreadRunner:
         self._jobs.put(job)
 
     def stop(self, job: CurrentJob) -> None:
-        """Give the job up; the handler may ask `job.assert_held()`, and cannot be interrupted."""
+        """Abandon the job; the handler can check `job.assert_held()`, but cannot be interrupted."""
         job.goes_on = True
         if after := self._finish(job, settle_stopped(job)):
             self.start(after)
@@ -58,7 +58,7 @@ class ThreadRunner:
                 ended = copy_context().run(_run, job)
                 if job.finished:
                     self._finish(job, ended)
-                    return  # it was left behind, and another thread has taken its place
+                    return  # it was abandoned, and another thread has taken its place
                 after = self._finish(job, ended)
             with self._lock:
                 self._idle += 1

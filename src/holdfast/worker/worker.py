@@ -1,4 +1,4 @@
-"""The worker: claims jobs, runs their handlers, keeps their leases, settles how they ended."""
+"""The worker: claims jobs, runs their handlers, renews their leases, and settles them."""
 
 import asyncio
 import logging
@@ -50,12 +50,12 @@ __all__ = ["Worker"]
 log = logging.getLogger("holdfast.worker")
 
 BEAT_EVERY = 10.0
-# How long after the grace leases may still be given back.
+# How long after the grace period leases may still be released.
 OVERTIME = 4.0
 GRACE = 25.0
-# How long a worker that has left still waits for notifications sent before.
+# How long a worker that is leaving still waits for notifications sent before.
 LAST_WORDS = 0.5
-# With jitter, even the longer one finds what a dead worker left within five seconds.
+# With jitter, even the longer one finds jobs of a dead worker within five seconds.
 POLL_HEARING, POLL_DEAF = 3.5, 1.0
 
 
@@ -104,7 +104,7 @@ class Worker:
         self._gone = threading.Event()
         self._woken = threading.Event()
         self._owns_process = False
-        # Due from the start: one that is stopped early may beat before it has declared itself.
+        # Due from the start: a worker that is stopped early may beat before it has declared itself.
         self._beat_at = 0.0
         self._failure: BaseException | None = None
         self._wake_main: Callable[[], None] = lambda: None
@@ -121,22 +121,22 @@ class Worker:
 
     @property
     def hears(self) -> bool:
-        """Whether it is told of work at once; else it polls."""
+        """Whether notifications of new jobs arrive; otherwise it polls."""
         return self._listener is not None and self._listener.up
 
     def stop(self) -> None:
-        """Claim nothing more, let handlers end within the grace, then give the rest back."""
+        """Stop claiming, let handlers finish within the grace period, then release the rest."""
         self._stop_asked.set()
 
     async def run_async(self) -> None:
-        """Do what `run` does, on the event loop that is running, and without its signals."""
+        """Like `run`, on the running event loop, and without handling signals."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         url = self.app.url
         self.app.make_room(sum(self.queues.values()))
         name = f"holdfast {self.id}"
         listen_url = os.environ.get(conninfo.LISTEN_VARIABLE)
-        # Renewals have a connection of their own, and no more patience than their leases allow.
+        # Renewals have their own connection, with a timeout shorter than the leases.
         patience = max(0.5, min((self._lease or USUAL_LEASE) / 6, 3.0))
         with (
             capture_logs(),
@@ -189,10 +189,10 @@ class Worker:
                     )
                     work["upkeep"] = lambda: upkeep.run(self._over)
                     if self._until_idle:
-                        # It may be the only worker there is: overdue jobs count as work.
+                        # It may be the only worker: overdue jobs count as work.
                         await asyncio.to_thread(self._insist, upkeep.turn)
                 parts = [self._part(name, part) for name, part in work.items()]
-                # It listens to the end: wake-ups that arrive while it leaves are passed on.
+                # It listens until the end: notifications that arrive while it leaves are passed on.
                 hearing = self._part("listener", lambda: listener.run(self._gone))
                 working = self._part("loop", lambda: jobs.run(runners, keeper))
                 facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
@@ -250,7 +250,7 @@ class Worker:
             except BaseException as error:
                 log.critical("worker part failed", exc_info=error, extra={"part": name})
                 self._failure = self._failure or error
-            # Of the jobs, this is how it says that it has done enough.
+            # Also if the part of the jobs has ended because it has done enough.
             self._stop_asked.set()
 
         thread = threading.Thread(target=guarded, name=f"holdfast-{name}", daemon=True)
@@ -260,7 +260,7 @@ class Worker:
     def _close_down(
         self, jobs: JobLoop, working: threading.Thread, parts: Sequence[threading.Thread]
     ) -> None:
-        """Wait for the end, then go there in order; needs no event loop, which may be blocked."""
+        """Wait for the end, then shut down in order; needs no event loop, which may be blocked."""
         self._stop_asked.wait()
         jobs.give_back_waiting()
         working.join(self._grace)
@@ -287,13 +287,13 @@ class Worker:
     def _heard(self, queue: str) -> None:
         if queue:
             if not self._jobs.claiming.wake(queue):
-                # The wake-up would be lost with this worker: another may have room.
+                # The notification would be lost with this worker: another may have a free slot.
                 with suppress(HoldfastError):
                     self._client.workers.pass_on(queue)
         else:
             for job in list(self._jobs.held):
                 job.renew_at = 0.0
-            # It may have been asked to stop, which its beat will tell.
+            # It may have to stop, which its beat will show.
             self._beat_at = 0.0
             self._keeper.renew_soon()
 
@@ -307,7 +307,7 @@ class Worker:
         return random_between(0.8, 1.2) * (self._looks_every or usual)
 
     def _insist(self, call: Callable[[], object]) -> None:
-        """Make a call that can be repeated until it succeeds, or the worker is to stop."""
+        """Repeat a call until it succeeds, or the worker has to stop."""
         while not self._stop_asked.is_set():
             try:
                 call()
@@ -316,7 +316,7 @@ class Worker:
                 self._stop_asked.wait(random_between(0.1, 1.0))
 
     def _declare(self, client: Client) -> None:
-        """Tell the database what there is: kinds and whom to ask about them, and schedules."""
+        """Declare kinds, their checks, and schedules to the database."""
         tasks = [self.app.tasks[kind] for kind in self.kinds]
         client.kinds.declare([_about(task) for task in tasks])
         if self.app.schedules:
@@ -331,7 +331,7 @@ class Worker:
             return
         self._beat_at = now + BEAT_EVERY * random_between(0.8, 1.0)
         try:
-            # What was measured is lost with a beat that fails: told twice, it would count twice.
+            # Measurements are lost with a beat that fails: if sent twice, they would count twice.
             asked_to_stop = client.workers.beat(
                 self.id, measured=self._jobs.settling.measured(), **self._facts()
             )
@@ -391,7 +391,7 @@ def _kinds(app: App, kinds: Iterable[str] | None) -> Sequence[str]:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """End what handlers left behind, and do not wait for what will not end."""
+    """End what handlers left running, without waiting for what does not end."""
     if left := asyncio.all_tasks(loop):
         for task in left:
             task.cancel()
@@ -402,7 +402,7 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def _signals(heard: Callable[[int], None]) -> Iterator[None]:
-    """Tell of SIGTERM and SIGINT from a thread: a blocked event loop cannot hold them up."""
+    """Report SIGTERM and SIGINT from a thread, so that a blocked event loop does not delay them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -433,7 +433,7 @@ def _signals(heard: Callable[[int], None]) -> Iterator[None]:
 
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop is closed: there is nobody left to wake
+    with suppress(RuntimeError):  # the loop is closed: nothing waits
         loop.call_soon_threadsafe(event.set)
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a bell, but not for ever."""
+"""Waiting for an event, with a time limit."""
 
 import asyncio
 from contextlib import suppress
@@ -8,10 +8,10 @@ QUICK = 0.25
 
 
 async def rung(bell: asyncio.Event, within: float) -> None:
-    """Return when the bell rings, or the time is up.
+    """Return when the event is set, or the time is up.
 
-    Not by `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that comes while the
-    bell rings: whoever left then would be waited for until the server ends.
+    Not `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives while the
+    event is set: a client that disconnected then would be waited for until the server ends.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(within):

@@ -1,7 +1,7 @@
-"""Workers that speak HTTP, as rows among the others.
+"""HTTP consumers, as rows in the table of workers.
 
-They are seen when they claim and counted as they settle; written down every few seconds, not with
-each request.
+They are seen when they claim and counted when they settle; stored every few seconds, not with each
+request.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from holdfast.server.http.request import Request
 
 EVERY = 5.0
-# Claims whose times are told.
+# How many claim times are reported.
 RECENT = 10
 # Leases whose worker is remembered, to know who acked.
 REMEMBERED = 20_000
-# Workers that are written down; more than these are somebody making up names.
+# How many workers are stored; with more, a client is probably inventing names.
 MOST = 1000
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Claimed:
-    """One claim: who made it, when, and of which queue and kind each of its jobs is."""
+    """One claim: by which worker, when, and the queue and kind of each of its jobs."""
 
     worker: str
     at: float
@@ -44,7 +44,7 @@ class _Claimed:
 
 
 class Consumers:
-    """What this server knows of its consumers and has not yet written down."""
+    """What this server knows about its consumers and has not yet stored."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Consumers:
         self.stopped: set[str] = set()
 
     def claimed(self, request: "Request", wanted: NewClaim, leases: Sequence[Lease]) -> None:
-        """Note who asked and what they got."""
+        """Record a claim and its jobs."""
         if len(self._facts) >= MOST and wanted.worker not in self._facts:
             return
         address = request.http.client
@@ -82,7 +82,7 @@ class Consumers:
                 self._holders.popitem(last=False)
 
     def settled(self, settlement: Settlement, settled: Settled) -> None:
-        """Note how a lease ended."""
+        """Record how a lease ended."""
         assert isinstance(settlement.lease, tuple)
         claimed = self._holders.get(settlement.lease[1])
         if claimed is None or settled.outcome == "already":
@@ -105,12 +105,12 @@ class Consumers:
             self._count(worker, "busy_time", ran)
 
     def touched(self, token: UUID) -> None:
-        """Note that whoever holds a lease is there."""
+        """Record that the holder of a lease is alive."""
         if claimed := self._holders.get(token):
             self._facts.setdefault(claimed.worker, {})
 
     async def run(self) -> None:
-        """Write it down now and then, for ever."""
+        """Store it every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(EVERY)
             with contextlib.suppress(HoldfastError):

@@ -1,7 +1,7 @@
-"""What changes, as it changes: one look for all who watch, sent to each at its own pace.
+"""Live changes: one query for all streams, sent to each at its own pace.
 
-Nothing is queued for anybody. Events go into one ring; every stream has a place in it and is told
-to start afresh (`resync`) when the ring has moved past it. Whoever does not read costs a socket.
+Nothing is queued per client. Events go into one ring; every stream has a position in it and gets a
+`resync` when the ring has moved past it. A client that does not read costs only a socket.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ UNNAMED = "message"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, at its place in the ring. `queues` None: nobody knows of which.
+    """An event at its position in the ring. `queues` None: the queues are unknown.
 
-    `frame` is what goes over the wire to whoever sees all queues: made once for all of them.
+    `frame` is what is sent to clients that see all queues: created once for all of them.
     """
 
     seq: int
@@ -61,13 +61,13 @@ class Event:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """Somebody who watches: what they may see, what they asked for, and how far they are."""
+    """A watching client: what it may see, what it requested, and its position."""
 
     user: User
     address: str
     names: frozenset[str]
     watch: frozenset[UUID] = frozenset()
-    # Where they are in the log, if they asked for the lives of jobs.
+    # Its position in the log, if it follows the events of jobs.
     seat: Seat | None = None
     seq: int = 0
     bell: asyncio.Event = field(default_factory=asyncio.Event)
@@ -84,7 +84,7 @@ class Stream:
 
 
 class Feed:
-    """The events of one server and everybody who watches them."""
+    """The events of one server and the clients that watch them."""
 
     def __init__(self, live: "Live", *, most: int, most_per_address: int) -> None:
         self.hears: Callable[[], bool] = lambda: False
@@ -107,7 +107,7 @@ class Feed:
 
     @property
     def mode(self) -> str:
-        """How the server learns of changes: `live` if it is told, else `polling`."""
+        """How the server detects changes: `live` by notifications, otherwise `polling`."""
         return "live" if self.hears() else "polling"
 
     def hint(self) -> None:
@@ -116,12 +116,12 @@ class Feed:
         self.lives.hint()
 
     def close(self) -> None:
-        """Let everybody go."""
+        """End all streams."""
         self._closed = True
         self._ring_all()
 
     async def run(self) -> None:
-        """Look for changes while somebody watches, for ever."""
+        """Look for changes while a client watches, until cancelled."""
         while True:
             await self._someone.wait()
             self._hint.clear()
@@ -133,7 +133,7 @@ class Feed:
                 await rung(self._hint, CALM - QUICK)
 
     async def frames(self, stream: Stream, last_seen: str | None) -> AsyncIterator[bytes]:
-        """Yield what one stream is sent, for ever; a comment when there was nothing for a while."""
+        """Yield the frames of one stream; a comment if there was nothing for a while."""
         self._admit(stream)
         seat = stream.seat
         ring_at, _, log_at = (last_seen or "").partition("@")
@@ -244,7 +244,7 @@ class Feed:
                 yield self._framed(event.name, seen, event.seq, _place(stream.seat))
 
     def _framed(self, name: str, document: Any, seq: int, place: int | None = None) -> bytes:
-        """Return an event as it is sent; its id says how far one is here, and in the log."""
+        """Return an event as it is sent; its id contains the position here and in the log."""
         head = b"" if name == UNNAMED else b"event: %s\n" % name.encode()
         at = f"{self._epoch}-{seq}" + ("" if place is None else f"@{place}")
         return b"%sid: %s\ndata: %s\n\n" % (head, at.encode(), render.encode(document))
@@ -350,7 +350,7 @@ class Feed:
 
 
 def operation(one: Operation) -> dict[str, Any]:
-    """Return an operation as JSON can say it, its id as a string."""
+    """Return an operation as JSON, with its id as a string."""
     return render.record(one) | {"id": str(one.id), "done": one.seen}
 
 

@@ -1,7 +1,7 @@
-"""The lives of jobs, as the activity log tells them: each server follows it for those who watch.
+"""Events of jobs from the activity log, which each server follows for its clients.
 
-While somebody watches, the server says so in the database again and again (`watch`), and verbs
-note every event of those queues, whoever calls them. While nobody does, nothing is written.
+While a client watches, the server renews its `watch` in the database, and all events of those
+queues are recorded, whatever causes them. While no client watches, nothing is written.
 
 The log is followed by place. Places are drawn before their transactions commit, so one that is
 missing between others is asked for again until nobody is left who could have drawn it. What is told
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from holdfast.server.http.redaction import Redaction
     from holdfast.server.running import Live
 
-# How long everything is noted after a server last said that somebody watches, and when it says so.
+# How long every event is recorded after a `watch`, and how often a server renews it.
 LASTS = 30.0
 AGAIN = 10.0
-# Events of one look at the log, and as many as are kept for those who read more slowly.
+# Events of one query of the log, and how many are kept for slower clients.
 PAGE = 1000
 REMEMBERED = 5000
-# Events that somebody who comes back is told at most: the rest they ask for themselves.
+# How many events a client that reconnects gets at most; it can request the rest.
 CATCH_UP = 20_000
-# A server that is further behind the end of the log goes to the end, and says so.
+# A server that is further behind jumps to the end of the log, and announces a gap.
 BEHIND = 50_000
-# Places that are missing at once; beyond, the oldest are given up, and that is told.
+# How many positions may be missing at once; beyond that, the oldest are announced as a gap.
 MISSING = 1000
 # Bytes that are sent at once, whole events: the server cuts what is larger than 16 kB.
 PIECE = 8 * 1024
-# How long those who come back wait for transactions that were open when the server began to follow.
+# How long clients that reconnect wait for transactions that were open when following began.
 SETTLED = 10.0
 
 ACTIVITY = "activity"
@@ -50,21 +50,21 @@ Framed = Callable[[str, Any, int, int], bytes]
 
 
 class Words(Protocol):
-    """How somebody is told what is in the log: each thing as the name of an event and a document.
+    """How log entries are sent to a client: each as the name of an event and a document.
 
-    What is told in the same words is written once for all who follow: `name` tells words apart.
+    Each form is rendered once for all clients that use it; `name` identifies the form.
     """
 
     name: str
 
     def event(self, event: Event, redaction: "Redaction") -> list[tuple[str, Any]]:
-        """Return what an event of the log is told as."""
+        """Return how an event of the log is sent."""
 
     def gap(self, about: dict[str, Any]) -> tuple[str, Any]:
-        """Return what a gap is told as: nothing `after` a place and up to `until`."""
+        """Return how a gap is sent: events `after` a position and up to `until` are missing."""
 
     def queue(self, row: dict[str, Any]) -> Any:
-        """Return what a change of a queue's counts is told as; None if ticks tell it."""
+        """Return how a change of a queue's counts is sent; None if ticks send it."""
 
 
 class _Activity:
@@ -87,13 +87,13 @@ OWN_WORDS: Words = _Activity()
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """Somebody who follows: in which words, which queues (None: all), and how far they are."""
+    """A client that follows: in which form, which queues (None: all), and its position."""
 
     words: Words
     queues: tuple[str, ...] | None
     nth: int = 0
     place: int = 0
-    # What is not behind this place they were told from the log.
+    # Events up to this position were sent from the log.
     told_to: int = 0
 
     def wants(self, queue: str | None) -> bool:
@@ -117,12 +117,12 @@ class _Entry:
 class _Hole:
     first: int
     last: int
-    # Who was writing when it was first asked for again; None before.
+    # The open writers when the position was first requested again; None before.
     waits: frozenset[str] | None = None
 
 
 class Lives:
-    """The end of the activity log, and everybody who follows it."""
+    """The end of the activity log, and the clients that follow it."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Lives:
         self._hint.set()
 
     async def join(self, seat: Seat) -> None:
-        """Begin to follow for somebody: what begins from now on is noted, and told to them."""
+        """Begin to follow for a client: events from now on are recorded and sent."""
         self._seats.add(seat)
         try:
             async with self._lock:
@@ -170,7 +170,7 @@ class Lives:
         self._someone.set()
 
     def leave(self, seat: Seat) -> None:
-        """Follow no longer for somebody; for nobody, not at all."""
+        """Stop following for a client, and altogether if it was the last."""
         self._seats.discard(seat)
         if not self._seats:
             self._someone.clear()
@@ -178,11 +178,11 @@ class Lives:
             self._ring.clear()
 
     def about(self, seat: Seat) -> dict[str, Any]:
-        """Return what a greeting tells: the place, and whether everything behind it is noted."""
+        """Return the fields of a greeting: the position, and whether all events are recorded."""
         return {"place": str(seat.place), ACTIVITY: "all" if self._watched else "noted"}
 
     async def run(self) -> None:
-        """Follow the log while somebody watches, for ever."""
+        """Follow the log while a client watches, until cancelled."""
         while True:
             await self._someone.wait()
             self._hint.clear()
@@ -190,10 +190,10 @@ class Lives:
                 async with self._lock:
                     await self._turn()
             await rung(self._hint, QUICK)
-            await asyncio.sleep(QUICK / 5)  # what comes together is told together
+            await asyncio.sleep(QUICK / 5)  # events that arrive together are sent together
 
     def due(self, seat: Seat) -> bytes:
-        """Return what somebody has not been told, as much as is sent at once; empty if nothing."""
+        """Return what a client has not received, as much as is sent at once; empty if nothing."""
         start = seat.nth - (self._nth - len(self._ring))
         frames: list[bytes] = []
         size = 0
@@ -210,7 +210,7 @@ class Lives:
         return b"".join(frames)
 
     def is_behind(self, seat: Seat) -> bool:
-        """Whether the ring has moved past somebody: they read on in the log."""
+        """Whether the ring has moved past a client, which then reads from the log."""
         return seat.nth < self._nth - len(self._ring)
 
     async def catch_up(self, seat: Seat, after: int) -> AsyncIterator[bytes]:
@@ -220,7 +220,7 @@ class Lives:
             await asyncio.sleep(QUICK)
         client = self._live.client
         state = await client.activity.log_state()
-        # Up to here nothing is missing that may still come: a plain look finds all there is.
+        # Up to here no missing position can still appear, so a plain query finds everything.
         target = min(self._low(), state.last)
         later = [nth for nth, one in enumerate(self._ring) if one.event and one.seq > target]
         seat.nth = self._nth - (len(self._ring) - later[0] if later else 0)
@@ -229,7 +229,12 @@ class Lives:
             last = self._ring[0].seq
             yield self._gap(seat, target, last, f"more than {REMEMBERED} events at once")
         if after > state.last:
-            yield self._gap(seat, target, target, "the log has not come that far: another database")
+            yield self._gap(
+                seat,
+                target,
+                target,
+                "the log does not reach this position: it belongs to another database",
+            )
             return
         if self._opening:
             reason = "a transaction that is open for long may have noted more"
@@ -240,7 +245,9 @@ class Lives:
                 yield self._gap(seat, after, last, "the log is not kept for so long")
         noted = max((self._since.get(name, 0) for name in seat.queues or ("",)), default=0)
         if after < noted and not await self._is_noted(seat):
-            reason = "nobody watched: queues whose activity is not `all` were not noted"
+            reason = (
+                "no client watched: events of queues whose activity is not `all` were not recorded"
+            )
             yield self._gap(seat, after, noted, reason)
         told = 0
         while after < target:
@@ -270,7 +277,7 @@ class Lives:
         return all(one.activity == "all" for one in found if seat.wants(one.queue))
 
     async def _say(self) -> None:
-        """Say that somebody watches; announce a gap if that was said too late."""
+        """Renew the watch; announce a gap if it was too late."""
         self._watched = not await self._live.read_only()
         if not self._watched:
             return
@@ -328,7 +335,7 @@ class Lives:
         before, was_whole = self._low(), not self._holes
         found = {event.seq for event in page if event.seq <= self._high}
         holes = [part for hole in self._holes for part in _without(hole, found)]
-        if not full:  # a page that was cut short does not say what is missing behind it
+        if not full:  # a page that was cut short does not show what is missing after it
             self._opening &= writers
             for hole in holes:
                 hole.waits = writers if hole.waits is None else hole.waits & writers
@@ -342,7 +349,7 @@ class Lives:
         self._holes = holes[-MISSING:]
         low = self._low()
         for nth, event in enumerate(page, 1):
-            # Among those that come late, none is the last but the last.
+            # Of several late events, only the last counts as the last.
             place = min(event.seq, low) if was_whole else before
             self._add(_Entry(event.seq, low if nth == len(page) else place, self._mark(), event))
         if lost:
@@ -397,7 +404,7 @@ def _pieces(frames: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _without(hole: _Hole, found: set[int]) -> list[_Hole]:
-    """Return what is left of a hole; who it waits for stays."""
+    """Return what is left of a range of missing positions, with the same writers."""
     if not found:
         return [hole]
     parts: list[_Hole] = []

@@ -14,9 +14,10 @@ SOON = 0.02
 
 
 class Operations:
-    """The part of a server that works on operations, whoever started them.
+    """The part of a server that runs operations, whichever process started them.
 
-    Any number of servers may: each chunk is taken by one of them, and is done or not done whole.
+    Several servers may do so: each chunk is taken by one of them, and is done completely or not at
+    all.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -28,7 +29,7 @@ class Operations:
         self._bell.set()
 
     async def run(self) -> None:
-        """Do what is due, for ever."""
+        """Run what is due, until cancelled."""
         busy_at = -EVERY
         while True:
             self._bell.clear()

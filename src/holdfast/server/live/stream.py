@@ -15,7 +15,7 @@ from holdfast.server.live.feed import STALLED, WATCHED, Stream
 from holdfast.server.live.job_log import OWN_WORDS, Seat, Words
 
 EVERYTHING = frozenset({"tick", "job", "op", "anomaly"})
-# How often it is asked whether whoever watches still may.
+# How often it is checked whether the client may still watch.
 ALLOWED_EVERY = 15.0
 
 
@@ -50,7 +50,7 @@ async def open_stream(
         except Problem:
             return False
         except HoldfastError:
-            return True  # nobody knows, while the database is away
+            return True  # unknown while the database is unavailable
 
     # Up to the first frame, so that a refusal can still be a status.
     return EventStream(await anext(frames), frames, allowed)
@@ -115,7 +115,7 @@ async def _leave(receive: Receive) -> None:
 
 
 def seat(request: Request, words: Words, queue: str) -> Seat:
-    """Return the seat of somebody who follows the log of one queue, or of all they may see."""
+    """Return the seat of a client that follows the log of one queue, or of all it may see."""
     if not queue:
         return Seat(words, request.user.queues)
     request.user.check_queues([queue])

@@ -21,12 +21,12 @@ from holdfast.server.http.inputs import NewClaim
 from holdfast.server.http.problems import SOON, Problem
 from holdfast.server.live.bells import rung
 
-# How often somebody looks whether or not a notification came: with a listener, and without.
+# How often a waiting claim polls: while notifications arrive, and while they do not.
 LOOK_EVERY = 5.0
 POLL_EVERY = 1.0
-# How long the database remembers that this server wants to be told.
+# How long this server stays on the database's list of waiting workers.
 PATIENCE = 60.0
-# Beyond so many queues, those that nobody waits for are forgotten.
+# With more queues than this, those without waiting claims are removed.
 FORGOTTEN = 1000
 
 
@@ -94,26 +94,26 @@ class Waits:
                 del self._each[caller]
 
     def ring(self, queue: str) -> bool:
-        """Say that a queue may have a job: whoever has waited longest looks. False if nobody is."""
+        """Let the longest-waiting claim of a queue try again. False if none waits."""
         self._awaited.pop(queue, None)
         self._wake(queue)
         return queue in self._places
 
     def listen_again(self) -> None:
-        """Ask anew to be told: notifications begin to arrive, or no longer do."""
+        """Request notifications again, because they start or stop arriving."""
         self._awaited.clear()
         for queue in list(self._places):
             self._wake(queue)
 
     def close(self) -> None:
-        """Let everybody who waits go, with nothing."""
+        """End all waiting claims without jobs."""
         self._closed = True
         for places in self._places.values():
             for place in places:
                 place.bell.set()
 
     async def poll(self) -> None:
-        """Have one look at each queue now and then, for ever: a notification is only a hint."""
+        """Let one claim of each queue poll now and then: a notification is only a hint."""
         while True:
             await asyncio.sleep(POLL_EVERY / 2)
             every = POLL_EVERY if self.ear() is None else LOOK_EVERY

@@ -158,7 +158,7 @@ class MessageCounts(Struct, kw_only=True):
     dead: int
     archived: int
     messages: Annotated[
-        dict[str, list[ListedMessage]] | UnsetType, says("the newest of each state, if asked for")
+        dict[str, list[ListedMessage]] | UnsetType, says("the newest of each state, if requested")
     ] = UNSET
 
 

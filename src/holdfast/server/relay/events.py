@@ -25,8 +25,8 @@ class OfQueue(Body):
 async def stream(request: Request) -> Response:
     """Send what happens to messages, as server-sent events.
 
-    Every event of every message is sent, whoever caused it. A `gap` says what the stream could not
-    send, and where to ask for it.
+    Every event of every message is sent, whatever caused it. A `gap` names the events that the
+    stream could not send, and where to get them.
     """
     asked: OfQueue = request.query
     follows = seat(request, MESSAGES, asked.queue)

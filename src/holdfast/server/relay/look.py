@@ -24,7 +24,7 @@ LOOKS = 40
 STRIDE = 500
 # Messages of each state beside their counts.
 INCLUDED = 100
-# What a queue has that nobody set up.
+# The fields of a queue without settings.
 ATTEMPTS = 3
 PRIORITIES = 10
 
@@ -92,13 +92,13 @@ class RangePage(Range):
 
 
 class Included(Body):
-    """Whether to tell messages with the counts."""
+    """Whether to include messages with the counts."""
 
     include_messages: Annotated[bool, says("also list the newest hundred of each state")] = False
 
 
 async def status(request: Request) -> Answer:
-    """Count messages by status, and list the newest of each if asked."""
+    """Count messages by status, and list the newest of each if requested."""
     asked: Included = request.query
     counts: dict[str, Any] = dict.fromkeys(
         ("queued", "processing", "acknowledged", "dead", "archived"), 0
@@ -155,7 +155,7 @@ async def listed(request: Request) -> Answer:
         raise Problem(
             422,
             "HF406",
-            f"query: page {asked.page} of {asked.limit} is behind the first {REACH} messages",
+            f"query: page {asked.page} of {asked.limit} is beyond the first {REACH} messages",
             fix="Narrow the list by startDate and endDate, filterType or queue.",
         )
     if (asked.sort, asked.order) == ("created_at", "desc"):
@@ -235,7 +235,8 @@ async def message_activity(request: Request) -> Answer:
     # In the order of the log: a claim that takes back what had expired is dated before that.
     events = job["events"][::-1]
     if all(one["event"] != "enqueued" for one in events):
-        # Not all of its life was noted: it tells that itself, and the log what was done to it.
+        # Not all its events were recorded: its own fields give those, and the log the actions on
+        # it.
         done = [one for one in events if one["event"] not in ("nacked", "reaped")]
         events = sorted(_past(job) + done, key=lambda one: one["at"])
     told = [one for event in events for one in _activities(event)]
@@ -290,11 +291,11 @@ def queue_of(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_of(request: Request) -> str:
-    """Return the state in the path, in our word; refuse one there is not."""
+    """Return the state in the path as our state; refuse an unknown one."""
     name = request.part("state")
     if name not in STATES:
         fix = f"States are: {', '.join(STATES)}."
-        raise Problem(404, "HF404", f"there is no state {name!r}", fix=fix)
+        raise Problem(404, "HF404", f"state {name!r} does not exist", fix=fix)
     return STATES[name]
 
 
@@ -302,7 +303,7 @@ def range_filter(start: datetime | None, end: datetime | None, queue: str | None
     """Return the filter for what was enqueued between two moments, both among them."""
     terms = [] if start is None else [f"created:>={_moment(start)}"]
     terms += [] if end is None else [f"created:<={_moment(end)}"]
-    # Only a bare name says in which part of the database to look.
+    # Only an unquoted name restricts the search to the queue's part.
     plain = queue is not None and not set(queue) & set(' \t",*\\')
     terms += [] if queue is None else [f"queue:{queue if plain else quoted(queue)}"]
     return " ".join(terms)
@@ -372,7 +373,7 @@ def _activities(event: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _past(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a job itself tells of its life."""
+    """Return the events that follow from the fields of a job."""
     about = {"job": job["id"], "queue": job["queue"], "kind": job["kind"]}
     events = [about | {"at": job["created_at"], "event": "enqueued"}]
     for one in job.get("attempts", []):

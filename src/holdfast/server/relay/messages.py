@@ -26,9 +26,9 @@ from holdfast.server.http.request import Answer, Handler, Request, decoded
 from holdfast.server.relay import queues
 from holdfast.server.relay.words import STATUSES, UNTYPED, type_of
 
-# Of a queue that nobody set up.
+# The lock time of a queue without settings.
 ACK_TIMEOUT = defaults.LEASE.total_seconds()
-# Where messages are, as their addresses say it.
+# The states of messages, as in their addresses.
 STATES = {
     "main": "queued",
     "processing": "leased",
@@ -73,7 +73,7 @@ class Imported(NewMessage, forbid_unknown_fields=False):
 
 
 class Dequeue(Body):
-    """What a consumer asks for."""
+    """What a consumer requests."""
 
     timeout: Annotated[float, Meta(ge=0, le=60), says("seconds to wait for a message")] = 0
     type: Annotated[Name | None, says("only of this type")] = None
@@ -89,7 +89,7 @@ class Dequeue(Body):
 
 
 class DequeueMany(Dequeue):
-    """What a consumer of several at once asks for."""
+    """What a consumer of several messages requests."""
 
     count: Annotated[int, Meta(ge=1, le=100), says("how many at most")] = 10
 
@@ -235,7 +235,7 @@ async def touch(request: Request) -> Answer:
 
 
 def worded(handler: Handler) -> Handler:
-    """Make a handler whose refusals say their code as Relay does, and ours beside it."""
+    """Wrap a handler so that errors have Relay's code, and ours in addition."""
 
     @wraps(handler)
     async def answered(request: Request) -> Answer | Response:
@@ -251,9 +251,9 @@ def worded(handler: Handler) -> Handler:
 
 
 def message_of(job: Mapping[str, Any], timeout: Callable[[str], float]) -> dict[str, Any]:
-    """Return a job of a list in the words of a message; `timeout` tells that of its queue.
+    """Return a job of a list as a message; `timeout` returns the lock time of its queue.
 
-    The token is for whoever holds the message: no list has it.
+    Lists do not contain the token, which is only for the holder.
     """
     lease = job["lease"]
     told = {
@@ -305,9 +305,9 @@ def _checked(found: Any) -> Any:
 
 
 async def timeouts(request: Request) -> Callable[[str], float]:
-    """Return what tells how long messages of a queue are locked that say nothing themselves.
+    """Return a function for how long messages of a queue are locked without their own setting.
 
-    A queue with the usual lease said nothing either: then it is as the server was told.
+    For a queue with the default lease, the setting of the server applies.
     """
     usual = request.live.settings.ack_timeout
     known = {one.queue: one.lease.total_seconds() for one in await request.live.queues()}

@@ -23,7 +23,7 @@ from holdfast.server.relay.messages import STATES, Ids, State
 from holdfast.server.relay.queues import SETTINGS
 from holdfast.server.relay.words import STATUSES
 
-# How long a request waits for what it has begun; what takes longer is told by its operation.
+# How long a request waits for its operation; after that the client can follow the operation.
 PATIENCE = 5.0
 LOOK_EVERY = 0.02
 # Parts of the database that a partitioned queue is spread over.
@@ -97,13 +97,13 @@ async def edit(request: Request) -> Answer:
 
 
 async def delete(request: Request) -> Answer:
-    """Delete a message for good."""
+    """Delete a message permanently."""
     told = (await operate.delete(request)).document
     return Answer({"id": told["id"], "deleted": True})
 
 
 async def delete_many(request: Request) -> Answer:
-    """Delete messages for good; those being processed stay."""
+    """Delete messages permanently; those being processed stay."""
     said: Deleted = request.body
     results = await _each(request, "delete", said.ids)
     done = sum(one["success"] for one in results)
@@ -128,15 +128,14 @@ async def move(request: Request) -> Answer:
     """Move messages, or all of a state: back to main, to the archive, or to another queue.
 
     Give `ids` or `from`, and `to` or `queue`. With both `ids` and `from`, only those in that
-    state are moved. All messages of a state are moved by an operation; 202 says that it goes
-    on.
+    state are moved. All messages of a state are moved by an operation; 202 means that it continues.
     """
     said: Moved = request.body
     if (said.to is None) == (said.queue is None) or (said.ids is None and said.source is None):
         raise Problem(
             422,
             "HF406",
-            "body: what is moved, and where to, is not said once each",
+            "body: give exactly one source and one target",
             fix="Give ids or from; and to, or queue.",
         )
     verb: Any = "move" if said.to is None else _HOW.get(said.to)
@@ -202,7 +201,7 @@ async def make_queue(request: Request) -> Answer:
     request.http.path_params["queue"] = said.name
     request.user.check_queues([said.name])
     if await request.client.queues.get(said.name) is not None:
-        raise Problem(409, "HF409", f"there is a queue {said.name!r} already")
+        raise Problem(409, "HF409", f"queue {said.name!r} already exists")
     return Answer(await _set(request, said, **SETTINGS), 201)
 
 
@@ -254,7 +253,7 @@ async def _each(
 
 def _result(text: str, change: Change | None) -> dict[str, Any]:
     if change is None or (not change.changed and change.state is None):
-        told = {"code": "NOT_FOUND", "error": f"there is no message {text}"}
+        told = {"code": "NOT_FOUND", "error": f"no message has the id {text}"}
         return {"id": text, "success": False} | told
     status = None if change.state is None else STATUSES[change.state]
     if change.changed:
@@ -286,7 +285,7 @@ async def _all(
     request.body = inputs.Started(preview_token=preview["preview_token"])
     started = await operate.start(request)
     told: dict[str, Any] = started.document
-    # Inside a transaction of its own nobody else sees it, so nobody carries it out yet.
+    # Inside this transaction it is not visible to others, so no process can run it yet.
     until = monotonic() + (PATIENCE if request.client is request.live.client else 0.0)
     while told["state"] == "running" and monotonic() < until:
         await asyncio.sleep(LOOK_EVERY)

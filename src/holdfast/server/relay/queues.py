@@ -23,12 +23,12 @@ SORTABLE = 10_000
 # Between two steps of sorting a large queue.
 BETWEEN = 0.02
 
-# Queues of which each running server knows that somebody has set them up.
+# Queues that each running server knows to have settings.
 _known: "WeakKeyDictionary[Live, set[str]]" = WeakKeyDictionary()
 
 
 async def make(request: Request, names: Sequence[str]) -> None:
-    """Make queues that nobody has used or set up."""
+    """Create queues without jobs and settings."""
     request.user.check_queues(names)
     known = _known.setdefault(request.live, set())
     for name in names:
@@ -42,7 +42,7 @@ async def make(request: Request, names: Sequence[str]) -> None:
 
 
 async def sort_by_type(request: Request, name: str) -> None:
-    """Let a queue that others made be dequeued by type at any depth: at once, or soon."""
+    """Enable dequeueing by type at any depth for a queue that others created: at once, or soon."""
     found = next((one for one in await request.live.queues() if one.queue == name), None)
     if found is None or found.by_kind:
         return

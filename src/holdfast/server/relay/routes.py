@@ -12,14 +12,14 @@ from holdfast.server.http.route import STREAM, Entry, Told, for_programs, get, o
 from holdfast.server.relay import answers, events, look, messages, operate
 
 TAG = "Relay"
-# What stands in a path of Relay alone.
+# Path parameters that only Relay has.
 PARTS: dict[str, Any] = {"state": Annotated[messages.State, says("where the messages are")]}
 
 _LOCK = {"lock_token": "/lock_token"}
 _SETTLED: Any = {"answers": ok(answers.MessageSettled), "refuses": (NOT_THERE, LEASE_LOST)}
 _CARRIED_OUT = {
     200: Told(answers.CarriedOut),
-    202: Told(answers.CarriedOut, "It goes on, as an operation."),
+    202: Told(answers.CarriedOut, "It continues as an operation."),
 }
 _QUEUE = ok(answers.MessageQueue, "The queue.")
 
@@ -295,7 +295,7 @@ RELAY: list[Entry] = [
             operate.make_queue,
             operate.NewQueue,
             id="createMessageQueue",
-            answers=ok(answers.MessageQueue, "The queue is made.", status=201),
+            answers=ok(answers.MessageQueue, "The queue is created.", status=201),
             refuses=(WRONG_STATE,),
         ),
         for_programs("/queues/{queue:path}", look.queue, id="getMessageQueue", answers=_QUEUE),

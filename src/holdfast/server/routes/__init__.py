@@ -7,7 +7,7 @@ from holdfast.server.routes import access, jobs, queues, watch
 
 V1: list[Entry] = [*jobs.ROUTES, *queues.ROUTES, *watch.ROUTES, *access.ROUTES]
 
-# The dashboard's documents and files. What they show they ask for under /v1, as everybody does.
+# The dashboard's documents and files. They get their data from /v1, like any other client.
 PAGES: list[Entry] = [
     get("/", None, dashboard.page, None),
     get("/assets/{file}", None, dashboard.asset, None),
@@ -15,5 +15,5 @@ PAGES: list[Entry] = [
     *(get(f"/{name}/{{rest:path}}", None, dashboard.page, None) for name in dashboard.PAGES),
 ]
 
-# The addresses of a state, whatever it is called, are looked for behind those that are spelt out.
+# Addresses with a state as parameter are matched after the literal ones.
 ROUTES = [*V1, *sorted([*RELAY, *ALIASES], key=lambda entry: "{state}" in entry.path), *PAGES]

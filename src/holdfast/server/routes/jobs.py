@@ -34,10 +34,10 @@ _OF_LEASE = {
     for verb in ("ack", "nack", "release", "touch")
 }
 _CHANGE: Any = {"tag": JOBS, "answers": ok(answers.Changed), "refuses": (WRONG_STATE,)}
-# What started an operation answers.
+# The response of a started operation.
 BEGUN = ok(
     answers.Operation,
-    "The operation is started, and goes on by itself.",
+    "The operation has started, and continues in the background.",
     status=202,
     headers={"Location": "Where to follow it."},
     links={
@@ -46,7 +46,7 @@ BEGUN = ok(
     },
 )
 
-# The busiest stand first: they are looked for in this order.
+# The busiest come first: routes are matched in this order.
 ROUTES: list[Entry] = [
     Entry(
         "POST",

@@ -94,7 +94,7 @@ ROUTES: list[Entry] = [
         id="putSchedule",
         tag=SCHEDULES,
         answers={
-            201: Told(answers.Schedule, "The schedule is made.", _OF_SCHEDULE),
+            201: Told(answers.Schedule, "The schedule is created.", _OF_SCHEDULE),
             200: Told(answers.Schedule, "The schedule as it is now."),
         },
         example={"kind": "rates", "cron": "30 5 * * MON-FRI", "tz": "Europe/Paris"},
@@ -184,6 +184,6 @@ ROUTES: list[Entry] = [
         operate.lift,
         id="liftStrike",
         tag=QUEUES,
-        answers=ok(answers.Strike, "The strike is over."),
+        answers=ok(answers.Strike, "The strike has ended."),
     ),
 ]

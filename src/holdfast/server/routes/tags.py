@@ -8,13 +8,13 @@ ACCESS, SERVER = "Access", "Server"
 TAGS = {
     PRODUCE: "Storing jobs.",
     CONSUME: "Leasing jobs and ending leases.",
-    JOBS: "Looking at jobs and changing them one by one.",
+    JOBS: "Reading jobs and changing them one by one.",
     OPERATIONS: "Changing many jobs: preview, start, follow, stop.",
     QUEUES: "Queues, kinds, lanes, strikes and settings.",
-    SCHEDULES: "Jobs by the clock.",
+    SCHEDULES: "Jobs at regular times.",
     WORKERS: "The workers that run jobs.",
     WATCH: "Events, anomalies and numbers over time.",
     ACCESS: "Tokens, and signing in.",
     SERVER: "The server itself, and this contract.",
-    RELAY_TAG: "The routes and words of Relay, for the same jobs. They are also below /api.",
+    RELAY_TAG: "The routes of Relay, for the same jobs. They are also below /api.",
 }

@@ -1,8 +1,8 @@
 """What runs in a child of the worker: the handlers of `process=True` tasks, one after the other.
 
-The worker keeps the lease and speaks to the database for it. The child decodes, runs and decides.
-Through the pipe it says `ready` or `broken`, then for each job `noted`, `ending` and `ended` as
-often as they happen, and `done`.
+The worker renews the lease and calls the database. The child decodes the arguments, runs the
+handler and decides the outcome. Through the pipe it sends `ready` or `broken`, then for each job
+`noted`, `ending` and `ended` as they happen, and `done`.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from holdfast.worker.process.source import AppSource
 from holdfast.worker.process.spawned import belong, ignore_stops
 from holdfast.worker.screen import Screen
 
-# What a handler notes more often than this is sent together, the last word wins.
+# Notes more frequent than this are combined; the last one counts.
 QUIET = 0.1
 
 
 def run(parent: int, source: AppSource, pipe: Any, deadline: Any, screen: Screen | None) -> None:
-    """Run what comes through the pipe until it says that there is nothing more."""
+    """Run the jobs from the pipe until it is told to end."""
     belong(parent)
     ignore_stops()
     with screen.shown() if screen else nullcontext():
@@ -45,7 +45,7 @@ def run(parent: int, source: AppSource, pipe: Any, deadline: Any, screen: Screen
 
 
 def _work(source: AppSource, pipe: Any, deadline: Any) -> None:
-    # The last words of a process that crashes.
+    # The traceback of a process that crashes.
     with suppress(AttributeError, OSError, ValueError):
         faulthandler.enable()
     worker = WorkerPipe(pipe)
@@ -56,7 +56,7 @@ def _work(source: AppSource, pipe: Any, deadline: Any) -> None:
         worker.say("broken", traceback.format_exc())
         sys.exit(1)
     worker.say("ready")
-    # A worker that has ended says nothing more.
+    # A worker that has ended sends nothing more.
     with suppress(EOFError, OSError):
         while order := pipe.recv():
             lease, lease_seconds = order
@@ -82,17 +82,17 @@ class WorkerPipe:
         self._timer: threading.Timer | None = None
 
     def say(self, *message: Any) -> None:
-        """Tell the worker something about itself."""
+        """Send the worker a message about this process."""
         with self._lock:
             self._pipe.send(message)
 
     def begin(self, job: "ChildJob") -> None:
-        """Speak for this job from now on."""
+        """Send messages for this job from now on."""
         with self._lock:
             self._job = job
 
     def end(self, job: "ChildJob", settlement: Settlement | None, spent: bool) -> None:
-        """Say how the job ended; what its threads say later is ignored."""
+        """Send how the job ended; later messages of its threads are ignored."""
         with self._lock:
             self._job = None
             job.finished = True
@@ -100,7 +100,7 @@ class WorkerPipe:
 
     @contextmanager
     def ending(self, job: "ChildJob") -> Iterator[None]:
-        """Let the worker know, before it happens, that the lease is ended by this process."""
+        """Inform the worker, before it happens, that this process ends the lease."""
         with self._lock:
             known = self._job is job
             # Without a worker the database alone decides who holds the lease.
@@ -140,7 +140,7 @@ class WorkerPipe:
 
 
 class ChildJob(CurrentJob, eq=False, kw_only=True):
-    """A job whose lease is kept by another process, which writes here until when it is surely held.
+    """A job whose lease another process renews, which writes here how long it is certainly held.
 
     The monotonic clock is one for both.
     """
@@ -172,7 +172,7 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
 
     @property  # type: ignore[misc] # mypy takes a Struct for a dataclass
     def deadline(self) -> float:
-        """Until when the lease is surely held: the worker's word, or the hand-over's."""
+        """How long the lease is certainly held, according to the worker or the hand-over."""
         shared: float = self._shared.value
         return shared if self._deadline is None else self._deadline
 
@@ -181,21 +181,21 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
         self._deadline = value
 
     def held(self) -> bool:
-        """Whether the lease is surely still this worker's."""
+        """Whether the lease is certainly still held."""
         # The next job of this process has its own deadline in the same place.
         return not self.finished and super().held()
 
     def transaction(self, result: Any = None) -> JobTransaction:
-        """Give a connection whose transaction ends with the ack, as in the worker itself."""
+        """Yield a connection whose transaction includes the ack, as in the worker itself."""
         return ChildTransaction(self, result)
 
     def hand_over(self, timeout: Duration) -> Ticket:
-        """Pass the lease to somebody outside, as in the worker itself."""
+        """Pass the lease to an external system, as in the worker itself."""
         with self._worker.ending(self):
             return super().hand_over(timeout)
 
     async def ahand_over(self, timeout: Duration) -> Ticket:
-        """Do what `hand_over` does, in an async handler."""
+        """Like `hand_over`, for async handlers."""
         with self._worker.ending(self):
             return await super().ahand_over(timeout)
 

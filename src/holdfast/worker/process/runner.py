@@ -23,17 +23,17 @@ from holdfast.worker.process.spawned import SPAWN, Spawned, how_it_ended
 
 log = logging.getLogger("holdfast.worker")
 
-# A child that is told to end has this long to close what its lifespan opened.
+# How long a child may take to close its lifespan when it is stopped.
 PATIENCE = 5.0
 # How long importing an app may take.
 LONGEST_START = 120.0
-# A job whose child could not start comes back after a moment, and only so often.
+# A job whose child could not start is released for a moment, a limited number of times.
 BREATH = 1.0
 MOST_BROKEN = 3
 
 
 class ProcessRunner:
-    """Children that take jobs as they come, as many as there were ever jobs at once.
+    """Child processes that run jobs; as many as there were ever jobs at once.
 
     Each is started when it is first needed, by a thread that then listens to it. A handler is
     stopped by killing its child; whatever kills a child costs only the job it ran.
@@ -129,7 +129,7 @@ class ProcessRunner:
         if job.settled:
             return None
         if job.stopped:
-            # Whoever has the ticket ends what was handed over.
+            # The external system with the ticket ends the job.
             return None if job.ticket else settle_stopped(job)
         return told
 
@@ -169,7 +169,7 @@ class Child:
                 self.kill()
 
     def run(self, job: CurrentJob) -> Settlement | None:
-        """Run a job and return how its handler wants it ended; raises ChildDied if it dies of it.
+        """Run a job and return its settlement; raises ChildDied if the child dies.
 
         The worker renews the lease meanwhile, with its others.
         """
@@ -198,7 +198,7 @@ class Child:
                         return _under(job.lease, settlement)
         except ChildDied:
             if ending:
-                # Only the database knows: settling the lease will tell.
+                # Only the database knows: the result of settling shows it.
                 job.settled = False
             raise
 
@@ -209,7 +209,7 @@ class Child:
         self._process.kill()
 
     def end(self) -> None:
-        """Let it end by itself, or else kill it; leave nothing of it behind."""
+        """Let it exit, or kill it; clean up after it."""
         if not self._pipe.closed:
             self._say(None)
             if not self._process.is_dead(PATIENCE):
@@ -240,7 +240,7 @@ class Child:
 
 
 class ChildDied(Exception):  # noqa: N818 - named for what happened
-    """A child is dead; `how` it died, and what it had `said` about it."""
+    """A child died: `how`, and what it `said` before."""
 
     def __init__(self, how: str, said: str = "") -> None:
         super().__init__(how)
@@ -249,7 +249,7 @@ class ChildDied(Exception):  # noqa: N818 - named for what happened
 
 
 def _under(lease: Lease, settlement: Settlement | None) -> Settlement | None:
-    # The child names a lease by what proves it; under a ticket it is another one.
+    # The child identifies a lease by its token; a ticket has another one.
     if settlement is None or settlement.lease != (lease.id, lease.token):
         return settlement
     return replace(settlement, lease=lease)

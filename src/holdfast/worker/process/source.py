@@ -45,7 +45,7 @@ class AppSource:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import what declares an app: nothing that is imported may run it."""
+    """Import the modules that declare an app; none of them may run it."""
     token = _importing.set(True)
     try:
         yield
@@ -65,7 +65,7 @@ def refuse_while_importing() -> None:
 
 
 def find_source(app: App) -> AppSource:
-    """Say where a fresh process can import an app; raises AppNotFound if it cannot."""
+    """Return where a new process can import an app; raises AppNotFound if it cannot."""
     found = [
         (module.__name__, name)
         for module in _modules()

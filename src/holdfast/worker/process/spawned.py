@@ -1,4 +1,4 @@
-"""Processes that this one starts, which die with it and tell how they died."""
+"""Child processes, which die with this one and report how they died."""
 
 import atexit
 import ctypes
@@ -22,7 +22,7 @@ KILL_AFTER = 20.0
 
 
 class Spawned:
-    """A fresh interpreter that runs one function, in a process group of its own.
+    """A new interpreter that runs one function, in its own process group.
 
     It has to be started by a thread that lives as long as it does: the kernel kills it when that
     thread ends. `target` calls `belong` before anything else.
@@ -31,7 +31,7 @@ class Spawned:
     def __init__(self, target: Callable[..., None], *args: Any) -> None:
         # It would undo what is blocked here, so it should run already.
         resource_tracker.ensure_running()
-        # The terminal's Ctrl-C reaches a process before it can say that it does not want it.
+        # The terminal's Ctrl-C could reach the process before it ignores it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
             # Not a daemon: handlers may start processes themselves.
@@ -49,7 +49,7 @@ class Spawned:
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal, from any thread; SIGKILL goes to everything it started as well."""
         with self._lock, suppress(ProcessLookupError):
-            # Reaped, its number may be somebody else's.
+            # Once reaped, its pid may belong to another process.
             if self._closed:
                 return
             if number == signal.SIGKILL:
@@ -58,16 +58,16 @@ class Spawned:
             os.kill(self.pid, number)
 
     def is_dead(self, timeout: float | None = 0.0) -> bool:
-        """Wait for its end; whether it has come."""
+        """Wait for its end; returns whether it has ended."""
         return bool(wait([self.died], timeout))
 
     def close(self) -> int:
-        """Wait for its end, leave nothing of it behind, and return its exit code."""
+        """Wait for its end, clean up, and return its exit code."""
         wait([self.died])
         self.kill()
         with self._lock:
             self._closed = True
-            # Two threads may ask the kernel at once, and only one is told.
+            # If two threads wait at once, the kernel reports the end to only one.
             while (code := self._process.exitcode) is None:
                 self._process.join(0.01)
             if self.died != self._process.sentinel:
@@ -78,17 +78,17 @@ class Spawned:
 
 
 class Signals:
-    """SIGTERM and SIGINT as something to wait for, and a bell that other threads may ring."""
+    """SIGTERM and SIGINT to wait for, and a wake-up for other threads."""
 
     def __init__(self) -> None:
         self.caught: list[int] = []
 
     def fileno(self) -> int:
-        """Return what becomes readable when a signal came or the bell was rung."""
+        """Return a file that becomes readable on a signal or a wake-up."""
         return self._ears
 
     def ring(self) -> None:
-        """Wake whoever waits; from any thread."""
+        """Wake the waiting thread; from any thread."""
         with suppress(BlockingIOError):
             os.write(self._mouth, b"!")
 
@@ -102,7 +102,7 @@ class Signals:
         self._ears, self._mouth = os.pipe()
         os.set_blocking(self._ears, False)
         os.set_blocking(self._mouth, False)
-        # Only the main thread is told of signals.
+        # Only the main thread receives signals.
         self._listens = threading.current_thread() is threading.main_thread()
         if self._listens:
             self._waker = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
@@ -127,18 +127,18 @@ class Signals:
 
 
 def how_it_ended(code: int) -> str:
-    """Say in words what an exit code means."""
+    """Describe an exit code in words."""
     return f"killed: signal {-code}" if code < 0 else f"exited with status {code}"
 
 
 def belong(parent: int) -> None:
-    """Die with the process that started this one, and heed only it, not the terminal."""
+    """Die with the parent process, and ignore signals of the terminal."""
     with suppress(PermissionError):
         os.setpgrp()
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        # It may have died before this was said.
+        # The parent may have died before this call.
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
     else:
@@ -146,7 +146,7 @@ def belong(parent: int) -> None:
 
 
 def ignore_stops() -> None:
-    """Leave it to the parent when to stop; processes this one starts are not affected."""
+    """Ignore stop signals, because the parent decides; child processes are not affected."""
     # Not SIG_IGN, which a program that a handler starts would inherit.
     for number in STOPS:
         signal.signal(number, lambda *_: None)
@@ -155,7 +155,7 @@ def ignore_stops() -> None:
 
 
 def unblock_stops() -> None:
-    """Let signals in again, once it is settled what they do."""
+    """Unblock signals, once their handlers are set."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
