@@ -83,7 +83,7 @@ def test_what_a_handler_gives_says_how_its_lease_ends(
         (ValueError("no"), None, False, "ValueError", "no"),
         (Bounced("no"), None, False, f"{__name__}.Bounced", "no"),
         (SystemExit(3), None, False, "SystemExit", "3"),
-        (Retry(in_=30), 30, False, "Retry", "the handler asked"),
+        (Retry(in_=30), 30, False, "Retry", "the handler requested"),
         (Retry(TENTH, "busy"), TENTH, False, "Retry", "busy"),
         (Retry(reason="busy"), None, False, "Retry", "busy"),
         (InvalidPayload("bad"), None, True, "InvalidPayload", "HF230 bad"),
