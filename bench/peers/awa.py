@@ -16,6 +16,7 @@ QUEUE = Queue(
     "because its own count of unfinished jobs takes minutes",
     remaining="select 0",
     requirements=(f"awa-pg=={VERSION}",),
+    share=0.4,
 )
 
 

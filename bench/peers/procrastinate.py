@@ -16,7 +16,7 @@ QUEUE = Queue(
     f"deleted, notified; bulk: batch_defer_async in chunks of {CHUNK:,}; single: defer_async",
     remaining="select count(*) from procrastinate_jobs where status in ('todo', 'doing')",
     requirements=(f"procrastinate=={VERSION}", "psycopg[binary,pool]==3.3.8"),
-    share=0.04,
+    share=0.02,
 )
 
 
