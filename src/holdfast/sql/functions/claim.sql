@@ -83,7 +83,7 @@ begin
             set token = claim.token, worker = claim.worker, attempt = j.attempt + 1,
                 lease_until = v_now + coalesce(j.lease_for, claim.lease),
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
-            where j.ctid = any(picked.chosen)
+            where j.ctid = any(picked.chosen) and j.part + 0 = v_part   -- + 0: so no index is looked at
             returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
                       j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos
           ), noted as (
@@ -180,7 +180,7 @@ begin
   laned := false;
   short := false;
   struck := 0;
-  if kinds is null and not queue_row.fair then
+  if not queue_row.fair and (kinds is null or not queue_row.by_kind) then
     -- Where jobs of lanes are ready nothing is locked here: a claim looks at more of them than it takes.
     with f as materialized (
       select coalesce((   -- as floors_of says, which would be a call here
@@ -211,6 +211,7 @@ begin
         from holdfast.job j
         where j.part = pick.part and j.queue = queue_row.name and j.priority = (10 - p.nth)::smallint
           and j.pos >= p.floor and j.token is null and j.lane is null and not (select l.laned from l)
+          and (kinds is null or j.kind = any(kinds))
         order by j.pos
         limit max_jobs
         for update skip locked
@@ -219,7 +220,7 @@ begin
     ) c;
     if lanes then
       select p.chosen, p.lanes into chosen, lanes
-      from holdfast.pick_looking(part, queue_row.name, v_floors, max_jobs, null, false, false) p;
+      from holdfast.pick_looking(part, queue_row.name, v_floors, max_jobs, kinds, false, false) p;
     end if;
   else
     v_floors := holdfast.floors_of(part, queue_row.name);
