@@ -49,7 +49,7 @@ def _table(prefix: str, methods: list[tuple[str, Callable[..., Any]]]) -> str:
         f"| `{prefix}{name}{_arguments(method)}` | {_sentence(method)} | {_answer(method)} |"
         for name, method in methods
     ]
-    return "\n".join(["| method | | answers |", "|---|---|---|", *rows])
+    return "\n".join(["| method | | returns |", "|---|---|---|", *rows])
 
 
 def _arguments(method: Callable[..., Any]) -> inspect.Signature:
