@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from statistics import quantiles
 
 import httpx
@@ -69,9 +70,17 @@ def run(server: Server, options: Options) -> list[Figure]:
         return _pages(database, options)
 
 
+@dataclass(frozen=True)
+class Served:
+    """A server that runs: where, and as which process."""
+
+    address: str
+    pid: int
+
+
 @contextmanager
-def serving(database: Database) -> Iterator[str]:
-    """Run `holdfast serve` beside, and give its address once it answers."""
+def serving(database: Database) -> Iterator[Served]:
+    """Run `holdfast serve` beside, and say where once it answers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     command = [sys.executable, "-m", "holdfast", "serve", "--port", port, "--url", database.url]
@@ -82,7 +91,7 @@ def serving(database: Database) -> Iterator[str]:
             with suppress(httpx.ConnectError):
                 if httpx.get(f"{address}/readyz").is_success:
                     break
-        yield address
+        yield Served(address, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -135,10 +144,10 @@ def _fill(database: Database, rows: int) -> None:
 def _pages(database: Database, options: Options) -> list[Figure]:
     digits = str(database.value("select id from holdfast.dead limit 1"))[-8:]
     with (
-        serving(database) as address,
-        _streams(address),
+        serving(database) as served,
+        _streams(served.address),
         _traffic(database),
-        httpx.Client(base_url=address, timeout=30) as client,
+        httpx.Client(base_url=served.address, timeout=30) as client,
     ):
         for path in OVERVIEW:
             client.get(path).raise_for_status()
