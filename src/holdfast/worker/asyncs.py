@@ -31,8 +31,9 @@ class AsyncRunner:
         self._finish = finish
         self._context = copy_context()
         self._arrived: deque[CurrentJob] = deque()
-        # Whether a task is on its way that begins what has arrived.
+        # Whether the loop was called to look at what has arrived; and the tasks that will begin it.
         self._called = False
+        self._coming = 0
 
     def start(self, job: CurrentJob) -> None:
         """Start the handler on the loop; from any thread."""
@@ -40,23 +41,31 @@ class AsyncRunner:
         # One call of the loop for all that arrive together.
         if not self._called:
             self._called = True
-            self._loop.call_soon_threadsafe(self._begin)
+            self._loop.call_soon_threadsafe(self._look)
 
     def stop(self, job: CurrentJob) -> None:
         """Cancel the handler's task."""
         self._loop.call_soon_threadsafe(self._cancel, job)
 
-    def _begin(self) -> None:
-        # Kept by the jobs that wait in it; without one it is over when this step is.
-        self._task = self._loop.create_task(self._run_arrived(), context=self._context.copy())
+    def _look(self) -> None:
+        self._called = False  # before looking: later arrivals call again
+        self._go_on(1)
+
+    def _go_on(self, tasks: int) -> None:
+        """Have so many tasks, or as many as are needed, begin what has arrived."""
+        for _ in range(min(tasks, len(self._arrived)) - self._coming):
+            self._coming += 1
+            # Kept by the job that waits in it; without one it is over when this step is.
+            self._task = self._loop.create_task(self._run_arrived(), context=self._context.copy())
 
     async def _run_arrived(self) -> None:
+        self._coming -= 1
         task = asyncio.current_task()
         assert task is not None
-        self._called = False  # before the deque is emptied: later arrivals call again
         arrived, resources, finish = self._arrived, self.resources, self._finish
         try:
-            for _ in range(TURN):
+            # One of many tasks takes one job: together they would take the turns of others.
+            for _ in range(1 if self._coming else TURN):
                 if not arrived:
                     break
                 job = arrived.popleft()
@@ -65,23 +74,20 @@ class AsyncRunner:
                 try:
                     awaited = context.run(steps.send, None)
                 except StopIteration as end:
-                    if after := finish(job, end.value):
+                    after = finish(job, end.value)
+                    if after:
                         arrived.append(after)
                     if task.cancelling():
                         break  # the handler cancelled its own task; this does not affect other jobs
                     continue
-                self._go_on()
-                if after := finish(job, await _Rest(steps, context, awaited)):
-                    self.start(after)
+                # Where one waits, others will: each gets its task now, not one after the other.
+                self._go_on(len(arrived))
+                after = finish(job, await _Rest(steps, context, awaited))
+                if after:
+                    arrived.append(after)
                 break
         finally:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Let another task start the rest, after others had their turn."""
-        if self._arrived and not self._called:
-            self._called = True
-            self._loop.call_soon(self._begin)
+            self._go_on(1)
 
     def _cancel(self, job: CurrentJob) -> None:
         # A job that has not started checks this itself.

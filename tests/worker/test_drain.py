@@ -1,0 +1,287 @@
+"""A worker with plenty to do: it settles apart from its claims, and holds jobs ahead."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import App
+from holdfast.client.sync.drain import Drain
+from holdfast.errors import UnknownOutcome
+from holdfast.worker.claiming import Claiming
+
+Start = Callable[..., Any]
+AHEAD = 50
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def _ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers claim ahead from the start, however fast this machine is."""
+
+    def rate(claiming: Claiming) -> None:
+        for slots in claiming.queues.values():
+            slots.ahead = AHEAD
+
+    monkeypatch.setattr(Claiming, "rate", rate)
+
+
+class Acks:
+    """What a worker settles apart from its claims, and what is done to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.apart = 0
+        self.go = threading.Event()
+        self.go.set()
+        self.lost_replies = 0
+        exchange = Drain.exchange
+
+        def send(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
+            apart = bool(ids) and not claims
+            if apart:
+                self.apart += len(ids)
+                assert self.go.wait(60)
+            answer = exchange(drain, ids, tokens, settlements, claims)
+            if apart and self.lost_replies:
+                self.lost_replies -= 1
+                raise UnknownOutcome("ack", "the reply was lost")
+            return answer
+
+        monkeypatch.setattr(Drain, "exchange", send)
+
+
+@pytest.fixture
+def acks(monkeypatch: pytest.MonkeyPatch) -> Acks:
+    return Acks(monkeypatch)
+
+
+def count(database: str, condition: str) -> int:
+    with psycopg.connect(database, autocommit=True) as connection:
+        query: Any = f"select count(*) from holdfast.job where {condition}"
+        [(jobs,)] = connection.execute(query).fetchall()
+    return int(jobs)
+
+
+@pytest.mark.parametrize("sort", ["async", "def"])
+def test_while_there_is_plenty_claims_do_not_wait_for_acks(
+    app: App, start: Start, database: str, acks: Acks, sort: str
+) -> None:
+    ran: list[int] = []
+    if sort == "async":
+
+        @app.task(kind="short")
+        async def short(n: int) -> None:
+            ran.append(n)
+    else:
+
+        @app.task(kind="short")
+        def short(n: int) -> None:
+            ran.append(n)
+
+    app.enqueue_many(short.call(n) for n in range(2000))
+    acks.go.clear()
+    running = start(concurrency=10)
+    wait_for(lambda: acks.apart)
+    first = len(ran)
+
+    # Far more than it has room for: these were claimed while an ack hung.
+    wait_for(lambda: len(ran) > first + 5 * AHEAD)
+    acks.go.set()
+    wait_for(lambda: count(database, "true") == 0)
+
+    assert sorted(ran) == list(range(2000))
+    wait_for(lambda: running.worker.counts.acked == 2000)
+
+
+def test_an_ack_whose_reply_is_lost_is_sent_again_and_nothing_runs_twice(
+    app: App, start: Start, database: str, acks: Acks
+) -> None:
+    ran: list[int] = []
+
+    @app.task
+    async def short(n: int) -> None:
+        ran.append(n)
+
+    acks.lost_replies = 3
+    app.enqueue_many(short.call(n) for n in range(1000))
+    running = start(concurrency=10)
+    wait_for(lambda: count(database, "true") == 0)
+    wait_for(lambda: not running.worker._jobs.held)
+
+    assert acks.lost_replies == 0
+    assert sorted(ran) == list(range(1000))
+    assert (running.worker.counts.acked, running.worker.counts.lost) == (1000, 0)
+
+
+def test_an_ack_that_nobody_could_send_ends_the_worker(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = Drain.exchange
+
+    def broken(drain: Drain, ids: Any, *rest: Any) -> Any:
+        if ids and threading.current_thread().name == "holdfast-settler":
+            raise ZeroDivisionError("a fault of ours")
+        return exchange(drain, ids, *rest)
+
+    monkeypatch.setattr(Drain, "exchange", broken)
+
+    @app.task
+    async def short() -> None: ...
+
+    app.enqueue_many(short.call() for _ in range(1000))
+    running = start(concurrency=10)
+
+    with pytest.raises(ZeroDivisionError):
+        running.join()
+
+
+@pytest.mark.parametrize("sort", ["async", "def"])
+def test_jobs_held_ahead_are_given_back_at_a_stop_and_what_runs_may_end(
+    app: App, start: Start, database: str, sort: str
+) -> None:
+    began, go = [], threading.Event()
+    if sort == "async":
+
+        @app.task(kind="block")
+        async def block() -> None:
+            began.append(holdfast.current().id)
+            await asyncio.to_thread(go.wait, 60)
+    else:
+
+        @app.task(kind="block")
+        def block() -> None:
+            began.append(holdfast.current().id)
+            go.wait(60)
+
+    app.enqueue_many(block.call() for _ in range(200))
+    running = start(concurrency=2)
+    wait_for(lambda: len(began) == 2 and count(database, "token is not null") > 10)
+    running.worker.stop()
+
+    wait_for(lambda: count(database, "token is not null") == 2)
+    assert len(began) == 2, "nothing starts after the stop"
+    go.set()
+    running.join()
+    assert count(database, "token is null and attempt = 0") == 198
+
+
+def test_leases_of_jobs_held_ahead_are_renewed(app: App, start: Start, database: str) -> None:
+    go, attempts = threading.Event(), []
+
+    @app.task
+    def block() -> None:
+        go.wait(60)
+        attempts.append(holdfast.current().attempt)
+
+    app.enqueue_many(block.call() for _ in range(20))
+    running = start(concurrency=1, lease=1.5)
+    wait_for(lambda: running.worker.counts.claimed == 20)
+    held = list(running.worker._jobs.held)
+    first = max(job.deadline for job in held)
+    # Every one of them until later than a lease lasts from there.
+    wait_for(lambda: all(job.deadline > first + 1.5 for job in held))
+    go.set()
+    wait_for(lambda: count(database, "true") == 0)
+
+    assert attempts == [1] * 20
+    assert running.worker.counts.lost == 0
+
+
+def test_handlers_that_wait_for_nothing_share_no_context(app: App, drain: Start) -> None:
+    said: ContextVar[str] = ContextVar("said", default="nothing")
+    seen = []
+
+    @app.task
+    async def short(n: int) -> None:
+        seen.append((said.get(), holdfast.current().payload["n"] == n))
+        said.set(f"{n} was here")
+
+    app.enqueue_many(short.call(n) for n in range(300))
+    drain(concurrency=20)
+
+    assert seen == [("nothing", True)] * 300
+
+
+def test_a_handler_keeps_its_context_and_its_task_while_it_waits(app: App, drain: Start) -> None:
+    said: ContextVar[int] = ContextVar("said")
+    together = asyncio.Barrier(10)
+    tasks, kept = set(), []
+
+    @app.task
+    async def waits(n: int) -> None:
+        said.set(n)
+        task = asyncio.current_task()
+        async with asyncio.timeout(60):
+            await together.wait()
+            tasks.add(task)
+            await asyncio.sleep(0)
+            kept.append(said.get() == n == holdfast.current().payload["n"])
+            kept.append(asyncio.current_task() is task)
+
+    app.enqueue_many(waits.call(n) for n in range(10))
+    drain(concurrency=10)
+
+    assert kept == [True] * 20
+    assert len(tasks) == 10
+
+
+def test_a_handler_that_cancels_its_own_task_hurts_no_other(app: App, drain: Start) -> None:
+    ended = []
+
+    @app.task(max_attempts=1)
+    async def odd(n: int) -> None:
+        if n % 7 == 0:
+            task = asyncio.current_task()
+            assert task
+            task.cancel()
+        elif n % 3 == 0:
+            await asyncio.sleep(0)
+        ended.append(n)
+
+    app.enqueue_many(odd.call(n) for n in range(300))
+    worker = drain(concurrency=20)
+
+    assert sorted(ended) == list(range(300))
+    assert (worker.counts.acked, worker.counts.failed) == (300, 0)
+
+
+def test_handlers_that_never_wait_leave_others_their_turn(app: App, start: Start) -> None:
+    turns: list[int] = []
+    ran: list[int] = []
+
+    def turn() -> None:
+        turns.append(len(ran))
+        if len(ran) < 1000:
+            asyncio.get_running_loop().call_soon(turn)
+
+    @app.task(queue="others")
+    async def others() -> None:
+        turn()
+        # It blocks the loop until all of them have arrived there.
+        wait_for(lambda: len(running.worker._jobs._runners["async"]._arrived) == 1000)
+
+    @app.task
+    async def short(n: int) -> None:
+        ran.append(n)
+
+    running = start(queues={"others": 1, "default": 1000})
+    others.enqueue()
+    wait_for(lambda: turns)
+    app.enqueue_many(short.call(n) for n in range(1000))
+    wait_for(lambda: turns[-1] == 1000)
+
+    steps = [after - before for before, after in pairwise(turns)]
+    assert max(steps) <= 100, "one task begins some of them between two turns, not all"
