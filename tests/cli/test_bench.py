@@ -41,6 +41,7 @@ def test_it_measures_in_the_time_given_and_leaves_no_row_behind(
     lines = answer.out.splitlines()
     assert answer.code == 0
     assert [line[:15].strip() for line in lines[: len(FIGURES)]] == FIGURES
+    assert max(map(len, lines[: len(FIGURES)])) <= 80
     assert "nothing is left behind" in answer.err
     assert _rows(database) == before
     assert [queue.queue for queue in client.queues.list()] == ["mail"]

@@ -88,13 +88,11 @@ def measure(client: Client, *, seconds: float = 10.0) -> Iterator[Figure | Repor
     parameters = conninfo.parameters(client.url, application_name="holdfast bench")
     with psycopg.connect(**parameters) as connection:
         trip = median(_repeated(lambda: connection.execute("select 1"), seconds * SHARES["trip"]))
-        yield found("round trip", 1000 * trip, "ms", "one statement that does nothing")
+        yield found("round trip", 1000 * trip, "ms", "one empty statement")
         commits = _repeated(lambda: _commit(connection), seconds * SHARES["commit"])
         commit = median(commits)
         slowest = quantiles(commits, n=100, method="inclusive")[98]
-        yield found(
-            "commit", 1000 * commit, "ms", f"until it is safe on disk; one in 100 {_ms(slowest)}"
-        )
+        yield found("commit", 1000 * commit, "ms", f"safe on disk; one in 100 takes {_ms(slowest)}")
         flush = max(0.0, commit - trip)
         with _rolled_back(connection):
             own = client.on(connection)
@@ -108,7 +106,7 @@ def measure(client: Client, *, seconds: float = 10.0) -> Iterator[Figure | Repor
             "single enqueue",
             1 / (one + flush),
             "jobs/s",
-            f"one client, one job after the other: {_ms(one)} and the commit",
+            f"one client: {_ms(one)} and the commit each",
         )
         with _rolled_back(connection):
             own = client.on(connection)
@@ -118,7 +116,7 @@ def measure(client: Client, *, seconds: float = 10.0) -> Iterator[Figure | Repor
                 "bulk enqueue",
                 len(copied) * BULK / (sum(copied) + flush),
                 "jobs/s",
-                f"one client, {len(copied) * BULK:,} by copy and one commit",
+                f"one client: {len(copied) * BULK:,} by copy, one commit",
             )
             many = min(len(copied) * BULK // BATCH - 1, 10_000)
             took = _repeated(
@@ -129,8 +127,7 @@ def measure(client: Client, *, seconds: float = 10.0) -> Iterator[Figure | Repor
                 "drain",
                 BATCH / (batch + flush),
                 "jobs/s",
-                f"one connection, claim and ack {BATCH} at a time: {_ms(batch)} and the commit; "
-                "handlers come on top",
+                f"one connection, by {BATCH}: {_ms(batch)} and the commit",
             )
             single_claim = median(_repeated(lambda: _claim(own, queue, 1), 0.2, least=5, most=50))
         notify = _notified(client, seconds * SHARES["notify"])
@@ -139,7 +136,7 @@ def measure(client: Client, *, seconds: float = 10.0) -> Iterator[Figure | Repor
                 "pick-up",
                 1000 * (notify + single_claim),
                 "ms",
-                f"a notification in {_ms(notify)}, a claim in {_ms(single_claim)}",
+                f"notified in {_ms(notify)}, claimed in {_ms(single_claim)}",
             )
         seen = _look(connection, commit=flush, trip=trip, notify=notify)
     report.settings = seen.settings
