@@ -190,7 +190,7 @@ def test_a_queue_is_explained_and_forecast(holdfast: Run, client: Client, clock:
 
     assert told.out.startswith("Queue default will be empty at ")
     assert re.search(r"0 jobs arrive and ([01]\.\d+|1|2) finish per second", told.out)
-    assert "would drain it in 00:10:00." in told.out
+    assert "would empty it in 00:10:00." in told.out
     # Twenty in ten seconds, and in whatever time has passed since.
     assert 0 < document[0]["finishing"] <= 2.0
     assert re.match(
