@@ -122,9 +122,21 @@ class Contest:
                 if fits(contestant.peer):
                     _say(f" {contestant.peer.name}")
                     with self._spared(contestant.peer.name):
-                        contestant.note(way(contestant))
+                        contestant.note(self._sample(way, contestant))
             _say("\n")
         self._idle(self._options.idle)
+
+    def _sample(
+        self, way: Callable[[Contestant], dict[str, float]], contestant: Contestant
+    ) -> dict[str, float]:
+        """Take a sample, once more if that fails: a hiccup in the last round must not cost all."""
+        try:
+            return way(contestant)
+        except FAILURES as error:
+            if contestant.peer.name in (OURS, FLOOR):
+                raise
+            _say(f" (failed, once more: {error})")
+            return way(contestant)
 
     def _drained(
         self, contestant: Contestant, *, jobs: int, style: str = "async", processes: int = 1

@@ -11,8 +11,9 @@ import pytest
 from bench import measures, peers, report, side_by_side
 from bench.__main__ import PARTS
 from bench.harness import Options, Server
-from bench.peers import NAMES, NotInstalledError
+from bench.peers import NAMES, NotInstalledError, Peer
 from bench.peers.contract import Ledger
+from bench.peers.environment import Environment
 from bench.report import Figure
 
 TINY = Options(
@@ -130,6 +131,26 @@ def test_a_queue_that_cannot_be_installed_is_named_and_the_others_go_on(
     assert taking_part == ["holdfast", "floor"]
     found = side_by_side.figures([], contest.left_out)
     assert "pgmq is left out: the registry says no" in report.shown(found)
+
+
+def test_a_queue_may_fail_once_but_not_twice(server: Server) -> None:
+    contest = side_by_side.Contest(server, TINY)
+    fails = [RuntimeError("the first"), None, RuntimeError("a"), RuntimeError("b")]
+
+    def way(contestant: side_by_side.Contestant) -> dict[str, float]:
+        if failure := fails.pop(0):
+            raise failure
+        return {"drain": 1.0}
+
+    pgmq = Peer(peers.queue("pgmq"), Environment((), {}))
+    contest.contestants = [side_by_side.Contestant(pgmq, "none")]
+    sampled = contest._sample(way, contest.contestants[0])
+    with contest._spared("pgmq"):
+        contest._sample(way, contest.contestants[0])
+
+    assert sampled == {"drain": 1.0}
+    assert contest.left_out == {"pgmq": "b"}
+    assert contest.contestants == []
 
 
 def test_a_job_that_ran_in_two_processes_is_doubled(tmp_path: Path) -> None:
