@@ -76,6 +76,8 @@ class Settling:
         self._on_ended = on_ended
         self._meter = meter
         self._measures = Measures()
+        # Two threads may settle for a moment, when there is suddenly plenty to do, or no more.
+        self._noting = threading.Lock()
         self._acked: list[CurrentJob] = []
         self._others: list[tuple[CurrentJob, Settlement | None]] = []
         # Checked once: at 30,000 jobs a second even a record that is not shown would cost too much.
@@ -123,7 +125,8 @@ class Settling:
                     ended.others.append((job, Released(job.lease)))
             elif settlement is None:
                 if job.settled:
-                    self._counts.acked += 1
+                    with self._noting:
+                        self._counts.acked += 1
                 self._held.discard(job)
                 if self._notes and (job.settled or job.ticket):
                     self._note_ended(job, "done" if job.settled else "handed over")
@@ -133,12 +136,13 @@ class Settling:
 
     def note(self, ended: Ended, lost: Mapping[int, str], settled: Iterable[Settled]) -> None:
         """Count and log the results of the database: acks that were `lost`, and the others."""
-        before = self._counts.acked
-        if ended.acked:
-            self._note_acked(ended.acked, lost)
-        self._note_others(ended.others, settled)
-        if self._counts.acked > before:
-            self._counts.acked_at = datetime.now(UTC)
+        with self._noting:
+            before = self._counts.acked
+            if ended.acked:
+                self._note_acked(ended.acked, lost)
+            self._note_others(ended.others, settled)
+            if self._counts.acked > before:
+                self._counts.acked_at = datetime.now(UTC)
 
     def _note_acked(self, jobs: Sequence[CurrentJob], lost: Mapping[int, str]) -> None:
         self._held.difference_update(jobs)
