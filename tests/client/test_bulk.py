@@ -128,3 +128,16 @@ def test_a_role_that_may_only_call_functions_can_store_many(
     finally:
         connection.execute("drop owned by caller_only")
         connection.execute("drop role caller_only")
+
+
+def test_whatever_ends_a_copy_is_raised_as_it_is(client: Client) -> None:
+    def broken() -> Any:
+        yield from jobs(3)
+        raise RuntimeError("x" * 100_000)
+
+    with pytest.raises(RuntimeError, match="x" * 100_000):
+        client.copy(broken())
+    with pytest.raises(InvalidJob, match="is not a text of 1 to 200"):
+        client.copy([*jobs(600), NewJob(kind="x" * 100_000)])
+
+    assert client.jobs.count("kind:greet").jobs == 0

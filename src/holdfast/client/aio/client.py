@@ -586,6 +586,7 @@ async def _copy(
     """Store jobs by COPY; returns how many. With `ids`, none if enqueue has something to decide."""
     jobs = iter(jobs)
     done = 0
+    failed: Exception | None = None
     async with door.transaction("copy") as bound:
         [(now,)] = await bound.run(Statement("copy", "select holdfast.now()::text"))
         rows = Rows(now)
@@ -598,9 +599,18 @@ async def _copy(
             # One stream for as long as it can be: the server stores while more is rendered.
             async with bound.copying(COPY) as copy:
                 while some and not rows.unknown(some):
-                    await copy.write(rows.render(some, ids and ids[done : done + len(some)]))
-                    done += len(some)
-                    some = list(islice(jobs, _STRETCH))
+                    try:
+                        text = rows.render(some, ids and ids[done : done + len(some)])
+                        done += len(some)
+                        some = list(islice(jobs, _STRETCH))
+                    except Exception as error:
+                        # Raised behind the stream: the driver sends its text to the server, which
+                        # hangs up if that is long.
+                        failed = error
+                        break
+                    await copy.write(text)
+            if failed:
+                raise failed
         for queue in rows.queues:
             kinds = {kind: stored for (name, kind), stored in rows.counts.items() if name == queue}
             await bound.run(Statement("copied", COPIED, [queue, list(kinds), list(kinds.values())]))

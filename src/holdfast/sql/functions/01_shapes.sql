@@ -199,22 +199,28 @@ $$;
 create or replace function holdfast.item_ok(item jsonb)
 returns boolean
 language sql stable
-as $$ select holdfast.item_fields_ok(item) and coalesce(holdfast.queue_ok(item ->> 'queue'), true) $$;
+as $$
+  select case when jsonb_typeof(item) = 'object' then
+           holdfast.item_fields_ok(item, item - holdfast.plain_fields())
+           and coalesce(holdfast.queue_ok(item ->> 'queue'), true)
+         else false end
+$$;
 
 -- item_fields_ok: the same, as far as one expression can tell quickly; the name of a queue is not looked at here, for
--- the items of a call mostly share one.
-create or replace function holdfast.item_fields_ok(item jsonb)
+-- the items of a call mostly share one. more: what the item has beside plain_fields; null if it is not an object.
+create or replace function holdfast.item_fields_ok(item jsonb, more jsonb)
 returns boolean
 language sql stable
 as $$
   select coalesce(
-    jsonb_typeof(item) = 'object'
+    more is not null
     and jsonb_typeof(item -> 'kind') = 'string'
     and holdfast.is_name(item ->> 'kind')
     and coalesce(holdfast.is_id(item ->> 'id'), true)
     and coalesce(jsonb_typeof(item -> 'queue') in ('string', 'null'), true)
     and (not item ? 'priority' or item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'null'))
-    and (item - holdfast.plain_fields() = '{}' or holdfast.item_details_ok(item)), false)
+    and (more = '{}' or more - 'key' = '{}' and holdfast.is_key(more -> 'key') or holdfast.item_details_ok(item)),
+    false)
 $$;
 
 -- item_details_ok: whether the other fields of an item are known and valid. Checked field by field: a loop over the
@@ -227,7 +233,7 @@ as $$
     item - holdfast.item_fields() = '{}'
     and coalesce(jsonb_typeof(item -> 'lane') in ('string', 'null') and holdfast.is_name(item ->> 'lane'), true)
     and coalesce(jsonb_typeof(item -> 'tenant') in ('string', 'null') and holdfast.is_name(item ->> 'tenant'), true)
-    and holdfast.is_label(item -> 'key') and coalesce(octet_length(item ->> 'key') <= 1000, true)
+    and holdfast.is_key(item -> 'key')
     and holdfast.is_label(item -> 'subject')
     and coalesce(jsonb_typeof(item -> 'headers') in ('object', 'null'), true)
     and coalesce(item ->> 'on_conflict' in ('skip', 'replace', 'after'), true)
@@ -241,6 +247,12 @@ as $$
       then (item ->> 'max_attempts')::numeric between 1 and 32767 and (item ->> 'max_attempts')::numeric % 1 = 0
       else false end)
 $$;
+
+-- is_key: whether a value is a label of at most 1,000 bytes: what the index of keys can hold.
+create or replace function holdfast.is_key(value jsonb)
+returns boolean
+language sql immutable parallel safe
+as $$ select holdfast.is_label(value) and coalesce(octet_length(value #>> '{}') <= 1000, true) $$;
 
 -- is_label: whether a value is a text of 1 to 500 characters, a number, or missing.
 create or replace function holdfast.is_label(value jsonb)

@@ -41,14 +41,19 @@ begin
     end if;
   end if;
 
-  select count(*) as jobs, bool_and(holdfast.item_fields_ok(i.item)) as fine,
+  select count(*) as jobs, bool_and(holdfast.item_fields_ok(i.item, i.more)) as fine,
          max(case when pg_column_size(i.item) > 4000 then 2147483647
                   else coalesce(octet_length((i.item -> 'payload')::text), 0) end)::bigint as largest,
          min(i.item ->> 'queue' collate "C") as first_queue, max(i.item ->> 'queue' collate "C") as last_queue,
          count(i.item ->> 'queue') as queues, count(i.item ->> 'id') as ids,
-         bool_and(jsonb_typeof(i.item) = 'object' and i.item - holdfast.plain_fields() = '{}') as plain
+         bool_and(coalesce(i.more = '{}', false)) as plain, count(i.more ->> 'key') as keys,
+         bool_and(coalesce(i.more - 'key' = '{}', false)) as simple   -- at most a key beside what is plain
   into batch
-  from jsonb_array_elements(items) i(item);
+  from (
+    select x.item, case when jsonb_typeof(x.item) = 'object' then x.item - holdfast.plain_fields() end as more
+    from jsonb_array_elements(items) x(item)
+    offset 0
+  ) i;
   if batch.jobs = 0 then
     return;
   end if;
@@ -85,6 +90,15 @@ begin
     end if;
   end if;
 
+  if batch.simple and batch.keys = batch.jobs and batch.jobs >= 10 and not repeat and cardinality(v_names) = 1 then
+    v_ids := holdfast.store_keys(items, v_names[1], batch.largest, v_now, v_seed);
+    if v_ids is not null then
+      return query
+        select o.ord::integer, o.id, true, null::uuid, null::uuid, null::text, null::timestamptz
+        from unnest(v_ids) with ordinality as o(id, ord);
+      return;
+    end if;
+  end if;
   if batch.jobs > 1 and not batch.plain and items @? '$[*].key' then
     select e.* into done
     from holdfast.enqueue_keys(items, repeat, v_names, batch.ids, batch.largest, v_now, v_seed) e;
@@ -543,7 +557,6 @@ declare
   v_head   constant text := holdfast.id_head(v_part, at);
   v_ids    uuid[];
   v_kinds  text[];
-  somebody record;
 begin
   if by_id and jsonb_array_length(items) < 10 then
     with stored as (
@@ -569,25 +582,84 @@ begin
     )
     select array_agg(s.id), array_agg(s.kind) into v_ids, v_kinds from stored s;
   end if;
-  if v_ids is null then
-    return null;
+  if v_ids is not null then
+    perform holdfast.note_stored(v_ids, v_kinds, queue_row, at);
   end if;
+  return v_ids;
+end
+$$;
 
+-- note_stored: what follows when ready jobs of one queue were stored: counters, the log, and whoever waits for work.
+create or replace function holdfast.note_stored(
+  ids uuid[], kinds text[], queue_row holdfast.queue, at timestamptz)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  somebody record;
+begin
   with counted as (
     insert into holdfast.tally (part, queue, kind, queued, enqueued)
-    select v_part, queue_row.name, k.kind, count(*), count(*)
-    from unnest(v_kinds) k(kind)
+    select holdfast.queue_part(queue_row.name), queue_row.name, k.kind, count(*), count(*)
+    from unnest(kinds) k(kind)
     group by k.kind
   )
   select exists (select from holdfast.watched w where w.queue in (queue_row.name, '') and w.until > at) as watched,
          exists (select from holdfast.waiter w where w.queue = queue_row.name and w.until > at) as awaited
   into somebody;
   if queue_row.activity = 'all' or somebody.watched and queue_row.activity <> 'off' then
-    perform holdfast.note_enqueued(v_ids, v_kinds, queue_row.name, at);
+    perform holdfast.note_enqueued(ids, kinds, queue_row.name, at);
   end if;
   if somebody.awaited then
-    perform holdfast.wake(array[queue_row.name], cardinality(v_ids));
+    perform holdfast.wake(array[queue_row.name], cardinality(ids));
   end if;
+end
+$$;
+
+-- store_keys: the fast path for many jobs of one queue that each have a key and are otherwise plain, if none of the
+-- keys is taken: an import. Returns null, with nothing stored, if a key or an id exists, or more has to be decided.
+-- Written in the order of keys, as by enqueue_any, so that two imports cannot deadlock.
+create or replace function holdfast.store_keys(items jsonb, queue text, largest bigint, at timestamptz, seed bigint)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_part  constant smallint := holdfast.queue_part(queue);
+  v_head  constant text := holdfast.id_head(v_part, at);
+  v_queue holdfast.queue;
+  v_ids   uuid[];
+  v_kinds text[];
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    return null;
+  end if;
+  lock table holdfast.job in row exclusive mode;   -- before the settings are read: fanout decides where a key lives
+  v_queue := holdfast.settings_of(queue);
+  if v_queue.fanout > 1 or v_queue.adopted is not null or v_queue.lease_limit is not null
+     or largest > v_queue.payload_limit then
+    return null;
+  end if;
+  begin
+    with given as materialized (
+      select i.item, i.ord, nextval('holdfast.pos') as place, i.item ->> 'kind' as kind, i.item ->> 'key' as key,
+             holdfast.id_of(i.item ->> 'id', v_part, v_head, seed + i.ord) as id
+      from jsonb_array_elements(items) with ordinality as i(item, ord)
+    ), stored as (
+      insert into holdfast.job (
+        part, id, pos, queue, kind, key, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
+      select v_part, g.id, g.place, v_queue.name, g.kind, g.key,
+             coalesce(nullif(g.item -> 'priority', 'null')::smallint, 0::smallint), at, at, v_queue.max_attempts,
+             case when v_queue.fair then '' end, v_queue.by_kind, coalesce(g.item -> 'payload', '{}')
+      from given g
+      order by g.kind collate "C", g.key collate "C", g.ord
+    )
+    select array_agg(g.id order by g.ord), array_agg(g.kind order by g.ord) into v_ids, v_kinds from given g;
+  exception when unique_violation then
+    return null;
+  end;
+  perform holdfast.note_stored(v_ids, v_kinds, v_queue, at);
   return v_ids;
 end
 $$;
