@@ -60,6 +60,21 @@ def test_a_queue_says_how_often_its_jobs_are_tried(db: Protocol) -> None:
     assert (db.job(by_queue).max_attempts, db.job(by_job).max_attempts) == (1, 8)
 
 
+@pytest.mark.parametrize("jobs", [1, 2, 30])
+@pytest.mark.parametrize("item", [{}, {"subject": "s"}, {"lane": "l"}, {"key": "k"}], ids=str)
+def test_however_many_are_enqueued_in_whatever_way_the_queue_says_how_often_they_are_tried(
+    db: Protocol, jobs: int, item: dict[str, str]
+) -> None:
+    db.queue_set("mail", max_attempts=7)
+    items: list[dict[str, str]] = [{"kind": "k", "queue": "mail", **item} for _ in range(jobs)]
+    if "key" in item:
+        items = [one | {"key": f"k{n}"} for n, one in enumerate(items)]
+
+    stored = db.enqueue(*items)
+
+    assert [db.job(one.id).max_attempts for one in stored] == [7] * jobs
+
+
 @pytest.mark.parametrize(
     "settings",
     [
