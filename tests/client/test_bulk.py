@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from holdfast import Client, InvalidJob, NewJob
-from holdfast.client.aio import client as aio
+from holdfast.client.aio import storing as aio
 from holdfast.client.statement import Statement
-from holdfast.client.sync import client as sync
+from holdfast.client.sync import storing as sync
 from holdfast.errors import PayloadTooLarge
 
 MANY = aio._BULK
@@ -45,7 +45,7 @@ def test_many_plain_jobs_are_copied_and_answered_one_by_one(
     assert [one.payload["n"] for one in client.claim(worker="w", limit=3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("options", [{"key": "k"}, {"lane": "l"}, {"delay": 60}, {"lease": 5}])
+@pytest.mark.parametrize("options", [{"key": "k"}, {"lane": "l"}, {"delay": 0}, {"lease": 5}])
 def test_jobs_that_need_a_decision_are_enqueued(
     client: Client, sent: list[str], options: dict[str, Any]
 ) -> None:

@@ -95,8 +95,14 @@ def ids_of(jobs: Iterable[NewJob]) -> list[UUID]:
 
 def are_plain(jobs: Iterable[NewJob]) -> bool:
     """Whether storing these jobs needs no decision: on keys, lanes, times, or ids sent before."""
-    return not any(
-        job.key or job.lane or job.id or job.delay or job.run_at or job.lease for job in jobs
+    return all(
+        job.key is None
+        and job.lane is None
+        and job.id is None
+        and job.delay is None
+        and job.run_at is None
+        and job.lease is None
+        for job in jobs
     )
 
 

@@ -7,12 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import islice
 from types import TracebackType
 from typing import Any, LiteralString, Self, Unpack
 from uuid import UUID, uuid4
 
-import psycopg
 from psycopg import AsyncConnection
 
 from holdfast import conninfo
@@ -28,16 +26,16 @@ from holdfast.client.aio.operations import AsyncOperations
 from holdfast.client.aio.pool import AsyncBound, AsyncPool
 from holdfast.client.aio.queues import AsyncQueues
 from holdfast.client.aio.schedules import AsyncSchedules
+from holdfast.client.aio.storing import copy, enqueue
 from holdfast.client.aio.strikes import AsyncStrikes
 from holdfast.client.aio.tokens import AsyncTokens
 from holdfast.client.aio.upkeep import AsyncUpkeep
 from holdfast.client.aio.webhooks import AsyncWebhooks
 from holdfast.client.aio.workers import AsyncWorkers
 from holdfast.client.enqueue_log import log_enqueued
-from holdfast.client.rows import CopySettings, Rows
-from holdfast.client.sql import ACK, COPIED, COPY, ENQUEUE, RELATIONS, SETTLE, SYSTEM
-from holdfast.client.statement import Row, Statement, may_retry
-from holdfast.errors import CannotConnect, LeaseLost, Refused, Unavailable, UnknownOutcome
+from holdfast.client.sql import ACK, RELATIONS, SETTLE, SYSTEM
+from holdfast.client.statement import Row, Statement
+from holdfast.errors import LeaseLost, Unavailable, UnknownOutcome
 from holdfast.records import (
     Checkup,
     Claim,
@@ -58,12 +56,6 @@ from holdfast.watch import tracing
 # The last fields of a lease, which the client knows itself when it claims.
 _CLAIMED = ("token", "queue", "worker")
 _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
-# How many jobs one call can certainly store before its deadline.
-_MANY = 5000
-# From so many on, COPY takes less time than a call, although it needs more round trips.
-_BULK = 1000
-# How many jobs are rendered at a time while a COPY is under way.
-_STRETCH = 500
 
 
 class AsyncClient:
@@ -228,18 +220,7 @@ class AsyncClient:
             return []
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
-            if len(jobs) >= _BULK and not repeat and wire.are_plain(jobs):
-                answers = await _enqueue_by_copy(self._door, traced, ids)
-            elif len(jobs) > _MANY:
-                answers = await _enqueue_in_steps(self._door, traced, ids, repeat)
-            else:
-                items = wire.items(traced, ids)
-                statement = Statement("enqueue", ENQUEUE, [items, True])
-                if not repeat:
-                    statement = Statement(
-                        "enqueue", ENQUEUE, [items, False], again=statement, ids=ids
-                    )
-                answers = [Enqueued(*row) for row in await self._door.run(statement)]
+            answers = await enqueue(self._door, traced, ids, repeat)
         log_enqueued(jobs, answers)
         return answers
 
@@ -250,7 +231,7 @@ class AsyncClient:
         UnknownOutcome then means that either all or none of them were stored.
         """
         with tracing.copying(jobs) as traced:
-            return await _copy(self._door, traced)
+            return await copy(self._door, traced)
 
     async def claim(
         self,
@@ -532,106 +513,9 @@ def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
     return [Lease(*(*row, *held)) for row in rows]
 
 
-async def _enqueue_in_steps(
-    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
-) -> list[Enqueued]:
-    """Store jobs by several calls in one transaction; if the connection breaks, repeat them all."""
-    unknown: UnknownOutcome | None = None
-    for turn in range(1, 4):
-        answers: list[Enqueued] = []
-        try:
-            async with door.transaction("enqueue") as bound:
-                for start in range(0, len(jobs), _MANY):
-                    some = slice(start, start + _MANY)
-                    items = wire.items(jobs[some], ids[some])
-                    rows = await bound.run(Statement("enqueue", ENQUEUE, [items, repeat]))
-                    answers += [Enqueued(*row) for row in rows]
-            return answers
-        except UnknownOutcome as error:
-            unknown, repeat = error, True
-        except Unavailable as error:
-            if turn == 3 or isinstance(error, CannotConnect):
-                if unknown is None:
-                    raise
-                break
-        except psycopg.Error as error:
-            # Only the caller can repeat work on its own connection.
-            if turn == 3 or isinstance(door, AsyncBound) or not may_retry(error, turn):
-                raise
-    reason = unknown.reason if unknown else ""
-    fix = "Repeat it with the same ids and repeat=True."
-    raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
-
-
-async def _enqueue_by_copy(
-    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID]
-) -> list[Enqueued]:
-    """Store plain jobs whose ids the client has just made."""
-    if isinstance(door, AsyncPool):  # a COPY that is refused ends the caller's transaction
-        try:
-            if await _copy(door, jobs, ids):
-                return [Enqueued(id, True) for id in ids]
-        except CannotConnect:
-            raise
-        except UnknownOutcome:
-            return await _enqueue_in_steps(door, jobs, ids, repeat=True)
-        except (Unavailable, Refused):  # cut, or by a role that may only call functions
-            pass
-    return await _enqueue_in_steps(door, jobs, ids, repeat=False)
-
-
-async def _copy(
-    door: AsyncPool | AsyncBound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None = None
-) -> int:
-    """Store jobs by COPY; returns how many. With `ids`, none if enqueue has something to decide."""
-    jobs = iter(jobs)
-    done = 0
-    failed: Exception | None = None
-    async with door.transaction("copy") as bound:
-        [(now,)] = await bound.run(Statement("copy", "select holdfast.now()::text"))
-        rows = Rows(now)
-        some = list(islice(jobs, _STRETCH))
-        while some:
-            found = await _copy_settings(bound, rows.unknown(some))
-            if ids is not None and not all(queue.is_plain for queue in found.values()):
-                return 0
-            rows.queues.update(found)
-            # One stream for as long as it can be: the server stores while more is rendered.
-            async with bound.copying(COPY) as copy:
-                while some and not rows.unknown(some):
-                    try:
-                        text = rows.render(some, ids and ids[done : done + len(some)])
-                        done += len(some)
-                        some = list(islice(jobs, _STRETCH))
-                    except Exception as error:
-                        # Raised behind the stream: the driver sends its text to the server, which
-                        # hangs up if that is long.
-                        failed = error
-                        break
-                    await copy.write(text)
-            if failed:
-                raise failed
-        for queue in rows.queues:
-            kinds = {kind: stored for (name, kind), stored in rows.counts.items() if name == queue}
-            await bound.run(Statement("copied", COPIED, [queue, list(kinds), list(kinds.values())]))
-    return done
-
-
 async def _settle(
     door: AsyncPool | AsyncBound, name: str, sql: LiteralString, parameters: Sequence[Any]
 ) -> list[Settled]:
     if parameters[0] in ("{}", "[]"):
         return []
     return [Settled(*row) for row in await door.run(Statement(name, sql, parameters))]
-
-
-async def _copy_settings(door: AsyncBound, queues: Iterable[str]) -> dict[str, CopySettings]:
-    unseen = dict.fromkeys(queues, CopySettings())
-    if unseen:
-        sql = (
-            f"select queue, {wire.columns(CopySettings)} from holdfast.queues "
-            "where queue = any(%s::text[])"
-        )
-        rows = await door.run(Statement("queues", sql, [list(unseen)]))
-        unseen.update((name, CopySettings(*settings)) for name, *settings in rows)
-    return unseen

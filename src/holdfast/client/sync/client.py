@@ -4,20 +4,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import islice
 from types import TracebackType
 from typing import Any, LiteralString, Self, Unpack
 from uuid import UUID, uuid4
 
-import psycopg
 from psycopg import Connection
 
 from holdfast import conninfo
 from holdfast.client import wire
 from holdfast.client.enqueue_log import log_enqueued
-from holdfast.client.rows import CopySettings, Rows
-from holdfast.client.sql import ACK, COPIED, COPY, ENQUEUE, RELATIONS, SETTLE, SYSTEM
-from holdfast.client.statement import Row, Statement, may_retry
+from holdfast.client.sql import ACK, RELATIONS, SETTLE, SYSTEM
+from holdfast.client.statement import Row, Statement
 from holdfast.client.sync.activity import Activity
 from holdfast.client.sync.anomalies import Anomalies, Detectors
 from holdfast.client.sync.dead import Dead
@@ -29,12 +26,13 @@ from holdfast.client.sync.operations import Operations
 from holdfast.client.sync.pool import Bound, Pool
 from holdfast.client.sync.queues import Queues
 from holdfast.client.sync.schedules import Schedules
+from holdfast.client.sync.storing import copy, enqueue
 from holdfast.client.sync.strikes import Strikes
 from holdfast.client.sync.tokens import Tokens
 from holdfast.client.sync.upkeep import Upkeep
 from holdfast.client.sync.webhooks import Webhooks
 from holdfast.client.sync.workers import Workers
-from holdfast.errors import CannotConnect, LeaseLost, Refused, Unavailable, UnknownOutcome
+from holdfast.errors import LeaseLost, Unavailable, UnknownOutcome
 from holdfast.records import (
     Checkup,
     Claim,
@@ -55,12 +53,6 @@ from holdfast.watch import tracing
 # The last fields of a lease, which the client knows itself when it claims.
 _CLAIMED = ("token", "queue", "worker")
 _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
-# How many jobs one call can certainly store before its deadline.
-_MANY = 5000
-# From so many on, COPY takes less time than a call, although it needs more round trips.
-_BULK = 1000
-# How many jobs are rendered at a time while a COPY is under way.
-_STRETCH = 500
 
 
 class Client:
@@ -223,18 +215,7 @@ class Client:
             return []
         ids = wire.ids_of(jobs)
         with tracing.enqueueing(jobs, ids) as traced:
-            if len(jobs) >= _BULK and not repeat and wire.are_plain(jobs):
-                answers = _enqueue_by_copy(self._door, traced, ids)
-            elif len(jobs) > _MANY:
-                answers = _enqueue_in_steps(self._door, traced, ids, repeat)
-            else:
-                items = wire.items(traced, ids)
-                statement = Statement("enqueue", ENQUEUE, [items, True])
-                if not repeat:
-                    statement = Statement(
-                        "enqueue", ENQUEUE, [items, False], again=statement, ids=ids
-                    )
-                answers = [Enqueued(*row) for row in self._door.run(statement)]
+            answers = enqueue(self._door, traced, ids, repeat)
         log_enqueued(jobs, answers)
         return answers
 
@@ -245,7 +226,7 @@ class Client:
         UnknownOutcome then means that either all or none of them were stored.
         """
         with tracing.copying(jobs) as traced:
-            return _copy(self._door, traced)
+            return copy(self._door, traced)
 
     def claim(
         self,
@@ -525,104 +506,9 @@ def _leases(claim: Claim, rows: Sequence[Row]) -> list[Lease]:
     return [Lease(*(*row, *held)) for row in rows]
 
 
-def _enqueue_in_steps(
-    door: Pool | Bound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
-) -> list[Enqueued]:
-    """Store jobs by several calls in one transaction; if the connection breaks, repeat them all."""
-    unknown: UnknownOutcome | None = None
-    for turn in range(1, 4):
-        answers: list[Enqueued] = []
-        try:
-            with door.transaction("enqueue") as bound:
-                for start in range(0, len(jobs), _MANY):
-                    some = slice(start, start + _MANY)
-                    items = wire.items(jobs[some], ids[some])
-                    rows = bound.run(Statement("enqueue", ENQUEUE, [items, repeat]))
-                    answers += [Enqueued(*row) for row in rows]
-            return answers
-        except UnknownOutcome as error:
-            unknown, repeat = error, True
-        except Unavailable as error:
-            if turn == 3 or isinstance(error, CannotConnect):
-                if unknown is None:
-                    raise
-                break
-        except psycopg.Error as error:
-            # Only the caller can repeat work on its own connection.
-            if turn == 3 or isinstance(door, Bound) or not may_retry(error, turn):
-                raise
-    reason = unknown.reason if unknown else ""
-    fix = "Repeat it with the same ids and repeat=True."
-    raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
-
-
-def _enqueue_by_copy(
-    door: Pool | Bound, jobs: Sequence[NewJob], ids: Sequence[UUID]
-) -> list[Enqueued]:
-    """Store plain jobs whose ids the client has just made."""
-    if isinstance(door, Pool):  # a COPY that is refused ends the caller's transaction
-        try:
-            if _copy(door, jobs, ids):
-                return [Enqueued(id, True) for id in ids]
-        except CannotConnect:
-            raise
-        except UnknownOutcome:
-            return _enqueue_in_steps(door, jobs, ids, repeat=True)
-        except (Unavailable, Refused):  # cut, or by a role that may only call functions
-            pass
-    return _enqueue_in_steps(door, jobs, ids, repeat=False)
-
-
-def _copy(door: Pool | Bound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None = None) -> int:
-    """Store jobs by COPY; returns how many. With `ids`, none if enqueue has something to decide."""
-    jobs = iter(jobs)
-    done = 0
-    failed: Exception | None = None
-    with door.transaction("copy") as bound:
-        [(now,)] = bound.run(Statement("copy", "select holdfast.now()::text"))
-        rows = Rows(now)
-        some = list(islice(jobs, _STRETCH))
-        while some:
-            found = _copy_settings(bound, rows.unknown(some))
-            if ids is not None and not all(queue.is_plain for queue in found.values()):
-                return 0
-            rows.queues.update(found)
-            # One stream for as long as it can be: the server stores while more is rendered.
-            with bound.copying(COPY) as copy:
-                while some and not rows.unknown(some):
-                    try:
-                        text = rows.render(some, ids and ids[done : done + len(some)])
-                        done += len(some)
-                        some = list(islice(jobs, _STRETCH))
-                    except Exception as error:
-                        # Raised behind the stream: the driver sends its text to the server, which
-                        # hangs up if that is long.
-                        failed = error
-                        break
-                    copy.write(text)
-            if failed:
-                raise failed
-        for queue in rows.queues:
-            kinds = {kind: stored for (name, kind), stored in rows.counts.items() if name == queue}
-            bound.run(Statement("copied", COPIED, [queue, list(kinds), list(kinds.values())]))
-    return done
-
-
 def _settle(
     door: Pool | Bound, name: str, sql: LiteralString, parameters: Sequence[Any]
 ) -> list[Settled]:
     if parameters[0] in ("{}", "[]"):
         return []
     return [Settled(*row) for row in door.run(Statement(name, sql, parameters))]
-
-
-def _copy_settings(door: Bound, queues: Iterable[str]) -> dict[str, CopySettings]:
-    unseen = dict.fromkeys(queues, CopySettings())
-    if unseen:
-        sql = (
-            f"select queue, {wire.columns(CopySettings)} from holdfast.queues "
-            "where queue = any(%s::text[])"
-        )
-        rows = door.run(Statement("queues", sql, [list(unseen)]))
-        unseen.update((name, CopySettings(*settings)) for name, *settings in rows)
-    return unseen

@@ -1,0 +1,134 @@
+"""Ways to store jobs: one call, several calls, or a stream of COPY."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from uuid import UUID
+
+import psycopg
+
+from holdfast.client import wire
+from holdfast.client.aio.pool import AsyncBound, AsyncPool
+from holdfast.client.rows import CopySettings, Rows
+from holdfast.client.sql import COPIED, COPY, ENQUEUE
+from holdfast.client.statement import Statement, may_retry
+from holdfast.errors import CannotConnect, Refused, Unavailable, UnknownOutcome
+from holdfast.records import Enqueued, NewJob
+
+# How many jobs one call can certainly store before its deadline.
+_MANY = 5000
+# From so many on, COPY takes less time than a call, although it needs more round trips.
+_BULK = 1000
+# How many jobs are rendered at a time while a COPY is under way.
+_STRETCH = 500
+
+
+async def enqueue(
+    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    """Store jobs under their ids, in the way that suits their number; one answer for each."""
+    if len(jobs) >= _BULK and not repeat and wire.are_plain(jobs):
+        return await _enqueue_by_copy(door, jobs, ids)
+    if len(jobs) > _MANY:
+        return await _enqueue_in_steps(door, jobs, ids, repeat)
+    items = wire.items(jobs, ids)
+    statement = Statement("enqueue", ENQUEUE, [items, True])
+    if not repeat:
+        statement = Statement("enqueue", ENQUEUE, [items, False], again=statement, ids=ids)
+    return [Enqueued(*row) for row in await door.run(statement)]
+
+
+async def copy(
+    door: AsyncPool | AsyncBound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None = None
+) -> int:
+    """Store jobs by COPY; returns how many. With `ids`, none if enqueue has something to decide."""
+    jobs = iter(jobs)
+    done = 0
+    failed: Exception | None = None
+    async with door.transaction("copy") as bound:
+        [(now,)] = await bound.run(Statement("copy", "select holdfast.now()::text"))
+        rows = Rows(now)
+        some = list(islice(jobs, _STRETCH))
+        while some:
+            found = await _copy_settings(bound, rows.unknown(some))
+            if ids is not None and not all(queue.is_plain for queue in found.values()):
+                return 0
+            rows.queues.update(found)
+            # One stream for as long as it can be: the server stores while more is rendered.
+            async with bound.copying(COPY) as stream:
+                while some and not rows.unknown(some):
+                    try:
+                        text = rows.render(some, ids and ids[done : done + len(some)])
+                        done += len(some)
+                        some = list(islice(jobs, _STRETCH))
+                    except Exception as error:
+                        # Raised behind the stream: the driver sends its text to the server, which
+                        # hangs up if that is long.
+                        failed = error
+                        break
+                    await stream.write(text)
+            if failed:
+                raise failed
+        for queue in rows.queues:
+            kinds = {kind: stored for (name, kind), stored in rows.counts.items() if name == queue}
+            await bound.run(Statement("copied", COPIED, [queue, list(kinds), list(kinds.values())]))
+    return done
+
+
+async def _enqueue_in_steps(
+    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    """Store jobs by several calls in one transaction; if the connection breaks, repeat them all."""
+    unknown: UnknownOutcome | None = None
+    for turn in range(1, 4):
+        answers: list[Enqueued] = []
+        try:
+            async with door.transaction("enqueue") as bound:
+                for start in range(0, len(jobs), _MANY):
+                    some = slice(start, start + _MANY)
+                    items = wire.items(jobs[some], ids[some])
+                    rows = await bound.run(Statement("enqueue", ENQUEUE, [items, repeat]))
+                    answers += [Enqueued(*row) for row in rows]
+            return answers
+        except UnknownOutcome as error:
+            unknown, repeat = error, True
+        except Unavailable as error:
+            if turn == 3 or isinstance(error, CannotConnect):
+                if unknown is None:
+                    raise
+                break
+        except psycopg.Error as error:
+            # Only the caller can repeat work on its own connection.
+            if turn == 3 or isinstance(door, AsyncBound) or not may_retry(error, turn):
+                raise
+    reason = unknown.reason if unknown else ""
+    fix = "Repeat it with the same ids and repeat=True."
+    raise UnknownOutcome("enqueue", reason, fix=fix, ids=ids)
+
+
+async def _enqueue_by_copy(
+    door: AsyncPool | AsyncBound, jobs: Sequence[NewJob], ids: Sequence[UUID]
+) -> list[Enqueued]:
+    """Store plain jobs whose ids the client has just made."""
+    if isinstance(door, AsyncPool):  # a COPY that is refused ends the caller's transaction
+        try:
+            if await copy(door, jobs, ids):
+                return [Enqueued(id, True) for id in ids]
+        except CannotConnect:
+            raise
+        except UnknownOutcome:
+            return await _enqueue_in_steps(door, jobs, ids, repeat=True)
+        except (Unavailable, Refused):  # cut, or by a role that may only call functions
+            pass
+    return await _enqueue_in_steps(door, jobs, ids, repeat=False)
+
+
+async def _copy_settings(door: AsyncBound, queues: Iterable[str]) -> dict[str, CopySettings]:
+    unseen = dict.fromkeys(queues, CopySettings())
+    if unseen:
+        sql = (
+            f"select queue, {wire.columns(CopySettings)} from holdfast.queues "
+            "where queue = any(%s::text[])"
+        )
+        rows = await door.run(Statement("queues", sql, [list(unseen)]))
+        unseen.update((name, CopySettings(*settings)) for name, *settings in rows)
+    return unseen
