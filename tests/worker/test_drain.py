@@ -43,7 +43,7 @@ class Acks:
     """What a worker settles apart from its claims, and what is done to it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.apart = 0
+        self.apart = self.settled = 0
         self.go = threading.Event()
         self.go.set()
         self.lost_replies = 0
@@ -55,6 +55,7 @@ class Acks:
                 self.apart += len(ids)
                 assert self.go.wait(60)
             answer = exchange(drain, ids, tokens, settlements, claims)
+            self.settled += len(ids)
             if apart and self.lost_replies:
                 self.lost_replies -= 1
                 raise UnknownOutcome("ack", "the reply was lost")
@@ -104,6 +105,35 @@ def test_while_there_is_plenty_claims_do_not_wait_for_acks(
 
     assert sorted(ran) == list(range(2000))
     wait_for(lambda: running.worker.counts.acked == 2000)
+
+
+def test_a_worker_whose_acks_hang_holds_only_so_many_jobs_that_have_ended(
+    app: App, start: Start, database: str, acks: Acks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.loop.MOST_UNSETTLED", 200)
+    ran: list[int] = []
+    most = 0
+
+    @app.task
+    async def short(n: int) -> None:
+        nonlocal most
+        ran.append(n)
+        most = max(most, len(ran) - acks.settled)
+
+    app.enqueue_many(short.call(n) for n in range(3000))
+    acks.go.clear()
+    running = start(concurrency=10)
+    wait_for(lambda: len(ran) > 200)
+    before = 0
+    while before != (before := running.worker.counts.claimed):
+        time.sleep(0.5)  # that nothing more is claimed has no event
+
+    acks.go.set()
+    wait_for(lambda: count(database, "true") == 0)
+
+    assert sorted(ran) == list(range(3000))
+    # The bound, what it had in hand then, and what one more claim may give.
+    assert most <= 200 + 2 * (AHEAD + 10)
 
 
 def test_an_ack_whose_reply_is_lost_is_sent_again_and_nothing_runs_twice(

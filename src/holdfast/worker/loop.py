@@ -38,6 +38,10 @@ from holdfast.worker.settling import Counts, Ended, Settling
 
 log = logging.getLogger("holdfast.worker")
 
+# Nothing more is claimed while so many jobs that have ended are not settled: all of them would run
+# again if this worker died. It is about what a fast worker does while one ack is under way.
+MOST_UNSETTLED = 2000
+
 
 class Runner(Protocol):
     """Runs handlers of one sort. It calls `finish` once for each job it started."""
@@ -126,7 +130,8 @@ class JobLoop:
         try:
             while not self._broken:
                 self._bell.clear()
-                claims = self.claiming.next()
+                behind = self._unsettled() > MOST_UNSETTLED
+                claims = [] if behind else self.claiming.next()
                 ended = Ended() if self._apart else self.settling.take()
                 if ended or claims or self.claiming.is_asking_due():
                     self._exchange(ended, claims)
@@ -140,7 +145,8 @@ class JobLoop:
                 elif not self.held and (self._stopping.is_set() or self._has_done_enough()):
                     return
                 else:
-                    self._bell.wait(self.claiming.pause())
+                    # The bell rings when a batch is settled.
+                    self._bell.wait(1.0 if behind else self.claiming.pause())
         finally:
             self._over = True
             self._ended_bell.set()
@@ -155,10 +161,16 @@ class JobLoop:
             try:
                 while self._apart and (ended := self.settling.take()):
                     self._settle(ended)
+                    self._bell.set()
             except BaseException as error:
                 self._broken = error
             # There may be nothing left to hold, and the loop settles what has ended since.
             self._bell.set()
+
+    def _unsettled(self) -> int:
+        """How many jobs have ended that the database does not know of: they would run again."""
+        begun = sum(slots.running + len(slots.waiting) for slots in self._queues.values())
+        return len(self.held) - begun
 
     def give_back_waiting(self) -> None:
         """Release jobs that have not started, once no more should start; running ones finish."""
