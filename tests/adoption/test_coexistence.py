@@ -53,7 +53,7 @@ def test_a_row_that_other_code_took_is_not_handed_out(
 
     assert sorted(lease.payload["id"] for lease in leases) == [40, 60, 80, 100]
     [job] = client.jobs.list("queue:reports subject:20")
-    assert client.jobs.explain(job.id) == "Other code has row 20 of public.report_jobs."
+    assert client.jobs.explain(job.id) == "Other code holds row 20 of public.report_jobs."
 
 
 def test_a_row_that_other_code_is_just_taking_is_passed_over(
