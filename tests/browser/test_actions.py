@@ -404,7 +404,7 @@ def test_jobs_are_saved_as_a_file_and_read_again(page: Page, client: Client) -> 
 
     page.get_by_role("button", name="Export and import").click()
     page.get_by_role("menuitem", name="Import jobs").click()
-    dialog(page).get_by_label("Jobs").fill(saved)
+    dialog(page).get_by_label("paste them here").fill(saved)
     dialog(page).get_by_label("Queue").fill("again")
     dialog(page).get_by_role("button", name="Enqueue 17").click()
     told(page, "17 jobs enqueued, 0 left out")

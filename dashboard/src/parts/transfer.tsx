@@ -103,7 +103,7 @@ function Asking({ close }: { close: () => void }) {
           <span>
             Queue <small>for all jobs; leave empty to use their own</small>
           </span>
-          <input value={queue} placeholder="as they say" onInput={(event) => setQueue(event.currentTarget.value)} />
+          <input value={queue} placeholder="as in each job" onInput={(event) => setQueue(event.currentTarget.value)} />
         </label>
         {fault && <p class="refusal" role="alert">{fault}</p>}
         {problem && <Trouble problem={problem as Problem} />}
