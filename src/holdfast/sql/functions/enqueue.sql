@@ -31,7 +31,7 @@ begin
       'For example: select * from holdfast.enqueue(''[{"kind": "greet", "payload": {"name": "Ada"}}]'')');
   end if;
 
-  if jsonb_array_length(items) = 1 and not repeat then
+  if jsonb_array_length(items) = 1 and not repeat and not items -> 0 ?| '{key,lane,delay,run_at}' then
     id := holdfast.store_one(items -> 0, v_now);
     if id is not null then
       ord := 1;
