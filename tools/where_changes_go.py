@@ -4,7 +4,7 @@
 
 A change is a list of edits; what the generators write is not counted. Each has a proof: a program
 that runs on the changed copy and fails unless the change has reached every door.
-`tests/test_one_place.py` runs this and holds it to the bars below.
+`tests/test_one_place.py` holds the changes to the bars below and runs the first two proofs.
 """
 
 import os
