@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import Client, InvalidJob, NewJob
 from holdfast.client.aio import storing as aio
+from holdfast.client.rows import CopySettings, Rows
 from holdfast.client.statement import Statement
 from holdfast.client.sync import storing as sync
 from holdfast.errors import PayloadTooLarge
@@ -141,3 +142,28 @@ def test_whatever_ends_a_copy_is_raised_as_it_is(client: Client) -> None:
         client.copy([*jobs(600), NewJob(kind="x" * 100_000)])
 
     assert client.jobs.count("kind:greet").jobs == 0
+
+
+def test_a_queue_with_a_limit_far_behind_plain_ones_leaves_counters_exact(
+    client: Client, connect: Any
+) -> None:
+    client.queues.set("narrow", limit=1)
+
+    answers = client.enqueue_many([*jobs(), NewJob(kind="greet", queue="narrow")])
+
+    assert all(one.created for one in answers)
+    assert client.queues.get("default").queued == MANY
+    stored = connect().execute("select count(*), count(distinct id) from holdfast.job").fetchone()
+    assert stored == (MANY + 1, MANY + 1)
+    assert connect().execute("select * from holdfast.recount()").fetchall() == []
+
+
+def test_what_jobs_have_in_common_is_kept_for_some_shapes_only() -> None:
+    rows = Rows("2026-01-01")
+    rows.queues["default"] = CopySettings()
+
+    for n in range(5000):
+        rows.render([NewJob(kind="greet", subject=f"order {n}")])
+
+    assert rows.counts == {("default", "greet"): 5000}
+    assert len(rows._likes) <= 1000

@@ -77,6 +77,8 @@ class Rows:
             known = given[:_PAYLOAD] + given[_PAYLOAD + 1 : _HEADERS]
             like = self._likes.get(known)
             if like is None:
+                if len(self._likes) >= _MOST_LIKES:
+                    self._likes.clear()
                 like = self._likes[known] = self._like(job)
             payload, headers = b"{}", b"\\N"
             if job.payload is not None:
@@ -102,11 +104,8 @@ class Rows:
                 like.turn += 1  # to its parts by turns
                 part = (like.part + like.turn % like.fanout) % PARTS
                 place = f"{id_head(part)}{self._last | _VARIANT:016x}\t{part}"
-            like.jobs += 1
+            self.counts[like.whose] += 1
             rows.append(f"{place}\t{payload.decode()}\t{headers.decode()}\t{like.rest}")
-        for like in self._likes.values():
-            self.counts[like.queue, like.kind] += like.jobs
-            like.jobs = 0
         return "".join(rows)
 
     def _like(self, job: NewJob) -> "_Like":
@@ -144,14 +143,12 @@ class _Like:
     """What jobs have in common that differ in id, payload and headers only."""
 
     def __init__(self, queue: str, kind: str, settings: CopySettings, rest: str) -> None:
-        self.queue = queue
-        self.kind = kind
+        self.whose = (queue, kind)
         self.part = queue_part(queue)
         self.head = id_head(self.part)
         self.fanout = settings.fanout
         self.limit = settings.payload_limit
         self.rest = rest
-        self.jobs = 0
         self.turn = secrets.randbelow(settings.fanout)
 
 
@@ -159,6 +156,8 @@ _NAMES = [field.name for field in fields(NewJob)]
 _PAYLOAD = _NAMES.index("payload")
 _HEADERS = _NAMES.index("headers")
 assert _NAMES[_HEADERS:] == ["headers", "id"], "what is a job's own stands at the end"
+# Jobs that each have a subject of their own have little in common: no more than this is kept.
+_MOST_LIKES = 1000
 # The second half of an id: two bits that say what sort it is, and 62 of its own.
 _VARIANT = 1 << 63
 _LOW = (1 << 62) - 1

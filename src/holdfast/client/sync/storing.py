@@ -39,7 +39,7 @@ def enqueue(
 
 def copy(door: Pool | Bound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None = None) -> int:
     """Store jobs by COPY; returns how many. With `ids`, none if enqueue has something to decide."""
-    jobs = iter(jobs)
+    whole, jobs = jobs, iter(jobs)
     done = 0
     failed: Exception | None = None
     with door.transaction("copy") as bound:
@@ -47,10 +47,11 @@ def copy(door: Pool | Bound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None 
         rows = Rows(now)
         some = list(islice(jobs, _STRETCH))
         while some:
-            found = _copy_settings(bound, rows.unknown(some))
-            if ids is not None and not all(queue.is_plain for queue in found.values()):
+            # With ids all queues are looked at before the first row is sent.
+            unknown = rows.unknown(some if ids is None else whole)
+            rows.queues.update(_copy_settings(bound, unknown))
+            if ids is not None and not all(queue.is_plain for queue in rows.queues.values()):
                 return 0
-            rows.queues.update(found)
             # One stream for as long as it can be: the server stores while more is rendered.
             with bound.copying(COPY) as stream:
                 while some and not rows.unknown(some):
