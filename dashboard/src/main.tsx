@@ -1,3 +1,4 @@
+import "./language";
 import { render } from "preact";
 import { startLive } from "./live";
 import { startRates } from "./rates";

@@ -73,6 +73,21 @@ def test_a_dead_job_tells_its_life_and_its_tracebacks(page: Page, client: Client
     expect(page.get_by_label("payload", exact=True)).to_contain_text(str(job.payload["user_id"]))
 
 
+def test_the_page_is_there_where_the_systems_language_is_none(
+    viewing: str, open_page: Open
+) -> None:
+    """Chromium then says a language that its own Intl refuses."""
+    page = open_page("about:blank")
+    page.add_init_script(
+        "Object.defineProperty(Navigator.prototype, 'language', "
+        "{get: () => 'en-US@posix', configurable: true})"
+    )
+
+    page.goto(viewing)
+
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
 def test_a_job_that_is_gone_says_so(viewing: str, open_page: Open) -> None:
     page = open_page(f"{viewing}/jobs/00000000-0000-8000-8000-000000000000")
 
