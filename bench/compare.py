@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
 from typing import Any
 from uuid import uuid4
@@ -26,6 +27,17 @@ import sys
 from holdfast import schema
 assert schema.__file__.startswith(sys.argv[2]), schema.__file__
 schema.migrate(sys.argv[1])
+"""
+# One job after the other, from Python; says how long each of a turn took, in microseconds.
+CALLS = """
+import sys, time
+from holdfast import Client
+with Client(sys.argv[1]) as client:
+    for line in sys.stdin:
+        began = time.perf_counter()
+        for _ in range(100):
+            client.enqueue("send_email", {"to": "ada@example.org"}, queue="python")
+        print((time.perf_counter() - began) * 1e4, flush=True)
 """
 ENQUEUE = "select count(*) from holdfast.enqueue(items => %s::jsonb)"
 CLAIM = (
@@ -58,7 +70,7 @@ def run(server: Server, options: Options) -> list[Figure]:
             if turn % 20 == 0:
                 for side in sides:
                     side.tidy()
-    figures = []
+        figures = _from_python(database.url, make_conninfo(server.url, dbname="before"), options)
     for what, (old, new) in spent.items():
         # in rounds of many calls: a single one is too short for the kernel's clock
         size = max(len(old) // max(options.rounds, 1), 1)
@@ -72,6 +84,39 @@ def run(server: Server, options: Options) -> list[Figure]:
             Figure("compare", f"{what}, now", "CPU µs/call", rounds[1], base, at_most=1 / 0.97),
         ]
     return figures
+
+
+def _from_python(now: str, before: str, options: Options) -> list[Figure]:
+    """Time `client.enqueue` of both trees by turns."""
+    assert options.before is not None
+    took: tuple[list[float], list[float]] = ([], [])
+    sources = (options.before.resolve() / "src", Path(__file__).parents[1] / "src")
+    with ExitStack() as stack:
+        callers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", CALLS, url],
+                    env={**os.environ, "PYTHONPATH": str(source)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for url, source in zip((before, now), sources, strict=True)
+        ]
+        for turn in range(options.rounds + 1):
+            for caller, samples in zip(callers, took, strict=True):
+                assert caller.stdin
+                assert caller.stdout
+                print("go", file=caller.stdin, flush=True)
+                each = float(caller.stdout.readline())
+                if turn:  # the first is a rehearsal
+                    samples.append(each)
+        for caller in callers:
+            caller.communicate()
+    what = "client.enqueue of one"
+    base = Figure("compare", f"{what}, before", "µs/call", took[0])
+    return [base, Figure("compare", f"{what}, now", "µs/call", took[1], base, at_most=1)]
 
 
 @contextmanager
