@@ -19,6 +19,15 @@ def test_the_age_of_the_oldest_dead_job_is_told_for_each_queue(db: Protocol, lat
     assert [round(ages[name].total_seconds() / 60) for name in sorted(ages)] == [3, 1]
 
 
+def test_a_queue_is_told_before_upkeep_has_seen_it(db: Protocol, later: Later) -> None:
+    _die(db, "new")
+    later(minutes=1)
+
+    ages = dict(db.connection.execute("select queue, oldest from holdfast.dead_ages").fetchall())
+
+    assert [(name, round(age.total_seconds())) for name, age in ages.items()] == [("new", 60)]
+
+
 def test_one_old_dead_job_is_found_behind_thousands_of_another_queue(
     db: Protocol, later: Later
 ) -> None:

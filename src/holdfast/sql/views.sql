@@ -111,17 +111,18 @@ left join lateral (
   order by d.ended_at desc limit 1
 ) l on true;
 
--- dead_ages: how long ago a queue's oldest dead job died; one index lookup per queue.
+-- dead_ages: how long ago a queue's oldest dead job died; one index lookup per queue that has any.
 create or replace view holdfast.dead_ages as
-select q.name as queue, greatest(holdfast.now() - d.ended_at, '0') as oldest
-from holdfast.queue q
-cross join lateral (
-  -- Not `=`: the order of all dead jobs by time would then do as well, and be walked past those of other queues.
-  select x.ended_at from holdfast.dead x
-  where x.queue between q.name and q.name
-  order by x.queue, x.ended_at
-  limit 1
-) d;
+with recursive oldest as (
+  (select d.queue, d.ended_at from holdfast.dead d order by d.queue, d.ended_at limit 1)
+  union all
+  select n.queue, n.ended_at
+  from oldest o
+  cross join lateral (
+    select d.queue, d.ended_at from holdfast.dead d where d.queue > o.queue order by d.queue, d.ended_at limit 1
+  ) n
+)
+select o.queue, greatest(holdfast.now() - o.ended_at, '0') as oldest from oldest o;
 
 create or replace view holdfast.workers as
 select
