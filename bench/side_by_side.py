@@ -317,6 +317,7 @@ def judged(by_queue: Sequence[Figure]) -> list[Figure]:
             for figure in against(f"{what}, {size}", found[OURS, what])
         ),
         *mine("10 ms, 100 at once", at_least=0.95),
+        *against("10 ms, 100 at once", found.get((FLOOR, "10 ms, 100 at once"))),
         *against("pick-up p50", best("pick-up p50", least=True), at_most=1.0),
         Figure("peers", "pick-up p99", "of twice p50 + 3 ms", tail, at_most=1.0),
         *mine("idle", at_most=1.0),

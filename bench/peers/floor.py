@@ -2,22 +2,25 @@
 
 The same driver copies the same bytes into a table of the same shape, inserts the same row, and
 deletes the oldest rows. There are no leases, and a row that was taken is gone whatever happens.
+Jobs that sleep do so in a bare event loop, whose timers end late by up to a millisecond.
 """
 
+import asyncio
 import itertools
 import json
 from uuid import uuid4
 
-from bench.peers.contract import Clock, Ledger, Pace, Queue, main
+from bench.peers.contract import AT_ONCE, SLEEP, Clock, Ledger, Pace, Queue, main
 
 BATCH = 100
 QUEUE = Queue(
     name="floor",
     version="",
     about="bare statements by psycopg in a table of the same shape; bulk: COPY of the same bytes; "
-    f"single: a prepared INSERT of the same row; drain: DELETE of the oldest {BATCH}",
+    f"single: a prepared INSERT of the same row; drain: DELETE of the oldest {BATCH}; "
+    f"{SLEEP * 1000:.0f} ms: asyncio.sleep, {AT_ONCE} at once",
     remaining="select count(*) from bench.floor",
-    styles=("async",),
+    styles=("async", "sleep"),
 )
 INSERT = """
 insert into bench.floor (part, id, queue, kind, payload)
@@ -81,12 +84,26 @@ def work(url: str, ledger: Ledger, style: str) -> None:
     options = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
     with psycopg.connect(url, autocommit=True, prepare_threshold=0, options=options) as connection:
         [(part,)] = connection.execute(PART).fetchall()
+        if style == "sleep":
+            asyncio.run(_sleep(ledger))
+            connection.execute("truncate bench.floor")
         for _ in itertools.count():
             rows = connection.execute(OLDEST, [part]).fetchall()
             for (payload,) in rows:
                 ledger.hit(payload["n"])
             if not rows:
                 time.sleep(0.1)
+
+
+async def _sleep(ledger: Ledger) -> None:
+    jobs = iter(range(ledger.jobs))
+
+    async def one_by_one() -> None:
+        for job in jobs:
+            ledger.hit(job)
+            await asyncio.sleep(SLEEP)
+
+    await asyncio.gather(*(one_by_one() for _ in range(AT_ONCE)))
 
 
 if __name__ == "__main__":
