@@ -94,6 +94,8 @@ class CurrentJob(msgspec.Struct, eq=False):
     goes_on: bool = False
     settled: bool = False
     cut_by: Exception | None = None
+    # The error of a failed attempt, unless its handler ran in another process.
+    raised: BaseException | None = None
     # What its handler logged, if anything.
     log: Any = None
     noted: dict[str, Any] | None = None

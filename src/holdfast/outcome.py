@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from types import CoroutineType
+from types import CoroutineType, TracebackType
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
@@ -325,6 +325,16 @@ def told_traceback(error: BaseException) -> str:
     except Exception as broken:
         text = f"<the traceback cannot be formatted: {error_kind(broken)}>"
     return printable(text, LONGEST_TRACEBACK)
+
+
+def without_own_frames(
+    error: BaseException,
+) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return an error for a log record, whose traceback begins where Holdfast's frames end."""
+    trace = error.__traceback__
+    while trace and is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return type(error), error, trace or error.__traceback__
 
 
 def printable(text: str, longest: int) -> str:

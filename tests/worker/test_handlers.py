@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -31,6 +32,46 @@ def test_an_async_handler_runs_with_its_arguments(app: App, drain: Drain) -> Non
 
     assert seen == [("Ada", False), ("Grace", True)]
     assert worker.counts.acked == 2
+
+
+@pytest.mark.parametrize("style", ["async", "def"])
+def test_an_error_reaches_the_log_with_its_traceback(
+    app: App, drain: Drain, caplog: pytest.LogCaptureFixture, style: str
+) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def fail_async() -> None:
+        fail()
+
+    app.task(max_attempts=2, retry=0)(fail if style == "def" else fail_async).enqueue()
+    drain()
+
+    failed, died = caplog.records
+    assert [(one.levelname, one.message) for one in (failed, died)] == [
+        ("WARNING", "attempt failed"),
+        ("ERROR", "job died"),
+    ]
+    for record in (failed, died):
+        assert record.exc_info
+        kind, error, trace = record.exc_info
+        assert (kind, str(error)) == (ValueError, "no")
+        frames = [frame.name for frame in traceback.extract_tb(trace)]
+        assert frames == (["fail"] if style == "def" else ["fail_async", "fail"])
+
+
+def test_a_handler_that_asks_for_another_attempt_leaves_no_traceback(
+    app: App, drain: Drain, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(max_attempts=1)
+    def later() -> None:
+        raise Retry(reason="not yet")
+
+    later.enqueue()
+    drain()
+
+    [died] = caplog.records
+    assert (died.message, died.exc_info) == ("job died", None)
 
 
 def test_a_plain_handler_runs_in_a_thread_of_its_own(app: App, drain: Drain) -> None:

@@ -70,6 +70,20 @@ def test_a_traceback_is_shown_under_what_failed(capsys: pytest.CaptureFixture[st
     assert rest[-1] == "ValueError: no"
 
 
+def test_the_traceback_of_a_job_is_shown_under_its_line_and_controls_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Screen("lines").shown():
+        log.warning("attempt failed", exc_info=ValueError("no\x1b[2J"), extra=FACTS)
+        log.error("job died", extra={**FACTS, "traceback": "in a child\nKilled: 9\n"})
+
+    failed, *trace, dead, first, last = capsys.readouterr().err.splitlines()
+    assert "failed" in failed
+    assert trace == ["    ValueError: no\\x1b[2J"]
+    assert "dead" in dead
+    assert [first, last] == ["    in a child", "    Killed: 9"]
+
+
 def test_a_program_that_set_up_its_logging_is_left_alone(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

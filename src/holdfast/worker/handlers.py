@@ -68,6 +68,8 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
         # An error in Holdfast; the job must not keep its slot and its lease forever because of it.
         log.exception("no outcome could be decided", extra={"job": str(job.id)})
         settlement = Failed(job.lease, error_kind(broken), error_message(broken))
+    if isinstance(settlement, Failed):
+        job.raised = raised
     if job.span:
         job.span.end(job, settlement, raised)
     return settlement

@@ -152,14 +152,13 @@ class _Lines(logging.Handler):
             return self._job(record, message, facts)
         else:
             told = f"{datetime.fromtimestamp(record.created):%H:%M:%S}  {message}"
+        trace = _trace(record, facts)
         named = [f"{name}={_clean(_plain(value))}" for name, value in facts.items()]
-        lines = ["  ".join([told, *named])]
-        if record.exc_info:
-            lines.append(logging.Formatter().formatException(record.exc_info))
-        return "\n".join(lines)
+        return "\n".join(["  ".join([told, *named]), *trace])
 
     def _job(self, record: logging.LogRecord, message: str, facts: dict[str, Any]) -> str:
         word = _WORDS.get(message, message)
+        trace = _trace(record, facts)
         attempt = f"attempt {facts.get('attempt')}/{facts.get('max_attempts', '?')}"
         if word == "leased":
             note = attempt
@@ -174,13 +173,22 @@ class _Lines(logging.Handler):
             shown = f"\x1b[{colour}m{word}\x1b[0m" + " " * (8 - len(word))
         clock = f"{datetime.fromtimestamp(record.created):%H:%M:%S}"
         id = facts["job"][-8:]
-        return f"{clock}  {_clean(facts.get('kind', ''))}  {id}  {shown}  {_clean(note)}".rstrip()
+        line = f"{clock}  {_clean(facts.get('kind', ''))}  {id}  {shown}  {_clean(note)}".rstrip()
+        return "\n".join([line, *(f"    {each}".rstrip() for each in trace)])
 
 
 def _introduction(*, worker: str, queues: dict[str, int], kinds: list[str]) -> str:
     some = ", ".join(kinds[:6]) + (f" and {len(kinds) - 6} more" if len(kinds) > 6 else "")
     names, slots = ", ".join(queues), sum(queues.values())
     return f"worker     {worker}  queues: {names}  slots: {slots}  kinds: {some}"
+
+
+def _trace(record: logging.LogRecord, facts: dict[str, Any]) -> list[str]:
+    """Take the traceback out of the facts, or format the record's; its lines, without control."""
+    text = facts.pop("traceback", None)
+    if record.exc_info:
+        text = logging.Formatter().formatException(record.exc_info)
+    return [_clean(line) for line in text.splitlines()] if text else []
 
 
 def _duration(seconds: float) -> str:

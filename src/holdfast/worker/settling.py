@@ -14,7 +14,7 @@ from holdfast.client.statement import Row
 from holdfast.current import CurrentJob
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
 from holdfast.leased import KIND, LEASE_UNTIL, LENGTH, RUN_AT, microseconds_of
-from holdfast.outcome import Stop, error_kind, error_message
+from holdfast.outcome import Retry, Stop, error_kind, error_message, without_own_frames
 from holdfast.records import Done, Failed, Released, Settled, Settlement
 from holdfast.watch.logs import fields_of
 from holdfast.watch.measures import Measures
@@ -202,9 +202,19 @@ class Settling:
             return self._measures.take()
 
     def _note_failed(self, job: CurrentJob, failed: Failed, *, died: bool) -> None:
-        error = f"{failed.error_kind}: {failed.message}"
-        log.warning(
-            "job died" if died else "attempt failed", extra={**fields_of(job), "error": error}
+        told = {**fields_of(job), "error": f"{failed.error_kind}: {failed.message}"}
+        error, job.raised = job.raised, None
+        if error is None and failed.traceback:
+            told["traceback"] = failed.traceback
+        log.log(
+            # Trackers of errors look at this level; the other may be mended by the next attempt.
+            logging.ERROR if died else logging.WARNING,
+            "job died" if died else "attempt failed",
+            # A handler that asks for another attempt has nothing to be traced.
+            exc_info=None
+            if error is None or isinstance(error, Retry)
+            else without_own_frames(error),
+            extra=told,
         )
         if self._meter:
             self._meter.ended(job, "dead" if died else "failed")
