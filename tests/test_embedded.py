@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,6 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast import embedded
 from holdfast.embedded._place import place_for
 from holdfast.errors import EmbeddedUnavailable
-from tests import machine
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
@@ -157,13 +155,10 @@ def test_the_data_is_still_there_at_the_next_start(pg: Path) -> None:
     with embedded.start(pg) as server:
         ask(server.url, "create table kept as select 42 as answer", fetch=False)
 
-    began = time.monotonic()
     with embedded.start(pg) as server:
-        took = time.monotonic() - began
         answer = ask(server.url, "select answer from kept")
 
     assert answer == 42
-    assert took < 1.5 * machine.slowness()
 
 
 def test_stopping_twice_leaves_once(pg: Path) -> None:

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 from holdfast import App, Client
 from holdfast.watch.logs import JobFields, JsonFormatter, json_lines
 from holdfast.worker import Worker
+from tests.ports import free_port
 
 BOUND = {"job", "kind", "queue", "attempt", "max_attempts", "worker"}
 log = logging.getLogger("shop")
@@ -181,8 +181,7 @@ def test_a_worker_writes_json_and_serves_metrics_for_all_of_its_processes(
     with Client(database) as client:
         client.enqueue("render")
         client.enqueue("greet")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] - 2
+    port = free_port(beside=2)
     command = [sys.executable, "-m", "holdfast", "worker", "shop:app", "--until-idle"]
 
     done = subprocess.run(

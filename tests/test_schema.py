@@ -25,7 +25,6 @@ from holdfast.errors import (
     SchemaError,
     SchemaTooNew,
 )
-from tests import machine
 
 SNAPSHOT = Path(__file__).parent / "schema.snapshot.txt"
 
@@ -246,10 +245,9 @@ def test_rights_are_kept_when_functions_are_replaced(database: str, connect: Any
 def test_a_migrate_that_is_not_needed_waits_for_nobody(database: str, connect: Any) -> None:
     owner = connect(autocommit=False)
     owner.execute("lock table holdfast.job, holdfast.queue")
-    started = time.monotonic()
 
+    # The lock is held all the time: who waited for it would be told that it is blocked.
     assert schema.migrate(database) == []
-    assert time.monotonic() - started < 1 * machine.slowness()
 
 
 def test_a_blocked_migration_names_who_blocks_it_and_changes_nothing(

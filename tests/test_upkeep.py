@@ -1,5 +1,6 @@
 """The loop that keeps a database: one job per slot whoever fires, idle cheaply, for ever."""
 
+import inspect
 import logging
 import random
 import signal
@@ -19,11 +20,11 @@ import psycopg
 import pytest
 
 from holdfast import Client, cron, embedded, schema
+from holdfast.client.statement import Statement
 from holdfast.client.sync.upkeep import Upkeep as UpkeepCalls
 from holdfast.errors import CannotConnect
 from holdfast.records import Doubtful, NewJob, NewSchedule, Tended
 from holdfast.upkeep.loop import Upkeep
-from tests import machine
 from tests.conftest import Clock, Connect
 
 MINUTE = timedelta(minutes=1)
@@ -241,17 +242,18 @@ def test_schedulers_that_are_stopped_at_any_moment_and_go_on_fire_each_slot_once
 
 
 def test_more_schedules_than_one_batch_are_fired_without_a_pause(
-    client: Client, upkeep: Upkeep, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.upkeep.loop._BATCH", 3)
     client.schedules.declare(NewSchedule(name=f"s{n}", kind="tick", every=60) for n in range(10))
+    while not all(one.next_at for one in client.schedules.list()):
+        Upkeep(client, holder="ada").turn()
+    clock.advance(minutes=1)
     started = time.monotonic()
-    with running(upkeep):
-        eventually(lambda: all(one.next_at for one in client.schedules.list()))
-        clock.advance(minutes=1)
+    with running(Upkeep(client, holder="ada", every=30)):
         eventually(lambda: len(slots(client, "tick")) == 10)
 
-    assert time.monotonic() - started < 6 * machine.slowness()  # ten turns of a second would not do
+    assert time.monotonic() - started < 25  # four turns with the usual pause take longer
 
 
 def test_the_role_of_a_worker_is_enough(database: str, connect: Connect, clock: Clock) -> None:
@@ -267,18 +269,16 @@ def test_the_role_of_a_worker_is_enough(database: str, connect: Connect, clock: 
         assert client.upkeep.tend("ada").leads
 
 
-def test_a_schedule_fires_within_a_quarter_of_a_second_of_its_slot(
-    client: Client, upkeep: Upkeep
-) -> None:
-    client.schedules.set("tick", kind="tick", every=1)
+def test_a_schedule_fires_within_a_quarter_of_a_second_of_its_slot(client: Client) -> None:
+    """A busy machine may be late, but not each time: who looks every minute always is."""
+    client.schedules.set("tick", kind="tick", every=2)
 
-    with running(upkeep):
-        eventually(lambda: len(slots(client, "tick")) >= 4)
+    def late() -> list[timedelta]:
+        found = client.jobs.list()
+        return [one.created_at - datetime.fromisoformat(one.headers["slot"]) for one in found]
 
-    late = [
-        job.created_at - datetime.fromisoformat(job.headers["slot"]) for job in client.jobs.list()
-    ]
-    assert sorted(late)[len(late) // 2] < timedelta(seconds=0.25 * machine.slowness())
+    with running(Upkeep(client, holder="ada", every=60)):
+        eventually(lambda: any(one < timedelta(seconds=0.25) for one in late()))
 
 
 def test_a_schedule_that_cannot_be_computed_does_not_stop_the_others(
@@ -392,10 +392,13 @@ def test_only_one_of_several_tends_and_another_follows_when_it_stops(database: s
         first, *others = [Upkeep(c, holder=f"h{n}", every=0.05) for n, c in enumerate(clients)]
         with running(first) as leading:
             eventually(lambda: len(leading) > 3)
+            began = time.monotonic()
             waiting = [stack.enter_context(running(other)) for other in others]
             eventually(lambda: len(leading) > 10)
             assert waiting == [[], []]
-            assert [one.upkeep.asked for one in clients[1:]] == [1, 1]
+            # They ask again after three seconds, not sooner; a busy machine may be there by now.
+            most = 1 + (time.monotonic() - began) / 3
+            assert all(1 <= one.upkeep.asked <= most for one in clients[1:])
         # Both may have begun in the same moment, once: that does nothing twice.
         eventually(lambda: max(map(len, waiting)) > 3)
         before = [len(turns) for turns in waiting]
@@ -404,32 +407,33 @@ def test_only_one_of_several_tends_and_another_follows_when_it_stops(database: s
 
 
 def test_idle_upkeep_makes_less_than_a_transaction_a_second(
-    database: str, client: Client, connect: Connect
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.schedules.set("yearly", kind="yearly", cron="0 0 1 1 *")
-    watcher = connect()
-    upkeep = Upkeep(client, holder="ada", checks={"order": lambda _, __: True})
-    with running(upkeep) as turns:
+    made: list[str] = []
+    run = client._door.run
+
+    def counted(statement: Statement) -> Any:
+        made.append(statement.name)
+        return run(statement)
+
+    monkeypatch.setattr(client._door, "run", counted)
+    checks = {"order": lambda _, __: True}
+    with running(Upkeep(client, holder="ada", checks=checks, every=0.5)) as turns:
         eventually(lambda: len(turns) >= 2)
-        # Autovacuum makes some as well, in one stretch or another.
-        for _ in range(3):
-            before, started = transactions(watcher), time.monotonic()
-            time.sleep(8)
-            made, seconds = transactions(watcher) - before, time.monotonic() - started
-            if made < seconds:
-                break
+        before, had, started = len(made), len(turns), time.monotonic()
+        eventually(lambda: len(turns) >= had + 4)
+        turned, statements, seconds = (
+            len(turns) - had,
+            len(made) - before,
+            time.monotonic() - started,
+        )
 
-    assert made / seconds < 1  # the two that count them are among them
-
-
-def transactions(connection: psycopg.Connection) -> int:
-    time.sleep(1.1)  # a session tells what it did a second after, at the latest
-    row = connection.execute(
-        "select xact_commit + xact_rollback from pg_stat_database"
-        " where datname = current_database()"
-    ).fetchone()
-    assert row
-    return int(row[0])
+    # A turn takes one, and waits twice as long as it is told to, or once after it found something
+    # to do. The detectors run every five seconds. A busy machine does all that less often.
+    assert inspect.signature(Upkeep).parameters["every"].default == 1.0
+    assert seconds > 2.7
+    assert statements <= turned + 1 + 1 + seconds / 5
 
 
 def test_connections_that_are_killed_again_and_again_are_made_again(
@@ -642,7 +646,7 @@ def test_a_check_that_keeps_the_database_busy_is_cancelled(
     started = time.monotonic()
     Upkeep(client, holder="living", checks={"order": check}).turn()
 
-    assert time.monotonic() - started < 10 * machine.slowness()
+    assert time.monotonic() - started < 40
     assert orders.state(id) == "leased"
 
 

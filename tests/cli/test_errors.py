@@ -9,7 +9,6 @@ import pytest
 from holdfast import embedded
 from holdfast.client import Client
 from holdfast.client.sync.queues import Queues
-from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
 
@@ -28,7 +27,7 @@ def test_a_database_that_is_down_is_one_message_within_seconds(run: Run) -> None
     assert answer.err.count("HF1") == 1
     assert "from --url." in answer.err
     assert "secret" not in answer.err
-    assert time.monotonic() - started < 5 * machine.slowness()
+    assert time.monotonic() - started < 9  # and not the ten seconds that a call may take
 
 
 @pytest.mark.parametrize("command", [["migrate"], ["migrate", "status"], ["demo"], ["job", "list"]])

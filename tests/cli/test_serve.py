@@ -22,6 +22,7 @@ from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
 from tests.plain import NO_TLS
+from tests.ports import free_port
 
 
 @contextmanager
@@ -29,8 +30,7 @@ def serving(*arguments: str, **environment: str) -> Iterator[tuple[str, subproce
     """Run the program until the end of the context; returns its address."""
     import os
 
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [*PROGRAM, "serve", "--port", str(port), *arguments],
         stdout=subprocess.PIPE,

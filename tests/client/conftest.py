@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import AsyncClient, Client
 from holdfast.client.aio.noun import AsyncNoun
+from tests.ports import free_port
 
 MakeClient = Callable[..., Any]
 
@@ -69,14 +70,13 @@ class Proxy:
         self._swallowed = b""
         self._times = 0
         self._silent = threading.Event()
-        self._port = 0
+        self._port = free_port()
         self.up()
         self.url = make_conninfo(url, host="127.0.0.1", port=self._port, sslmode="disable")
 
     def up(self) -> None:
         """Accept connections."""
         self._listener = socket.create_server(("127.0.0.1", self._port), reuse_port=True)
-        self._port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
 
     def down(self) -> None:

@@ -16,7 +16,6 @@ from holdfast import AsyncClient, Client, HoldfastError, NewJob, schema
 from holdfast.client.statement import may_retry, was_cut
 from holdfast.errors import CannotConnect, Unavailable, UnknownOutcome
 from holdfast.records import new_id
-from tests import machine
 
 KILL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim'"
 
@@ -53,17 +52,18 @@ def waiting_backends(connection: Any, name: str) -> list[int]:
     return [pid for (pid,) in rows]
 
 
-def test_a_database_that_is_down_is_one_message_within_five_seconds(
+def test_a_database_that_is_down_is_one_message_within_seconds(
     make_client: Any, closed_port: int
 ) -> None:
-    client = make_client(f"postgresql://app:s3cret@127.0.0.1:{closed_port}/shop")
+    url = f"postgresql://app:s3cret@127.0.0.1:{closed_port}/shop"
+    client = make_client(url, timeout=60)
     started = time.monotonic()
 
     with pytest.raises(CannotConnect) as refused:
         client.enqueue("greet")
 
     told = str(refused.value)
-    assert time.monotonic() - started < 5 * machine.slowness()
+    assert time.monotonic() - started < 30  # and not the minute that a call may take
     assert f"127.0.0.1:{closed_port} (user app, database shop): connection refused" in told
     assert "s3cret" not in told
 
@@ -79,12 +79,11 @@ def test_the_message_says_that_the_address_came_from_the_environment(
 
 def test_a_database_that_does_not_exist_is_told_at_once(make_client: Any, database: str) -> None:
     client = make_client(psycopg.conninfo.make_conninfo(database, dbname="nowhere"))
-    started = time.monotonic()
 
-    with pytest.raises(CannotConnect, match='database "nowhere" does not exist'):
+    with pytest.raises(CannotConnect, match='database "nowhere" does not exist') as refused:
         client.enqueue("greet")
 
-    assert time.monotonic() - started < 1 * machine.slowness()
+    assert refused.value.tries == 1
 
 
 def test_connections_killed_while_idle_are_not_noticed(make_client: Any, connect: Any) -> None:
@@ -265,7 +264,7 @@ def test_an_outage_longer_than_the_deadline_is_told_with_its_reason(
         client.claim(worker="ada")
 
     assert isinstance(failed.value, CannotConnect | UnknownOutcome)
-    assert time.monotonic() - started < 2 * machine.slowness()
+    assert time.monotonic() - started < 9  # and not the ten seconds that are usual
 
 
 def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
@@ -281,7 +280,7 @@ def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
     ) as unknown:
         client.enqueue("greet")
 
-    assert time.monotonic() - started < 5 * machine.slowness()
+    assert time.monotonic() - started < 9  # and not the ten seconds that are usual
     assert len(unknown.value.ids) == 1
 
 

@@ -16,6 +16,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import Client, NewJob, schema
+from tests.ports import free_port
 
 BINARY = (
     os.environ.get("HOLDFAST_TEST_PGBOUNCER")
@@ -74,13 +75,6 @@ def pooled(postgres: Any, open_directory: Path) -> Iterator[Pooled]:
     finally:
         process.terminate()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def await_port(port: int) -> None:

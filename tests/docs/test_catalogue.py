@@ -26,6 +26,7 @@ from holdfast.worker import Worker, fleet
 from holdfast.worker.process.source import AppSource
 from holdfast.worker.screen import Screen
 from tests.docs import pages
+from tests.ports import free_port
 from tests.server.serving import serving
 
 PAGE = pages.ROOT / "docs" / "reference" / "errors.md"
@@ -349,8 +350,7 @@ def _code(call: Callable[..., object]) -> str:
 
 
 def test_an_identity_provider_that_does_not_answer(database: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = f"http://localhost:{taken.getsockname()[1]}"
+    nobody = f"http://localhost:{free_port()}"
     oidc = Oidc(
         issuer=nobody, client_id="a", client_secret="b", public_url="http://localhost", groups=[]
     )

@@ -5,7 +5,6 @@ import pty
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import pytest
 from holdfast import embedded
 from tests.docs import pages
 from tests.plain import NO_TLS
+from tests.ports import free_port
 
 EXAMPLES = sorted(path.parent.name for path in (pages.ROOT / "examples").glob("*/README.md"))
 # Was done once, for these tests.
@@ -69,9 +69,7 @@ def clone() -> Iterator[Path]:
 @pytest.fixture
 def environment() -> dict[str, str]:
     """What a reader has: the programs, a free port, and nothing that names a database."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     clean = {name: text for name, text in os.environ.items() if not name.startswith("HOLDFAST_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return clean | {

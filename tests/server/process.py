@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.server.serving import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,6 +1,5 @@
 """A server on a port of its own, in a thread of this process."""
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,9 +29,3 @@ def serving(server: Server) -> Iterator[Serving]:
     """Run a server until the end of the context."""
     with beside(server) as url:
         yield Serving(server, url)
-
-
-def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

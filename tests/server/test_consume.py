@@ -13,7 +13,6 @@ import pytest
 from holdfast import Client
 from holdfast.server.live import consumers
 from holdfast.server.serve import _Protocol
-from tests import machine
 from tests.conftest import Clock
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
@@ -216,7 +215,7 @@ def test_a_claim_waits_until_there_is_a_job(server: Serving, client: Client) -> 
 
     def wait() -> None:
         with server.client() as api:
-            got.append((time.monotonic(), claim(api, queues=["mail"], wait=20)))
+            got.append((time.monotonic(), claim(api, queues=["mail"], wait=50)))
             got.append((time.monotonic(), None))
 
     waiting = Thread(target=wait)
@@ -258,7 +257,7 @@ def test_a_claim_that_waited_in_vain_gets_an_empty_list(api: Api, client: Client
     started = time.monotonic()
 
     assert claim(api, queues=["mail"], wait=0.5) == []
-    assert 0.4 < time.monotonic() - started < 5 * machine.slowness()
+    assert 0.4 < time.monotonic() - started < 25  # an hour or a minute would be somebody else's
 
 
 def test_all_who_wait_get_their_share_of_a_burst(server: Serving, client: Client) -> None:
@@ -267,7 +266,7 @@ def test_all_who_wait_get_their_share_of_a_burst(server: Serving, client: Client
 
     def wait() -> None:
         with server.client() as api:
-            got.extend(lease["id"] for lease in claim(api, queues=["mail"], wait=20))
+            got.extend(lease["id"] for lease in claim(api, queues=["mail"], wait=50))
 
     threads = [Thread(target=wait) for _ in range(10)]
     for thread in threads:
@@ -279,13 +278,14 @@ def test_all_who_wait_get_their_share_of_a_burst(server: Serving, client: Client
         thread.join()
 
     assert sorted(got) == sorted(str(job.id) for job in jobs)
-    assert time.monotonic() - started < 5 * machine.slowness()
+    assert time.monotonic() - started < 25  # before their time is up: then they look once more
 
 
 def test_a_client_that_goes_away_while_it_waits_leaves_nothing_leased(
     server: Serving, client: Client
 ) -> None:
     client.queues.set("mail")
+    connections = _Protocol.near.total()
     gone = _ask_to_claim(server, {"worker": "gone", "queues": ["mail"], "wait": 30})
     _until(lambda: _waiting(server) == 1)
 
@@ -293,8 +293,8 @@ def test_a_client_that_goes_away_while_it_waits_leaves_nothing_leased(
     job = client.enqueue("a", queue="mail")
 
     _until(lambda: _waiting(server) == 0)
-    time.sleep(0.3)
-    assert client.jobs.get(job.id).state == "queued"
+    _until(lambda: _Protocol.near.total() == connections)
+    _until(lambda: client.jobs.get(job.id).state == "queued")
     assert client.jobs.get(job.id).attempt == 0
 
 
@@ -318,8 +318,8 @@ def test_a_client_that_goes_away_while_its_claim_is_under_way_leaves_nothing_lea
         _until(lambda: place.gone)
     _until(lambda: _waiting(server) == 0)
 
-    back = client.jobs.get(job.id)
-    assert (back.state, back.attempt) == ("queued", 0)
+    _until(lambda: client.jobs.get(job.id).state == "queued")
+    assert client.jobs.get(job.id).attempt == 0
 
 
 @pytest.mark.parametrize("wait", [0, 30])
@@ -347,19 +347,21 @@ def test_a_client_that_goes_away_during_its_first_look_leaves_nothing_leased(
 
 
 @pytest.mark.parametrize("wait", [0, 30])
-def test_what_was_claimed_for_a_client_that_has_gone_is_back_within_two_seconds(
+def test_what_was_claimed_for_a_client_that_has_gone_is_back_at_once(
     server: Serving, client: Client, wait: int
 ) -> None:
+    connections = _Protocol.near.total()
     job = client.enqueue("a", queue="mail")
-    started = time.monotonic()
 
     for _ in range(20):
         _ask_to_claim(server, {"worker": "gone", "queues": ["mail"], "wait": wait}).close()
-    _until(lambda: time.monotonic() - started > 1.5)
-    state = client.jobs.get(job.id)
+    with server.client() as later:  # whoever comes later is let in later
+        later.get("/healthz")
+    _until(lambda: _Protocol.near.total() == connections and not _waiting(server))
+    # Long before its lease has run out.
+    _until(lambda: client.jobs.get(job.id).state == "queued")
 
-    assert time.monotonic() - started < 2.5 * machine.slowness()
-    assert (state.state, state.attempt) == ("queued", 0)
+    assert client.jobs.get(job.id).attempt == 0
 
 
 def test_a_claim_repeated_with_its_key_gives_the_same_leases(api: Api, client: Client) -> None:
@@ -466,7 +468,7 @@ def _waiters(client: Client) -> int:
     return int(count)
 
 
-def _until(true: Any, *, within: float = 10.0, pause: float = 0.02) -> None:
+def _until(true: Any, *, within: float = 25.0, pause: float = 0.02) -> None:
     end = time.monotonic() + within
     while not true():
         assert time.monotonic() < end, "it did not come true in time"

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from holdfast import App, Cancel, Client
 from holdfast.worker import Worker
 from tests import promtext
 from tests.docs import pages
+from tests.ports import free_port
 from tests.server.serving import serving
 
 ROOT = Path(__file__).parents[2]
@@ -44,9 +44,9 @@ def exposed(postgres: Any, template: str) -> Exposed:
 
     _create(postgres, "holdfast_ops", template)
     database = make_conninfo(postgres.url, dbname="holdfast_ops")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    server = Server(database, settings=Settings(fresh=0.0))
+    port = free_port()
+    # The server leaves upkeep to the test: it would skip a step that the server is at.
+    server = Server(database, settings=Settings(fresh=0.0, upkeep=False))
     try:
         with serving(server) as served, served.client() as api, Client(database) as client:
             promtext.check(api.get("/metrics").text)

@@ -20,7 +20,8 @@ import trustme
 
 from holdfast import Client
 from holdfast.server import Server, Settings
-from tests.server.serving import Serving, free_port, serving
+from tests.ports import free_port
+from tests.server.serving import Serving, serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
 HOST = "jobs.example.com"

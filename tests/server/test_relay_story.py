@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.server.process import served
-from tests.server.serving import free_port
 
 CONSUMER = Path(__file__).parents[2] / "examples" / "relay" / "consumer.sh"
 

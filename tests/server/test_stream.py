@@ -18,7 +18,6 @@ import pytest
 from holdfast import Client, Finding
 from holdfast.server import Server, Settings
 from holdfast.server.live import feed
-from tests import machine
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
@@ -252,16 +251,10 @@ def test_streams_end_when_the_server_does(serve: Serve) -> None:
     with watching(server) as watcher:
         watcher.next("hello")
         server.server.hang_up()
-        started = time.monotonic()
-        while watcher._file.closed is False and time.monotonic() - started < 5:
-            if (
-                not server.server._live
-                or not next(iter(server.server._live.values())).feed._streams
-            ):
-                break
+        deadline = time.monotonic() + 60
+        while any(live.feed._streams for live in server.server._live.values()):
+            assert time.monotonic() < deadline, "a stream goes on"
             time.sleep(0.02)
-
-    assert time.monotonic() - started < 5 * machine.slowness()
 
 
 def test_too_many_streams_are_refused(serve: Serve) -> None:
@@ -347,7 +340,7 @@ def test_500_sockets_that_never_read_cost_little_and_harm_nobody(
 
     assert (refused.status_code, refused.json()["code"]) == (503, "HF429")
     # A machine that is busy anyway is slow without them, too.
-    assert sorted(took)[len(took) // 2] < max(0.25, 5 * sorted(alone)[len(alone) // 2])
+    assert sorted(took)[len(took) // 2] < max(2, 5 * sorted(alone)[len(alone) // 2])
     assert after - before < 200 * 1024 * 1024
 
 

@@ -141,7 +141,7 @@ def test_an_attempt_counts_from_its_claim_although_it_was_handed_over(
 
     [attempt] = db.attempts(job.id)
     taken = attempt.ended_at - attempt.started_at
-    assert timedelta(seconds=25) <= taken < timedelta(seconds=35)
+    assert timedelta(seconds=25) <= taken < timedelta(seconds=45)
 
 
 @pytest.mark.parametrize("job_lease", [None, 10])
@@ -156,7 +156,7 @@ def test_a_touch_by_the_ticket_waits_as_long_again(
 
     assert touched.lease_until is not None
     assert before is not None
-    assert timedelta(seconds=60) <= touched.lease_until - before < timedelta(seconds=62)
+    assert timedelta(seconds=60) <= touched.lease_until - before < timedelta(seconds=75)
 
 
 def test_a_job_that_was_handed_over_keeps_its_lane_and_its_place_under_a_limit(

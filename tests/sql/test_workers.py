@@ -177,7 +177,7 @@ def test_a_tending_leader_is_told_how_long_it_is_till_the_next_slot(
         assert isinstance(tended.next_slot, timedelta)
         return tended.next_slot
 
-    assert timedelta(seconds=58) < wait() <= timedelta(seconds=60)
+    assert timedelta(seconds=30) < wait() <= timedelta(seconds=60)
     later(seconds=70)
     assert wait() < timedelta()
 
