@@ -18,16 +18,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import django
 import psycopg
 import pytest
-import sqlalchemy
-from django.conf import settings as django_settings
-from django.db import connections as django_connections
-from django.db import transaction as django_transaction
-from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
 
 from holdfast import App, HoldfastError, InvalidJob, Lease, NotMigrated, Retry
 from holdfast.app import Call, Handle, Task
@@ -508,93 +500,6 @@ def test_async_jobs_are_part_of_an_async_transaction(
             assert (await handle.astate(), await other.astate()) == ("queued", "queued")
 
     asyncio.run(main())
-
-
-def sqlalchemy_url(database: str) -> sqlalchemy.URL:
-    info = {key: str(value) for key, value in conninfo_to_dict(database).items()}
-    return sqlalchemy.URL.create(
-        "postgresql+psycopg",
-        username=info.get("user"),
-        password=info.get("password"),
-        database=info["dbname"],
-        query={"host": info["host"], "port": info["port"]},
-    )
-
-
-def test_a_job_is_part_of_a_transaction_of_sqlalchemy(
-    app: App, greet: Task[..., str, str], database: str
-) -> None:
-    engine = sqlalchemy.create_engine(sqlalchemy_url(database))
-
-    with Session(engine) as session:
-        lost = greet.options(conn=session).enqueue("Ada")
-        session.rollback()
-        kept = greet.options(conn=session).enqueue("Ada")
-        assert kept.state() is None
-        session.commit()
-    with engine.begin() as connection:
-        also = greet.options(conn=connection).enqueue("Grace")
-        assert also.state() is None
-
-    assert [handle.state() for handle in (lost, kept, also)] == [None, "queued", "queued"]
-    with pytest.raises(Misuse, match=r"conn is a sqlalchemy\.engine\.base\.Engine"):
-        greet.options(conn=engine).enqueue("Ada")
-    engine.dispose()
-
-
-def test_a_job_is_part_of_an_async_transaction_of_sqlalchemy(
-    app: App, greet: Task[..., str, str], database: str
-) -> None:
-    async def main() -> None:
-        engine = create_async_engine(sqlalchemy_url(database))
-        async with app, AsyncSession(engine) as session:
-            lost = await greet.options(conn=session).aenqueue("Ada")
-            await session.rollback()
-            kept = await greet.options(conn=session).aenqueue("Ada")
-            assert await kept.astate() is None
-            with pytest.raises(Misuse, match="enqueue cannot use an asynchronous connection"):
-                greet.options(conn=session).enqueue("Ada")
-            await session.commit()
-            async with engine.begin() as connection:
-                also = await greet.options(conn=connection).aenqueue("Grace")
-                assert await also.astate() is None
-            states = [await handle.astate() for handle in (lost, kept, also)]
-            assert states == [None, "queued", "queued"]
-        await engine.dispose()
-
-    asyncio.run(main())
-
-
-def test_a_job_is_part_of_a_transaction_of_django(
-    app: App, greet: Task[..., str, str], database: str
-) -> None:
-    info = {key: str(value) for key, value in conninfo_to_dict(database).items()}
-    if not django_settings.configured:
-        django_settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.dummy"}})
-        django.setup()
-    django_connections.settings["queue"] = {
-        **django_connections.settings["default"],
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": info["dbname"],
-        "USER": info.get("user", ""),
-        "PASSWORD": info.get("password", ""),
-        "HOST": info["host"],
-        "PORT": info["port"],
-    }
-    connection = django_connections["queue"]
-    try:
-        with contextlib.suppress(ZeroDivisionError), django_transaction.atomic("queue"):
-            lost = greet.options(conn=connection).enqueue("Ada")
-            _ = 1 / 0
-        with django_transaction.atomic("queue"):
-            kept = greet.options(conn=connection).enqueue("Ada")
-            assert kept.state() is None
-    finally:
-        connection.close()
-        del django_connections["queue"]
-        del django_connections.settings["queue"]
-
-    assert (lost.state(), kept.state()) == (None, "queued")
 
 
 def test_what_is_no_connection_is_named(greet: Task[..., str, str], connect: Connect) -> None:

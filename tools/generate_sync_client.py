@@ -19,6 +19,7 @@ WORDS = {
     r"Async(?=[A-Z])": "",
     r"client\.aio\b": "client.sync",
     r"wait_async\b": "wait",
+    r"async_(?=driver_of)": "",
     r"asynccontextmanager": "contextmanager",
     r"__a(?=enter__|exit__)": "__",
     r"Awaitable\[(\w+)\]": r"\1",

@@ -20,8 +20,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from holdfast import cron, embedded, schema
 from holdfast.callsite import caller, declared_at
-from holdfast.client import AsyncClient, Client
-from holdfast.client.foreign import async_client_on, client_on
+from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.outcome import seconds
@@ -183,7 +182,7 @@ class App:
         calls = self._checked(calls)
         if not calls:
             return []
-        client = self.aclient if conn is None else await async_client_on(conn)
+        client = self.aclient if conn is None else async_client_on(conn)
         enqueued = await client.enqueue_many(call.job for call in calls)
         return _handles(calls, enqueued, conn)
 

@@ -98,7 +98,7 @@ class NotMigrated(SchemaError):
         has = "no holdfast schema" if found is None else f"holdfast schema {found}"
         needs = f" (found: {found or 'none'}, this version needs {needed})" if needed else ""
         super().__init__(
-            f'database "{database}" has {has}{needs}',
+            (f'database "{database}"' if database else "the database") + f" has {has}{needs}",
             fix="Run:  holdfast migrate            See the SQL first:  holdfast migrate --sql",
         )
         self.database = database

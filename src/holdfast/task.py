@@ -25,7 +25,7 @@ from psycopg.types.json import Jsonb
 
 from holdfast.arguments import Arguments, Result
 from holdfast.callsite import caller, declared_at
-from holdfast.client.foreign import async_client_on, client_on
+from holdfast.client import async_client_on, client_on
 from holdfast.errors import InvalidJob, InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.outcome import Policy, check_policy, seconds
@@ -107,7 +107,7 @@ class Enqueuer(Generic[P, R]):
 
     async def _aenqueue(self, job: NewJob) -> Handle[R]:
         conn = self._options.get("conn")
-        client = self._task.app.aclient if conn is None else await async_client_on(conn)
+        client = self._task.app.aclient if conn is None else async_client_on(conn)
         [enqueued] = await client.enqueue_many([job])
         return Handle(self._task, enqueued, on_conn=conn is not None)
 

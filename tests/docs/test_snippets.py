@@ -3,8 +3,10 @@
 from contextlib import ExitStack
 from pathlib import Path
 from shutil import which
+from urllib.parse import urlencode
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.server import Server, Settings
 from tests.docs import pages
@@ -33,7 +35,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 def test_a_reader_who_follows_the_page_sees_what_it_shows(
     page: Path, database: str, binaries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", database)
+    monkeypatch.setenv("HOLDFAST_URL", address(database))
     monkeypatch.chdir(tmp_path)
 
     with ExitStack() as stack:
@@ -50,6 +52,14 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(
                 except Exception as error:
                     error.add_note(f"{pages.name_of(page)}, line {block.line}")
                     raise
+
+
+def address(database: str) -> str:
+    """Return an address as people write it, which every driver can read."""
+    of = conninfo_to_dict(database)
+    user = str(of["user"]) + (f":{of['password']}" if of.get("password") else "")
+    where = urlencode({"host": of["host"], "port": of["port"]}, safe="/")
+    return f"postgresql://{user}@/{of['dbname']}?{where}"
 
 
 def test_an_output_agrees_up_to_ids_times_and_widths() -> None:

@@ -15,6 +15,12 @@ ENQUEUE: LiteralString = (
     "select id, created, duplicate_of, behind, holder, held_since "
     "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
 )
+# More than one call should take, in one statement.
+ENQUEUE_PARTS: LiteralString = (
+    "select e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since "
+    "from unnest(%s::jsonb[]) with ordinality as part (items, nth), "
+    "lateral holdfast.enqueue(items => part.items, repeat => %s) e order by part.nth, e.ord"
+)
 COPY: LiteralString = f"copy holdfast.job ({rows.COLUMNS}) from stdin"
 COPIED: LiteralString = (
     "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"

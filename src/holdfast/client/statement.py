@@ -45,11 +45,9 @@ class Statement(Record, frozen=True):
     raw: bool = False
 
 
-def translate(error: psycopg.Error, database: str) -> HoldfastError | None:
-    """Return our own error for a database error, if there is one."""
-    state = error.sqlstate or ""
-    told = error.diag.message_primary or str(error)
-    detail, hint = error.diag.message_detail or "", error.diag.message_hint or ""
+def translate(error: Exception, database: str) -> HoldfastError | None:
+    """Return our own error for an error of any driver, if there is one."""
+    state, told, detail, hint = _told(error)
     if state.startswith("HF"):
         return _MISUSE.get(state, Misuse)(told, why=detail, fix=hint, code=state)
     # A missing schema is reported as such only for functions; for a view, the view is missing.
@@ -65,6 +63,27 @@ def translate(error: psycopg.Error, database: str) -> HoldfastError | None:
     if state.startswith("22") or isinstance(error, psycopg.DataError):
         return Misuse(told, why=detail, fix=hint)
     return None
+
+
+def _told(error: Exception) -> tuple[str, str, str, str]:
+    """Return the state, message, detail and hint that the server sent, or the error's own words."""
+    inner: Any = error
+    # Libraries wrap the error of their driver: SQLAlchemy as `orig`, Django as its cause.
+    while not _state(inner) or _state(inner.__cause__):
+        wrapped = getattr(inner, "orig", None) or inner.__cause__
+        if wrapped is None:
+            return "", str(error), "", ""
+        inner = wrapped
+    # psycopg has the parts of a message in `diag`, asyncpg in the error itself.
+    told = getattr(inner, "diag", None)
+    if told is None:
+        return _state(inner), inner.message, inner.detail or "", inner.hint or ""
+    message, detail, hint = told.message_primary, told.message_detail, told.message_hint
+    return _state(inner), message or str(inner), detail or "", hint or ""
+
+
+def _state(error: Any) -> str:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
 
 
 _MISUSE: dict[str, type[HoldfastError]] = {

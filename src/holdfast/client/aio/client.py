@@ -20,6 +20,7 @@ from holdfast.client.aio.anomalies import AsyncAnomalies, AsyncDetectors
 from holdfast.client.aio.dead import AsyncDead
 from holdfast.client.aio.drain import AsyncDrain
 from holdfast.client.aio.jobs import AsyncJobs
+from holdfast.client.aio.joined import door_on
 from holdfast.client.aio.kinds import AsyncKinds
 from holdfast.client.aio.lanes import AsyncLanes
 from holdfast.client.aio.operations import AsyncOperations
@@ -164,15 +165,15 @@ class AsyncClient:
         """Regular maintenance by workers and servers: run, reap, promote …"""
         return AsyncUpkeep(self._door)
 
-    def on(self, connection: AsyncConnection[Any]) -> Self:
-        """Return the same client bound to the caller's connection.
+    def on(self, connection: Any) -> Self:
+        """Return the same client bound to the caller's connection, of any driver.
 
         Calls join its transaction and commit or roll back with it. The connection is not
         changed, and no call is retried, because only the caller can repeat a transaction.
         """
         bound = object.__new__(type(self))
         bound.url, bound.listen_url = self.url, self.listen_url
-        bound._door = AsyncBound(connection)
+        bound._door = door_on(connection)
         return bound
 
     async def close(self) -> None:
@@ -474,7 +475,7 @@ class AsyncClient:
     async def attempt(self) -> AsyncIterator[None]:
         """Set a savepoint, so that the transaction of a bound client survives an error inside."""
         if isinstance(self._door, AsyncBound):
-            async with self._door.connection.transaction():
+            async with self._door.savepoint():
                 yield
         else:
             yield

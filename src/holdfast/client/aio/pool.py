@@ -306,6 +306,12 @@ class AsyncBound:
             yield self
 
     @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Let the transaction survive an error inside."""
+        async with self.connection.transaction():
+            yield
+
+    @asynccontextmanager
     async def copying(self, sql: LiteralString) -> AsyncIterator[AsyncCopy]:
         """Open a stream of rows in COPY's text format."""
         try:

@@ -20,6 +20,7 @@ from holdfast.client.sync.anomalies import Anomalies, Detectors
 from holdfast.client.sync.dead import Dead
 from holdfast.client.sync.drain import Drain
 from holdfast.client.sync.jobs import Jobs
+from holdfast.client.sync.joined import door_on
 from holdfast.client.sync.kinds import Kinds
 from holdfast.client.sync.lanes import Lanes
 from holdfast.client.sync.operations import Operations
@@ -161,15 +162,15 @@ class Client:
         """Regular maintenance by workers and servers: run, reap, promote …"""
         return Upkeep(self._door)
 
-    def on(self, connection: Connection[Any]) -> Self:
-        """Return the same client bound to the caller's connection.
+    def on(self, connection: Any) -> Self:
+        """Return the same client bound to the caller's connection, of any driver.
 
         Calls join its transaction and commit or roll back with it. The connection is not
         changed, and no call is retried, because only the caller can repeat a transaction.
         """
         bound = object.__new__(type(self))
         bound.url, bound.listen_url = self.url, self.listen_url
-        bound._door = Bound(connection)
+        bound._door = door_on(connection)
         return bound
 
     def close(self) -> None:
@@ -467,7 +468,7 @@ class Client:
     def attempt(self) -> Iterator[None]:
         """Set a savepoint, so that the transaction of a bound client survives an error inside."""
         if isinstance(self._door, Bound):
-            with self._door.connection.transaction():
+            with self._door.savepoint():
                 yield
         else:
             yield

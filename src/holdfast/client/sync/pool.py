@@ -302,6 +302,12 @@ class Bound:
             yield self
 
     @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Let the transaction survive an error inside."""
+        with self.connection.transaction():
+            yield
+
+    @contextmanager
     def copying(self, sql: LiteralString) -> Iterator[Copy]:
         """Open a stream of rows in COPY's text format."""
         try:

@@ -8,8 +8,9 @@ import psycopg
 
 from holdfast.client import wire
 from holdfast.client.rows import CopySettings, Rows
-from holdfast.client.sql import COPIED, COPY, ENQUEUE
+from holdfast.client.sql import COPIED, COPY, ENQUEUE, ENQUEUE_PARTS
 from holdfast.client.statement import Statement, may_retry
+from holdfast.client.sync.joined import Joined
 from holdfast.client.sync.pool import Bound, Pool
 from holdfast.errors import CannotConnect, Refused, Unavailable, UnknownOutcome
 from holdfast.records import Enqueued, NewJob
@@ -26,6 +27,8 @@ def enqueue(
     door: Pool | Bound, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
 ) -> list[Enqueued]:
     """Store jobs under their ids, in the way that suits their number; one answer for each."""
+    if len(jobs) > _MANY and isinstance(door, Joined):
+        return _enqueue_at_once(door, jobs, ids, repeat)
     if len(jobs) >= _BULK and not repeat and wire.are_plain(jobs):
         return _enqueue_by_copy(door, jobs, ids)
     if len(jobs) > _MANY:
@@ -71,6 +74,16 @@ def copy(door: Pool | Bound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None 
             kinds = {kind: stored for (name, kind), stored in rows.counts.items() if name == queue}
             bound.run(Statement("copied", COPIED, [queue, list(kinds), list(kinds.values())]))
     return done
+
+
+def _enqueue_at_once(
+    door: Joined, jobs: Sequence[NewJob], ids: Sequence[UUID], repeat: bool
+) -> list[Enqueued]:
+    """Store jobs by one statement, since the caller may have begun no transaction."""
+    steps = [slice(start, start + _MANY) for start in range(0, len(jobs), _MANY)]
+    parts = [wire.items(jobs[some], ids[some]) for some in steps]
+    rows = door.run(Statement("enqueue", ENQUEUE_PARTS, [parts, repeat]))
+    return [Enqueued(*row) for row in rows]
 
 
 def _enqueue_in_steps(
