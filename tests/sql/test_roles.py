@@ -35,7 +35,7 @@ LOOK = {
     "success",
     "adopted_rows",  # the view of all jobs calls it as whoever looks
 }
-PRODUCE = {"enqueue", "copied"}
+PRODUCE = {"enqueue", "enqueue_one", "copied"}
 HOLD = {
     *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over", "guard"),
     *("await_work", "hear", "pass_on", "ping"),

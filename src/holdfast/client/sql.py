@@ -21,6 +21,11 @@ ENQUEUE_PARTS: LiteralString = (
     "from unnest(%s::jsonb[]) with ordinality as part (items, nth), "
     "lateral holdfast.enqueue(items => part.items, repeat => %s) e order by part.nth, e.ord"
 )
+# One job with nothing to decide; null: it is stored as it was sent. All values are texts.
+ENQUEUE_ONE: LiteralString = (
+    "select holdfast.enqueue_one(id => %s::uuid, kind => %s::text, queue => %s::text, "
+    "payload => %s::jsonb, priority => %s::smallint, repeat => %s::boolean)::text"
+)
 COPY: LiteralString = f"copy holdfast.job ({rows.COLUMNS}) from stdin"
 COPIED: LiteralString = (
     "select holdfast.copied(queue => %s::text, kinds => %s::text[], counts => %s::bigint[])"

@@ -32,7 +32,8 @@ class Statement(Record, frozen=True):
 
     `again` is asked first after an unknown outcome: its rows, if there are any, are the answer.
     One that is not `repeatable` is never sent twice unless the first surely came to nothing. The
-    values of a `raw` one travel in PostgreSQL's binary format.
+    values of a `raw` one travel in PostgreSQL's binary format; those of one of `texts`, and what it
+    returns, are texts or None.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Statement(Record, frozen=True):
     repeatable: bool = True
     ids: Sequence[UUID] = ()
     raw: bool = False
+    texts: bool = False
 
 
 def translate(error: Exception, database: str) -> HoldfastError | None:

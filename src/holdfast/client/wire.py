@@ -27,6 +27,7 @@ from holdfast.records import (
     Cancelled,
     Done,
     Duration,
+    Enqueued,
     Failed,
     Finding,
     Held,
@@ -86,6 +87,32 @@ def items(jobs: Sequence[NewJob], ids: Sequence[UUID]) -> str:
     """Encode jobs as the array holdfast.enqueue takes."""
     rendered = [_item(job, id) for job, id in zip(jobs, ids, strict=True)]
     return msgspec.json.encode(rendered).decode()
+
+
+def texts_of_one(job: NewJob, id: UUID) -> list[str] | None:
+    """Return the values that holdfast.enqueue_one takes, as texts; None if it takes more or other.
+
+    It judges them as holdfast.enqueue does. What cannot even be a value of their types is left to
+    that one, which says so.
+    """
+    kind, payload, queue, priority, *rest = astuple(job)
+    del rest[-1]  # its id
+    if (
+        rest != _REST
+        or type(priority) is not int
+        or priority not in _FITS
+        or type(kind) is not str
+        or type(queue) is not str
+        or not (kind.isprintable() and queue.isprintable())
+    ):
+        return None
+    said = "{}" if payload is None else encoded(payload, f"payload of {kind!r}").decode()
+    return [str(id), kind, queue, said, str(priority)]
+
+
+def enqueued(answer: str) -> Enqueued:
+    """Decode what holdfast.enqueue_one answers if there is more to say than that it is stored."""
+    return msgspec.json.decode(answer, type=Enqueued)
 
 
 def ids_of(jobs: Iterable[NewJob]) -> list[UUID]:
@@ -210,6 +237,11 @@ def _item(job: NewJob, id: UUID) -> dict[str, Any]:
 
 _NAMES = [field.name for field in fields(NewJob)]
 _DEFAULTS = [field.default for field in fields(NewJob)]
+# What a job has beside its kind, payload, queue and priority if it has nothing more.
+assert _NAMES[:4] == ["kind", "payload", "queue", "priority"], "the order of texts_of_one"
+assert _NAMES[-1] == "id", "the order of texts_of_one"
+_REST = _DEFAULTS[4:-1]
+_FITS = range(-(1 << 15), 1 << 15)
 
 
 def _schedule(new: NewSchedule) -> dict[str, Any]:

@@ -67,8 +67,9 @@ begin
         holdfast.forecast(text, interval, interval), holdfast.doctor() to %I', v_role);
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
-      execute format('grant execute on function holdfast.enqueue(jsonb, boolean), holdfast.copied(text, text[], '
-        'bigint[]) to %I', v_role);
+      execute format('grant execute on function holdfast.enqueue(jsonb, boolean),
+        holdfast.enqueue_one(uuid, text, text, jsonb, smallint, boolean), holdfast.copied(text, text[], bigint[])
+        to %I', v_role);
       execute format('grant insert (%s) on holdfast.job to %I', array_to_string(holdfast.copied_fields(), ', '),
         v_role);
       execute format('grant usage on sequence holdfast.pos to %I', v_role);

@@ -6,17 +6,20 @@ for minutes. After an outage of 37 s its first connection came 28 s late.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from itertools import count
 from math import inf
 from time import monotonic
 from typing import Any, LiteralString, Self, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCopy, AsyncCursor, waiting
+from psycopg import AsyncConnection, AsyncCopy, AsyncCursor, generators, waiting
 from psycopg.abc import PQGen
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 from psycopg.types.json import JsonbLoader
 from psycopg.types.string import TextLoader
@@ -166,11 +169,11 @@ class AsyncPool:
     async def _once(self, statement: Statement, deadline: float, *, after_cut: bool) -> list[Row]:
         async with self._connection(deadline, proven=not statement.repeatable) as connection:
             if after_cut and statement.again:
-                rows = await _fetch(connection.cursor(), statement.again)
+                rows = await _fetch_own(connection, statement.again)
                 if rows:
                     return rows
             try:
-                return await _fetch(connection.cursor(), statement)
+                return await _fetch_own(connection, statement)
             except _TooLate:
                 # If the connection were only closed, the server would finish the query for no
                 # reader.
@@ -219,6 +222,7 @@ class AsyncPool:
                     connection.far = await _round_trip(connection) > _FAR
                     if await _is_direct(connection):
                         connection.prepare_threshold = _PREPARED_AFTER
+                        connection.quick = connection.info.encoding == "utf-8"
                 except BaseException:
                     await connection.close()  # no other call uses it yet
                     raise
@@ -285,7 +289,7 @@ class AsyncBound:
     async def run(self, statement: Statement) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return await _fetch(self._cursor(), statement, prepare=False)
+            return await _fetch(self._cursor(texts=statement.texts), statement, prepare=False)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
@@ -329,10 +333,11 @@ class AsyncBound:
     def abandon(self) -> None:
         """Leave the connection open: it is the caller's."""
 
-    def _cursor(self) -> AsyncCursor[Row]:
+    def _cursor(self, *, texts: bool = False) -> AsyncCursor[Row]:
         # Created here with its own adapters: the caller's connection may have other factories.
         cursor = AsyncCursor(self.connection, row_factory=tuple_row)
-        cursor.adapters.register_loader("jsonb", TextLoader)
+        if not texts:
+            cursor.adapters.register_loader("jsonb", TextLoader)
         return cursor
 
     def _translated(self, error: psycopg.Error) -> Exception:
@@ -344,6 +349,13 @@ class _Connection(AsyncConnection[Row]):
     deadline: float | None = None
     patience = 0.0
     far = False
+    quick = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Statements of texts: how often each was sent, and under which name it is prepared.
+        self.sent: Counter[str] = Counter()
+        self.names: dict[str, bytes] = {}
 
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         deadline = self.deadline
@@ -369,6 +381,50 @@ def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
     except StopIteration as stop:
         result: RV = stop.value
         return result
+
+
+async def _fetch_own(connection: _Connection, statement: Statement) -> list[Row]:
+    if statement.texts and connection.quick:
+        connection.sent[statement.sql] += 1
+        if connection.sent[statement.sql] > _PREPARED_AFTER:
+            return await _fetch_texts(connection, statement)
+    return await _fetch(connection.cursor(), statement)
+
+
+async def _fetch_texts(connection: _Connection, statement: Statement) -> list[Row]:
+    """Send texts and receive texts without the driver's cursor, which costs more than they do."""
+    pgconn = connection.pgconn
+    name = connection.names.get(statement.sql)
+    if name is None:
+        name = b"holdfast_%d" % len(connection.names)
+        pgconn.send_prepare(name, _numbered(statement.sql))
+        _check(await connection.wait(generators.execute(pgconn)))
+        connection.names[statement.sql] = name
+    pgconn.send_query_prepared(
+        name, [None if v is None else v.encode() for v in statement.parameters]
+    )
+    result = _check(await connection.wait(generators.execute(pgconn)))
+    return [
+        tuple(
+            None if (value := result.get_value(row, column)) is None else value.decode()
+            for column in range(result.nfields)
+        )
+        for row in range(result.ntuples)
+    ]
+
+
+def _check(results: Sequence[PGresult]) -> PGresult:
+    [result] = results
+    if result.status == ExecStatus.FATAL_ERROR:
+        raise psycopg.errors.error_from_result(result)
+    return result
+
+
+@cache
+def _numbered(sql: str) -> bytes:
+    """Return a statement with numbers for its placeholders, as the server wants it."""
+    first, *rest = sql.split("%s")
+    return (first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))).encode()
 
 
 async def _fetch(

@@ -10,7 +10,7 @@ from holdfast.client import wire
 from holdfast.client.aio.joined import AsyncJoined
 from holdfast.client.aio.pool import AsyncBound, AsyncPool
 from holdfast.client.rows import CopySettings, Rows
-from holdfast.client.sql import COPIED, COPY, ENQUEUE, ENQUEUE_PARTS
+from holdfast.client.sql import COPIED, COPY, ENQUEUE, ENQUEUE_ONE, ENQUEUE_PARTS
 from holdfast.client.statement import Statement, may_retry
 from holdfast.errors import CannotConnect, Refused, Unavailable, UnknownOutcome
 from holdfast.records import Enqueued, NewJob
@@ -29,6 +29,8 @@ async def enqueue(
     """Store jobs under their ids, in the way that suits their number; one answer for each."""
     if len(jobs) > _MANY and isinstance(door, AsyncJoined):
         return await _enqueue_at_once(door, jobs, ids, repeat)
+    if len(jobs) == 1 and (texts := wire.texts_of_one(jobs[0], ids[0])):
+        return [await _enqueue_one(door, texts, ids, repeat)]
     if len(jobs) >= _BULK and not repeat and wire.are_plain(jobs):
         return await _enqueue_by_copy(door, jobs, ids)
     if len(jobs) > _MANY:
@@ -38,6 +40,19 @@ async def enqueue(
     if not repeat:
         statement = Statement("enqueue", ENQUEUE, [items, False], again=statement, ids=ids)
     return [Enqueued(*row) for row in await door.run(statement)]
+
+
+async def _enqueue_one(
+    door: AsyncPool | AsyncBound, texts: Sequence[str], ids: Sequence[UUID], repeat: bool
+) -> Enqueued:
+    """Store one job that has nothing but what most of them have."""
+    statement = Statement("enqueue", ENQUEUE_ONE, [*texts, "true"], texts=True)
+    if not repeat:
+        statement = Statement(
+            "enqueue", ENQUEUE_ONE, [*texts, "false"], again=statement, ids=ids, texts=True
+        )
+    [(answer,)] = await door.run(statement)
+    return Enqueued(ids[0], True) if answer is None else wire.enqueued(answer)
 
 
 async def copy(

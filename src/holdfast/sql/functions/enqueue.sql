@@ -32,7 +32,7 @@ begin
   end if;
 
   if jsonb_array_length(items) = 1 and not repeat and not items -> 0 ?| '{key,lane,delay,run_at}' then
-    id := holdfast.store_one(items -> 0, v_now);
+    id := holdfast.store_item(items -> 0, v_now);
     if id is not null then
       ord := 1;
       created := true;
@@ -109,6 +109,30 @@ begin
   return query
     select a.ord, a.id, a.created, a.duplicate_of, a.behind, a.holder, a.held_since
     from holdfast.enqueue_answers(done.ids, done.rivals, done.lanes, done.limited, done.helds) a;
+end
+$$;
+
+-- enqueue_one: store one job with at most an id, a kind, a payload and a priority: what enqueue does, without an array
+-- to read and to return. Null: it was created under this id, and waits for no other. Otherwise the answer of enqueue,
+-- as an object.
+create or replace function holdfast.enqueue_one(
+  id uuid, kind text, queue text default 'default', payload jsonb default '{}', priority smallint default 0,
+  repeat boolean default false)
+returns jsonb
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+begin
+  if not repeat and holdfast.store_one(id, kind, queue, payload, priority, holdfast.clock()) then
+    return null;
+  end if;
+  return (
+    select to_jsonb(e) - 'ord'
+    from holdfast.enqueue(jsonb_build_object(
+      'id', id, 'kind', kind, 'queue', queue, 'payload', coalesce(payload, '{}'), 'priority', priority), repeat) e);
 end
 $$;
 
@@ -475,70 +499,86 @@ begin
 end
 $$;
 
--- store_one: the fastest path, for one small job with at most an id, a kind, a payload and a priority, in a known
--- queue without special settings. One statement, because starting one costs more than the row; the checks are
--- inlined, because calling functions would cost more. Returns null if it is not such a job, or its id already exists.
-create or replace function holdfast.store_one(item jsonb, at timestamptz)
-returns uuid
+-- store_one: the fastest path, for one small job with a kind, a payload and a priority, in a queue without special
+-- settings. Few statements, because starting one costs more than the row. Returns false, with nothing stored, if it is
+-- not such a job, or its id already exists. Whoever waits is looked for last, so that few come too late to be seen.
+create or replace function holdfast.store_one(
+  id uuid, kind text, queue text, payload jsonb, priority smallint, at timestamptz)
+returns boolean
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_name constant text := coalesce(item ->> 'queue', 'default');
-  v_part constant smallint := holdfast.queue_part(v_name);
-  v_id   uuid;
-  stored record;
+  v_part  constant smallint := holdfast.queue_part(store_one.queue);
+  known   record;
+  v_unset holdfast.queue;
+  noted   record;
 begin
-  if jsonb_typeof(item) <> 'object' or item - holdfast.plain_fields() <> '{}' or not holdfast.queue_ok(v_name)
-     or not jsonb_typeof(item -> 'kind') = 'string' or not holdfast.is_name(item ->> 'kind')
-     or item ? 'queue' and jsonb_typeof(item -> 'queue') <> 'string'
-     or item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
-     or pg_column_size(item) > 1000 or octet_length((item -> 'payload')::text) > 300 then
-    return null;   -- what is shorter cannot hold a number of too many digits
+  if not coalesce(
+    holdfast.part_of(store_one.id) = v_part and holdfast.is_name(store_one.kind) and store_one.priority between 0 and 9
+    and pg_column_size(store_one.payload) <= 1000 and octet_length(store_one.payload::text) <= 300, false) then
+    return false;   -- what is shorter cannot hold a number of too many digits
   end if;
-  if item ->> 'id' is null then
-    v_id := holdfast.id_of(null, v_part, holdfast.id_head(v_part, at), holdfast.id_seed());
-  elsif not holdfast.is_id(item ->> 'id') then
-    return null;
-  else
-    v_id := item ->> 'id';
-    if holdfast.part_of(v_id) <> v_part then
-      return null;
-    end if;
-  end if;
-  with known as materialized (
-    select q.max_attempts, q.fair, q.by_kind, q.activity
-    from holdfast.queue q
-    where q.name = v_name and q.fanout = 1 and q.adopted is null and q.lease_limit is null and q.payload_limit >= 300
-  ), stored as (
-    insert into holdfast.job (
-      part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
-    select v_part, v_id, v_name, item ->> 'kind', coalesce((item ->> 'priority')::smallint, 0::smallint), at, at,
-           k.max_attempts, case when k.fair then '' end, k.by_kind, coalesce(item -> 'payload', '{}')
-    from known k
-    on conflict do nothing
-    returning id
-  ), counted as (
-    insert into holdfast.tally (part, queue, kind, queued, enqueued)
-    select v_part, v_name, item ->> 'kind', 1, 1
-    from stored s
-  )
-  select k.activity, exists (
-           select from holdfast.watched w where w.queue in (v_name, '') and w.until > at) as watched,
-         exists (select from holdfast.waiter w where w.queue = v_name and w.until > at) as awaited
-  into stored
-  from known k
-  cross join stored s;
+  select q.max_attempts, q.fair, q.by_kind, q.activity, q.fanout = 1 and q.adopted is null and q.lease_limit is null
+         and q.payload_limit >= 300 as plain
+  into known
+  from holdfast.queue q
+  where q.name = store_one.queue;
   if not found then
+    v_unset := holdfast.unset_queue(store_one.queue);
+    select v_unset.max_attempts, v_unset.fair, v_unset.by_kind, v_unset.activity,
+           holdfast.queue_ok(store_one.queue) as plain
+    into known;
+  end if;
+  if not known.plain then
+    return false;
+  end if;
+  insert into holdfast.job (
+    part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
+  values (
+    v_part, store_one.id, store_one.queue, store_one.kind, store_one.priority, at, at, known.max_attempts,
+    case when known.fair then '' end, known.by_kind, store_one.payload)
+  on conflict do nothing;
+  if not found then
+    return false;
+  end if;
+  insert into holdfast.tally (part, queue, kind, queued, enqueued)
+  values (v_part, store_one.queue, store_one.kind, 1, 1)
+  returning exists (select from holdfast.watched w where w.queue in (store_one.queue, '') and w.until > at) as watched,
+            exists (select from holdfast.waiter w where w.queue = store_one.queue and w.until > at) as awaited
+  into noted;
+  if known.activity = 'all' or noted.watched and known.activity <> 'off' then
+    perform holdfast.note_enqueued(array[store_one.id], array[store_one.kind], store_one.queue, at);
+  end if;
+  if noted.awaited then
+    perform holdfast.wake(array[store_one.queue], 1);
+  end if;
+  return true;
+end
+$$;
+
+-- store_item: the same for an item with no other fields. Returns its id, or null.
+create or replace function holdfast.store_item(item jsonb, at timestamptz)
+returns uuid
+language plpgsql
+as $$
+declare
+  v_queue constant text := coalesce(item ->> 'queue', 'default');
+  v_id    uuid;
+begin
+  if jsonb_typeof(item) <> 'object' or item - holdfast.plain_fields() <> '{}'
+     or jsonb_typeof(item -> 'kind') <> 'string' or jsonb_typeof(item -> 'queue') <> 'string'
+     or item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
+     or not holdfast.is_id(item ->> 'id') then
     return null;
   end if;
-  if stored.activity = 'all' or stored.watched and stored.activity <> 'off' then
-    perform holdfast.note_enqueued(array[v_id], array[item ->> 'kind'], v_name, at);
+  v_id := item ->> 'id';
+  if v_id is null then
+    v_id := holdfast.id_of(
+      null, null, holdfast.id_head(holdfast.queue_part(v_queue), at), holdfast.id_seed());
   end if;
-  if stored.awaited then
-    perform holdfast.wake(array[v_name], 1);
-  end if;
-  return v_id;
+  return case when holdfast.store_one(v_id, item ->> 'kind', v_queue, coalesce(item -> 'payload', '{}'),
+    coalesce((item -> 'priority')::smallint, 0::smallint), at) then v_id end;
 end
 $$;
 
