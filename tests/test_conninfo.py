@@ -48,7 +48,18 @@ def test_a_server_is_named_without_its_password() -> None:
     assert named == "a:1, b:2 (user app, database shop)"
 
 
-@pytest.mark.parametrize("url", ["postgresql://app:s3%zzcret@db", "postgresql://app:s3cret@[db"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:s3%zzcret@db",
+        "postgresql://app:s3cret@[db",
+        "postgres//app:s3cret@db",
+        "mysql://app:s3cret@db/shop",
+        'host=db user=app "password s3cret"',
+        'mysql://app:a"s3cret"b@db',
+        "host=db password='s3cret",
+    ],
+)
 def test_an_unreadable_address_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(Misuse, match="cannot be read") as refused:
         conninfo.parameters(url, application_name="holdfast")

@@ -42,8 +42,8 @@ def parameters(url: str, *, application_name: str) -> dict[str, Any]:
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        # libpq quotes the part it stumbled over, which may hold the password.
-        told = re.sub(r'"[^"=]+"', '"…"', str(error).strip())
+        # libpq quotes the part it stumbled over, which may hold the password, and in that a quote.
+        told = re.sub(r'"(?!=").*"', '"…"', str(error).strip(), flags=re.DOTALL)
         raise Misuse(
             f"the database address cannot be read: {told}",
             fix="An address looks like postgresql://user@host:5432/database",
