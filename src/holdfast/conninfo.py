@@ -43,7 +43,7 @@ def parameters(url: str, *, application_name: str) -> dict[str, Any]:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         # libpq quotes the part it stumbled over, which may hold the password, and in that a quote.
-        told = re.sub(r'("=")|".*"', lambda m: m[1] or '"…"', str(error).strip(), flags=re.S)
+        told = re.sub(r'("=")|".*"', lambda m: m[1] or '"…"', str(error).strip(), flags=re.DOTALL)
         raise Misuse(
             f"the database address cannot be read: {told}",
             fix="An address looks like postgresql://user@host:5432/database",

@@ -1,5 +1,6 @@
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -50,6 +51,21 @@ def test_a_database_without_the_schema_says_what_to_run(run: Run, empty_database
         assert answer.out == ""
         assert "HF110" in answer.err
         assert "Run:  holdfast migrate" in answer.err
+
+
+def test_a_command_names_the_extra_that_it_needs(database: str) -> None:
+    for module in ("starlette", "uvicorn"):
+        answer = _without(module, "serve", "--url", database)
+
+        assert answer.returncode == 2
+        assert f"HF200 this command needs {module}, which is not installed" in answer.stderr
+        assert 'pip install "holdfast[server]"' in answer.stderr
+
+
+def test_a_token_is_created_without_the_packages_of_a_server(database: str) -> None:
+    answer = _without("starlette", "token", "create", "--role", "admin", "--url", database)
+
+    assert answer.stdout.startswith("hf_")
 
 
 def test_an_unreadable_address_is_usage(run: Run) -> None:
@@ -177,3 +193,15 @@ def _wait_for_a_waiter(connection: psycopg.Connection) -> None:
     deadline = time.monotonic() + 120
     while not connection.execute(waiting).rowcount:
         assert time.monotonic() < deadline, "nobody waits for the lock"
+
+
+def _without(module: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run `holdfast` as where a module is not installed."""
+    program = f"import sys; sys.modules[{module!r}] = None; from holdfast.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

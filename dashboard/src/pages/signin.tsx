@@ -42,7 +42,7 @@ export function SignIn() {
         <Button submit look="primary" disabled={busy || !token.trim()}>Sign in</Button>
       </form>
       <p class="soft">Or open the one-time link that the server prints when it starts, or create a token on a machine that can reach the database:</p>
-      <Command text="holdfast token create ada --role admin" />
+      <Command text="holdfast token create --name ada --role admin" />
     </main>
   );
 }

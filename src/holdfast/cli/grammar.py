@@ -2,13 +2,16 @@
 
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
+from importlib import metadata
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -155,6 +158,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 _COMMON = ("url", "json", "quiet")
+_OF_EXTRA = re.compile(r"""([\w-]+).*\bextra == ['"](\w+)""")
 # With a line for the others, what fits a screen of 24 lines.
 _MOST_COMMANDS = 9
 
@@ -216,11 +220,35 @@ def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 128 + stops[-1]
     except Exception as error:
+        module = (
+            (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        )
+        if extra := _extra_of(module):
+            missing = Misuse(
+                f"this command needs {module}, which is not installed",
+                fix=f'pip install "holdfast[{extra}]"',
+            )
+            _report(str(missing), error)
+            return _EXIT_CODES[Misuse]
         told = str(error).strip().partition("\n")[0]
         advice = "\n      HOLDFAST_DEBUG=1 shows where it happened."
         _report(f"HF000 {type(error).__name__}: {told}{advice}", error)
         return FAILED
     return code if isinstance(code, int) else 0
+
+
+def _extra_of(module: str) -> str | None:
+    """Return the smallest extra of this package that brings a module."""
+    package = module.replace("_", "-")
+    try:
+        needs = metadata.requires("holdfast") or []
+    except metadata.PackageNotFoundError:
+        return None
+    brought = [match.groups() for need in needs if (match := _OF_EXTRA.match(need))]
+    sizes = Counter(extra for _, extra in brought)
+    return min(
+        (extra for name, extra in brought if name == package), key=sizes.__getitem__, default=None
+    )
 
 
 def _report(message: str, error: BaseException) -> None:

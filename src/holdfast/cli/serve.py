@@ -15,6 +15,7 @@ from holdfast.cli.grammar import Command, log_format, unseen
 from holdfast.cli.session import SOURCES, Session, pass_session
 from holdfast.cli.values import size
 from holdfast.errors import Misuse, Refused
+from holdfast.records import ROLES
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from holdfast.server.settings import Grant, Oidc
 
 PORT = 7717
-ROLES = ("viewer", "operator", "admin")
 # How long the link that is printed at the start can be followed.
 LINK = 600.0
 
@@ -268,7 +268,6 @@ def grant(value: str) -> "tuple[str, Grant]":
 
     Groups may be such as cn=ops,dc=example: the last equals sign counts. Everybody may look.
     """
-    from holdfast.server.doors.access import ROLES as KNOWN
     from holdfast.server.doors.access import User
     from holdfast.server.settings import Grant
 
@@ -276,9 +275,9 @@ def grant(value: str) -> "tuple[str, Grant]":
     told, colon, names = rest.partition(":")
     scopes: set[Any] = {"read"}
     for word in told.split("+"):
-        if word in KNOWN:
-            scopes |= KNOWN[word]
-        elif word in KNOWN["admin"]:
+        if word in ROLES:
+            scopes |= ROLES[word]
+        elif word in ROLES["admin"]:
             scopes.add(word)
         else:
             group = ""

@@ -8,10 +8,11 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.grammar import Group, nearest
-from holdfast.cli.serve import ROLES, words
+from holdfast.cli.serve import words
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration
 from holdfast.errors import UnknownToken
+from holdfast.records import ROLES
 
 if TYPE_CHECKING:
     from holdfast.records import ApiToken, Scope
@@ -34,7 +35,7 @@ def token() -> None:
     ],
 )
 @click.option("--scope", "scopes", type=words, metavar="A,B", help=", ".join(SCOPES))
-@click.option("--role", type=click.Choice(ROLES), metavar="ROLE", help=f"or {', '.join(ROLES)}")
+@click.option("--role", type=click.Choice([*ROLES]), metavar="ROLE", help=f"or {', '.join(ROLES)}")
 @click.option("--queue", "queues", type=words, metavar="A,B", help="only for these queues  [all]")
 @click.option("--expires", type=duration, metavar="90d", help="valid for this long  [forever]")
 @click.option("--name", metavar="NAME", help="display name  [its scopes]")
@@ -51,9 +52,7 @@ def create(
     if bool(scopes) == bool(role):
         raise click.UsageError("give either --scope or --role")
     if role:
-        from holdfast.server.doors.access import ROLES as SCOPES_OF
-
-        scopes = sorted(SCOPES_OF[role])
+        scopes = sorted(ROLES[role])
     with session.client() as client:
         made = client.tokens.create(
             name or role or ",".join(scopes),

@@ -1,6 +1,6 @@
 """The records that Holdfast takes and returns, one module for each noun."""
 
-from holdfast.records.access import ApiToken, Caller, NewToken, Scope
+from holdfast.records.access import ROLES, ApiToken, Caller, NewToken, Scope
 from holdfast.records.activity import Event, EventPage, LogState, Watched
 from holdfast.records.anomaly import (
     Anomaly,
@@ -69,6 +69,7 @@ from holdfast.records.worker import Kind, Tended, WorkerRow
 __all__ = [
     "LABELS",
     "PARTS",
+    "ROLES",
     "UNSEEN",
     "Anomaly",
     "AnomalyChange",

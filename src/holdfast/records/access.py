@@ -1,11 +1,17 @@
 """Who may call the server."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal
 
 from holdfast.records.record import Record
 
 Scope = Literal["read", "produce", "consume", "operate", "admin"]
+ROLES: Mapping[str, frozenset[Scope]] = {
+    "viewer": frozenset({"read"}),
+    "operator": frozenset({"read", "produce", "operate"}),
+    "admin": frozenset({"read", "produce", "consume", "operate", "admin"}),
+}
 
 
 class ApiToken(Record, frozen=True):

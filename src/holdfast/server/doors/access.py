@@ -7,7 +7,7 @@ import inspect
 import ipaddress
 import re
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from holdfast.errors import Misuse
-from holdfast.records import Caller, Scope
+from holdfast.records import ROLES, Caller, Scope
 from holdfast.server.doors import local_user
 from holdfast.server.http.problems import Problem
 
@@ -26,13 +26,8 @@ if TYPE_CHECKING:
     from holdfast.client import AsyncClient
     from holdfast.server.settings import Settings
 
-__all__ = ["COOKIE", "ROLES", "Auth", "Gate", "User"]
+__all__ = ["COOKIE", "Auth", "Gate", "User"]
 
-ROLES: Mapping[str, frozenset[Scope]] = {
-    "viewer": frozenset({"read"}),
-    "operator": frozenset({"read", "produce", "operate"}),
-    "admin": frozenset({"read", "produce", "consume", "operate", "admin"}),
-}
 COOKIE = "holdfast_session"
 # What is known about the connection of a request.
 CONNECTION = "holdfast.connection"

@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.server.doors.access import COOKIE, ROLES, User, not_signed_in, of_caller
+from holdfast.records import ROLES
+from holdfast.server.doors.access import COOKIE, User, not_signed_in, of_caller
 from holdfast.server.http import inputs, problems, render
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request import Answer, Request
