@@ -2,17 +2,18 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
-from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast import conninfo
@@ -21,6 +22,7 @@ from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
 from holdfast.server.doors.access import Auth, Gate, User, not_signed_in, shows_token
 from holdfast.server.http import problems, render
+from holdfast.server.http.direct import DIRECT, Direct, Document
 from holdfast.server.http.problems import SOON, Problem
 from holdfast.server.http.redaction import Redaction
 from holdfast.server.http.request import (
@@ -35,8 +37,10 @@ from holdfast.server.http.request import (
     decoded,
     media_type,
     read_body,
+    too_large,
 )
 from holdfast.server.http.route import Entry
+from holdfast.server.http.table import Table
 from holdfast.server.routes import ROUTES
 from holdfast.server.running import Live
 from holdfast.server.settings import Settings
@@ -46,6 +50,8 @@ log = logging.getLogger("holdfast.server")
 # A response is sent in pieces of this many bytes.
 PIECE = 16 * 1024
 _NOBODY = User("", frozenset())
+# Ids only tell requests apart: they need not be secret, and the system's own cost more.
+_IDS = Random()
 _KEPT = tuple[int, dict[str, str], msgspec.Raw]
 
 
@@ -73,7 +79,7 @@ class Server:
         self._live: dict[asyncio.AbstractEventLoop, Live] = {}
         self._busy = 0
         self._bodies = Bodies(settings.bodies if settings else Settings().bodies)
-        self.routes = list(_routes(ROUTES))
+        self.table = Table(ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -97,7 +103,14 @@ class Server:
                     "request failed", extra={"path": scope["path"], "request_id": request_id}
                 )
         try:
-            await response(scope, receive, _Reply(send, request_id, self._shared_with(http)))
+            shared = self._shared_with(http)
+            if isinstance(response, Document):
+                if not (shared or response.headers) and len(response.body) <= PIECE:
+                    direct = scope.get(DIRECT)
+                    if direct and direct.answer(response.message(_EVERY_LINES, request_id)):
+                        return
+                response = response.response()
+            await response(scope, receive, _Reply(send, request_id, shared))
         finally:
             self._busy -= 1
 
@@ -120,7 +133,7 @@ class Server:
         for live in self._live.values():
             live.hang_up()
 
-    async def _respond(self, http: HttpRequest) -> Response:
+    async def _respond(self, http: HttpRequest) -> Response | Document:
         settings = self.settings
         if self._busy > settings.requests + settings.waits + settings.streams:
             raise Problem(503, "HF429", "the server is overloaded", headers=SOON)
@@ -184,16 +197,13 @@ class Server:
     def _find(self, http: HttpRequest) -> tuple[Entry, dict[str, Any]]:
         allowed: set[str] = set()
         method = "GET" if http.method == "HEAD" else http.method
-        for route, entries in self.routes:
-            match, child = route.matches(http.scope)
-            if match is Match.NONE:
-                continue
+        for entries, parts in self.table.fits(get_route_path(http.scope)):
             entry = entries.get(method)
             if entry and entry.programs and _is_browser(http):
                 continue
             # A HEAD must not lease, as some GETs do.
             if entry and not (http.method == "HEAD" and entry.changes):
-                return entry, child["path_params"]
+                return entry, parts
             allowed |= entries.keys()
         path = http.url.path
         if allowed:
@@ -210,8 +220,16 @@ class Server:
             return b""
         # A caller who is not signed in may send only a small body.
         limit = self.settings.body_limit if entry.scope else UNKNOWN_BODY
-        with self._bodies.of(user.caller) as taken:
-            body = await read_body(http, min(limit, self.settings.body_limit), taken)
+        limit = min(limit, self.settings.body_limit)
+        direct: Direct | None = http.scope.get(DIRECT)
+        body = direct.body() if direct else None
+        if body is None:
+            with self._bodies.of(user.caller) as taken:
+                body = await read_body(http, limit, taken)
+        elif len(body) > limit:
+            raise too_large(limit)
+        else:
+            self._bodies.check(user.caller, len(body))
         sort = media_type(http)
         if body and sort != JSON and not (entry.body is MANY and sort == NDJSON):
             raise Problem(
@@ -240,21 +258,8 @@ class Server:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _routes(table: Iterable[Entry]) -> Iterable[tuple[Route, dict[str, Entry]]]:
-    by_path: dict[tuple[str, bool], dict[str, Entry]] = {}
-    for entry in table:
-        # One address may have both a route for programs and a page.
-        by_path.setdefault((entry.path, entry.programs), {})[entry.method] = entry
-    for (path, _), entries in by_path.items():
-        yield Route(path, _nothing), entries
-
-
 def _is_browser(http: HttpRequest) -> bool:
     return str(http.headers.get("accept", "")).startswith("text/html")
-
-
-async def _nothing(http: HttpRequest) -> Response:
-    raise AssertionError("routes are only matched")
 
 
 def _query(http: HttpRequest, entry: Entry) -> Any:
@@ -268,7 +273,7 @@ def _query(http: HttpRequest, entry: Entry) -> Any:
     return converted(values, entry.query, where="query")
 
 
-async def _handled(entry: Entry, request: Request, body: bytes) -> Response:
+async def _handled(entry: Entry, request: Request, body: bytes) -> Response | Document:
     key = request.http.headers.get("idempotency-key")
     if key and entry.once:
         return await _once(entry, request, body, key)
@@ -277,10 +282,10 @@ async def _handled(entry: Entry, request: Request, body: bytes) -> Response:
         return answer
     if not entry.changes and entry.scope is not None:
         return _tagged(request.http, answer)
-    return _response(answer)
+    return _document(answer)
 
 
-async def _once(entry: Entry, request: Request, body: bytes, key: str) -> Response:
+async def _once(entry: Entry, request: Request, body: bytes, key: str) -> Document:
     """Handle the request in one transaction with the record that it was handled."""
     asked = f"{entry.method} {request.http.url.path}?{request.http.url.query}\n".encode() + body
     digest = blake2b(asked, digest_size=16).hexdigest()
@@ -305,38 +310,38 @@ async def _once(entry: Entry, request: Request, body: bytes, key: str) -> Respon
     status, headers, document = msgspec.json.decode(kept, type=_KEPT)
     if again:
         headers["Idempotent-Replayed"] = "true"
-    return Response(bytes(document), status, headers=headers, media_type=JSON)
+    return Document(bytes(document), status, headers)
 
 
-def _response(answer: Answer) -> Response:
-    return Response(
-        render.encode(answer.document),
-        answer.status,
-        headers=dict(answer.headers),
-        media_type=JSON,
-    )
+def _document(answer: Answer) -> Document:
+    return Document(render.encode(answer.document), answer.status, answer.headers)
 
 
-def _tagged(http: HttpRequest, answer: Answer) -> Response:
-    response = _response(answer)
-    tag = f'"{blake2b(bytes(response.body), digest_size=12).hexdigest()}"'
+def _tagged(http: HttpRequest, answer: Answer) -> Response | Document:
+    document = _document(answer)
+    tag = f'"{blake2b(document.body, digest_size=12).hexdigest()}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if tag in http.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    response.headers.update(headers)
-    return response
+    document.headers = {**answer.headers, **headers}
+    return document
 
 
 def _check_host(http: HttpRequest, hosts: Iterable[str]) -> None:
     """Refuse host names that are not this server's, because of DNS rebinding."""
     given = http.headers.get("host", "")
-    if "*" not in hosts and _host_of(f"//{given}") not in map(str.lower, hosts):
+    if "*" not in hosts and not _is_one_of(given, tuple(hosts)):
         raise Problem(
             421,
             "HF403",
             f"this server is not {given!r}",
             fix="Add the name:  holdfast serve --allow-host NAME",
         )
+
+
+@lru_cache(1000)
+def _is_one_of(given: str, hosts: tuple[str, ...]) -> bool:
+    return _host_of(f"//{given}") in map(str.lower, hosts)
 
 
 def _check_origin(http: HttpRequest, settings: Settings) -> None:
@@ -361,7 +366,7 @@ def _host_of(address: str) -> str:
 def _request_id(http: HttpRequest) -> str:
     given = http.headers.get("x-request-id", "")
     usable = given.isascii() and given.isprintable() and 0 < len(given) <= 200
-    return given if usable else secrets.token_hex(8)
+    return given if usable else f"{_IDS.getrandbits(64):016x}"
 
 
 class _Request(HttpRequest):
@@ -371,15 +376,22 @@ class _Request(HttpRequest):
         super().__init__(scope, receive)
         self._headers = _Headers(raw=scope["headers"])
 
+    @property
+    def headers(self) -> Headers:
+        """The headers."""
+        return self._headers
+
 
 class _Headers(Headers):
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
         super().__init__(raw=raw)
         # If a header is given twice, the first counts.
-        self._first = {name: value.decode("latin-1") for name, value in reversed(raw)}
+        self._first = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)
+        }
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._first.get(key.lower().encode("latin-1"), default)
+        return self._first.get(key.lower(), default)
 
 
 class _Reply:
@@ -445,3 +457,4 @@ _EVERY = [
         ),
     ),
 ]
+_EVERY_LINES = b"".join(b"%b: %b\r\n" % header for header in _EVERY)

@@ -14,11 +14,12 @@ from time import sleep
 from typing import Any, ClassVar
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from holdfast.errors import HoldfastError
 from holdfast.server.asgi import Server
 from holdfast.server.doors.access import CONNECTION
+from holdfast.server.http.direct import DIRECT
 
 # A connection without a complete request by then is closed.
 HEADERS_WITHIN = 15.0
@@ -144,6 +145,11 @@ class _Corked:
             return
         self._transport.write(data)
 
+    def write_whole(self, message: bytes) -> None:
+        """Send an answer that is complete."""
+        self._uncork()
+        self._transport.write(message)
+
     def close(self) -> None:
         """Send what is left, and close."""
         self._uncork()
@@ -152,6 +158,42 @@ class _Corked:
     def _uncork(self) -> None:
         if self._head:
             self.write(b"")
+
+
+class _Direct:
+    """The listener's part of the short way, for one request."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def body(self) -> bytes | None:
+        """Take the body; None if it has not all arrived."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected:
+            return None
+        cycle.flow.resume_reading()
+        cycle.message_event.clear()
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
+
+    def gone(self) -> bool:
+        """Whether the client has hung up."""
+        return self._cycle.disconnected
+
+    def answer(self, message: bytes) -> bool:
+        """Send a whole answer; False if it must go by messages: it must wait, or is the last."""
+        cycle = self._cycle
+        if cycle.flow.write_paused or not cycle.keep_alive or cycle.scope["method"] == "HEAD":
+            return False
+        if not cycle.disconnected:
+            cycle.waiting_for_100_continue = False
+            cycle.response_started = cycle.response_complete = True
+            cycle.transport.write_whole(message)  # type: ignore[attr-defined]
+            cycle.message_event.set()
+            cycle.on_response()
+        return True
 
 
 class _Protocol(HttpToolsProtocol):
@@ -195,6 +237,8 @@ class _Protocol(HttpToolsProtocol):
             self._refuse(TOO_LARGE)
             raise ValueError("the head is too large")
         super().on_headers_complete()
+        if self.cycle.scope is self.scope:
+            self.scope[DIRECT] = _Direct(self.cycle)  # type: ignore[literal-required]
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -172,7 +172,7 @@ class Gate:
         A proxy is recognised by the headers it adds, by the host name, by HTTP/1.0 (the default of
         nginx for upstream servers), or by its user.
         """
-        added = any(name.startswith(_FORWARDED) for name in request.headers)
+        added = any(name.lower().startswith(_FORWARDED) for name, _ in request.scope["headers"])
         old = request.scope.get("http_version") == "1.0"
         here = is_loopback(peer(request)) and is_local_host(request) and not added and not old
         return here and is_own(request)
@@ -326,15 +326,15 @@ def not_signed_in(what: str) -> Problem:
 
 # Headers that proxies add; prefixes of names.
 _FORWARDED = (
-    "forwarded",
-    "via",
-    "x-forwarded",
-    "x-real-ip",
-    "x-original-",
-    "x-client-ip",
-    "x-envoy-",
-    "cf-connecting-ip",
-    "true-client-ip",
+    b"forwarded",
+    b"via",
+    b"x-forwarded",
+    b"x-real-ip",
+    b"x-original-",
+    b"x-client-ip",
+    b"x-envoy-",
+    b"cf-connecting-ip",
+    b"true-client-ip",
 )
 # What a page of another site cannot make a browser send.
 _DELIBERATE = ("authorization", "x-api-key", "x-requested-with", "idempotency-key")
@@ -352,8 +352,13 @@ def is_loopback(address: str) -> bool:
 
 def is_local_host(request: Request) -> bool:
     """Whether the requested host name is one of this machine."""
+    return _is_local_name(request.headers.get("host", ""))
+
+
+@lru_cache(1000)
+def _is_local_name(given: str) -> bool:
     try:
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        host = urlsplit(f"//{given}").hostname or ""
     except ValueError:
         return False
     return host in LOOPBACK or is_loopback(host)
@@ -373,7 +378,8 @@ def is_own(request: Request) -> bool:
 
 def peer(request: Request) -> str:
     """Return the address at the other end of the connection."""
-    return request.client.host if request.client else ""
+    client = request.scope.get("client")
+    return str(client[0]) if client else ""
 
 
 _LOCAL = User("local", ROLES["admin"], via="open")

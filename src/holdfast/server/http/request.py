@@ -17,12 +17,12 @@ from starlette.responses import Response
 from holdfast.client import AsyncClient
 from holdfast.errors import UnknownJob
 from holdfast.server.doors.access import User
+from holdfast.server.http.direct import JSON as JSON
 from holdfast.server.http.problems import SOON, Problem
 
 if TYPE_CHECKING:
     from holdfast.server.running import Live
 
-JSON = "application/json"
 NDJSON = "application/x-ndjson"
 # A body that its handler reads item by item: a JSON array, or one per line.
 MANY = bytes
@@ -65,6 +65,11 @@ class Request:
         return self.live.reads
 
     @property
+    def is_single(self) -> bool:
+        """Whether it has no transaction of its own, so that it may share a call with others."""
+        return self.client is self.live.client
+
+    @property
     def actor(self) -> str:
         """Who is recorded for a change."""
         return self.user.name
@@ -100,6 +105,11 @@ class Bodies:
         self._all = 0
         self._each: Counter[str] = Counter()
 
+    def check(self, caller: str, size: int) -> None:
+        """Refuse a caller's bytes if there is no room for them."""
+        if self._all + size > self._most or self._each[caller] + size > self._most // 2:
+            raise Problem(503, "HF429", "too many large requests at once", headers=SOON)
+
     @contextmanager
     def of(self, caller: str) -> Iterator[Callable[[int], None]]:
         """Count what is read for a caller while the block lasts."""
@@ -107,8 +117,7 @@ class Bodies:
 
         def take(size: int) -> None:
             nonlocal mine
-            if self._all + size > self._most or self._each[caller] + size > self._most // 2:
-                raise Problem(503, "HF429", "too many large requests at once", headers=SOON)
+            self.check(caller, size)
             mine += size
             self._all += size
             self._each[caller] += size
@@ -126,7 +135,7 @@ async def read_body(http: HttpRequest, limit: int, take: Callable[[int], None]) 
     """Read a body that is neither too large nor too slow; `take` is called with each piece."""
     length = http.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_PATIENCE):
@@ -135,7 +144,7 @@ async def read_body(http: HttpRequest, limit: int, take: Callable[[int], None]) 
                 take(len(parts[-1]))
                 size += len(parts[-1])
                 if size > limit:
-                    raise _too_large(limit)
+                    raise too_large(limit)
                 if not message.get("more_body", False):
                     return b"".join(parts)
     except TimeoutError:
@@ -196,7 +205,8 @@ def _is_struct(wanted: Any) -> bool:
     return isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)
 
 
-def _too_large(limit: int) -> Problem:
+def too_large(limit: int) -> Problem:
+    """Return the refusal of a body that is too large."""
     return Problem(
         413,
         "HF413",

@@ -56,10 +56,11 @@ class Entry:
     example: Any = None
     takes_key: bool = False
 
-    @property
-    def changes(self) -> bool:
-        """Whether it changes something, like a GET that leases jobs."""
-        return self.method != "GET" or self.scope == "consume"
+    # Whether it changes something, like a GET that leases jobs.
+    changes: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changes", self.method != "GET" or self.scope == "consume")
 
     @property
     def tagged(self) -> bool:
