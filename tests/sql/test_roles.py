@@ -37,7 +37,18 @@ LOOK = {
 }
 PRODUCE = {"enqueue", "enqueue_one", "copied"}
 HOLD = {
-    *("claim", "touch", "ack", "nack", "release", "settle", "held", "hand_over", "guard"),
+    *(
+        "claim",
+        "claim_each",
+        "touch",
+        "ack",
+        "nack",
+        "release",
+        "settle",
+        "held",
+        "hand_over",
+        "guard",
+    ),
     *("await_work", "hear", "pass_on", "ping"),
 }
 KEEP_UP = {

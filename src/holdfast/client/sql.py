@@ -8,6 +8,13 @@ ACK: LiteralString = (
     "select id, outcome, detail from holdfast.ack("
     "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s)"
 )
+# Nobody waits long for a row that is another's: the setting is made before the function is called.
+ACK_TOGETHER: LiteralString = (
+    "select a.id, a.outcome, a.detail "
+    "from (select set_config('lock_timeout', '250ms', true)) s(limited) "
+    "cross join lateral holdfast.ack("
+    "ids => %s::uuid[], tokens => %s::uuid[], keep => s.limited is null) a"
+)
 SETTLE: LiteralString = (
     "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"
 )

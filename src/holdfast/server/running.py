@@ -32,6 +32,7 @@ from holdfast.server.http.redaction import Redaction
 from holdfast.server.live.consumers import Consumers
 from holdfast.server.live.feed import Feed
 from holdfast.server.live.operations import Operations
+from holdfast.server.live.together import Calls
 from holdfast.server.live.waits import Waits
 from holdfast.server.settings import Settings
 from holdfast.upkeep.listener import Listener
@@ -77,7 +78,8 @@ class Live:
             source=source,
         )
         self.oidc = _provider(settings)
-        self.waits = Waits(self.client, server=self.id, most=settings.waits)
+        self.calls = Calls(self.client)
+        self.waits = Waits(self.client, self.calls, server=self.id, most=settings.waits)
         self.consumers = Consumers(self.client)
         self.operations = Operations(self.client)
         self.totals = Totals()
@@ -253,6 +255,8 @@ class _Shared:
         if asked is None or old or (asked.done() and asked.exception()):
             asked = asyncio.ensure_future(ask())
             self._known[key] = monotonic(), asked
+        if asked.done():
+            return asked.result()  # type: ignore[no-any-return]
         # A request that is cancelled must not cancel the answer for the others.
         result: T = await asyncio.shield(asked)
         return result

@@ -78,6 +78,7 @@ begin
     if v_role in ('holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function
         holdfast.claim(text, text, uuid, integer, interval, text[], boolean),
+        holdfast.claim_each(text, text[], uuid[], integer[], interval, text[], boolean),
         holdfast.touch(uuid[], uuid[], interval, jsonb),
         holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean,
         text),

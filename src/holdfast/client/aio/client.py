@@ -29,6 +29,7 @@ from holdfast.client.aio.queues import AsyncQueues
 from holdfast.client.aio.schedules import AsyncSchedules
 from holdfast.client.aio.storing import copy, enqueue
 from holdfast.client.aio.strikes import AsyncStrikes
+from holdfast.client.aio.together import AsyncTogether
 from holdfast.client.aio.tokens import AsyncTokens
 from holdfast.client.aio.upkeep import AsyncUpkeep
 from holdfast.client.aio.webhooks import AsyncWebhooks
@@ -124,6 +125,11 @@ class AsyncClient:
     def drain(self) -> AsyncDrain:
         """What workers use to settle and claim in bulk."""
         return AsyncDrain(self._door)
+
+    @cached_property
+    def together(self) -> AsyncTogether:
+        """What servers use to act for several callers at once."""
+        return AsyncTogether(self._door)
 
     @cached_property
     def operations(self) -> AsyncOperations:

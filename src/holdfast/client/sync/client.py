@@ -29,6 +29,7 @@ from holdfast.client.sync.queues import Queues
 from holdfast.client.sync.schedules import Schedules
 from holdfast.client.sync.storing import copy, enqueue
 from holdfast.client.sync.strikes import Strikes
+from holdfast.client.sync.together import Together
 from holdfast.client.sync.tokens import Tokens
 from holdfast.client.sync.upkeep import Upkeep
 from holdfast.client.sync.webhooks import Webhooks
@@ -121,6 +122,11 @@ class Client:
     def drain(self) -> Drain:
         """What workers use to settle and claim in bulk."""
         return Drain(self._door)
+
+    @cached_property
+    def together(self) -> Together:
+        """What servers use to act for several callers at once."""
+        return Together(self._door)
 
     @cached_property
     def operations(self) -> Operations:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import jsonb
+from holdfast.client import wire
 from holdfast.errors import HoldfastError, InvalidJob, LeaseLost, UnknownJob, UnknownQueue
 from holdfast.records import Cancelled, Done, Failed, Released, Settled, Settlement
 from holdfast.server.doors.access import COOKIE
@@ -56,9 +57,13 @@ async def ack(request: Request) -> Answer:
     If it is repeated after a lost reply, the outcome is `already`, not a 409.
     """
     said: inputs.Acked = request.body
-    done = Done(await _mine(request, said.token), _result(said.result), said.keep)
-    results = None if done.result is None else [done.result]
-    [settled] = await request.client.ack([done.lease], results, keep=said.keep)
+    held = await _mine(request, said.token)
+    done = Done(held, _result(said.result), said.keep)
+    if request.is_single and wire.is_plain_ack(done):
+        settled = await request.live.calls.ack(held)
+    else:
+        results = None if done.result is None else [done.result]
+        [settled] = await request.client.ack([held], results, keep=said.keep)
     return await _ended(request, done, settled)
 
 

@@ -27,7 +27,11 @@ async def enqueue(request: Request) -> Answer:
     """
     wanted: Any = request.body
     request.user.check_queues([wanted.queue])
-    [stored] = await request.client.enqueue_many([_job(wanted, _trace(request))])
+    job = _job(wanted, _trace(request))
+    if request.is_single:
+        stored = await request.live.calls.enqueue(job)
+    else:
+        [stored] = await request.client.enqueue_many([job])
     request.live.note_change()
     return Answer(_told(stored, wanted), 201 if stored.created else 200)
 

@@ -10,16 +10,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from starlette.requests import Request
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
-from holdfast.records import Lease
+from holdfast.records import Claim, Lease
+from holdfast.server.http.direct import DIRECT, Direct
 from holdfast.server.http.inputs import NewClaim
 from holdfast.server.http.problems import SOON, Problem
 from holdfast.server.live.bells import rung
+from holdfast.server.live.together import Calls, claimed
 
 # How often a waiting claim polls: while notifications arrive, and while they do not.
 LOOK_EVERY = 5.0
@@ -39,10 +41,11 @@ class _Place:
 class Waits:
     """The claims that wait in one server, by queue."""
 
-    def __init__(self, client: AsyncClient, *, server: str, most: int) -> None:
+    def __init__(self, client: AsyncClient, calls: Calls, *, server: str, most: int) -> None:
         # What the server listens with, if it hears.
         self.ear: Callable[[], int | None] = lambda: None
         self._client = client
+        self._calls = calls
         self._server = server
         self._most = most
         self.count = 0
@@ -144,14 +147,18 @@ class Waits:
             if len(self._looked) > FORGOTTEN:
                 self._looked = {one: at for one, at in self._looked.items() if one in self._places}
             self._looked[queue] = monotonic()
-            some = await client.claim(
+            claim = Claim(
                 queue,
-                worker=wanted.worker,
-                limit=wanted.limit - len(leases),
-                lease=wanted.lease,
-                kinds=wanted.kinds,
-                token=token,
+                wanted.worker,
+                wanted.limit - len(leases),
+                wanted.lease,
+                wanted.kinds,
+                token or uuid4(),
             )
+            if client is self._client and token is None:
+                some = await self._calls.claim(claim)
+            else:
+                some = await claimed(client, claim)
             if some:
                 self._wake(queue)  # there may be more
             leases += some
@@ -207,6 +214,9 @@ class Waits:
 
 def _has_gone(request: Request) -> bool:
     """Whether the client has hung up, without waiting for it: the next message, if it is there."""
+    direct: Direct | None = request.scope.get(DIRECT)
+    if direct is not None:
+        return direct.gone()
     receiving = request.receive()
     try:
         receiving.send(None)  # type: ignore[attr-defined]

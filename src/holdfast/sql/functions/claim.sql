@@ -126,6 +126,119 @@ begin
 end
 $$;
 
+-- claim_each: claims of one queue by several callers at once, for a server. Each gets up to its own number of jobs under
+-- its own token and name; kinds, lease and durable are those of all. Plain jobs are taken by one statement for all;
+-- where a limit, a rate, a lane, a strike or a turn has to decide, one claim is made after the other. A claim that finds
+-- fewer jobs than it wants is the last one: the others, made at the same moment, would find none.
+create or replace function holdfast.claim_each(
+  queue text, workers text[], tokens uuid[], numbers integer[], lease interval default null,
+  kinds text[] default null, durable boolean default true)
+returns table (
+  id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
+  lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text, tenant text, subject text,
+  headers jsonb, lease_for interval, length interval, error text, token uuid)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_now     constant timestamptz := holdfast.clock();
+  v_part    constant smallint := holdfast.queue_part(queue);
+  v_queue   holdfast.queue;
+  v_tokens  uuid[];      -- for each job that is wanted, in the order of the claims
+  v_workers text[];
+  v_ends    bigint[];    -- which of these are a claim's own: up to here, from the end of the one before
+  v_taken   integer := 0;
+  v_got     integer;
+  v_alone   boolean := false;
+  v_wrong   integer;
+  known     record;
+  picked    record;
+begin
+  if cardinality(tokens) is distinct from cardinality(workers)
+     or cardinality(tokens) is distinct from cardinality(numbers) then
+    perform holdfast.refuse('HF208', 'workers, tokens and numbers must have the same length');
+  end if;
+  select min(c.nth) into v_wrong
+  from unnest(tokens, workers, numbers) with ordinality c(token, worker, number, nth)
+  where c.token is null or not coalesce(holdfast.is_name(c.worker) and c.number between 1 and 10000, false);
+  if v_wrong is not null or not coalesce(holdfast.is_name(queue, 120), false)
+     or not coalesce(lease > '0' and lease <= '1 year', true)
+     or current_setting('transaction_isolation') <> 'read committed' then
+    v_wrong := coalesce(v_wrong, 1);
+    perform holdfast.refuse_claim(queue, workers[v_wrong], tokens[v_wrong], numbers[v_wrong], lease);
+  end if;
+  select array_agg(c.reach order by c.nth) into v_ends
+  from (
+    select n.nth, sum(n.number) over (order by n.nth) as reach from unnest(numbers) with ordinality n(number, nth)) c;
+
+  select q as row, exists (
+           select from holdfast.strike s
+           where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim_each.queue, true)) as struck,
+         exists (select from holdfast.watched w where w.queue in (claim_each.queue, '') and w.until > v_now) as watched
+  into known
+  from (select claim_each.queue as name) n
+  left join holdfast.queue q on q.name = n.name;
+  v_queue := coalesce(known.row, holdfast.unset_queue(queue));
+  if v_queue.paused_at is null and v_queue.adopted is null and v_queue.lease_limit is null
+     and v_queue.rate_limit is null and not v_queue.fair and v_queue.fanout = 1 and v_queue.activity <> 'all'
+     and not known.struck and not known.watched
+     and v_ends[cardinality(v_ends)] <= 1000 then
+    select array_agg(c.token order by c.nth, s.n), array_agg(c.worker order by c.nth, s.n)
+    into v_tokens, v_workers
+    from unnest(tokens, workers, numbers) with ordinality c(token, worker, number, nth)
+    cross join lateral generate_series(1, c.number) s(n);
+    picked := holdfast.pick(v_queue, v_part, cardinality(v_tokens), kinds, false, false, v_now);
+    if not picked.lanes then
+      return query
+        with taken as (
+          update holdfast.job j
+          set token = v_tokens[array_position(picked.chosen, j.ctid)],
+              worker = v_workers[array_position(picked.chosen, j.ctid)], attempt = j.attempt + 1,
+              lease_until = v_now + coalesce(j.lease_for, claim_each.lease, v_queue.lease), held = null
+          where j.ctid = any(picked.chosen) and j.part + 0 = v_part   -- + 0: so no index is looked at
+          returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
+                    j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos, j.token,
+                    j.worker
+        ), noted as (
+          insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
+          select t.token, v_part, claim_each.queue, min(t.worker), v_now, coalesce(claim_each.lease, v_queue.lease),
+                 min(t.lease_until), array_agg(t.id)
+          from taken t
+          group by t.token
+        ), counted as (
+          insert into holdfast.tally (part, queue, kind, queued, leased)
+          select v_part, claim_each.queue, t.kind, -count(*), count(*)
+          from taken t
+          group by t.kind
+        )
+        select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
+               t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for,
+               coalesce(t.lease_for, claim_each.lease, v_queue.lease), t.error, t.token
+        from taken t
+        order by t.priority desc, t.pos;
+      get diagnostics v_taken = row_count;
+    end if;
+  end if;
+
+  for nth in 1 .. cardinality(tokens) loop
+    continue when v_taken > v_ends[nth] - numbers[nth];   -- it has some
+    -- Durable, as far as it knows: a claim that a limit or a lane lets in must not be undone by a crash because of
+    -- another one, to which that does not matter.
+    return query
+      select c.*, tokens[nth]
+      from holdfast.claim(queue, workers[nth], tokens[nth], numbers[nth], lease, kinds, durable => true) c;
+    get diagnostics v_got = row_count;
+    v_alone := v_alone or v_got > 0;
+    exit when v_got < numbers[nth];
+  end loop;
+  perform set_config('synchronous_commit', 'off', true) where not durable and not v_alone;
+end
+$$;
+
 -- held: the jobs that these tokens still hold, for a claim whose reply was lost.
 create or replace function holdfast.held(tokens uuid[])
 returns table (

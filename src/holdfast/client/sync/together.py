@@ -1,0 +1,59 @@
+"""Generated from aio/together.py by tools/generate_sync_client.py: edit that."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from holdfast.client import wire
+from holdfast.client.sql import ACK_TOGETHER
+from holdfast.client.statement import Statement
+from holdfast.client.sync.noun import Noun
+from holdfast.records import Claim, Held, Lease, Settled
+
+_COLUMNS = wire.columns(Lease, without=("token", "queue", "worker"), names={"lease": "lease_for"})
+_CLAIM = (
+    f"select {_COLUMNS}, token from holdfast.claim_each(queue => %s::text, workers => %s::text[], "
+    "tokens => %s::uuid[], numbers => %s::int[], lease => %s::interval, kinds => %s::text[], "
+    "durable => %s)"
+)
+_HELD = f"select {_COLUMNS}, token from holdfast.held(tokens => %s::uuid[])"
+
+
+class Together(Noun):
+    """Calls of several callers at once; each gets the answer that it would have got alone."""
+
+    def ack(self, leases: Sequence[Held]) -> list[Settled]:
+        """End leases of several callers with success; no lease may be given twice.
+
+        It fails, with nothing changed, if one of the jobs is locked for a while: the others must
+        not wait for it.
+        """
+        ids, tokens = wire.held_arrays(leases)
+        rows = self._door.run(Statement("ack", ACK_TOGETHER, [ids, tokens]))
+        return [Settled(*row) for row in rows]
+
+    def claim(self, claims: Sequence[Claim]) -> list[list[Lease]]:
+        """Lease jobs for several callers who want the same: queue, kinds and length.
+
+        Returns the leases of each claim, in order.
+        """
+        one = claims[0]
+        by_token = {claim.token: claim for claim in claims}
+        parameters = [
+            one.queue,
+            [claim.worker for claim in claims],
+            list(by_token),
+            [claim.limit for claim in claims],
+            wire.interval(one.lease),
+            None if one.kinds is None else list(one.kinds),
+            self._door.durable,
+        ]
+        again = Statement("held", _HELD, [list(by_token)])
+        rows = self._door.run(Statement("claim", _CLAIM, parameters, again=again))
+        leased: dict[UUID, list[Lease]] = {token: [] for token in by_token}
+        for *row, token in rows:
+            claim = by_token[token]
+            leased[token].append(Lease(*(*row, token, claim.queue, claim.worker)))
+        for claim in claims:
+            got = len(leased[claim.token])
+            assert got <= claim.limit, f"claimed {got} jobs, requested {claim.limit}"
+        return list(leased.values())
