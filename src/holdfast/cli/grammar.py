@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
@@ -220,14 +220,7 @@ def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 128 + stops[-1]
     except Exception as error:
-        module = (
-            (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        )
-        if extra := _extra_of(module):
-            missing = Misuse(
-                f"this command needs {module}, which is not installed",
-                fix=f'pip install "holdfast[{extra}]"',
-            )
+        if missing := _missing(error):
             _report(str(missing), error)
             return _EXIT_CODES[Misuse]
         told = str(error).strip().partition("\n")[0]
@@ -237,18 +230,23 @@ def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _extra_of(module: str) -> str | None:
-    """Return the smallest extra of this package that brings a module."""
-    package = module.replace("_", "-")
-    try:
-        needs = metadata.requires("holdfast") or []
-    except metadata.PackageNotFoundError:
+def _missing(error: Exception) -> Misuse | None:
+    """Say which extra brings the module that is not installed, if one does: the smallest."""
+    if not isinstance(error, ModuleNotFoundError):
         return None
-    brought = [match.groups() for need in needs if (match := _OF_EXTRA.match(need))]
-    sizes = Counter(extra for _, extra in brought)
-    return min(
-        (extra for name, extra in brought if name == package), key=sizes.__getitem__, default=None
-    )
+    module = (error.name or "").partition(".")[0]
+    with suppress(metadata.PackageNotFoundError):
+        needs = metadata.requires("holdfast") or []
+        brought = [match.groups() for need in needs if (match := _OF_EXTRA.match(need))]
+        sizes = Counter(extra for _, extra in brought)
+        fitting = [extra for name, extra in brought if name.replace("-", "_") == module]
+        if fitting:
+            extra = min(fitting, key=sizes.__getitem__)
+            return Misuse(
+                f"this command needs {module}, which is not installed",
+                fix=f'pip install "holdfast[{extra}]"',
+            )
+    return None
 
 
 def _report(message: str, error: BaseException) -> None:
