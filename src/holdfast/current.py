@@ -236,6 +236,7 @@ class JobTransaction:
         self._result = job.task.encode_result(result)
         self._keep = job.task.keep_result
         self._open: Any = None
+        self._foreign: Exception | None = None
 
     def __enter__(self) -> "Connection[Any]":
         self._open = self._sync(self._job.app.client)
@@ -272,7 +273,8 @@ class JobTransaction:
             self._outages_noted(),
             client.transaction(self._job.lease, self._result, keep=self._keep) as connection,
         ):
-            yield connection
+            with self._foreign_noted(connection):
+                yield connection
             self._job.assert_held()
         self._job.settled = True
 
@@ -283,7 +285,8 @@ class JobTransaction:
             async with client.transaction(
                 self._job.lease, self._result, keep=self._keep
             ) as connection:
-                yield connection
+                with self._foreign_noted(connection):
+                    yield connection
                 self._job.assert_held()
         self._job.settled = True
 
@@ -293,8 +296,21 @@ class JobTransaction:
             yield
         except Exception as error:
             # A read-only database is treated like an unavailable one.
-            if isinstance(error, Unavailable) or getattr(error, "sqlstate", None) == "25006":
+            away = isinstance(error, Unavailable) or getattr(error, "sqlstate", None) == "25006"
+            if away and error is not self._foreign:
                 self._job.cut_by = error
+            raise
+
+    @contextmanager
+    def _foreign_noted(
+        self, connection: "Connection[Any] | AsyncConnection[Any]"
+    ) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            # The transaction goes on: something else that the handler uses is in trouble.
+            if connection.info.transaction_status.name == "INTRANS":
+                self._foreign = error
             raise
 
 

@@ -12,10 +12,12 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import App, Cancel, Release, Retry
+from holdfast import App, Cancel, Client, Release, Retry
 from holdfast.worker import Worker, claiming
+from tests.conftest import Connect
 
 Drain = Callable[..., Worker]
+NOWHERE = "postgresql://ada@127.0.0.1:1/shop"
 Start = Callable[..., Any]
 
 
@@ -72,6 +74,39 @@ def test_a_handler_that_asks_for_another_attempt_leaves_no_traceback(
 
     [died] = caplog.records
     assert (died.message, died.exc_info) == ("job died", None)
+
+
+@pytest.mark.parametrize("style", ["async", "def"])
+@pytest.mark.parametrize("trouble", ["unreachable", "another queue", "read-only", "cut"])
+def test_the_trouble_of_another_database_is_a_failed_attempt(
+    app: App, drain: Drain, connect: Connect, style: str, trouble: str
+) -> None:
+    other = connect()
+
+    def call_it() -> None:
+        match trouble:
+            case "unreachable":
+                psycopg.connect(NOWHERE)
+            case "another queue":
+                Client(NOWHERE).enqueue("greet")
+            case "read-only":
+                other.execute("set default_transaction_read_only = on")
+                other.execute("create table written ()")
+            case "cut":
+                other.execute("select pg_terminate_backend(pg_backend_pid())")
+
+    def in_thread() -> None:
+        with holdfast.current().transaction():
+            call_it()
+
+    async def on_loop() -> None:
+        async with holdfast.current().transaction():
+            call_it()
+
+    handle = app.task(max_attempts=1)(in_thread if style == "def" else on_loop).enqueue()
+    drain()
+
+    assert handle.state() == "dead"
 
 
 def test_a_plain_handler_runs_in_a_thread_of_its_own(app: App, drain: Drain) -> None:

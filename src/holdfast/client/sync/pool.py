@@ -123,7 +123,7 @@ class Pool:
         A `plain` one is for the caller's own statements: they have no time limit and get jsonb
         as the driver decodes it by default.
         """
-        committing = False
+        committing, ours = False, True
         try:
             deadline = monotonic() + (_BEHIND_WORK if plain else self._timeout)
             with self._connection(deadline, proven=True) as connection:
@@ -136,10 +136,14 @@ class Pool:
                         yield Bound(connection)
                         connection.patience = self._timeout
                         committing = True
+                except psycopg.Error:
+                    # The caller may use other databases inside, whose troubles are its own.
+                    ours = connection.closed or committing
+                    raise
                 finally:
                     connection.adapters.register_loader("jsonb", TextLoader)
         except psycopg.Error as error:
-            if not was_cut(error):
+            if not (was_cut(error) and ours):
                 raise self._translated(error) from error
             if committing:
                 raise UnknownOutcome(name, _first_line(error)) from error
