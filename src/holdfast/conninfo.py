@@ -51,7 +51,8 @@ def parameters(url: str, *, application_name: str) -> dict[str, Any]:
     chosen: dict[str, Any] = {**_NETWORK, "application_name": application_name, **given}
     if "," in str(given.get("host", "")) + str(given.get("hostaddr", "")):
         chosen.setdefault("target_session_attrs", "read-write")
-    return {**chosen, "autocommit": True, "prepare_threshold": None}
+    # JSON is UTF-8, whatever the session's environment says.
+    return {**chosen, "client_encoding": "utf8", "autocommit": True, "prepare_threshold": None}
 
 
 def server(url: str) -> str:

@@ -44,8 +44,10 @@ def encode(value: Any) -> Encoded:
     # msgspec writes NaN and the infinities as null, and silently lost numbers are the worst kind.
     if b"null" in text and (place := _find(plain(value), _not_finite)):
         raise Unfit(f"contains NaN or an infinity{place}, which JSON does not have")
-    # Numbers that msgspec writes fit; numbers in JSON from elsewhere may not.
-    if type(value) is msgspec.Raw and _LONG.search(text) and _holds_beyond(text):
+    # Numbers that msgspec writes fit, but for long integers; those of JSON from elsewhere may not.
+    if (
+        _LONG.search(text) if type(value) is msgspec.Raw else len(text) > 300 and _has_digits(text)
+    ) and _holds_beyond(text):
         unfit = Unfit("contains a number beyond 1e308 or with too many decimals")
         unfit.fix = "Send numbers that are too large for a double as a string."
         raise unfit
@@ -142,6 +144,11 @@ def _holds_beyond(text: bytes) -> bool:
     return any(_beyond(number) for number in _NUMBER.findall(_STRING.sub(b'""', text)))
 
 
+def _has_digits(text: bytes) -> bool:
+    """Whether there may be 300 digits in a row; reads one byte of thirty."""
+    return _NINE.search(text[::30]) is not None
+
+
 def _beyond(number: bytes) -> bool:
     try:
         read = Decimal(number.decode())
@@ -157,6 +164,7 @@ _MOST = Decimal(repr(sys.float_info.max))
 _DECIMALS = 1000
 # Only of what has a long exponent, or many digits, a number beyond the range can be made.
 _LONG = re.compile(rb"[eE][+-]?[0-9]{3}|[0-9]{300}")
+_NINE = re.compile(rb"[0-9]{9}")
 _NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")

@@ -848,3 +848,34 @@ def test_in_a_batch_with_duplicates_each_is_behind_its_own(db: Protocol) -> None
     first, twin, second = db.enqueue(lane, {"kind": "work", "key": "k"}, lane)
 
     assert (first.behind, twin.behind, second.behind) == (None, None, first.id)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {},
+        {"payload": 1},
+        {"kind": None},
+        {"kind": 5},
+        {"kind": "x", "priority": 3.0},
+        {"kind": "x", "priority": True},
+        {"kind": "x", "priority": None},
+        {"kind": "x", "queue": None},
+        {"kind": "x", "id": 5},
+    ],
+)
+def test_one_job_of_a_queue_with_settings_is_judged_as_others_are(
+    db: Protocol, item: dict[str, Any]
+) -> None:
+    """The shortest way is taken there, and leaves to the others what is not for it."""
+    judged = []
+    for items in ([item], [item, {"kind": "x"}]):
+        db.wipe()
+        db.queue_set("default", max_attempts=7)
+        try:
+            job = db.job(db.enqueue(*items)[0].id)
+            judged.append((job.priority, job.max_attempts, job.payload))
+        except psycopg.Error as error:
+            judged.append((error.sqlstate, str(error)))
+
+    assert judged[0] == judged[1]

@@ -44,17 +44,25 @@ class CopySettings(Record, frozen=True):
     by_kind: bool = False
     fanout: int = 1
     limit: int | None = None
+    activity: str = QueueSettings().activity
 
     @property
     def is_plain(self) -> bool:
-        """Whether a plain job is stored under the id it came with, and waits for no other."""
-        return self.fanout == 1 and self.limit is None
+        """Whether COPY stores and tells all that enqueue would.
+
+        A plain job is stored under the id it came with, waits for no other, and none is logged by
+        itself.
+        """
+        return self.fanout == 1 and self.limit is None and self.activity != "all"
 
 
 class Rows:
     """Renders jobs in COPY's text format, and counts them by queue and kind."""
 
-    def __init__(self, now: str) -> None:
+    def __init__(self, now: str, *, wary: bool = False) -> None:
+        # Wary: refuse what enqueue may judge otherwise. It counts a payload as PostgreSQL writes
+        # it, with a space after each comma and colon.
+        self._share = 2 / 3 if wary else 1.0
         self.queues: dict[str, CopySettings] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self._now = now
@@ -75,7 +83,10 @@ class Rows:
         for nth, job in enumerate(jobs):
             given = astuple(job)
             known = given[:_PAYLOAD] + given[_PAYLOAD + 1 : _HEADERS]
-            like = self._likes.get(known)
+            try:
+                like = self._likes.get(known)
+            except TypeError:
+                raise _not_texts(job) from None
             if like is None:
                 if len(self._likes) >= _MOST_LIKES:
                     self._likes.clear()
@@ -86,12 +97,15 @@ class Rows:
             size = len(payload)
             if job.headers is not None:
                 headers = wire.encoded(job.headers, "headers")
+                if headers[:1] != b"{":
+                    raise InvalidJob(f"headers of {job.kind!r} must be an object", code="HF201")
                 size += len(headers)
-                headers = headers.replace(b"\\", b"\\\\")
+                headers = _escaped(headers)
             if size > like.limit:
                 raise _too_large(job, size, like.limit)
-            if b"\\" in payload:
-                payload = payload.replace(b"\\", b"\\\\")
+            # JSON from elsewhere may have line breaks and tabs between its parts.
+            if b"\\" in payload or b"\n" in payload or b"\t" in payload or b"\r" in payload:
+                payload = _escaped(payload)
             if ids is not None:
                 place = f"{ids[nth].hex}\t{like.part}"
             elif job.id is not None:
@@ -105,7 +119,10 @@ class Rows:
                 part = (like.part + like.turn % like.fanout) % PARTS
                 place = f"{id_head(part)}{self._last | _VARIANT:016x}\t{part}"
             self.counts[like.whose] += 1
-            rows.append(f"{place}\t{payload.decode()}\t{headers.decode()}\t{like.rest}")
+            try:
+                rows.append(f"{place}\t{payload.decode()}\t{headers.decode()}\t{like.rest}")
+            except UnicodeError as error:
+                raise wire.not_unicode(error) from None
         return "".join(rows)
 
     def _like(self, job: NewJob) -> "_Like":
@@ -136,18 +153,20 @@ class Rows:
         by_kind = "t" if queue.by_kind else "f"
         said = "\t".join(map(_text, (job.queue, job.kind, *texts.values())))
         rest = f"{job.priority}\t{self._now}\t{self._now}\t{attempts}\t{by_kind}\t{said}\n"
-        return _Like(job.queue, job.kind, queue, rest)
+        return _Like(job.queue, job.kind, queue, rest, int(queue.payload_limit * self._share))
 
 
 class _Like:
     """What jobs have in common that differ in id, payload and headers only."""
 
-    def __init__(self, queue: str, kind: str, settings: CopySettings, rest: str) -> None:
+    def __init__(
+        self, queue: str, kind: str, settings: CopySettings, rest: str, limit: int
+    ) -> None:
         self.whose = (queue, kind)
         self.part = queue_part(queue)
         self.head = id_head(self.part)
         self.fanout = settings.fanout
-        self.limit = settings.payload_limit
+        self.limit = limit
         self.rest = rest
         self.turn = secrets.randbelow(settings.fanout)
 
@@ -183,6 +202,18 @@ def _too_large(job: NewJob, size: int, limit: int) -> PayloadTooLarge:
         f"payload of {job.kind!r} is {size} bytes, the limit for queue {job.queue!r} is {limit}",
         fix="Store the data elsewhere and pass its address, or raise payload_limit.",
     )
+
+
+def _not_texts(job: NewJob) -> InvalidJob:
+    return InvalidJob(
+        f"copy of {job.kind!r}: its fields are not all texts and numbers",
+        fix="Only payload and headers can hold lists and objects.",
+    )
+
+
+def _escaped(json: bytes) -> bytes:
+    json = json.replace(b"\\", b"\\\\")
+    return json.replace(b"\t", b"\\t").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
 
 
 def _text(value: str | None) -> str:

@@ -62,7 +62,8 @@ def translate(error: Exception, database: str) -> HoldfastError | None:
         )
     if state == "42501":
         return Refused(told, why=detail, fix=hint)
-    if state.startswith("22") or isinstance(error, psycopg.DataError):
+    # 54001: JSON that is nested deeper than the server can read.
+    if state.startswith("22") or state == "54001" or isinstance(error, psycopg.DataError):
         return Misuse(told, why=detail, fix=hint)
     return None
 

@@ -86,7 +86,10 @@ def new_job(kind: str, payload: Any, options: Mapping[str, Any]) -> NewJob:
 def items(jobs: Sequence[NewJob], ids: Sequence[UUID]) -> str:
     """Encode jobs as the array holdfast.enqueue takes."""
     rendered = [_item(job, id) for job, id in zip(jobs, ids, strict=True)]
-    return msgspec.json.encode(rendered).decode()
+    try:
+        return msgspec.json.encode(rendered).decode()
+    except UnicodeError as error:
+        raise not_unicode(error) from None
 
 
 def texts_of_one(job: NewJob, id: UUID) -> list[str] | None:
@@ -115,15 +118,28 @@ def enqueued(answer: str) -> Enqueued:
     return msgspec.json.decode(answer, type=Enqueued)
 
 
-def ids_of(jobs: Iterable[NewJob]) -> list[UUID]:
+def ids_of(jobs: Sequence[NewJob]) -> list[UUID]:
     """Return each job's own id, or one made for it."""
-    return [job.id or new_id(job.queue) for job in jobs]
+    try:
+        return [job.id or new_id(job.queue) for job in jobs]
+    except UnicodeError as error:
+        raise not_unicode(error) from None
+    except AttributeError:
+        for job in jobs:
+            check("queue", job.queue)
+        raise
+
+
+def not_unicode(error: UnicodeError) -> InvalidJob:
+    """Return our own error for a text that is not Unicode, such as half of a surrogate pair."""
+    return InvalidJob(f"a job has a text that is not Unicode: {error}", code="HF202")
 
 
 def are_plain(jobs: Iterable[NewJob]) -> bool:
     """Whether storing these jobs needs no decision: on keys, lanes, times, or ids sent before."""
     return all(
         job.key is None
+        and job.on_conflict == "skip"
         and job.lane is None
         and job.id is None
         and job.delay is None
@@ -329,7 +345,9 @@ def text(value: str | None) -> str | None:
 def check(field: str, value: Any) -> None:
     """Refuse a value of a job's field that its declaration does not allow."""
     limits = _LIMITS[field]
-    if limits.le is not None and value not in range(int(limits.ge or 0), int(limits.le) + 1):
+    if limits.le is not None and (
+        type(value) is not int or value not in range(int(limits.ge or 0), int(limits.le) + 1)
+    ):
         raise InvalidJob(
             f"{field} {value!r} is not a whole number from {limits.ge} to {limits.le}",
             code="HF203" if field == "priority" else "HF204",

@@ -306,12 +306,29 @@ class AsyncBound:
 
     @asynccontextmanager
     async def transaction(self, name: str, *, plain: bool = False) -> AsyncIterator[Self]:
-        """Bind itself; open a transaction only if the connection is in autocommit mode."""
-        if self.connection.autocommit and _reusable(self.connection):
+        """Bind itself; open a transaction only if the connection is in autocommit mode.
+
+        In the caller's transaction a savepoint is set, unless it is `plain`: whoever catches an
+        error and commits has stored all of it or nothing.
+        """
+        status = self.connection.pgconn.transaction_status
+        if self.connection.autocommit and status == TransactionStatus.IDLE:
             async with self.connection.transaction():
                 yield self
-        else:
+        elif plain or status == TransactionStatus.ACTIVE:  # in a pipeline nobody knows the status
             yield self
+        else:
+            # Not the driver's savepoints, which it refuses in a two-phase transaction.
+            await self._cursor().execute("savepoint holdfast")
+            try:
+                yield self
+            except BaseException:
+                with suppress(psycopg.Error):
+                    await self._cursor().execute("rollback to savepoint holdfast")
+                raise
+            finally:
+                with suppress(psycopg.Error):
+                    await self._cursor().execute("release savepoint holdfast")
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

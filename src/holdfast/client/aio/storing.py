@@ -12,7 +12,14 @@ from holdfast.client.aio.pool import AsyncBound, AsyncPool
 from holdfast.client.rows import CopySettings, Rows
 from holdfast.client.sql import COPIED, COPY, ENQUEUE, ENQUEUE_ONE, ENQUEUE_PARTS
 from holdfast.client.statement import Statement, may_retry
-from holdfast.errors import CannotConnect, Refused, Unavailable, UnknownOutcome
+from holdfast.errors import (
+    CannotConnect,
+    Misuse,
+    Refused,
+    SchemaError,
+    Unavailable,
+    UnknownOutcome,
+)
 from holdfast.records import Enqueued, NewJob
 
 # How many jobs one call can certainly store before its deadline.
@@ -64,7 +71,7 @@ async def copy(
     failed: Exception | None = None
     async with door.transaction("copy") as bound:
         [(now,)] = await bound.run(Statement("copy", "select holdfast.now()::text"))
-        rows = Rows(now)
+        rows = Rows(now, wary=ids is not None)
         some = list(islice(jobs, _STRETCH))
         while some:
             # With ids all queues are looked at before the first row is sent.
@@ -84,7 +91,11 @@ async def copy(
                         # hangs up if that is long.
                         failed = error
                         break
-                    await stream.write(text)
+                    try:
+                        await stream.write(text)
+                    except UnicodeError as error:
+                        failed = wire.not_unicode(error)
+                        break
             if failed:
                 raise failed
         for queue in rows.queues:
@@ -146,8 +157,13 @@ async def _enqueue_by_copy(
             raise
         except UnknownOutcome:
             return await _enqueue_in_steps(door, jobs, ids, repeat=True)
-        except (Unavailable, Refused):  # cut, or by a role that may only call functions
-            pass
+        except (Unavailable, Refused, SchemaError):
+            pass  # cut, or by a role that may only call functions
+        except Misuse:
+            pass  # COPY decides nothing: whether and why these are refused is for enqueue to say
+        except psycopg.Error as error:
+            if not may_retry(error, 1):
+                raise
     return await _enqueue_in_steps(door, jobs, ids, repeat=False)
 
 

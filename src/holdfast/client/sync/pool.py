@@ -302,12 +302,29 @@ class Bound:
 
     @contextmanager
     def transaction(self, name: str, *, plain: bool = False) -> Iterator[Self]:
-        """Bind itself; open a transaction only if the connection is in autocommit mode."""
-        if self.connection.autocommit and _reusable(self.connection):
+        """Bind itself; open a transaction only if the connection is in autocommit mode.
+
+        In the caller's transaction a savepoint is set, unless it is `plain`: whoever catches an
+        error and commits has stored all of it or nothing.
+        """
+        status = self.connection.pgconn.transaction_status
+        if self.connection.autocommit and status == TransactionStatus.IDLE:
             with self.connection.transaction():
                 yield self
-        else:
+        elif plain or status == TransactionStatus.ACTIVE:  # in a pipeline nobody knows the status
             yield self
+        else:
+            # Not the driver's savepoints, which it refuses in a two-phase transaction.
+            self._cursor().execute("savepoint holdfast")
+            try:
+                yield self
+            except BaseException:
+                with suppress(psycopg.Error):
+                    self._cursor().execute("rollback to savepoint holdfast")
+                raise
+            finally:
+                with suppress(psycopg.Error):
+                    self._cursor().execute("release savepoint holdfast")
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

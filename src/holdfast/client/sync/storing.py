@@ -12,7 +12,14 @@ from holdfast.client.sql import COPIED, COPY, ENQUEUE, ENQUEUE_ONE, ENQUEUE_PART
 from holdfast.client.statement import Statement, may_retry
 from holdfast.client.sync.joined import Joined
 from holdfast.client.sync.pool import Bound, Pool
-from holdfast.errors import CannotConnect, Refused, Unavailable, UnknownOutcome
+from holdfast.errors import (
+    CannotConnect,
+    Misuse,
+    Refused,
+    SchemaError,
+    Unavailable,
+    UnknownOutcome,
+)
 from holdfast.records import Enqueued, NewJob
 
 # How many jobs one call can certainly store before its deadline.
@@ -62,7 +69,7 @@ def copy(door: Pool | Bound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None 
     failed: Exception | None = None
     with door.transaction("copy") as bound:
         [(now,)] = bound.run(Statement("copy", "select holdfast.now()::text"))
-        rows = Rows(now)
+        rows = Rows(now, wary=ids is not None)
         some = list(islice(jobs, _STRETCH))
         while some:
             # With ids all queues are looked at before the first row is sent.
@@ -82,7 +89,11 @@ def copy(door: Pool | Bound, jobs: Iterable[NewJob], ids: Sequence[UUID] | None 
                         # hangs up if that is long.
                         failed = error
                         break
-                    stream.write(text)
+                    try:
+                        stream.write(text)
+                    except UnicodeError as error:
+                        failed = wire.not_unicode(error)
+                        break
             if failed:
                 raise failed
         for queue in rows.queues:
@@ -144,8 +155,13 @@ def _enqueue_by_copy(
             raise
         except UnknownOutcome:
             return _enqueue_in_steps(door, jobs, ids, repeat=True)
-        except (Unavailable, Refused):  # cut, or by a role that may only call functions
-            pass
+        except (Unavailable, Refused, SchemaError):
+            pass  # cut, or by a role that may only call functions
+        except Misuse:
+            pass  # COPY decides nothing: whether and why these are refused is for enqueue to say
+        except psycopg.Error as error:
+            if not may_retry(error, 1):
+                raise
     return _enqueue_in_steps(door, jobs, ids, repeat=False)
 
 
