@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Client
+from holdfast import Client, InvalidJob, NewJob
 from holdfast.client.statement import Statement
 
 PREPARED = "select count(*) from pg_prepared_statements where statement like '%%holdfast.enqueue%%'"
@@ -65,3 +65,15 @@ def test_a_call_prepared_before_a_migration_changed_its_answer_succeeds(
     connection.execute("alter table public.shown add another text")
 
     assert single._door.run(call) == [(7, None)]
+
+
+def test_what_is_prepared_is_prepared_again_after_a_rollback(single: Client) -> None:
+    """The driver has a session forget all statements then, also those that it did not prepare."""
+    for _ in range(5):
+        single.enqueue("greet")
+
+    with pytest.raises(InvalidJob):
+        single.copy([NewJob(kind="")])
+
+    assert single.enqueue("greet").created
+    assert prepared(single) == 1

@@ -109,7 +109,10 @@ def texts_of_one(job: NewJob, id: UUID) -> list[str] | None:
         or not (kind.isprintable() and queue.isprintable())
     ):
         return None
-    said = "{}" if payload is None else encoded(payload, f"payload of {kind!r}").decode()
+    try:
+        said = "{}" if payload is None else encoded(payload, f"payload of {kind!r}").decode()
+    except UnicodeError as error:
+        raise not_unicode(error) from None
     return [str(id), kind, queue, said, str(priority)]
 
 

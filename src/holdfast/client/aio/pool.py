@@ -408,7 +408,12 @@ async def _fetch_own(connection: _Connection, statement: Statement) -> list[Row]
     if statement.texts and connection.quick:
         connection.sent[statement.sql] += 1
         if connection.sent[statement.sql] > _PREPARED_AFTER:
-            return await _fetch_texts(connection, statement)
+            try:
+                return await _fetch_texts(connection, statement)
+            except psycopg.errors.InvalidSqlStatementName:
+                # The driver forgets all that is prepared in a session after a rollback.
+                connection.names.clear()
+                return await _fetch_texts(connection, statement)
     return await _fetch(connection.cursor(), statement)
 
 

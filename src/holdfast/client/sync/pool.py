@@ -404,7 +404,12 @@ def _fetch_own(connection: _Connection, statement: Statement) -> list[Row]:
     if statement.texts and connection.quick:
         connection.sent[statement.sql] += 1
         if connection.sent[statement.sql] > _PREPARED_AFTER:
-            return _fetch_texts(connection, statement)
+            try:
+                return _fetch_texts(connection, statement)
+            except psycopg.errors.InvalidSqlStatementName:
+                # The driver forgets all that is prepared in a session after a rollback.
+                connection.names.clear()
+                return _fetch_texts(connection, statement)
     return _fetch(connection.cursor(), statement)
 
 
