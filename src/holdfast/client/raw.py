@@ -1,6 +1,6 @@
 """Values that travel to and from PostgreSQL as they are, in its binary format.
 
-What comes is read by `holdfast.leased`, where somebody asks for it.
+What comes is read by `holdfast.leased`, where somebody asks for it; JSON by the records.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from typing import LiteralString
 
 from psycopg import postgres
 from psycopg.abc import AdaptContext
-from psycopg.adapt import Dumper
+from psycopg.adapt import Buffer, Dumper
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryLoader
-from psycopg.types.string import ByteaBinaryLoader
+from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from holdfast.client import wire
 from holdfast.records import Lease
@@ -54,3 +54,14 @@ def adapt(context: AdaptContext) -> None:
     adapters.register_loader("interval", ByteaBinaryLoader)
     adapters.register_loader("timestamptz", Int8BinaryLoader)
     adapters.register_dumper(Ids, _IdsDumper)
+
+
+class _Jsonb(TextBinaryLoader):
+    def load(self, data: Buffer) -> bytes | str:
+        return super().load(data[1:])  # without the number of its version
+
+
+def adapt_json(context: AdaptContext) -> None:
+    """Have JSON in the binary format stay the text that it is, whatever the caller has chosen."""
+    context.adapters.register_loader("json", TextBinaryLoader)
+    context.adapters.register_loader("jsonb", _Jsonb)

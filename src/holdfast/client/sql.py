@@ -6,7 +6,7 @@ from holdfast.client import rows
 
 ACK: LiteralString = (
     "select id, outcome, detail from holdfast.ack("
-    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s)"
+    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s::bool)"
 )
 # Nobody waits long for a row that is another's: the setting is made before the function is called.
 ACK_TOGETHER: LiteralString = (
@@ -20,13 +20,13 @@ SETTLE: LiteralString = (
 )
 ENQUEUE: LiteralString = (
     "select id, created, duplicate_of, behind, holder, held_since "
-    "from holdfast.enqueue(items => %s::jsonb, repeat => %s) order by ord"
+    "from holdfast.enqueue(items => %s::jsonb, repeat => %s::bool) order by ord"
 )
 # More than one call should take, in one statement.
 ENQUEUE_PARTS: LiteralString = (
     "select e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since "
     "from unnest(%s::jsonb[]) with ordinality as part (items, nth), "
-    "lateral holdfast.enqueue(items => part.items, repeat => %s) e order by part.nth, e.ord"
+    "lateral holdfast.enqueue(items => part.items, repeat => %s::bool) e order by part.nth, e.ord"
 )
 # One job with nothing to decide; null: it is stored as it was sent. All values are texts.
 ENQUEUE_ONE: LiteralString = (

@@ -19,7 +19,7 @@ _HELD = f"select {raw.COLUMNS} from holdfast.held(tokens => %s::uuid[])"
 _CLAIM = (
     f"select {raw.COLUMNS} from holdfast.claim("
     "queue => %s::text, worker => %s::text, token => %s::uuid, max_jobs => %s::int, "
-    "lease => %s::interval, kinds => %s::text[], durable => %s)"
+    "lease => %s::interval, kinds => %s::text[], durable => %s::bool)"
 )
 
 

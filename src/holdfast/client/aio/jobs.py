@@ -9,26 +9,29 @@ from holdfast.client.aio.noun import AsyncNoun
 from holdfast.client.statement import Statement
 from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
 
+# The types of what only one of the verbs takes.
+_TYPES: dict[str, LiteralString] = {"delay": "interval", "changes": "jsonb"}
+
 
 class AsyncJobs(AsyncNoun):
     """Jobs by id or by filter. Verbs return one Change for each id, in order."""
 
     async def get(self, id: UUID) -> Job | None:
         """Return a job; None if it does not exist, or was deleted when done."""
-        return await self._first(Job, "holdfast.get(id => %s)", [id], reads=True)
+        return await self._first(Job, "holdfast.get(id => %s::uuid)", [id], reads=True)
 
     async def receipt(self, id: UUID) -> Receipt | None:
         """Return what is still known about a job that was done and deleted minutes ago."""
-        return await self._first(Receipt, "holdfast.receipt(id => %s)", [id], reads=True)
+        return await self._first(Receipt, "holdfast.receipt(id => %s::uuid)", [id], reads=True)
 
     async def attempts(self, id: UUID) -> list[Attempt]:
         """Return a job's failed attempts, oldest first."""
-        source: LiteralString = "holdfast.attempts(id => %s) order by ended_at, attempt"
+        source: LiteralString = "holdfast.attempts(id => %s::uuid) order by ended_at, attempt"
         return await self._all(Attempt, source, [id], reads=True)
 
     async def explain(self, id: UUID) -> str:
         """Explain in one sentence why a job is not running."""
-        return str(await self._value("holdfast.explain(id => %s)", [id], reads=True))
+        return str(await self._value("holdfast.explain(id => %s::uuid)", [id], reads=True))
 
     async def find(
         self, filter: str = "", *, limit: int = 1000, before: UUID | None = None
@@ -60,7 +63,7 @@ class AsyncJobs(AsyncNoun):
             f"select {wire.columns(Job)}, searched_to, searched "
             "from (select (s.job).*, s.searched_to, s.searched "
             "from holdfast.search(filter => %s, max_jobs => %s::int, before => %s::uuid, "
-            "patience => %s) s) j"
+            "patience => %s::interval) s) j"
         )
         parameters = [filter, limit, before, wire.interval(patience)]
         rows = await self._door.run(Statement("search", sql, parameters, reads=True))
@@ -71,7 +74,9 @@ class AsyncJobs(AsyncNoun):
         self, filter: str = "", *, most: int = 10_000, patience: Duration = 0.05
     ) -> Count:
         """Count the jobs that match a filter, up to `most` and for about `patience`."""
-        source: LiteralString = "holdfast.count_jobs(filter => %s, most => %s::int, patience => %s)"
+        source: LiteralString = (
+            "holdfast.count_jobs(filter => %s, most => %s::int, patience => %s::interval)"
+        )
         return await self._one(Count, source, [filter, most, wire.interval(patience)], reads=True)
 
     async def cancel(
@@ -154,7 +159,7 @@ class AsyncJobs(AsyncNoun):
         named = wire.array(ids)
         if named == "{}":
             return []
-        further: LiteralString = "".join(f", {name} => %s" for name in more)
+        further: LiteralString = "".join(f", {name} => %s::{_TYPES[name]}" for name in more)
         sql: LiteralString = (
             "select id, changed, state, detail "
             f"from holdfast.{verb}(ids => %s::uuid[], reason => %s, actor => %s{further})"

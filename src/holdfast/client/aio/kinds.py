@@ -18,7 +18,7 @@ class AsyncKinds(AsyncNoun):
         job whose worker disappeared runs again. Returns how many were new or changed.
         """
         document = wire.encoded([*kinds], "kinds").decode()
-        return int(await self._value("holdfast.declare_kinds(kinds => %s)", [document]))
+        return int(await self._value("holdfast.declare_kinds(kinds => %s::jsonb)", [document]))
 
     async def list(self) -> list[Kind]:
         """Return the kinds that workers declared, by name."""

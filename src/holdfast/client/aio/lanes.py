@@ -22,7 +22,7 @@ class AsyncLanes(AsyncNoun):
     ) -> None:
         """Change settings of one lane: limit, on_failure, rate_limit, rate_period."""
         function: LiteralString = (
-            "holdfast.lane_set(queue => %s, lane => %s, settings => %s, actor => %s)"
+            "holdfast.lane_set(queue => %s, lane => %s, settings => %s::jsonb, actor => %s)"
         )
         parameters = [queue, lane, wire.settings(settings, "settings"), actor]
         await self._value(function, parameters)

@@ -32,7 +32,7 @@ class AsyncOperations(AsyncNoun):
         `most` limits it to the newest jobs. Arguments are `delay` for retry and `queue` for move.
         """
         source: LiteralString = (
-            "holdfast.operation_preview(verb => %s, filter => %s, arguments => %s, "
+            "holdfast.operation_preview(verb => %s, filter => %s, arguments => %s::jsonb, "
             "most => %s::bigint, reason => %s, actor => %s)"
         )
         given = {name: value for name, value in arguments.items() if value is not None}

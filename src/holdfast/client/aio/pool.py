@@ -293,7 +293,9 @@ class AsyncBound:
     async def run(self, statement: Statement) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return await _fetch(self._cursor(texts=statement.texts), statement, prepare=False)
+            # Binary, which does not depend on the caller's DateStyle and IntervalStyle.
+            cursor, binary = self._cursor(texts=statement.texts), not statement.texts
+            return await _fetch(cursor, statement, prepare=False, binary=binary)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
@@ -358,7 +360,7 @@ class AsyncBound:
         # Created here with its own adapters: the caller's connection may have other factories.
         cursor = AsyncCursor(self.connection, row_factory=tuple_row)
         if not texts:
-            cursor.adapters.register_loader("jsonb", TextLoader)
+            raw.adapt_json(cursor)
         return cursor
 
     def _translated(self, error: psycopg.Error) -> Exception:
@@ -454,20 +456,26 @@ def _numbered(sql: str) -> bytes:
 
 
 async def _fetch(
-    cursor: AsyncCursor[Row], statement: Statement, prepare: bool | None = None
+    cursor: AsyncCursor[Row],
+    statement: Statement,
+    prepare: bool | None = None,
+    binary: bool = False,
 ) -> list[Row]:
-    await _execute(cursor, statement, prepare)
+    await _execute(cursor, statement, prepare, binary)
     return await cursor.fetchall()
 
 
 async def _execute(
-    cursor: AsyncCursor[Row], statement: Statement, prepare: bool | None = None
+    cursor: AsyncCursor[Row],
+    statement: Statement,
+    prepare: bool | None = None,
+    binary: bool = False,
 ) -> None:
     if statement.raw:
         raw.adapt(cursor)
     try:
         await cursor.execute(
-            statement.sql, statement.parameters, prepare=prepare, binary=statement.raw
+            statement.sql, statement.parameters, prepare=prepare, binary=binary or statement.raw
         )
     except psycopg.errors.FeatureNotSupported:
         # Prepared before a migration changed its columns: this session cannot forget that.

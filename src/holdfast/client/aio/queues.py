@@ -21,7 +21,9 @@ class AsyncQueues(AsyncNoun):
         self, queue: str, *, actor: str | None = None, **settings: Unpack[QueueOptions]
     ) -> Queue:
         """Change settings of a queue, as in `limit=10, keep_done=timedelta(days=7)`."""
-        source: LiteralString = "holdfast.queue_set(queue => %s, settings => %s, actor => %s)"
+        source: LiteralString = (
+            "holdfast.queue_set(queue => %s, settings => %s::jsonb, actor => %s)"
+        )
         return await self._one(Queue, source, [queue, wire.settings(settings, "settings"), actor])
 
     async def pause(
@@ -83,7 +85,9 @@ class AsyncQueues(AsyncNoun):
 
         With a `target`, how many slots would have to work to empty it within that time.
         """
-        source: LiteralString = "holdfast.forecast(only_queue => %s, target => %s, span => %s)"
+        source: LiteralString = (
+            "holdfast.forecast(only_queue => %s, target => %s::interval, span => %s::interval)"
+        )
         parameters = [queue, wire.interval(target), wire.interval(span)]
         return await self._all(Forecast, source, parameters, reads=True)
 
@@ -94,7 +98,7 @@ class AsyncQueues(AsyncNoun):
 
         A row without a kind covers the whole queue. Queues without a finished attempt are left out.
         """
-        source: LiteralString = "holdfast.success(only_queue => %s, span => %s)"
+        source: LiteralString = "holdfast.success(only_queue => %s, span => %s::interval)"
         return await self._all(Success, source, [queue, wire.interval(span)], reads=True)
 
     # Last of the public methods: after it, `list` in this class is the method.

@@ -31,7 +31,9 @@ class AsyncSchedules(AsyncNoun):
         An operator's edits stay until the declaration itself changes. With an `owner`, schedules
         that it declared before and no longer declares are withdrawn: they stop firing.
         """
-        source: LiteralString = "holdfast.schedule_declare(items => %s, owner => %s) order by ord"
+        source: LiteralString = (
+            "holdfast.schedule_declare(items => %s::jsonb, owner => %s) order by ord"
+        )
         return await self._all(Declared, source, [wire.schedules(schedules), owner])
 
     async def set(self, name: str, *, actor: str | None = None, **settings: Any) -> Schedule:
@@ -39,7 +41,9 @@ class AsyncSchedules(AsyncNoun):
 
         The settings are the fields of NewSchedule. A changed rule applies from now on.
         """
-        source: LiteralString = "holdfast.schedule_set(name => %s, settings => %s, actor => %s)"
+        source: LiteralString = (
+            "holdfast.schedule_set(name => %s, settings => %s::jsonb, actor => %s)"
+        )
         return await self._one(
             Schedule, source, [name, wire.schedule_settings(name, settings), actor]
         )

@@ -27,8 +27,8 @@ class AsyncStrikes(AsyncNoun):
         Claims made after this call do not return such jobs. Running jobs finish.
         """
         source: LiteralString = (
-            "holdfast.strike_add(mode => %s, queue => %s, kind => %s, payload => %s, "
-            "reason => %s, expires => %s, actor => %s)"
+            "holdfast.strike_add(mode => %s, queue => %s, kind => %s, payload => %s::jsonb, "
+            "reason => %s, expires => %s::interval, actor => %s)"
         )
         wanted = None if payload is None else wire.encoded(payload, "payload").decode()
         parameters = [mode, queue, kind, wanted, reason, wire.interval(expires), actor]

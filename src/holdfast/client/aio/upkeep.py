@@ -32,7 +32,7 @@ class AsyncUpkeep(AsyncNoun):
 
         This saves work and is not a lock: if two processes lead, nothing is done twice.
         """
-        function: LiteralString = "holdfast.lead(holder => %s, length => %s)"
+        function: LiteralString = "holdfast.lead(holder => %s, length => %s::interval)"
         return bool(await self._value(function, [holder, wire.interval(length)]))
 
     async def tend(
@@ -49,7 +49,8 @@ class AsyncUpkeep(AsyncNoun):
         """
         sql: LiteralString = (
             "select leads, done, next_slot, doubtful, operating, detecting, delivering "
-            "from holdfast.tend(holder => %s, length => %s, steps => %s::text[], failed => %s)"
+            "from holdfast.tend(holder => %s, length => %s::interval, "
+            "steps => %s::text[], failed => %s::jsonb)"
         )
         named = None if steps is None else [*steps]
         recorded = None if failed is None else wire.settings(failed, "failed")
@@ -71,7 +72,7 @@ class AsyncUpkeep(AsyncNoun):
 
     async def raise_floors(self, patience: Duration = 10.0) -> int:
         """Let claims start after finished jobs; returns how many floors were raised."""
-        function: LiteralString = "holdfast.raise_floors(patience => %s)"
+        function: LiteralString = "holdfast.raise_floors(patience => %s::interval)"
         return int(await self._value(function, [wire.interval(patience)]))
 
     async def fold(self) -> int:

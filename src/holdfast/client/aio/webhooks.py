@@ -13,7 +13,9 @@ class AsyncWebhooks(AsyncNoun):
 
     async def set(self, name: str, *, actor: str | None = None, **settings: Any) -> Webhook:
         """Create or change a webhook: url, secret, severity, codes, queues."""
-        source: LiteralString = "holdfast.webhook_set(name => %s, settings => %s, actor => %s)"
+        source: LiteralString = (
+            "holdfast.webhook_set(name => %s, settings => %s::jsonb, actor => %s)"
+        )
         return await self._one(Webhook, source, [name, wire.settings(settings, "settings"), actor])
 
     async def delete(self, name: str, *, actor: str | None = None) -> bool:

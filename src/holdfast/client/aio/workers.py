@@ -27,7 +27,8 @@ class AsyncWorkers(AsyncNoun):
         acked_at, claims. `measured` is what it measured since the last time, and is not repeated.
         """
         sql: LiteralString = (
-            "select stop from holdfast.beat(worker => %s, facts => %s, measured => %s)"
+            "select stop from holdfast.beat("
+            "worker => %s, facts => %s::jsonb, measured => %s::jsonb)"
         )
         sent = None if measured is None else wire.settings(measured, "measured")
         parameters = [worker, wire.settings(facts, "facts"), sent]
@@ -49,7 +50,7 @@ class AsyncWorkers(AsyncNoun):
         """
         sql: LiteralString = (
             "select stop from holdfast.tell("
-            "worker => %s, facts => %s, counts => %s, measured => %s)"
+            "worker => %s, facts => %s::jsonb, counts => %s::jsonb, measured => %s::jsonb)"
         )
         parameters = [
             worker,
@@ -80,7 +81,7 @@ class AsyncWorkers(AsyncNoun):
         worker is assumed to listen until its patience ends.
         """
         function: LiteralString = (
-            "holdfast.await_work(queues => %s::text[], worker => %s, patience => %s, "
+            "holdfast.await_work(queues => %s::text[], worker => %s, patience => %s::interval, "
             "kinds => %s::text[], ear => %s::int)"
         )
         known = None if kinds is None else [*kinds]

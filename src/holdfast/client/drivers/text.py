@@ -7,12 +7,14 @@ connections.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
-from typing import Any, Literal
+from typing import Literal
 
 from psycopg import adapters, postgres
+from psycopg._encodings import pg2pyenc
+from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Loader, PyFormat, Transformer
 from psycopg.pq import Format
 
@@ -24,19 +26,23 @@ Style = Literal["format", "numeric"]
 
 def question(statement: Statement, style: Style) -> tuple[str, list[str | None]]:
     """Return the text of a statement whose rows have one column, and its parameters as text."""
-    converter = Transformer(_ADAPTERS)
+    converter = Transformer()
     given = statement.parameters
     dumped = converter.dump_sequence(given, [PyFormat.TEXT] * len(given))
     sql = _marked(statement.sql, converter.types or (), style)
     return sql, [None if one is None else str(one, "utf-8") for one in dumped]
 
 
-def rows(answers: Iterable[str | bytes]) -> list[Row]:
+def rows(answers: Sequence[str | bytes]) -> list[Row]:
     """Return the rows of a question's answers."""
-    record = Transformer(_ADAPTERS).get_loader(postgres.types["record"].oid, Format.BINARY)
     # A database in SQL_ASCII has text that some drivers return as bytes.
-    texts = (one if isinstance(one, str) else str(one, "ascii") for one in answers)
-    return [record.load(bytes.fromhex(one)) for one in texts]
+    texts = [one if isinstance(one, str) else str(one, "ascii") for one in answers]
+    if not texts:
+        return []
+    # Made for each call, because it remembers the types of the last row.
+    converter = Transformer(_adapters(texts[0].partition(" ")[0]))
+    record = converter.get_loader(postgres.types["record"].oid, Format.BINARY)
+    return [record.load(bytes.fromhex(one.partition(" ")[2])) for one in texts]
 
 
 @lru_cache(maxsize=256)
@@ -53,24 +59,31 @@ def _marked(sql: str, types: Sequence[int], style: Style) -> str:
         return f"{mark}::text{cast}"
 
     asked = re.sub("%[s%]", mark, sql)
-    # The rows of a subquery keep their order.
-    return f"select pg_catalog.encode(pg_catalog.record_send(answer), 'hex') from ({asked}) answer"
+    # The binary form has text in the encoding of the connection. Rows of a subquery keep their
+    # order.
+    return (
+        "select pg_catalog.pg_client_encoding() || ' ' || "
+        f"pg_catalog.encode(pg_catalog.record_send(answer), 'hex') from ({asked}) answer"
+    )
 
 
-class _JsonText(Loader):
-    """Leaves JSON as the text it is, as the client's own connections do."""
+@lru_cache
+def _adapters(encoding: str) -> AdaptersMap:
+    """Return what reads values; text, and JSON as text, in this encoding."""
+    codec = "utf-8" if encoding == "SQL_ASCII" else pg2pyenc(encoding.encode())
 
-    format = Format.BINARY
+    class Text(Loader):
+        format = Format.BINARY
 
-    def load(self, data: Any) -> str:
-        return str(data, "utf-8")
+        def load(self, data: Buffer) -> str:
+            return str(data, codec)
 
+    class Jsonb(Text):
+        def load(self, data: Buffer) -> str:
+            return str(data, codec)[1:]  # without the number of its version
 
-class _JsonbText(_JsonText):
-    def load(self, data: Any) -> str:
-        return str(bytes(data[1:]), "utf-8")  # without the number of its version
-
-
-_ADAPTERS = AdaptersMap(adapters)
-_ADAPTERS.register_loader("json", _JsonText)
-_ADAPTERS.register_loader("jsonb", _JsonbText)
+    own = AdaptersMap(adapters)
+    for type in ("text", "varchar", "name", "bpchar", "json"):
+        own.register_loader(type, Text)
+    own.register_loader("jsonb", Jsonb)
+    return own

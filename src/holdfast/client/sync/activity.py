@@ -40,7 +40,7 @@ class Activity(Noun):
             "from holdfast.activity(queues => %s::text[], kind => %s, event => %s, "
             "actor => %s, worker => %s, job => %s::uuid, since => %s::timestamptz, "
             "until => %s::timestamptz, before => %s::bigint, after => %s::bigint, "
-            "max_events => %s::int, patience => %s) a) e"
+            "max_events => %s::int, patience => %s::interval) a) e"
         )
         names = None if queues is None else [*queues]
         span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]
@@ -57,7 +57,7 @@ class Activity(Noun):
 
         If you repeat the call before the time is up, no event in between is missing.
         """
-        source: LiteralString = "holdfast.watch(queues => %s::text[], lasts => %s)"
+        source: LiteralString = "holdfast.watch(queues => %s::text[], lasts => %s::interval)"
         names = None if queues is None else [*queues]
         return self._all(Watched, source, [names, wire.interval(lasts)])
 
@@ -96,7 +96,7 @@ class Activity(Noun):
         """
         sql: LiteralString = (
             "select at, value from holdfast.series(metric => %s, queues => %s::text[], "
-            "kind => %s, since => %s::timestamptz, until => %s::timestamptz, step => %s)"
+            "kind => %s, since => %s::timestamptz, until => %s::timestamptz, step => %s::interval)"
         )
         names = None if queues is None else [*queues]
         span = [since and wire.moment(since, "since"), until and wire.moment(until, "until")]

@@ -79,14 +79,14 @@ class Detectors(Noun):
 
     def due(self, code: str, *, every: Duration = 60.0) -> bool:
         """Return whether your own detector should run now: true once in each span."""
-        function: LiteralString = "holdfast.detector_due(code => %s, every => %s)"
+        function: LiteralString = "holdfast.detector_due(code => %s, every => %s::interval)"
         return bool(self._value(function, [code, wire.interval(every)]))
 
     def report(self, code: str, findings: Iterable[Finding]) -> Sequence[AnomalyChange]:
         """Report everything your own detector finds now; its other anomalies are resolved."""
         sql: LiteralString = (
             "select id, %s::text, change, severity, queue, subject, title, muted "
-            "from holdfast.report(code => %s, findings => %s)"
+            "from holdfast.report(code => %s, findings => %s::jsonb)"
         )
         parameters = [code, code, wire.findings(findings)]
         rows = self._door.run(Statement("report", sql, parameters))
@@ -100,7 +100,7 @@ class Detectors(Noun):
         Thresholds are numbers; None restores the default.
         """
         source: LiteralString = (
-            "holdfast.detector_set(code => %s, settings => %s, queue => %s, actor => %s)"
+            "holdfast.detector_set(code => %s, settings => %s::jsonb, queue => %s, actor => %s)"
         )
         parameters = [code, wire.settings(settings, "settings"), queue, actor]
         return self._one(Detector, source, parameters)

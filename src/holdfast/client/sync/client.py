@@ -343,7 +343,7 @@ class Client:
             "nack",
             "select id, outcome, detail from holdfast.nack(ids => %s::uuid[], "
             "tokens => %s::uuid[], error_kind => %s::text, message => %s::text, "
-            "traceback => %s::text, delay => %s::interval, final => %s)",
+            "traceback => %s::text, delay => %s::interval, final => %s::bool)",
             [*wire.held_arrays(leases), *error, wire.interval(delay), final],
         )
 
@@ -493,7 +493,7 @@ def _claim_statement(claim: Claim, durable: bool) -> Statement:
         "claim",
         f"select {_LEASE} from holdfast.claim("
         "queue => %s::text, worker => %s::text, token => %s::uuid, max_jobs => %s::int, "
-        "lease => %s::interval, kinds => %s::text[], durable => %s)",
+        "lease => %s::interval, kinds => %s::text[], durable => %s::bool)",
         [
             claim.queue,
             claim.worker,

@@ -18,7 +18,7 @@ class Kinds(Noun):
         job whose worker disappeared runs again. Returns how many were new or changed.
         """
         document = wire.encoded([*kinds], "kinds").decode()
-        return int(self._value("holdfast.declare_kinds(kinds => %s)", [document]))
+        return int(self._value("holdfast.declare_kinds(kinds => %s::jsonb)", [document]))
 
     def list(self) -> list[Kind]:
         """Return the kinds that workers declared, by name."""

@@ -20,7 +20,7 @@ class Lanes(Noun):
     def set(self, queue: str, lane: str, *, actor: str | None = None, **settings: Any) -> None:
         """Change settings of one lane: limit, on_failure, rate_limit, rate_period."""
         function: LiteralString = (
-            "holdfast.lane_set(queue => %s, lane => %s, settings => %s, actor => %s)"
+            "holdfast.lane_set(queue => %s, lane => %s, settings => %s::jsonb, actor => %s)"
         )
         parameters = [queue, lane, wire.settings(settings, "settings"), actor]
         self._value(function, parameters)

@@ -289,7 +289,9 @@ class Bound:
     def run(self, statement: Statement) -> list[Row]:
         """Make a call once, in whatever transaction the caller is in."""
         try:
-            return _fetch(self._cursor(texts=statement.texts), statement, prepare=False)
+            # Binary, which does not depend on the caller's DateStyle and IntervalStyle.
+            cursor, binary = self._cursor(texts=statement.texts), not statement.texts
+            return _fetch(cursor, statement, prepare=False, binary=binary)
         except psycopg.Error as error:
             raise self._translated(error) from error
 
@@ -354,7 +356,7 @@ class Bound:
         # Created here with its own adapters: the caller's connection may have other factories.
         cursor = Cursor(self.connection, row_factory=tuple_row)
         if not texts:
-            cursor.adapters.register_loader("jsonb", TextLoader)
+            raw.adapt_json(cursor)
         return cursor
 
     def _translated(self, error: psycopg.Error) -> Exception:
@@ -449,16 +451,28 @@ def _numbered(sql: str) -> bytes:
     return (first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))).encode()
 
 
-def _fetch(cursor: Cursor[Row], statement: Statement, prepare: bool | None = None) -> list[Row]:
-    _execute(cursor, statement, prepare)
+def _fetch(
+    cursor: Cursor[Row],
+    statement: Statement,
+    prepare: bool | None = None,
+    binary: bool = False,
+) -> list[Row]:
+    _execute(cursor, statement, prepare, binary)
     return cursor.fetchall()
 
 
-def _execute(cursor: Cursor[Row], statement: Statement, prepare: bool | None = None) -> None:
+def _execute(
+    cursor: Cursor[Row],
+    statement: Statement,
+    prepare: bool | None = None,
+    binary: bool = False,
+) -> None:
     if statement.raw:
         raw.adapt(cursor)
     try:
-        cursor.execute(statement.sql, statement.parameters, prepare=prepare, binary=statement.raw)
+        cursor.execute(
+            statement.sql, statement.parameters, prepare=prepare, binary=binary or statement.raw
+        )
     except psycopg.errors.FeatureNotSupported:
         # Prepared before a migration changed its columns: this session cannot forget that.
         if prepare is None:

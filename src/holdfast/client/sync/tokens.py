@@ -31,8 +31,8 @@ class Tokens(Noun):
         """
         id, secret, hash = secrets.make()
         source: LiteralString = (
-            "holdfast.token_create(id => %s, hash => %s, name => %s, scopes => %s::text[], "
-            "queues => %s::text[], expires => %s, sort => %s, parent => %s, actor => %s)"
+            "holdfast.token_create(id => %s, hash => %s::bytea, name => %s, scopes => %s::text[], "
+            "queues => %s::text[], expires => %s::interval, sort => %s, parent => %s, actor => %s)"
         )
         limits = [None if queues is None else [*queues], wire.interval(expires)]
         parameters = [id, hash, name, [*scopes], *limits, sort, parent, actor]
@@ -58,7 +58,7 @@ class Tokens(Noun):
         if id is None:
             return None
         sql: LiteralString = (
-            "select name, scopes, queues from holdfast.link_spend(id => %s, hash => %s)"
+            "select name, scopes, queues from holdfast.link_spend(id => %s, hash => %s::bytea)"
         )
         statement = Statement("link_spend", sql, [id, secrets.digest(secret)], repeatable=False)
         for name, scopes, queues in self._door.run(statement):
