@@ -86,6 +86,36 @@ def run_next(app: App) -> Lease:
 # A task is its function.
 
 
+@pytest.mark.parametrize("word", ["delay", "apply_async", "send", "defer"])
+def test_a_method_of_another_queue_is_answered_with_ours(app: App, word: str) -> None:
+    @app.task
+    def greet(name: str) -> None: ...
+
+    for enqueuer in (greet, greet.options(delay=5)):
+        with pytest.raises(AttributeError, match=r"greet.enqueue\(…\) stores a job"):
+            getattr(enqueuer, word)("Ada")
+        assert not hasattr(enqueuer, word)
+    with pytest.raises(AttributeError, match=r"has no attribute 'naem'$"):
+        getattr(greet, "naem")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("word", "option"), [("delay", "delay"), ("countdown", "delay"), ("eta", "run_at")]
+)
+def test_an_option_given_as_an_argument_is_answered_with_where_it_goes(
+    app: App, word: str, option: str
+) -> None:
+    @app.task
+    def greet(name: str) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=f"unknown argument `{word}`") as refused:
+        greet.enqueue("Ada", **{word: 5})  # type: ignore[call-arg]
+    assert f"greet.options({option}=…).enqueue(…)" in str(refused.value)
+    if word != option:
+        with pytest.raises(InvalidJob, match=rf"did you mean `{option}`\?"):
+            greet.options(**{word: 5})  # type: ignore[typeddict-item]
+
+
 def test_a_call_of_a_task_is_a_call_of_its_function(greet: Task[..., str, str]) -> None:
     assert greet("Ada") == "hello Ada"
     assert greet("Ada", shout=True) == "HELLO ADA"

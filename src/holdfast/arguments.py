@@ -15,9 +15,10 @@ from typing import Any, cast, get_type_hints
 import msgspec
 from msgspec import UNSET
 
-from holdfast import jsonb
+from holdfast import jsonb, synonyms
 from holdfast.callsite import caller, declared_at, outside
 from holdfast.errors import InvalidArguments, InvalidPayload, InvalidResult, InvalidTask
+from holdfast.records.options import JobOptions
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -49,7 +50,7 @@ class Arguments:
         try:
             return coder.encode(args, kwargs)
         except _Wrong as wrong:
-            raise self._invalid(verb, str(wrong), "HF201") from None
+            raise self._invalid(verb, str(wrong), "HF201", self._option(wrong, verb)) from None
         except jsonb.Unfit as unfit:
             raise self._invalid(verb, f"the payload {unfit}", "HF204", unfit.fix) from None
         except msgspec.ValidationError as error:
@@ -103,6 +104,13 @@ class Arguments:
         self._coder = _Coder(self._parameters, hints, self.name)
         return self._coder
 
+    def _option(self, wrong: "_Wrong", verb: str) -> str:
+        """Say how to give what was meant as an option of the job, not as an argument."""
+        option = synonyms.OPTIONS.get(wrong.unknown, wrong.unknown)
+        if option not in JobOptions.__annotations__:
+            return ""
+        return f"For the option of the job:  {self.name}.options({option}=…).{verb}(…)"
+
     def _invalid(self, verb: str, what: str, code: str, fix: str = "") -> InvalidArguments:
         return InvalidArguments(f"{self.name}.{verb}: {what}", where=caller(), fix=fix, code=code)
 
@@ -142,7 +150,11 @@ class Result:
 
 
 class _Wrong(Exception):  # noqa: N818 - never leaves this module
-    """Arguments that no call of the function could take."""
+    """Arguments that no call of the function could take; `unknown` is one it does not have."""
+
+    def __init__(self, told: str, unknown: str = "") -> None:
+        super().__init__(told)
+        self.unknown = unknown
 
 
 class _Coder:
@@ -234,7 +246,7 @@ class _Coder:
         if self._open is None:
             near = get_close_matches(name, self._named, n=1)
             meant = f" (did you mean `{near[0]}`?)" if near else ""
-            raise _Wrong(f"unknown argument `{name}`{meant}")
+            raise _Wrong(f"unknown argument `{name}`{meant}", unknown=name)
 
     def _by_place(self, given: dict[str, Any], *, every: bool) -> list[Any]:
         """Take out of `given` what can only be passed by its place, defaults before it included."""

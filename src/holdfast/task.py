@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial, update_wrapper
 from typing import (
     TYPE_CHECKING,
@@ -23,6 +22,7 @@ import msgspec
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
+from holdfast import synonyms
 from holdfast.arguments import Arguments, Result
 from holdfast.callsite import caller, declared_at
 from holdfast.client import async_client_on, client_on
@@ -104,6 +104,14 @@ class Enqueuer(Generic[P, R]):
         """Return the task with these options, instead of its own."""
         _check(f"{self._task.kind}.options", options, Options)
         return Enqueuer(self._task, {**self._options, **options})
+
+    if not TYPE_CHECKING:  # a type checker refuses what is not there by itself
+
+        def __getattr__(self, name: str) -> Any:
+            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in synonyms.ENQUEUE:
+                told += f": {self._task.kind}.enqueue(…) stores a job"
+            raise AttributeError(told, name=name, obj=self)
 
     async def _aenqueue(self, job: NewJob) -> Handle[R]:
         conn = self._options.get("conn")
@@ -262,10 +270,9 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
 
 def _check(where: str, given: Mapping[str, Any], known: type) -> None:
     for option in given.keys() - known.__annotations__.keys():
-        near = get_close_matches(option, known.__annotations__, n=1)
+        near = synonyms.meant(option, known.__annotations__)
         raise InvalidJob(
-            f"{where}: unknown option `{option}`"
-            + (f" (did you mean `{near[0]}`?)" if near else ""),
+            f"{where}: unknown option `{option}`" + (f" (did you mean `{near}`?)" if near else ""),
             why=caller(),
             fix=f"Options are: {', '.join(known.__annotations__)}.",
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from uuid import UUID
 
 import click
@@ -14,7 +14,7 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
-from holdfast.records import LABELS, Attempt, Event, Job, NewJob
+from holdfast.records import LABELS, Attempt, Event, Job, NewJob, State
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -92,7 +92,9 @@ def list_jobs(session: Session, filter: tuple[str, ...], limit: int, before: str
     shown = jobs[:limit]
     session.answer(shown, lambda: job_table(shown) if shown else "")
     if not shown:
-        session.say("no job matches")
+        states = [word for word in filter if word in get_args(State)]
+        hint = f"; for those in a state:  holdfast job list state:{states[0]}" if states else ""
+        session.say(f"no job matches{hint}")
     if len(jobs) > limit:
         session.say(f"there are more: --before {output.short(shown[-1].id)}, or --limit")
 
