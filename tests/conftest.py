@@ -34,6 +34,16 @@ SETTINGS = {
     "max_prepared_transactions": "10",
 }
 
+# What is true of every job. As checks of the table they would cost every statement that writes one;
+# here a function that breaks one of them fails.
+KEPT = """
+alter table holdfast.job
+  add constraint "a lease has a token, an end and a worker" check (
+    (token is null) = (lease_until is null) and (token is null) = (worker is null)),
+  add constraint "only a job in a lane, a follow-up or a struck job is blocked" check (
+    not blocked or pos is null and (lane is not null or follow or strike is not null)),
+  add constraint "only a keyed job follows" check (not follow or key is not null)
+"""
 
 # Files that take a minute or so. A parallel run begins with them, or it would end waiting for one.
 LONG = (
@@ -117,7 +127,10 @@ def template(postgres: Postgres) -> Iterator[str]:
     name = f"holdfast_template_{uuid4().hex}"
     _create(postgres, name)
     try:
-        schema.migrate(make_conninfo(postgres.url, dbname=name))
+        url = make_conninfo(postgres.url, dbname=name)
+        schema.migrate(url)
+        with psycopg.connect(url) as connection:
+            connection.execute(KEPT)
         yield name
     finally:
         _drop(postgres, name)

@@ -39,6 +39,8 @@ BAD = {
     "another part in its id": ({"part": queue_part("default"), "id": new_id("mail")}, "HF206"),
     "a part of no queue": ({"id": stamp(uuid4(), 1000)}, "HF204"),
     "no attempts": ({"max_attempts": -5}, "HF204"),
+    "a priority above all": ({"priority": 10}, "HF203"),
+    "a priority below all": ({"priority": -1}, "HF203"),
     "an empty kind": ({"kind": ""}, "HF202"),
     "an empty queue": ({"queue": ""}, "HF202"),
     "a kind that is too long": ({"kind": "k" * 201}, "HF202"),

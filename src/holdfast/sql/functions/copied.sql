@@ -10,7 +10,7 @@ begin
   if new.run_at between '0001-01-02 00:00Z' and '9999-12-30 00:00Z' and new.created_at between '2000-01-01 00:00Z'
      and '9999-12-30 00:00Z'
      and new.max_attempts >= 1 and new.part between 0 and 63 and new.part = holdfast.part_of(new.id)
-     and holdfast.queue_ok(new.queue)
+     and new.priority between 0 and 9 and holdfast.queue_ok(new.queue)
      and holdfast.is_name(new.kind)
      and new.tenant is null and new.subject is null and new.headers is null
      and pg_column_size(new.payload) <= 4000 and octet_length(new.payload::text) <= 300 then
@@ -39,7 +39,7 @@ begin
       format('Create the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', new.queue));
   end if;
   perform holdfast.check_items(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('kind', new.kind, 'queue',
-    new.queue, 'subject', new.subject))
+    new.queue, 'priority', new.priority, 'subject', new.subject))
     || jsonb_build_object('payload', new.payload, 'headers', new.headers)));
   return null;
 end
