@@ -13,6 +13,9 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # In the order of tests/conftest.py, where the longest files stand first.
 PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
+# The tests start hundreds of programs: without this each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup dashboard run test older chaos mutants lint fmt bench lock audit clean
 
 setup: $(READY)

@@ -113,7 +113,7 @@ def postgres(binaries: Path) -> Iterator[Postgres]:
     with ExitStack() as stack:
         url = os.environ.get("HOLDFAST_TEST_URL")
         if not url:
-            server = embedded.start(_memory(), temporary=True, settings=SETTINGS, binaries=binaries)
+            server = embedded.start(memory(), temporary=True, settings=SETTINGS, binaries=binaries)
             url = stack.enter_context(server).url
         connection = stack.enter_context(psycopg.connect(url, autocommit=True))
         yield Postgres(url, connection.info.server_version // 10_000, connection)
@@ -236,7 +236,7 @@ def clock(connect: Connect) -> Clock:
     return Clock(connect())
 
 
-def _memory() -> Path | None:
+def memory() -> Path | None:
     """Where files are memory, if there is enough: a database is made in a tenth of the time."""
     shared = Path("/dev/shm")
     enough = shared.is_dir() and shutil.disk_usage(shared).free > 8 * 1024**3

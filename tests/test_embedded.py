@@ -20,8 +20,13 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast import embedded
 from holdfast.embedded._place import place_for
 from holdfast.errors import EmbeddedUnavailable
+from tests.conftest import memory
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+# Sixty servers are made here: in memory, if programs may be started from there.
+MEMORY = memory()
+PLACE = MEMORY if MEMORY and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC else Path("/tmp")
 
 USER = """
 import os, sys
@@ -86,7 +91,7 @@ def home(binaries: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOLDFAST_PG_BIN", str(binaries))
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     monkeypatch.delenv("HOLDFAST_HOME", raising=False)
-    path = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=PLACE))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
@@ -94,7 +99,7 @@ def home(binaries: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def initialised(binaries: Path) -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=PLACE))
     embedded.start(path, binaries=binaries).stop()
     yield path
     shutil.rmtree(path)
