@@ -112,11 +112,19 @@ _REFUSED = {"40001", "40P01", "25006", "57P03", "53300"}
 _CUT = {"57P01", "57P02", "57P05"}
 
 
-def may_retry(error: psycopg.Error, turn: int) -> bool:
-    """Whether the same call, after `turn` tries, may succeed on another connection or later."""
-    # A plan outdated by a migration: the second try makes a new one.
-    outdated = error.sqlstate == "0A000" and turn == 1
-    return outdated or error.sqlstate in _REFUSED or was_cut(error)
+def may_retry(error: psycopg.Error) -> bool:
+    """Whether the same call may succeed on another connection or later."""
+    return error.sqlstate in _REFUSED or was_cut(error) or is_outdated(error)
+
+
+def is_outdated(error: psycopg.Error) -> bool:
+    """Whether nothing was run because the session can no longer use a prepared statement.
+
+    A migration has changed its columns, or the session was told to forget it.
+    """
+    # The message may be in any language; the name of the server's function is not.
+    changed = error.sqlstate == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
+    return changed or error.sqlstate == "26000"
 
 
 def was_cut(error: psycopg.Error) -> bool:

@@ -31,6 +31,7 @@ from holdfast.client.statement import (
     AWAY,
     Row,
     Statement,
+    is_outdated,
     may_retry,
     speaks_for_the_server,
     translate,
@@ -89,7 +90,7 @@ class AsyncPool:
                     raise
                 raise _unknown(statement, cut) from error
             except psycopg.Error as error:
-                if not may_retry(error, turn):
+                if not may_retry(error):
                     raise self._translated(error) from error
                 if was_cut(error) and not statement.reads:
                     cut = error
@@ -134,6 +135,10 @@ class AsyncPool:
                 connection.deadline = None
                 connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
+                prepared_after = connection.prepare_threshold
+                if plain:
+                    # Their columns change with the application's migrations, not with ours.
+                    connection.prepare_threshold = None
                 try:
                     async with connection.transaction():
                         connection.patience = inf if plain else self._timeout
@@ -145,6 +150,7 @@ class AsyncPool:
                     ours = connection.closed or committing
                     raise
                 finally:
+                    connection.prepare_threshold = prepared_after
                     connection.adapters.register_loader("jsonb", TextLoader)
         except psycopg.Error as error:
             if not (was_cut(error) and ours):
@@ -477,9 +483,9 @@ async def _execute(
         await cursor.execute(
             statement.sql, statement.parameters, prepare=prepare, binary=binary or statement.raw
         )
-    except psycopg.errors.FeatureNotSupported:
-        # Prepared before a migration changed its columns: this session cannot forget that.
-        if prepare is None:
+    except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName) as error:
+        # The driver does not know: it would send the same to this session again.
+        if prepare is None and is_outdated(error):
             await cursor.connection.close()
         raise
 

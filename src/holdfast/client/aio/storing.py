@@ -138,7 +138,7 @@ async def _enqueue_in_steps(
                 break
         except psycopg.Error as error:
             # Only the caller can repeat work on its own connection.
-            if turn == 3 or isinstance(door, AsyncBound) or not may_retry(error, turn):
+            if turn == 3 or isinstance(door, AsyncBound) or not may_retry(error):
                 raise
     reason = unknown.reason if unknown else ""
     fix = "Repeat it with the same ids and repeat=True."
@@ -162,7 +162,7 @@ async def _enqueue_by_copy(
         except Misuse:
             pass  # COPY decides nothing: whether and why these are refused is for enqueue to say
         except psycopg.Error as error:
-            if not may_retry(error, 1):
+            if not may_retry(error):
                 raise
     return await _enqueue_in_steps(door, jobs, ids, repeat=False)
 

@@ -136,7 +136,7 @@ def _enqueue_in_steps(
                 break
         except psycopg.Error as error:
             # Only the caller can repeat work on its own connection.
-            if turn == 3 or isinstance(door, Bound) or not may_retry(error, turn):
+            if turn == 3 or isinstance(door, Bound) or not may_retry(error):
                 raise
     reason = unknown.reason if unknown else ""
     fix = "Repeat it with the same ids and repeat=True."
@@ -160,7 +160,7 @@ def _enqueue_by_copy(
         except Misuse:
             pass  # COPY decides nothing: whether and why these are refused is for enqueue to say
         except psycopg.Error as error:
-            if not may_retry(error, 1):
+            if not may_retry(error):
                 raise
     return _enqueue_in_steps(door, jobs, ids, repeat=False)
 
