@@ -5,7 +5,7 @@ import socket
 import time
 from threading import Thread
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -207,6 +207,66 @@ def test_many_leases_are_settled_at_once_each_with_its_answer(api: Api, client: 
     assert [result["ok"] for result in results] == [True] * 4 + [False] * 4
     assert [result["status"] for result in results[4:]] == [409, 404, 422, 422]
     assert [result["code"] for result in results[4:]] == ["HF300", "HF310", "HF207", "HF406"]
+
+
+@pytest.mark.parametrize("more", [{}, {"keep": False}], ids=["plain", "with a field more"])
+def test_many_plain_acks_each_have_the_answer_that_they_have_alone(
+    api: Api, client: Client, more: dict[str, Any]
+) -> None:
+    """Acks with nothing to store are read and made in a shorter way; a field more ends that."""
+    for _ in range(4):
+        client.enqueue("a")
+    leases = claim(api, limit=4)
+    items = [{"id": lease["id"], "token": lease["token"], "verb": "ack"} for lease in leases]
+    client.ack([(UUID(leases[1]["id"]), UUID(leases[1]["token"]))])
+    items[2]["token"] = str(uuid4())
+    items.append({"id": str(uuid4()), "token": str(uuid4()), "verb": "ack"})
+
+    results = api.post("/v1/settle", json={"items": [item | more for item in items]}).json()
+
+    told = [
+        {name: value for name, value in result.items() if name != "detail"}
+        for result in results["results"]
+    ]
+    assert told == [
+        {"id": leases[0]["id"], "ok": True, "state": "done"},
+        {"id": leases[1]["id"], "ok": True, "already": True},
+        {"id": leases[2]["id"], "ok": False, "status": 409, "code": "HF300"},
+        {"id": leases[3]["id"], "ok": True, "state": "done"},
+        {"id": items[4]["id"], "ok": False, "status": 404, "code": "HF310"},
+    ]
+    assert [str(job.id) for job in client.jobs.list("")] == [leases[2]["id"]]
+    _until(lambda: [(one.claimed, one.acked) for one in client.workers.list()] == [(4, 2)])
+
+
+def test_many_plain_acks_end_only_jobs_of_the_callers_queues(serve: Serve, client: Client) -> None:
+    held = []
+    for queue in ("mail", "secret", "mail"):
+        client.enqueue("a", queue=queue)
+        held += client.claim(queue, worker="w")
+    token = client.tokens.create("php", ["consume"], queues=["mail"])
+    items = [{"id": str(one.id), "token": str(one.token), "verb": "ack"} for one in held]
+
+    with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
+        results = api.post("/v1/settle", json={"items": items}).json()["results"]
+
+    assert [(one["id"], one["ok"], one.get("status")) for one in results] == [
+        (str(held[0].id), True, None),
+        (str(held[1].id), False, 404),
+        (str(held[2].id), True, None),
+    ]
+    assert [job.id for job in client.jobs.list("")] == [held[1].id]
+
+
+def test_acks_of_one_job_twice_in_one_request_are_one_ack(api: Api, client: Client) -> None:
+    client.enqueue("a")
+    [lease] = claim(api)
+    item = {"id": lease["id"], "token": lease["token"], "verb": "ack"}
+
+    results = api.post("/v1/settle", json={"items": [item, item]}).json()["results"]
+
+    assert [result["ok"] for result in results] == [True, True]
+    assert client.jobs.list("") == []
 
 
 def test_a_claim_waits_until_there_is_a_job(server: Serving, client: Client) -> None:

@@ -35,7 +35,7 @@ from holdfast.records import (
     NewSchedule,
     Record,
     Settlement,
-    new_id,
+    new_ids,
 )
 from holdfast.records.fields import declared
 
@@ -124,7 +124,8 @@ def enqueued(answer: str) -> Enqueued:
 def ids_of(jobs: Sequence[NewJob]) -> list[UUID]:
     """Return each job's own id, or one made for it."""
     try:
-        return [job.id or new_id(job.queue) for job in jobs]
+        made = new_ids([job.queue for job in jobs])
+        return [job.id or id for job, id in zip(jobs, made, strict=True)]
     except UnicodeError as error:
         raise not_unicode(error) from None
     except AttributeError:
@@ -239,6 +240,12 @@ def schedule_settings(name: str, values: Mapping[str, Any]) -> str:
 
 def _item(job: NewJob, id: UUID) -> dict[str, Any]:
     item: dict[str, Any] = {"id": id, "kind": job.kind, "queue": job.queue}
+    if astuple(job)[4:-1] == _PLAIN:
+        if job.payload is not None:
+            item["payload"] = msgspec.Raw(encoded(job.payload, f"payload of {job.kind!r}"))
+        if job.priority:
+            item["priority"] = job.priority
+        return item
     for name, value, default in zip(_NAMES, astuple(job), _DEFAULTS, strict=True):
         # What is left at its default is not sent: SQL knows it.
         if value is None or name in item or (default is not None and value == default):
@@ -260,6 +267,7 @@ _DEFAULTS = [field.default for field in fields(NewJob)]
 assert _NAMES[:4] == ["kind", "payload", "queue", "priority"], "the order of texts_of_one"
 assert _NAMES[-1] == "id", "the order of texts_of_one"
 _REST = _DEFAULTS[4:-1]
+_PLAIN = tuple(_REST)
 _FITS = range(-(1 << 15), 1 << 15)
 
 

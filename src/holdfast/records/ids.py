@@ -2,8 +2,10 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import md5
+from struct import unpack
 from uuid import UUID
 
 PARTS = 64
@@ -39,6 +41,13 @@ def new_id(queue: str = "default") -> UUID:
     With its own id, a caller can repeat an enqueue whose outcome is unknown.
     """
     return UUID(int=(_high(queue_part(queue)) << 64) | (0b10 << 62) | secrets.randbits(62))
+
+
+def new_ids(queues: Sequence[str]) -> list[UUID]:
+    """Create the ids of new jobs in these queues: randomness for all of them is drawn at once."""
+    heads = {queue: _high(queue_part(queue)) << 64 | 0b10 << 62 for queue in set(queues)}
+    drawn = unpack(f"!{len(queues)}Q", secrets.token_bytes(8 * len(queues)))
+    return [UUID(int=heads[queue] | bits >> 2) for queue, bits in zip(queues, drawn, strict=True)]
 
 
 def id_head(part: int) -> str:

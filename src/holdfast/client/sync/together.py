@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from holdfast.client import wire
+from holdfast.client import raw, wire
 from holdfast.client.sql import ACK_TOGETHER
 from holdfast.client.statement import Statement
 from holdfast.client.sync.noun import Noun
@@ -13,7 +13,13 @@ _COLUMNS = wire.columns(Lease, without=("token", "queue", "worker"), names={"lea
 _CLAIM = (
     f"select {_COLUMNS}, token from holdfast.claim_each(queue => %s::text, workers => %s::text[], "
     "tokens => %s::uuid[], numbers => %s::int[], lease => %s::interval, kinds => %s::text[], "
-    "durable => %s)"
+    "durable => %s::boolean)"
+)
+_ACK_OTHERS = (
+    "select (a.nth - 1)::int, a.outcome, a.detail "
+    "from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
+    "with ordinality a(id, outcome, detail, nth) "
+    "where a.outcome <> 'done'"
 )
 _HELD = f"select {_COLUMNS}, token from holdfast.held(tokens => %s::uuid[])"
 
@@ -30,6 +36,17 @@ class Together(Noun):
         ids, tokens = wire.held_arrays(leases)
         rows = self._door.run(Statement("ack", ACK_TOGETHER, [ids, tokens]))
         return [Settled(*row) for row in rows]
+
+    def ack_all(self, leases: Sequence[tuple[UUID, UUID]]) -> dict[int, Settled]:
+        """End many leases with success; returns those with another outcome, by their places."""
+        if not leases:
+            return {}
+        ids = raw.Ids.of([id.bytes for id, _ in leases])
+        tokens = {token: None for _, token in leases}
+        proofs = tokens if len(tokens) == 1 else [token for _, token in leases]
+        parameters = [ids, raw.Ids.of([token.bytes for token in proofs])]
+        rows = self._door.run(Statement("ack", _ACK_OTHERS, parameters, raw=True))
+        return {nth: Settled(leases[nth][0], outcome, detail) for nth, outcome, detail in rows}
 
     def claim(self, claims: Sequence[Claim]) -> list[list[Lease]]:
         """Lease jobs for several callers who want the same: queue, kinds and length.

@@ -42,6 +42,8 @@ async def bulk(request: Request) -> Answer:
     Valid jobs are stored; the others are listed in `errors` by their index. Send only those
     again, or use an `Idempotency-Key` to repeat the whole request.
     """
+    if (jobs := _all_jobs(request)) is not None:
+        return await store(request, jobs, lambda job: job)
     return await store(request, _items(request), _read)
 
 
@@ -74,6 +76,20 @@ async def store(request: Request, items: Iterable[Any], read: Callable[[Any], An
             "errors": errors,
         }
     )
+
+
+def _all_jobs(request: Request) -> list[Any] | None:
+    """Read an array of valid jobs at once; None if it has to be read item by item."""
+    if media_type(request.http) == NDJSON:
+        return None
+    try:
+        jobs = _JOBS.decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return jobs if len(jobs) <= MOST else None
+
+
+_JOBS: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[inputs.NewJob])
 
 
 def _read(item: bytes) -> Any:
@@ -125,11 +141,12 @@ def _trace(request: Request) -> Mapping[str, str]:
 
 
 def _job(wanted: Any, trace: Mapping[str, str]) -> NewJob:
-    headers = wanted.headers
-    if trace and "traceparent" not in (headers or {}):
-        headers = {**(headers or {}), **trace}
-    id = None if wanted.id is None else _id(wanted.id)
-    return NewJob(**{**given(wanted), "headers": headers, "id": id})
+    fields = given(wanted)
+    if trace and "traceparent" not in (wanted.headers or {}):
+        fields["headers"] = {**(wanted.headers or {}), **trace}
+    if wanted.id is not None:
+        fields["id"] = _id(wanted.id)
+    return NewJob(**fields)
 
 
 def _id(text: str) -> UUID:

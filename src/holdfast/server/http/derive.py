@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import fields
+from msgspec.structs import asdict, fields
 
 from holdfast.records.fields import Field, Moment, declared
 
@@ -77,8 +77,7 @@ def answer(
 
 def given(body: Any) -> dict[str, Any]:
     """Return the fields of a body that are set."""
-    values = ((name, getattr(body, name)) for name in body.__struct_fields__)
-    return {name: value for name, value in values if value is not UNSET}
+    return {name: value for name, value in asdict(body).items() if value is not UNSET}
 
 
 def _struct(

@@ -1,6 +1,7 @@
 """What requests may contain, field by field; unknown fields are refused by name."""
 
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
@@ -134,6 +135,14 @@ class SettleItem(Body):
     delay: Seconds | None = None
     final: bool = False
     reason: Text | None = None
+
+
+class PlainAck(Body):
+    """One of many leases that end with success, with nothing to store: what most of them are."""
+
+    id: UUID
+    token: UUID
+    verb: Literal["ack"]
 
 
 class Settlements(Body):

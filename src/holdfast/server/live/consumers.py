@@ -7,10 +7,11 @@ request.
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -103,6 +104,29 @@ class Consumers:
             ran = monotonic() - claimed.at
             self._measures.setdefault(worker, Measures()).ran(*about, ran)
             self._count(worker, "busy_time", ran)
+
+    def acked(self, leases: Sequence[tuple[UUID, UUID]], others: Mapping[int, Settled]) -> None:
+        """Record that many leases ended with success, except some, which are given by place."""
+        if others:
+            for nth, lease in enumerate(leases):
+                self.settled(Done(lease), others.get(nth) or Settled(lease[0], "done"))
+            return
+        now = monotonic()
+        for token, some in groupby(leases, key=itemgetter(1)):
+            claimed = self._holders.get(token)
+            if claimed is None:
+                continue
+            ids = [id for id, _ in some]
+            self._count(claimed.worker, "acked", len(ids))
+            self._facts.setdefault(claimed.worker, {})["acked_at"] = datetime.now(UTC)
+            known = [about for id in ids if (about := claimed.jobs.pop(id, None))]
+            if not claimed.jobs:
+                del self._holders[token]
+            ran = now - claimed.at
+            measures = self._measures.setdefault(claimed.worker, Measures())
+            for about in known:
+                measures.ran(*about, ran)
+            self._count(claimed.worker, "busy_time", ran * len(known))
 
     def touched(self, token: UUID) -> None:
         """Record that the holder of a lease is alive."""
