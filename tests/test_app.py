@@ -100,7 +100,8 @@ def test_a_method_of_another_queue_is_answered_with_ours(app: App, word: str) ->
 
 
 @pytest.mark.parametrize(
-    ("word", "option"), [("delay", "delay"), ("countdown", "delay"), ("eta", "run_at")]
+    ("word", "option"),
+    [("delay", "delay"), ("countdown", "delay"), ("eta", "run_at"), ("conn", "conn")],
 )
 def test_an_option_given_as_an_argument_is_answered_with_where_it_goes(
     app: App, word: str, option: str

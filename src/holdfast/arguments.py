@@ -107,7 +107,7 @@ class Arguments:
     def _option(self, wrong: "_Wrong", verb: str) -> str:
         """Say how to give what was meant as an option of the job, not as an argument."""
         option = synonyms.OPTIONS.get(wrong.unknown, wrong.unknown)
-        if option not in JobOptions.__annotations__:
+        if option != "conn" and option not in JobOptions.__annotations__:
             return ""
         return f"For the option of the job:  {self.name}.options({option}=…).{verb}(…)"
 

@@ -18,6 +18,8 @@ ENQUEUE = {
     "submit",
 }
 OPTIONS = {
+    "conn": "conn",
+    "connection": "conn",
     "countdown": "delay",
     "delay_seconds": "delay",
     "eta": "run_at",
@@ -32,6 +34,7 @@ OPTIONS = {
     "run_after": "run_at",
     "schedule_at": "run_at",
     "schedule_in": "delay",
+    "session": "conn",
     "singleton_key": "key",
     "task_id": "id",
     "unique_key": "key",

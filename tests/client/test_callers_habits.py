@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import holdfast.client
 from holdfast import App, Client
 from holdfast.client import async_client_on, client_on
-from holdfast.errors import Misuse
+from holdfast.errors import InvalidJob, Misuse
 from holdfast.records import Enqueued
 from tests.client.callers import asyncpg_address, by_django, sqlalchemy_address
 
@@ -203,6 +203,38 @@ def test_every_verb_works_on_a_connection_of_asyncpg(database: str) -> None:
     asyncio.run(main())
 
 
+def test_a_proxy_that_says_what_it_wraps_is_taken_for_it(busy: Busy) -> None:
+    """Tracing tools hand out such connections."""
+
+    class Traced:
+        def __init__(self, wrapped: Any) -> None:
+            self.wrapped = wrapped
+
+        @property
+        def __class__(self) -> Any:
+            return type(self.wrapped)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.wrapped, name)
+
+    conn = psycopg2.connect(busy.url)
+
+    answer = enqueued_on(Traced(conn))
+    conn.commit()
+
+    busy.check(answer)
+    conn.close()
+
+
+def test_a_connection_given_to_the_client_as_an_option_is_answered_with_what_to_type(
+    database: str,
+) -> None:
+    with Client(database) as client, pytest.raises(InvalidJob, match="unknown option") as caught:
+        client.enqueue("greet", conn=None)  # type: ignore[call-arg]
+
+    assert "client.on(connection).enqueue(…)" in caught.value.fix
+
+
 # What is not a connection.
 
 
@@ -230,7 +262,7 @@ def test_what_cannot_carry_a_job_is_named(database: str) -> None:
         "a psycopg2.pool.SimpleConnectionPool": pool,
         "a sqlalchemy.engine.base.Engine": engine,
         "a sqlalchemy.orm.session.sessionmaker": sessionmaker(engine),
-        "a sqlalchemy.orm.session.Session to sqlite by pysqlite": Session(lite),
+        "a sqlalchemy.orm.session.Session to sqlite, not to PostgreSQL": Session(lite),
         "a builtins.type": psycopg.Connection,
     }
 
@@ -329,7 +361,7 @@ def test_the_drivers_own_error_shows_what_is_wrong_with_the_transaction(
 
 def test_a_connection_that_broke_fails_as_its_driver_says(database: str, connect: Any) -> None:
     conn = psycopg2.connect(database)
-    connect().execute("select pg_terminate_backend(%s)", [conn.info.backend_pid])
+    connect().execute("select pg_terminate_backend(%s, 60000)", [conn.info.backend_pid])
 
     for _ in range(2):
         with pytest.raises(psycopg2.Error):
@@ -376,6 +408,17 @@ def test_a_parameter_of_a_call_that_is_not_a_text_has_a_cast(connect: Any) -> No
 
     assert bare == []
     assert takes["enqueue", "items"] == "jsonb"
+
+
+def test_a_driver_of_sqlalchemy_that_is_not_known_is_refused(database: str) -> None:
+    engine = sqlalchemy.create_engine(**sqlalchemy_address(database, "psycopg"))
+    engine.dialect.driver = "pg8000"
+
+    with engine.connect() as conn, pytest.raises(Misuse, match="that uses pg8000") as caught:
+        enqueued_on(conn)
+
+    assert "postgresql+asyncpg" in caught.value.fix
+    engine.dispose()
 
 
 def test_django_of_another_database_is_refused(database: str) -> None:

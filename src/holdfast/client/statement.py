@@ -57,7 +57,9 @@ def translate(error: Exception, database: str) -> HoldfastError | None:
         return NotMigrated(database, found=None)
     if state in ("42883", "42703"):
         return SchemaError(
-            f'the holdfast schema in database "{database}" is of another version: {told}',
+            "the holdfast schema"
+            + (f' in database "{database}"' if database else "")
+            + f" is of another version: {told}",
             fix="Run:  holdfast migrate",
         )
     if state == "42501":

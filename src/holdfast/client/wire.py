@@ -7,7 +7,6 @@ is refused here, before anything is sent.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from functools import cache
 from inspect import signature
 from typing import (
@@ -20,7 +19,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple, fields
 
-from holdfast import cron, jsonb
+from holdfast import cron, jsonb, synonyms
 from holdfast.errors import InvalidJob, InvalidSchedule
 from holdfast.records import (
     UNSEEN,
@@ -74,10 +73,15 @@ def new_job(kind: str, payload: Any, options: Mapping[str, Any]) -> NewJob:
     """Make a NewJob of a call's arguments; an unknown option is an error that names the nearest."""
     for option in options:
         if option not in _NAMES:
-            near = get_close_matches(option, _NAMES, n=1)
+            near = synonyms.meant(option, [*_NAMES, "conn"])
+            if near == "conn":
+                raise InvalidJob(
+                    f"enqueue of {kind!r}: unknown option `{option}`",
+                    fix="To enqueue in its transaction:  client.on(connection).enqueue(…)",
+                )
             raise InvalidJob(
                 f"enqueue of {kind!r}: unknown option `{option}`"
-                + (f" (did you mean `{near[0]}`?)" if near else ""),
+                + (f" (did you mean `{near}`?)" if near else ""),
                 fix=f"Options are: {', '.join(_NAMES[2:])}.",
             )
     return NewJob(kind=kind, payload=payload, **options)

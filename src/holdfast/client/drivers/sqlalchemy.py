@@ -9,9 +9,10 @@ from holdfast.client.statement import Statement
 # A connection may have been told to stream its results.
 _AT_ONCE = {"stream_results": False, "yield_per": None}
 _STYLES: dict[str, Style] = {
-    "numeric_dollar": "numeric",
-    "pyformat": "format",
-    "format": "format",
+    "asyncpg": "numeric",
+    "psycopg": "format",
+    "psycopg_async": "format",
+    "psycopg2": "format",
 }
 
 
@@ -96,8 +97,12 @@ def _is_session(conn: Any) -> bool:
 
 
 def _style(conn: Any, dialect: Any) -> Style:
-    if dialect.name != "postgresql" or dialect.paramstyle not in _STYLES:
+    if dialect.name != "postgresql":
+        raise refusals.not_a_connection(conn, f" to {dialect.name}, not to PostgreSQL")
+    if dialect.driver not in _STYLES:
         raise refusals.not_a_connection(
-            conn, f" to {dialect.name} by {dialect.driver}, not to PostgreSQL"
+            conn,
+            f" that uses {dialect.driver}",
+            fix="Use postgresql+psycopg, postgresql+psycopg2 or postgresql+asyncpg.",
         )
-    return _STYLES[dialect.paramstyle]
+    return _STYLES[dialect.driver]
