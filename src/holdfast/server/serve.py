@@ -145,9 +145,14 @@ class _Corked:
             return
         self._transport.write(data)
 
+    def is_closing(self) -> bool:
+        """Whether it is being closed; asked for every answer."""
+        return self._transport.is_closing()
+
     def write_whole(self, message: bytes) -> None:
         """Send an answer that is complete."""
-        self._uncork()
+        if self._head:
+            self._uncork()
         self._transport.write(message)
 
     def close(self) -> None:
@@ -213,7 +218,7 @@ class _Protocol(HttpToolsProtocol):
         if many or len(self.connections) > self.most:
             transport.abort()
             return
-        self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
+        self._slow: asyncio.TimerHandle | None = self.loop.call_later(HEADERS_WITHIN, self._give_up)
         self._stalled: asyncio.TimerHandle | None = None
         self._in_head, self._head, self._packet = False, 0, 0
         self._known: dict[str, bool] = {}
@@ -224,11 +229,16 @@ class _Protocol(HttpToolsProtocol):
         if self._in_head:
             self._head += len(data)
         super().data_received(data)
-        if self._in_head and (self._head > HEADERS or len(self.headers) > LINES):
+        if not self._in_head:
+            return
+        if self._head > HEADERS or len(self.headers) > LINES:
             self._refuse(TOO_LARGE)
+        elif self._slow is None:
+            # Only for a head that did not arrive as a whole: most do.
+            self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
 
     def on_headers_complete(self) -> None:
-        self._slow.cancel()
+        self._in_time()
         self._in_head = False
         # Only a packet that has more than the head can be larger than it may be.
         if self._head > HEADERS:
@@ -252,10 +262,9 @@ class _Protocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED:
             self._refuse(TOO_MANY)
             raise ValueError("too many requests at once")
-        self._slow.cancel()
+        self._in_time()
         # As many bytes at most, if it did not begin with the packet.
         self._in_head, self._head = True, self._packet
-        self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
         super().on_message_begin()
         self.scope[CONNECTION] = self._known  # type: ignore[literal-required]
 
@@ -284,12 +293,17 @@ class _Protocol(HttpToolsProtocol):
                 timer.cancel()
         super().connection_lost(exc)
 
+    def _in_time(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+
     def _give_up(self) -> None:
         self.transport.abort()
 
     def _refuse(self, status: bytes) -> None:
         self._in_head = False
-        self._slow.cancel()
+        self._in_time()
         self.headers = []
         self.pipeline.clear()
         if not self.transport.is_closing():

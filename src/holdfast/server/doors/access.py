@@ -152,7 +152,7 @@ class Gate:
             return await self._bearer(request, client, key)
         if scheme.lower() == "basic":
             return self._basic(request, given)
-        if secret := request.cookies.get(COOKIE):
+        if request.headers.get("cookie") and (secret := request.cookies.get(COOKIE)):
             user = await self._secret(client, secret, "session")
             if user is not None:
                 return user
