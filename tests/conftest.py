@@ -70,6 +70,13 @@ LONG = (
     "tests/worker/",
     "tests/examples/",
     "tests/adoption/",
+    # A run of their own.
+    "tests/chaos/test_outages.py",
+    "tests/chaos/test_zombies.py",
+    "tests/chaos/test_bad_handlers.py",
+    "tests/chaos/test_shutdown.py",
+    "tests/chaos/test_lost_replies.py",
+    "tests/chaos/test_storms.py",
 )
 
 
