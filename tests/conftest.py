@@ -18,6 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from holdfast import embedded
+from tests import partitioned
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -135,7 +136,11 @@ def template(postgres: Postgres) -> Iterator[str]:
     _create(postgres, name)
     try:
         url = make_conninfo(postgres.url, dbname=name)
-        schema.migrate(url)
+        if os.environ.get("HOLDFAST_TEST_SPLIT"):
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(partitioned.script())
+        else:
+            schema.migrate(url)
         with psycopg.connect(url) as connection:
             connection.execute(KEPT)
         yield name

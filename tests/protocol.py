@@ -526,10 +526,12 @@ class Protocol:
     def rows_read(self) -> int:
         """How many rows of the hot table this session has read: compare before and after."""
         row = self.connection.execute(
-            "select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)"
+            "select coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)"
             " from pg_stat_xact_user_tables where relid = 'holdfast.job'::regclass"
+            " or relid in (select relid from pg_partition_tree('holdfast.job'))"
         ).fetchone()
-        return int(row[0]) if row else 0
+        assert row is not None
+        return int(row[0])
 
     def later(self, **by: float) -> None:
         """Move the time of all sessions by what `timedelta` accepts."""

@@ -67,7 +67,7 @@ def test_no_table_has_triggers_except_two_that_stay_where_the_row_is_written(db:
         select c.relname, t.tgname
         from pg_trigger t
         join pg_class c on c.oid = t.tgrelid
-        where c.relnamespace = 'holdfast'::regnamespace
+        where c.relnamespace = 'holdfast'::regnamespace and t.tgparentid = 0
         order by c.relname
         """
     ).fetchall()

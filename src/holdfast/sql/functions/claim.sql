@@ -126,10 +126,10 @@ begin
 end
 $$;
 
--- claim_each: claims of one queue by several callers at once, for a server. Each gets up to its own number of jobs under
--- its own token and name; kinds, lease and durable are those of all. Plain jobs are taken by one statement for all;
--- where a limit, a rate, a lane, a strike or a turn has to decide, one claim is made after the other. A claim that finds
--- fewer jobs than it wants is the last one: the others, made at the same moment, would find none.
+-- claim_each: claims of one queue by several callers at once, for a server. Each gets up to its own number of jobs
+-- under its own token and name; kinds, lease and durable are those of all. Plain jobs are taken by one statement for
+-- all; where a limit, a rate, a lane, a strike or a turn has to decide, one claim is made after the other. A claim
+-- that finds fewer jobs than it wants is the last one: the others, made at the same moment, would find none.
 create or replace function holdfast.claim_each(
   queue text, workers text[], tokens uuid[], numbers integer[], lease interval default null,
   kinds text[] default null, durable boolean default true)
@@ -466,7 +466,8 @@ begin
         from (
           select j.ctid
           from holdfast.job j
-          where j.ctid = u.place and u.lane is null and j.token is null and j.pos is not null
+          where j.ctid = u.place and j.part + 0 = pick_looking.part and u.lane is null and j.token is null
+            and j.pos is not null
           for update skip locked
         ) y
         union all
@@ -609,7 +610,8 @@ begin
           from (
             select j.ctid
             from holdfast.job j
-            where j.ctid = u.place and u.lane is null and j.token is null and j.pos is not null
+            where j.ctid = u.place and j.part + 0 = pick_fairly.part and u.lane is null and j.token is null
+              and j.pos is not null
             for update skip locked
           ) y
           union all

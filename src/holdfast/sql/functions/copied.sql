@@ -130,8 +130,9 @@ as $$
   update holdfast.job j
   set by_kind = q.by_kind or j.by_kind, tenant = case when q.fair then coalesce(j.tenant, '') else j.tenant end
   from holdfast.settings_of(apply_to_copied.queue) q
-  where j.ctid = any(array(
-      select unnest(c.rows) from holdfast.copied_rows(apply_to_copied.queue, apply_to_copied.jobs, false) c))
+  cross join holdfast.copied_rows(apply_to_copied.queue, apply_to_copied.jobs, false) c
+  cross join lateral unnest(c.rows, c.ids) u(place, id)
+  where j.ctid = u.place and j.part + 0 = holdfast.part_of(u.id)
     and (q.by_kind and not j.by_kind or q.fair and j.tenant is null)
 $$;
 

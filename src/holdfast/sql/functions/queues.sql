@@ -300,13 +300,14 @@ begin
   end if;
   lock table holdfast.job in row exclusive mode;
   select count(*) as jobs, (array_agg(x.id))[count(*)::integer] as last,
-         array_agg(x.ctid) filter (where x.queue = sort_some.queue and not x.by_kind) as rows
+         array_agg(x.ctid) filter (where x.queue = sort_some.queue and not x.by_kind) as rows,
+         array_agg(x.part) filter (where x.queue = sort_some.queue and not x.by_kind) as parts
   into seen
   from (
     select j.*
     from unnest(v_parts) with ordinality p(part, nth)
     cross join lateral (
-      select y.ctid, y.id, y.queue, y.by_kind
+      select y.ctid, y.part, y.id, y.queue, y.by_kind
       from holdfast.job y
       where y.part = p.part and y.id > case when holdfast.part_of(after) = p.part then after
         else '00000000-0000-0000-0000-000000000000' end
@@ -317,10 +318,16 @@ begin
   ) x;
   update holdfast.job j
   set by_kind = true
-  where j.ctid = any(array(
-    select y.ctid from holdfast.job y
-    where y.ctid = any(seen.rows) and y.queue = sort_some.queue and not y.by_kind
-    for update skip locked));
+  from (
+    select z.*
+    from unnest(seen.rows, seen.parts) u(place, part)
+    cross join lateral (
+      select y.ctid as place, y.part from holdfast.job y
+      where y.ctid = u.place and y.part + 0 = u.part and y.queue = sort_some.queue and not y.by_kind
+      for update skip locked
+    ) z
+  ) free
+  where j.ctid = free.place and j.part + 0 = free.part;
   return case when seen.jobs = max_jobs then seen.last end;
 end
 $$;

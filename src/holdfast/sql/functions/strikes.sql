@@ -93,10 +93,10 @@ begin
     return 0;
   end if;
   with freed as materialized (
-    select j.ctid, j.run_at
+    select j.ctid, j.part, j.run_at
     from holdfast.strike s
     cross join lateral (
-      select x.ctid, x.run_at
+      select x.ctid, x.part, x.run_at
       from holdfast.job x
       where x.strike = s.number and (only_queue is null or x.queue = only_queue)
       limit max_jobs
@@ -105,12 +105,12 @@ begin
     where s.ended_at is not null
     limit max_jobs
   ), placed as materialized (
-    select f.ctid, nextval('holdfast.pos') as pos from (select x.* from freed x order by x.run_at) f
+    select f.ctid, f.part, nextval('holdfast.pos') as pos from (select x.* from freed x order by x.run_at) f
   ), moved as (
     update holdfast.job j
     set strike = null, blocked = false, pos = p.pos
     from placed p
-    where j.ctid = p.ctid
+    where j.ctid = p.ctid and j.part + 0 = p.part
     returning j.queue
   )
   select array_agg(distinct m.queue) as queues, count(*)::integer as jobs into these from moved m;
@@ -166,7 +166,7 @@ begin
   from (
     select x.ctid, x.id, x.lane, holdfast.strike_of(x.queue, x.kind, x.payload, pass_strikes.at) as strike
     from holdfast.job x
-    where x.ctid = any(rows)
+    where x.ctid = any(rows) and x.part + 0 = pass_strikes.part
     offset 0
   ) j
   left join holdfast.strike s on s.number = j.strike;
@@ -176,7 +176,7 @@ begin
     update holdfast.job j
     set strike = u.strike, blocked = true, pos = null
     from unnest(met.held, met.strikes) u(place, strike)
-    where j.ctid = u.place;
+    where j.ctid = u.place and j.part + 0 = pass_strikes.part;
   end if;
   if met.ended is not null then
     perform holdfast.end_cancelled(part, met.ended, array_fill(null::uuid, array[cardinality(met.ended)]), met.reasons,
@@ -207,8 +207,8 @@ declare
     where r.strike is not null
     limit 1000);
 begin
-  v_rows := array(select j.ctid from holdfast.job j where j.ctid = any(v_rows) and j.token is null
-    and j.pos is not null for update skip locked);
+  v_rows := array(select j.ctid from holdfast.job j where j.ctid = any(v_rows)
+    and j.part + 0 = strike_ahead.part and j.token is null and j.pos is not null for update skip locked);
   return (select p.moved from holdfast.pass_strikes(part, v_rows, at) p);
 end
 $$;

@@ -440,7 +440,7 @@ begin
     set pos = p.pos,
         lane_seq = case when j.lane is not null then coalesce(j.lane_seq, nextval('holdfast.pos')) end
     from placed p
-    where j.ctid = p.ctid
+    where j.ctid = p.ctid and j.part + 0 = promote_some.part
     returning 1
   )
   select count(*) into v_moved from moved m;
@@ -626,11 +626,11 @@ begin
     limit max_lanes
   ) x;
   delete from holdfast.lane l
-  where l.ctid = any(array(
-    select x.ctid
+  using (
+    select x.ctid as place, x.part
     from unnest(these.parts, these.queues, these.names) u(part, queue, name)
     cross join lateral (
-      select y.ctid
+      select y.ctid, y.part
       from holdfast.lane y
       where y.part = u.part and y.queue = u.queue and y.name = u.name
         and y.lane_limit is null and y.on_failure is null and y.rate_limit is null and y.halted_by is null
@@ -638,7 +638,9 @@ begin
           select from holdfast.job j
           where j.part = u.part and j.queue = u.queue and j.lane = u.name and j.lane_seq is not null)
       for update skip locked
-    ) x));
+    ) x
+  ) unused
+  where l.ctid = unused.place and l.part + 0 = unused.part;
   get diagnostics v_gone = row_count;
   v_cursor := case when these.lanes = max_lanes then array[these.last[1][1], these.last[1][2], these.last[1][3]]
     else '{}' end;
