@@ -27,7 +27,7 @@ import holdfast.client
 from holdfast import App, Client
 from holdfast.client import async_client_on, client_on
 from holdfast.errors import InvalidJob, Misuse
-from holdfast.records import Enqueued
+from holdfast.records import Enqueued, NewJob
 from tests.client.callers import asyncpg_address, by_django, sqlalchemy_address
 
 PAYLOAD = {
@@ -201,6 +201,21 @@ def test_every_verb_works_on_a_connection_of_asyncpg(database: str) -> None:
         await conn.close()
 
     asyncio.run(main())
+
+
+def test_jobs_of_one_statement_are_duplicates_of_each_other(database: str) -> None:
+    text = {"text": "\x1e \x1f, ]\n['\\x1e"}
+    jobs = [NewJob(kind="greet", payload=text, key=str(n % 10_001)) for n in range(10_002)]
+    conn = psycopg2.connect(database)
+
+    answers = client_on(conn).enqueue_many(jobs)
+    stored = client_on(conn).jobs.get(answers[-1].id)
+
+    assert [answer.created for answer in answers] == [True] * 10_001 + [False]
+    assert answers[-1].duplicate_of == answers[0].id
+    assert stored is not None
+    assert stored.payload == text
+    conn.close()
 
 
 def test_a_proxy_that_says_what_it_wraps_is_taken_for_it(busy: Busy) -> None:
@@ -421,9 +436,12 @@ def test_a_driver_of_sqlalchemy_that_is_not_known_is_refused(database: str) -> N
     engine.dispose()
 
 
-def test_django_of_another_database_is_refused(database: str) -> None:
+def test_django_of_another_database_and_in_async_code_is_refused(database: str) -> None:
     with by_django(database) as caller:
         caller.conn.vendor = "sqlite"
         with pytest.raises(Misuse, match=r"conn is a django\..* to sqlite, not to PostgreSQL"):
             enqueued_on(caller.conn)
         del caller.conn.vendor
+        with pytest.raises(Misuse, match="aenqueue cannot use a synchronous connection") as caught:
+            async_client_on(caller.conn)
+    assert "sync_to_async" in caught.value.fix

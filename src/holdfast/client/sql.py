@@ -22,11 +22,14 @@ ENQUEUE: LiteralString = (
     "select id, created, duplicate_of, behind, holder, held_since "
     "from holdfast.enqueue(items => %s::jsonb, repeat => %s::bool) order by ord"
 )
-# More than one call should take, in one statement.
+# More than one call should take, in one statement. What separates the parts cannot occur in JSON.
+SEPARATOR = "\x1e"
 ENQUEUE_PARTS: LiteralString = (
     "select e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since "
-    "from unnest(%s::jsonb[]) with ordinality as part (items, nth), "
-    "lateral holdfast.enqueue(items => part.items, repeat => %s::bool) e order by part.nth, e.ord"
+    "from pg_catalog.unnest(pg_catalog.string_to_array(%s::text, pg_catalog.chr(30))) "
+    "with ordinality as part (items, nth), "
+    "lateral holdfast.enqueue(items => part.items::jsonb, repeat => %s::bool) e "
+    "order by part.nth, e.ord"
 )
 # One job with nothing to decide; null: it is stored as it was sent. All values are texts.
 ENQUEUE_ONE: LiteralString = (

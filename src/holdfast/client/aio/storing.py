@@ -10,7 +10,7 @@ from holdfast.client import wire
 from holdfast.client.aio.joined import AsyncJoined
 from holdfast.client.aio.pool import AsyncBound, AsyncPool
 from holdfast.client.rows import CopySettings, Rows
-from holdfast.client.sql import COPIED, COPY, ENQUEUE, ENQUEUE_ONE, ENQUEUE_PARTS
+from holdfast.client.sql import COPIED, COPY, ENQUEUE, ENQUEUE_ONE, ENQUEUE_PARTS, SEPARATOR
 from holdfast.client.statement import Statement, may_retry
 from holdfast.errors import (
     CannotConnect,
@@ -110,7 +110,7 @@ async def _enqueue_at_once(
     """Store jobs by one statement, since the caller may have begun no transaction."""
     steps = [slice(start, start + _MANY) for start in range(0, len(jobs), _MANY)]
     parts = [wire.items(jobs[some], ids[some]) for some in steps]
-    rows = await door.run(Statement("enqueue", ENQUEUE_PARTS, [parts, repeat]))
+    rows = await door.run(Statement("enqueue", ENQUEUE_PARTS, [SEPARATOR.join(parts), repeat]))
     return [Enqueued(*row) for row in rows]
 
 

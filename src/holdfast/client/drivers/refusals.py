@@ -32,10 +32,13 @@ def asynchronous(conn: Any) -> Misuse:
 
 def synchronous(conn: Any) -> Misuse:
     """Return the error for a connection that would block the event loop."""
+    fix = "It would block the event loop. Use  ….enqueue(…), or Client.on(connection)."
+    if conn.__class__.__module__.startswith("django."):
+        fix = "Call it in a thread, with the rest of the transaction:  await sync_to_async(…)(…)"
     return Misuse(
         f"aenqueue cannot use a synchronous connection: conn is {named(conn)}",
         why=caller(),
-        fix="It would block the event loop. Use  ….enqueue(…), or Client.on(connection).",
+        fix=fix,
     )
 
 
@@ -46,10 +49,10 @@ def named(value: Any) -> str:
 
 
 def _fix(conn: Any) -> str:
-    name = value_name = conn.__class__.__name__.lower()
+    name = conn.__class__.__name__.lower()
     if isinstance(conn, str):
         return f"An address has no transaction. {TAKEN}"
-    if value_name.endswith(("pool", "engine", "sessionmaker")):
+    if name.endswith(("pool", "engine", "sessionmaker")):
         return f"It makes connections, and is not in a transaction itself. {TAKEN}"
     if name.endswith("cursor"):
         return f"Give the connection of the cursor. {TAKEN}"
