@@ -488,7 +488,7 @@ begin
     holdfast.explain_place_in_lane(j, v_queue, v_now), holdfast.explain_limit(v_queue, v_now),
     holdfast.explain_rate('Queue', j.queue, v_queue.rate_limit, v_queue.rate_period, holdfast.queue_part(j.queue),
       j.queue, '', v_now),
-    holdfast.explain_nobody(j, v_now), holdfast.explain_place(j, v_queue));
+    holdfast.explain_nobody(j, v_now), holdfast.explain_place(j, v_queue, v_now));
 end
 $$;
 
@@ -783,15 +783,17 @@ end
 $$;
 
 -- explain_place: that it is ready, and how many are ahead of it.
-create or replace function holdfast.explain_place(j holdfast.job, queue_row holdfast.queue)
+create or replace function holdfast.explain_place(j holdfast.job, queue_row holdfast.queue, at timestamptz)
 returns text
 language plpgsql stable
 as $$
 declare
+  v_nobody constant text := case when holdfast.is_handled(j.queue, j.kind, at) then ''
+    else ' No worker that handles it has reported itself.' end;
   v_ahead bigint;
 begin
   if j.pos is null then
-    return 'Due now; a worker will pick it up shortly.';
+    return coalesce('Due now.' || nullif(v_nobody, ''), 'Due now; a worker will pick it up shortly.');
   elsif j.pos < holdfast.front(j.part, j.queue, j.priority) then
     return 'Claims start after its position, as can happen after a long transaction or a restore; '
       || 'upkeep moves it within a minute.';
@@ -803,9 +805,9 @@ begin
         and h.pos < j.pos and h.token is null
       limit 10001
     ) ahead;
-    return format('Ready since %s; queue %s serves tenants in turn, and %s of tenant %L %s ahead of it.',
+    return format('Ready since %s; queue %s serves tenants in turn, and %s of tenant %L %s ahead of it.%s',
       holdfast.moment(j.run_at), j.queue, holdfast.ahead_text(v_ahead), j.tenant,
-      case when v_ahead <= 1 then 'is' else 'are' end);
+      case when v_ahead <= 1 then 'is' else 'are' end, v_nobody);
   end if;
   select count(*) into v_ahead
   from (
@@ -814,8 +816,8 @@ begin
       and (h.priority > j.priority or h.priority = j.priority and h.pos < j.pos)
     limit 10001
   ) ahead;
-  return format('Ready since %s; %s %s ahead of it in queue %s.', holdfast.moment(j.run_at),
-    holdfast.ahead_text(v_ahead), case when v_ahead <= 1 then 'is' else 'are' end, j.queue);
+  return format('Ready since %s; %s %s ahead of it in queue %s.%s', holdfast.moment(j.run_at),
+    holdfast.ahead_text(v_ahead), case when v_ahead <= 1 then 'is' else 'are' end, j.queue, v_nobody);
 end
 $$;
 
