@@ -320,12 +320,12 @@ class AsyncClient:
         `keep` puts the jobs into the history even if their queue does not. Results are in the order
         given. For an exception instead of the outcome `lost`, call `raise_if_lost()` on a result.
         """
-        return await _settle(
-            self._door,
-            "ack",
-            ACK,
-            [*wire.held_arrays(leases), wire.results(results), keep],
-        )
+        if not leases:
+            return []
+        proofs = wire.held_arrays(leases)
+        parameters = [*proofs, wire.results(results), "true" if keep else "false"]
+        rows = await self._door.run(Statement("ack", ACK, parameters, texts=True))
+        return [Settled(UUID(str(id)), outcome, detail) for id, outcome, detail in rows]
 
     async def nack(
         self,
