@@ -16,6 +16,7 @@ from holdfast import App, AsyncClient, Client
 from holdfast.app import Handle, Task
 from holdfast.cli import main
 from holdfast.task import Options, TaskSettings
+from holdfast.worker import Worker
 from tests.docs import pages
 
 REFERENCE = pages.ROOT / "docs" / "reference"
@@ -178,6 +179,12 @@ def test_every_setting_and_option_of_a_task_is_explained() -> None:
     job = _text("sql.md").split("<!-- table: NewJob -->")[1].split("\n\n")[0]
     named = set(re.findall(r"\w+", options + job))
     assert sorted(Options.__annotations__.keys() - named) == []
+
+
+def test_every_option_of_a_worker_is_explained() -> None:
+    shown = re.findall(r"^\| `(\w+)` \|", _section("app.md", "Worker"), re.MULTILINE)
+
+    assert shown == [*inspect.signature(Worker).parameters][1:]
 
 
 @pytest.mark.parametrize("kind", [App, Task, Handle])

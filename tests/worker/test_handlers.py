@@ -13,12 +13,26 @@ import pytest
 
 import holdfast
 from holdfast import App, Cancel, Client, Release, Retry
+from holdfast.errors import Misuse
 from holdfast.worker import Worker, claiming
 from tests.conftest import Connect
 
 Drain = Callable[..., Worker]
 NOWHERE = "postgresql://ada@127.0.0.1:1/shop"
 Start = Callable[..., Any]
+
+
+def test_a_worker_inside_a_running_loop_is_answered_with_what_to_type(app: App) -> None:
+    @app.task
+    def greet() -> None: ...
+
+    async def main(run: Callable[[], None]) -> None:
+        run()
+
+    for run in (app.run, Worker(app).run):
+        with pytest.raises(Misuse, match="inside a running event loop") as refused:
+            asyncio.run(main(run))
+        assert "await Worker(app).run_async()" in str(refused.value)
 
 
 def test_an_async_handler_runs_with_its_arguments(app: App, drain: Drain) -> None:

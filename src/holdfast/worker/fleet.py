@@ -36,7 +36,7 @@ from holdfast.worker.process.spawned import (
     unblock_stops,
 )
 from holdfast.worker.screen import Screen
-from holdfast.worker.worker import GRACE, Worker
+from holdfast.worker.worker import GRACE, Worker, refuse_in_loop
 
 log = logging.getLogger("holdfast.worker")
 
@@ -52,6 +52,7 @@ def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options
     `processes` is how many ordinary workers there are. The options are those of Worker.
     """
     refuse_while_importing()
+    refuse_in_loop()
     with (screen or Screen.default()).shown():
         # A worker that cron runs is started again; any other waits for its database.
         _look_at_database(app, patient=not options.get("until_idle"))

@@ -45,7 +45,7 @@ from holdfast.worker.queue_slots import QueueSlots
 from holdfast.worker.settling import Counts
 from holdfast.worker.threads import ThreadRunner
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "refuse_in_loop"]
 
 log = logging.getLogger("holdfast.worker")
 
@@ -111,6 +111,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until stopped by a signal or `stop`; raises if any part of it fails."""
+        refuse_in_loop()
         self._owns_process = True
         loop = asyncio.new_event_loop()
         with _signals(self._signalled):
@@ -376,6 +377,18 @@ def _queues(
     if not chosen:
         raise Misuse("the app has no tasks", fix="Declare one with @app.task, and import it.")
     return chosen
+
+
+def refuse_in_loop() -> None:
+    """Raise Misuse inside a running event loop, which a worker of its own would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise Misuse(
+        "a worker cannot be run inside a running event loop",
+        fix="await Worker(app).run_async()     or call  app.run()  outside of async functions",
+    )
 
 
 def _kinds(app: App, kinds: Iterable[str] | None) -> Sequence[str]:
