@@ -5,13 +5,14 @@ stand two that are no queue: rows deleted by ids that only their inserter knows,
 and in a bare one.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from typing import Any
 from uuid import uuid4
 
-from bench.harness import BATCH, Database, Load, Options, Server, items
+from bench.harness import BATCH, PAYLOAD, Database, Load, Options, Server, items
 from bench.proc import cpu
 from bench.report import Figure
 
@@ -23,9 +24,18 @@ SMALL = (1, 10)
 
 
 def cycle_of(batch: int) -> str:
-    """Return the script that enqueues so many jobs, claims as many and acks what it has got."""
+    """Return the script that enqueues so many jobs, claims as many and acks what it has got.
+
+    One job is stored as clients do it, by its values.
+    """
+    put = "select count(*) from holdfast.enqueue(items => :items::jsonb);"
+    if batch == 1:
+        put = (
+            "select holdfast.enqueue_one(id => holdfast.id_in(holdfast.queue_part('default')), "
+            "kind => 'send_email', payload => :payload::jsonb);"
+        )
     return f"""
-select count(*) from holdfast.enqueue(items => :items::jsonb);
+{put}
 with fresh as materialized (select gen_random_uuid() as token)
 select f.token, coalesce(array_agg(c.id) filter (where c.id is not null), '{{}}') as ids
 from fresh f
@@ -169,6 +179,7 @@ def _small_batches(database: Database, options: Options, floor_in: str) -> list[
                         seconds=options.seconds // 2,
                         options=settings,
                         items=items(batch),
+                        payload=json.dumps(PAYLOAD),
                     )
                 jobs = load.transactions * batch - left_over(database)
                 speed[what].append(jobs / load.seconds)

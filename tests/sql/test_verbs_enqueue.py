@@ -879,3 +879,36 @@ def test_one_job_of_a_queue_with_settings_is_judged_as_others_are(
             judged.append((error.sqlstate, str(error)))
 
     assert judged[0] == judged[1]
+
+
+@pytest.mark.parametrize("jobs", [1, 12])
+@pytest.mark.parametrize(
+    ("key", "fine"),
+    [
+        ("k", True),
+        ("k" * 388, True),
+        ("k" * 389, True),
+        ("k" * 500, True),
+        ("ü" * 194, True),
+        ("ü" * 500, True),
+        (7, True),
+        ("", False),
+        ("k" * 501, False),
+        ("漢" * 334, False),
+        ([], False),
+        (True, False),
+    ],
+)
+def test_a_key_is_judged_by_its_length_alone(db: Protocol, jobs: int, key: Any, fine: bool) -> None:
+    others = [{"kind": "k", "key": f"other {n}"} for n in range(jobs - 1)]
+    items = [*others, {"kind": "k", "key": key}]
+    if fine:
+        assert all(answer.created for answer in db.enqueue(*items))
+        assert db.enqueue(items[-1])[0].created is False
+        return
+
+    with pytest.raises(psycopg.Error) as refused:
+        db.enqueue(*items)
+
+    assert refused.value.sqlstate == "HF202"
+    assert db.depth() == {}

@@ -62,8 +62,8 @@ begin
     when batch.queues = batch.jobs and batch.first_queue = batch.last_queue then array[batch.first_queue]
     else holdfast.queues_of(items)
   end;
-  if batch.largest > 300 or not batch.plain then   -- what is shorter cannot hold a number of too many digits
-    batch.largest := holdfast.largest_of(items, batch.largest, batch.plain);
+  if batch.largest > 300 or not batch.simple then   -- what is shorter cannot hold a number of too many digits
+    batch.largest := holdfast.largest_of(items, batch.largest, batch.simple);
   end if;
   if not batch.fine or batch.largest > 100000 or not holdfast.queues_ok(v_names) then
     perform holdfast.check_items(items);
@@ -695,7 +695,7 @@ begin
       from given g
       order by g.kind collate "C", g.key collate "C", g.ord
     )
-    select array_agg(g.id order by g.ord), array_agg(g.kind order by g.ord) into v_ids, v_kinds from given g;
+    select array_agg(g.id), array_agg(g.kind) into v_ids, v_kinds from given g;   -- in the order given
   exception when unique_violation then
     return null;
   end;
