@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -102,3 +104,81 @@ with Client(sys.argv[1]) as client:
     )
 
     assert run.stdout.strip() == driver, run.stderr
+
+
+def test_no_claims_hold_nothing(client: Any) -> None:
+    assert client.drain.held([]) == []
+
+
+def test_an_ack_is_understood_if_a_later_release_says_more_about_it(
+    client: Any, connect: Any
+) -> None:
+    """A column is added at the end of an answer: whoever names columns does not notice."""
+    for _ in range(3):
+        client.enqueue("greet")
+    claim, rows = claimed(client)
+    ids = [row[0] for row in rows]
+    connect().execute(
+        """
+        alter function holdfast.ack(uuid[], uuid[], jsonb, boolean) rename to ack_of_today;
+        create function holdfast.ack(
+          ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
+        returns table (id uuid, outcome text, detail text, more bigint) language sql as $$
+          select a.id, a.outcome, a.detail, 7 from holdfast.ack_of_today(ids, tokens) a
+        $$
+        """
+    )
+
+    answer = client.drain.exchange(ids, [claim.token.bytes, uuid4().bytes, uuid4().bytes], [], [])
+
+    assert list(answer.lost) == [1, 2]
+
+
+def test_of_a_job_that_was_lost_and_claimed_again_the_earlier_lease_is_lost(client: Any) -> None:
+    client.enqueue("greet")
+    first, [row] = claimed(client)
+    client.release([lease_of(row, first)])
+    again, _ = claimed(client)
+
+    answer = client.drain.exchange([row[0]] * 2, [first.token.bytes, again.token.bytes], [], [])
+
+    assert list(answer.lost) == [0]
+
+
+def test_a_claim_that_was_cut_off_and_is_still_under_way_is_said_to_be_in_doubt(
+    make_client: Any, proxy: Any, connect: Any
+) -> None:
+    """Both of its sendings lease jobs under its token; the answer has those of the second."""
+    client = make_client(proxy.url, timeout=60.0)
+    client.queues.set("default", limit=100)
+    for _ in range(4):
+        client.enqueue("greet")
+    claimed(client, 1)  # makes the gate
+    gate, watch = connect(autocommit=False), connect()
+    gate.execute("select from holdfast.gate for update")
+
+    def wait_for_claims(number: int) -> None:
+        deadline = time.monotonic() + 60
+        while watch.execute(
+            "select count(*) from pg_stat_activity where query like '%holdfast.claim%'"
+            " and wait_event_type = 'Lock' and datname = current_database()"
+        ).fetchone() != (number,):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    claim, answers = Claim("default", "ada", 1), []
+    asking = threading.Thread(
+        target=lambda: answers.append(client.drain.exchange([], [], [], [claim]))
+    )
+    asking.start()
+    wait_for_claims(1)
+    proxy.down()
+    proxy.up()
+    wait_for_claims(2)
+    gate.commit()
+    asking.join()
+
+    [answer] = answers
+    assert answer.repeated
+    assert [len(rows) for rows in answer.leased] == [1]
+    assert len(client.drain.held([claim])) == 2

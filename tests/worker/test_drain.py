@@ -12,10 +12,11 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import App
-from holdfast.client.sync.drain import Drain
+from holdfast import App, Client
+from holdfast.client.sync.drain import Drain, Exchanged
 from holdfast.errors import UnknownOutcome
 from holdfast.worker.claiming import Claiming
+from holdfast.worker.loop import JobLoop
 
 Start = Callable[..., Any]
 AHEAD = 50
@@ -67,6 +68,10 @@ class Acks:
 @pytest.fixture
 def acks(monkeypatch: pytest.MonkeyPatch) -> Acks:
     return Acks(monkeypatch)
+
+
+def replace_repeated(answer: Exchanged) -> Exchanged:
+    return Exchanged(answer.lost, answer.settled, answer.leased, repeated=True)
 
 
 def count(database: str, condition: str) -> int:
@@ -180,8 +185,9 @@ def test_an_ack_that_nobody_could_send_ends_the_worker(
 
 @pytest.mark.parametrize("sort", ["async", "def"])
 def test_jobs_held_ahead_are_given_back_at_a_stop_and_what_runs_may_end(
-    app: App, start: Start, database: str, sort: str
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch, sort: str
 ) -> None:
+    monkeypatch.setattr("holdfast.worker.loop.LONGEST_AHEAD", 60.0)
     began, go = [], threading.Event()
     if sort == "async":
 
@@ -208,7 +214,10 @@ def test_jobs_held_ahead_are_given_back_at_a_stop_and_what_runs_may_end(
     assert count(database, "token is null and attempt = 0") == 198
 
 
-def test_leases_of_jobs_held_ahead_are_renewed(app: App, start: Start, database: str) -> None:
+def test_leases_of_jobs_held_ahead_are_renewed(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.loop.LONGEST_AHEAD", 60.0)
     go, attempts = threading.Event(), []
 
     @app.task
@@ -228,6 +237,197 @@ def test_leases_of_jobs_held_ahead_are_renewed(app: App, start: Start, database:
 
     assert attempts == [1] * 20
     assert running.worker.counts.lost == 0
+
+
+def test_what_was_claimed_beside_a_refused_settlement_runs_at_once(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a server that is far both are sent together, and the claim is carried out."""
+    exchange, given = Drain.exchange, []
+
+    def far(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
+        if settlements and claims and not given:
+            given.append(exchange(drain, [], [], [], claims))
+            return exchange(drain, ids, tokens, settlements, [])
+        return exchange(drain, ids, tokens, settlements, claims)
+
+    monkeypatch.setattr(Drain, "exchange", far)
+    monkeypatch.setattr(Claiming, "rate", lambda _: None)  # nothing is claimed before it has ended
+    attempts = []
+
+    @app.task(keep_result=True, max_attempts=1)
+    def large() -> str:
+        return "x" * 300_000
+
+    @app.task
+    def short() -> None:
+        attempts.append(holdfast.current().attempt)
+
+    large.enqueue()
+    app.enqueue_many(short.call() for _ in range(5))
+    start(concurrency=1)
+    wait_for(lambda: len(attempts) == 5)
+
+    assert [len(rows) for rows in given[0].leased] == [1]
+    assert attempts == [1] * 5
+    wait_for(lambda: count(database, "true") == 0)
+
+
+def test_what_a_claim_gave_that_was_sent_twice_runs_at_once(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was cut off, and still under way when the second was sent: both have leased."""
+    exchange, twice = Drain.exchange, []
+
+    def cut_off(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
+        if claims and not twice:
+            twice.append(exchange(drain, [], [], [], claims))
+            return replace_repeated(exchange(drain, ids, tokens, settlements, claims))
+        return exchange(drain, ids, tokens, settlements, claims)
+
+    monkeypatch.setattr(Drain, "exchange", cut_off)
+    attempts = []
+
+    @app.task
+    def short() -> None:
+        attempts.append(holdfast.current().attempt)
+
+    app.enqueue_many(short.call() for _ in range(10))
+    start(concurrency=5)
+    wait_for(lambda: len(attempts) == 10)
+
+    assert [len(rows) for rows in twice[0].leased] == [5]
+    assert attempts == [1] * 10
+
+
+def test_a_settlement_that_cannot_be_sent_alone_is_sent_again(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, refused = Client.settle, []
+
+    def locked(client: Client, settlements: Any) -> Any:
+        if len(refused) < 2:
+            refused.append(settlements)
+            raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
+        return settle(client, settlements)
+
+    monkeypatch.setattr(Client, "settle", locked)
+
+    @app.task(keep_result=True, max_attempts=1)
+    def large() -> str:
+        return "x" * 300_000
+
+    large.enqueue()
+    running = start(concurrency=1)
+    wait_for(lambda: count(database, "true") == 0)
+
+    assert len(refused) == 2
+    assert running.error is None
+
+
+def test_jobs_held_ahead_of_a_long_one_are_left_to_others(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.loop.LONGEST_AHEAD", 0.1)
+    go, attempts = threading.Event(), []
+    busy: list[Claiming] = []
+
+    def rate(claiming: Claiming) -> None:
+        # Jobs have been short until now, as the first worker sees it.
+        if not busy:
+            busy.append(claiming)
+            for slots in claiming.queues.values():
+                slots.ahead = AHEAD
+
+    monkeypatch.setattr(Claiming, "rate", rate)
+
+    @app.task(kind="work")
+    def work(n: int) -> None:
+        if n == 0:
+            go.wait(60)
+        attempts.append((n, holdfast.current().attempt))
+
+    app.enqueue_many(work.call(n) for n in range(20))
+    first = start(concurrency=1)
+    wait_for(lambda: first.worker.counts.claimed == 20)
+    second = start(concurrency=1)
+    wait_for(lambda: len(attempts) == 19)
+
+    assert first.worker.counts.claimed == 20, "it does not claim them again"
+    assert second.worker.counts.claimed >= 19
+    assert sorted(attempts) == [(n, 1) for n in range(1, 20)]
+    go.set()
+    wait_for(lambda: len(attempts) == 20)
+
+
+def test_what_a_claim_gives_after_the_stop_is_given_back(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.loop.LONGEST_AHEAD", 60.0)
+    exchange, leased, go = Drain.exchange, threading.Event(), threading.Event()
+
+    def slow(drain: Drain, *arguments: Any) -> Any:
+        answer = exchange(drain, *arguments)
+        if any(answer.leased):
+            leased.set()
+            assert go.wait(60)
+        return answer
+
+    monkeypatch.setattr(Drain, "exchange", slow)
+    give_back, given_back = JobLoop.give_back_waiting, threading.Event()
+
+    def noted(jobs: JobLoop) -> None:
+        give_back(jobs)
+        given_back.set()
+
+    monkeypatch.setattr(JobLoop, "give_back_waiting", noted)
+    ran = []
+
+    @app.task
+    async def short() -> None:
+        ran.append(1)
+
+    app.enqueue_many(short.call() for _ in range(20))
+    running = start(concurrency=10)
+    assert leased.wait(60)
+    running.worker.stop()
+    assert given_back.wait(60)
+    go.set()
+    running.join()
+
+    assert not ran
+    assert count(database, "token is null and attempt = 0") == 20
+
+
+@pytest.mark.parametrize("sort", ["async", "def"])
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, asyncio.CancelledError],
+)
+def test_whatever_a_handler_raises_ends_its_own_job_only(
+    app: App, drain: Start, sort: str, error: type[BaseException]
+) -> None:
+    ran: list[int] = []
+    if sort == "async":
+
+        @app.task(kind="odd", max_attempts=1)
+        async def odd(n: int) -> None:
+            ran.append(n)
+            if n % 2:
+                raise error
+    else:
+
+        @app.task(kind="odd", max_attempts=1)
+        def odd(n: int) -> None:
+            ran.append(n)
+            if n % 2:
+                raise error
+
+    app.enqueue_many(odd.call(n) for n in range(20))
+    worker = drain(concurrency=4)
+
+    assert sorted(ran) == list(range(20))
+    assert (worker.counts.acked, worker.counts.failed) == (10, 10)
 
 
 def test_handlers_that_wait_for_nothing_share_no_context(app: App, drain: Start) -> None:

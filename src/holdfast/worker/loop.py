@@ -22,7 +22,7 @@ from holdfast.client import Client
 from holdfast.client.statement import Row
 from holdfast.client.sync.drain import Exchanged
 from holdfast.current import CurrentJob, Keeps
-from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
+from holdfast.errors import Misuse, Unavailable, UnknownOutcome
 from holdfast.jitter import random_between
 from holdfast.leased import ID, KIND, LENGTH, length_of
 from holdfast.outcome import RetryBudget, Stop, settle_stopped
@@ -34,13 +34,15 @@ from holdfast.worker.claiming import Claiming
 from holdfast.worker.handlers import ACKED, Ending, settlement_of
 from holdfast.worker.lease_clock import USUAL_LEASE, believed
 from holdfast.worker.queue_slots import QueueSlots
-from holdfast.worker.settling import Counts, Ended, Settling
+from holdfast.worker.settling import Counts, Ended, Settling, raise_unless_passing
 
 log = logging.getLogger("holdfast.worker")
 
 # Nothing more is claimed while so many jobs that have ended are not settled: all of them would run
 # again if this worker died. It is about what a fast worker does while one ack is under way.
 MOST_UNSETTLED = 2000
+# Jobs that have waited here this long for a slot are released: after short jobs came a long one.
+LONGEST_AHEAD = 2.0
 # While there is plenty to do, acks wait so long for company: with jobs of 10 ms that takes a third
 # of the CPU off the database, and off the worker if they run in threads.
 GATHER = 0.003
@@ -133,6 +135,7 @@ class JobLoop:
         try:
             while not self._broken:
                 self._bell.clear()
+                self._release_stuck()
                 behind = self._unsettled() > MOST_UNSETTLED
                 claims = [] if behind else self.claiming.next()
                 ended = Ended() if self._apart else self.settling.take()
@@ -149,7 +152,7 @@ class JobLoop:
                     return
                 else:
                     # The bell rings when a batch is settled.
-                    self._bell.wait(1.0 if behind else self.claiming.pause())
+                    self._bell.wait(1.0 if behind else min(self.claiming.pause(), LONGEST_AHEAD))
         finally:
             self._over = True
             self._ended_bell.set()
@@ -180,10 +183,25 @@ class JobLoop:
         """Release jobs that have not started, once no more should start; running ones finish."""
         with self._lock:
             for slots in self._queues.values():
-                for job in slots.waiting:
-                    self._give_back(job)
-                slots.waiting.clear()
+                self._give_back_waiting(slots)
         self._ring_both()
+
+    def _release_stuck(self) -> None:
+        """Release jobs that wait behind long ones: another worker may have a free slot."""
+        long_ago = monotonic() - LONGEST_AHEAD
+        for slots in self._queues.values():
+            if not slots.waiting:
+                continue
+            with self._lock:
+                if slots.waiting and slots.waiting[0].claimed < long_ago:
+                    self._give_back_waiting(slots)
+                    slots.ahead = 0
+                    self._ended_bell.set()
+
+    def _give_back_waiting(self, slots: QueueSlots) -> None:
+        for job in slots.waiting:
+            self._give_back(job)
+        slots.waiting.clear()
 
     def finish(self, job: CurrentJob, ended: Ending) -> CurrentJob | None:
         """Take in how a job ended; from any thread, and only once for each job.
@@ -290,14 +308,18 @@ class JobLoop:
         except Misuse:
             if not ended.others:
                 raise
+            # To a server that is far they were sent together, and may have been carried out.
+            self.claiming.keep_unanswered(claims, sent)
             self._settle_one_by_one(ended)
             return
         except (Unavailable, UnknownOutcome, psycopg.Error) as error:
-            _raise_unless_passing(error)
+            raise_unless_passing(error)
             self.claiming.keep_unanswered(claims, sent)
             self._wait_out(ended, self._bell)
             return
         self.settling.note(ended, answer.lost, answer.settled)
+        if answer.repeated:
+            self.claiming.keep_unanswered(claims, sent)
         for claim, rows in zip(claims, answer.leased, strict=True):
             self._take_in(claim, sent, rows)
             self.claiming.note(claim, len(rows), told=claim.queue in told)
@@ -312,7 +334,7 @@ class JobLoop:
                 raise
             self._settle_one_by_one(ended)
         except (Unavailable, UnknownOutcome, psycopg.Error) as error:
-            _raise_unless_passing(error)
+            raise_unless_passing(error)
             self._wait_out(ended, self._ended_bell)
         else:
             self.settling.note(ended, answer.lost, answer.settled)
@@ -390,6 +412,8 @@ class JobLoop:
 
     def _give_back(self, job: CurrentJob) -> None:
         job.finished = True
+        if self._allowance:
+            self._allowance.claimed(-1)
         self.settling.add(job, Released(job.lease))
 
     def _begin(self, job: CurrentJob, now: float) -> None:
@@ -421,13 +445,3 @@ class JobLoop:
 class _NobodyKeeps:
     def renew_soon(self) -> None:
         pass
-
-
-def _raise_unless_passing(error: Exception) -> None:
-    """Raise an error that is not an outage: trying again would never help."""
-    if isinstance(error, HoldfastError):
-        return
-    state = getattr(error, "sqlstate", None) or ""
-    passing = ("", "08", "25", "40", "53", "55", "57", "58", "XX")
-    if state[:2] not in passing:
-        raise error

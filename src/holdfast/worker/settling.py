@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+import psycopg
+
 from holdfast.client import Client
 from holdfast.client.statement import Row
 from holdfast.current import CurrentJob
-from holdfast.errors import Misuse, Unavailable, UnknownOutcome
+from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
 from holdfast.leased import KIND, LEASE_UNTIL, LENGTH, RUN_AT, microseconds_of
 from holdfast.outcome import Retry, Stop, error_kind, error_message, without_own_frames
 from holdfast.records import Done, Failed, Released, Settled, Settlement
@@ -191,8 +193,9 @@ class Settling:
         except Misuse as error:
             refused = Failed(job.lease, error_kind(error), error_message(error), final=True)
             self.put_back(Ended([], [(job, refused)]))
-        except (Unavailable, UnknownOutcome):
+        except (Unavailable, UnknownOutcome, psycopg.Error) as error:
             self.put_back(Ended([], [(job, settlement)]))
+            raise_unless_passing(error)
         else:
             self.note(Ended([], [(job, settlement)]), {}, answers)
 
@@ -241,3 +244,13 @@ class Settling:
         }
         with self._lock:
             self._measures.ended(attempt)
+
+
+def raise_unless_passing(error: Exception) -> None:
+    """Raise an error that is not an outage: trying again would never help."""
+    if isinstance(error, HoldfastError):
+        return
+    state = getattr(error, "sqlstate", None) or ""
+    passing = ("", "08", "25", "40", "53", "55", "57", "58", "XX")
+    if state[:2] not in passing:
+        raise error

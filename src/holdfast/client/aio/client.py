@@ -258,34 +258,6 @@ class AsyncClient:
         claim = Claim(queue, worker, limit, lease, kinds, token or uuid4())
         return _leases(claim, await self._door.run(_claim_statement(claim, self._door.durable)))
 
-    async def exchange(
-        self, settlements: Sequence[Settlement], claims: Sequence[Claim]
-    ) -> tuple[list[Settled], list[list[Lease]]]:
-        """Settle leases and claim the next ones in one round trip.
-
-        Results are in the order given. Each call is its own transaction: settled leases stay
-        settled even if a claim fails. Needs the client's own connections.
-        """
-        plain = [one for one in settlements if wire.is_plain_ack(one)]
-        other = [one for one in settlements if not wire.is_plain_ack(one)]
-        statements = []
-        if plain:
-            held = wire.held_arrays([one.lease for one in plain])
-            statements.append(Statement("ack", ACK, [*held, None, False]))
-        if other:
-            statements.append(Statement("settle", SETTLE, [wire.settlements(other)]))
-        settling = len(statements)
-        statements += [_claim_statement(claim, self._door.durable) for claim in claims]
-        answers = await self._door.run_all(statements)
-
-        acked = iter(answers[0]) if plain else iter(())
-        rest = iter(answers[settling - 1]) if other else iter(())
-        settled = [Settled(*next(acked if wire.is_plain_ack(one) else rest)) for one in settlements]
-        leased = [
-            _leases(claim, rows) for claim, rows in zip(claims, answers[settling:], strict=True)
-        ]
-        return settled, leased
-
     async def held(self, tokens: Sequence[UUID]) -> list[Lease]:
         """Return the leases that are still held by the tokens of earlier claims."""
         sql = f"select {_LEASE}, token, queue, worker from holdfast.held(tokens => %s::uuid[])"

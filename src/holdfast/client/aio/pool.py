@@ -104,22 +104,24 @@ class AsyncPool:
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def run_all(self, statements: Sequence[Statement]) -> list[list[Row]]:
+    async def run_all(self, statements: Sequence[Statement]) -> tuple[list[list[Row]], bool]:
         """Make calls one after the other, each in its own transaction.
 
         If the server is far away, they are sent in one round trip. If the connection or any call
-        fails, each is made separately, as after a lost reply.
+        fails, each is made separately, as after a lost reply. Returns their rows, and whether any
+        was sent twice: the first may still be under way.
         """
         deadline = monotonic() + self._timeout
         try:
             async with self._connection(deadline, proven=False) as connection:
                 if connection.far and len(statements) > 1:
-                    return await _pipelined(connection, statements)
-                return [await _fetch(connection.cursor(), statement) for statement in statements]
+                    return await _pipelined(connection, statements), False
+                rows = [await _fetch(connection.cursor(), statement) for statement in statements]
+                return rows, False
         except psycopg.Error as error:
             if speaks_for_the_server(error):
                 await self._discard_idle()
-            return [await self.run(statement, cut=error) for statement in statements]
+            return [await self.run(statement, cut=error) for statement in statements], True
 
     @asynccontextmanager
     async def transaction(self, name: str, *, plain: bool = False) -> AsyncIterator["AsyncBound"]:
@@ -305,10 +307,10 @@ class AsyncBound:
         except psycopg.Error as error:
             raise self._translated(error) from error
 
-    async def run_all(self, statements: Sequence[Statement]) -> list[list[Row]]:
+    async def run_all(self, statements: Sequence[Statement]) -> tuple[list[list[Row]], bool]:
         """Refuse: calls in the caller's transaction are not separate transactions."""
         raise Misuse(
-            "exchange needs the client's own connections",
+            "drain needs the client's own connections",
             fix="Call it on the client itself, not on client.on(connection).",
         )
 

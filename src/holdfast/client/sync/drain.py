@@ -8,12 +8,10 @@ from holdfast.client.statement import Row, Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import Claim, Record, Settled, Settlement
 
-# Only what an ack could not end, by its place: nobody has to be told of the others one by one.
+# Only what an ack could not end: nobody has to be told of the others one by one.
 _ACK_LOST = (
-    "select (a.nth - 1)::int, a.detail "
-    "from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
-    "with ordinality a(id, outcome, detail, nth) "
-    "where a.outcome in ('lost', 'unknown')"
+    "select id, detail from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
+    "where outcome in ('lost', 'unknown')"
 )
 _HELD = f"select {raw.COLUMNS} from holdfast.held(tokens => %s::uuid[])"
 _CLAIM = (
@@ -28,11 +26,13 @@ class Exchanged(Record, frozen=True):
 
     `lost` are the acks whose leases were not held any more, by their places, and why; `settled`
     answers the settlements, and `leased` has the rows of each claim, to be read with `leased`.
+    `repeated`: a claim may have been sent twice, and hold more than its rows: ask `held` later.
     """
 
     lost: dict[int, str]
     settled: Sequence[Settled]
     leased: Sequence[Sequence[Row]]
+    repeated: bool = False
 
 
 class Drain(Noun):
@@ -58,21 +58,33 @@ class Drain(Noun):
         if settlements:
             statements.append(Statement("settle", SETTLE, [wire.settlements(settlements)]))
         statements += [_claim(claim, self._door.durable) for claim in claims]
-        answers = iter(self._door.run_all(statements))
-        lost = {nth: detail or "" for nth, detail in next(answers)} if ids else {}
+        rows, repeated = self._door.run_all(statements)
+        answers = iter(rows)
+        lost = _places(next(answers), ids) if ids else {}
         settled = [Settled(*row) for row in next(answers)] if settlements else []
-        leased = list(answers)
-        for claim, rows in zip(claims, leased, strict=True):
-            assert len(rows) <= claim.limit, f"claimed {len(rows)} jobs, asked for {claim.limit}"
-        return Exchanged(lost, settled, leased)
+        # A claim that was sent twice may have given more than it asked for: all of them are held.
+        return Exchanged(lost, settled, list(answers), repeated)
 
     def held(self, claims: Sequence[Claim]) -> list[tuple[Claim, Row]]:
         """Return the rows that claims have given which are still held, each with its claim."""
+        if not claims:
+            return []
         by_token = {claim.token.bytes: claim for claim in claims}
         sql = f"select token, {raw.COLUMNS} from holdfast.held(tokens => %s::uuid[])"
         tokens = raw.Ids.of(list(by_token))
         rows = self._door.run(Statement("held", sql, [tokens], reads=True, raw=True))
         return [(by_token[token], tuple(row)) for token, *row in rows]
+
+
+def _places(lost: Sequence[Row], ids: Sequence[bytes]) -> dict[int, str]:
+    """Return what could not be ended, by its place."""
+    if not lost:
+        return {}
+    places: dict[bytes, list[int]] = {}
+    for nth, id in enumerate(ids):
+        places.setdefault(id, []).append(nth)
+    # One id twice: a worker has lost a job and claimed it again. The earlier lease is the lost one.
+    return {places[id].pop(0): detail or "" for id, detail in lost}
 
 
 def _claim(claim: Claim, durable: bool) -> Statement:
