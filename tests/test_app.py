@@ -534,7 +534,7 @@ def test_async_jobs_are_part_of_an_async_transaction(
 
 
 def test_what_is_no_connection_is_named(greet: Task[..., str, str], connect: Connect) -> None:
-    with pytest.raises(Misuse, match=r"conn is a builtins\.str") as caught:
+    with pytest.raises(Misuse, match=r"conn is a str") as caught:
         greet.options(conn="postgresql://").enqueue("Ada")
     assert HERE in caught.value.why
 

@@ -267,7 +267,7 @@ def test_what_cannot_carry_a_job_is_named(database: str) -> None:
     pool = psycopg2.pool.SimpleConnectionPool(0, 1, database)
     aiopg = type("Connection", (), {"__module__": "aiopg.connection"})()
     wrong = {
-        "a builtins.str": database,
+        "a str": database,
         "a sqlite3.Connection": sqlite3.connect(":memory:"),
         "an aiopg.connection.Connection": aiopg,
         "a psycopg.Connection, which is closed": closed,
@@ -277,8 +277,9 @@ def test_what_cannot_carry_a_job_is_named(database: str) -> None:
         "a psycopg2.pool.SimpleConnectionPool": pool,
         "a sqlalchemy.engine.base.Engine": engine,
         "a sqlalchemy.orm.session.sessionmaker": sessionmaker(engine),
+        "a sqlalchemy.orm.session.Session that is not bound to one engine": Session(),
         "a sqlalchemy.orm.session.Session to sqlite, not to PostgreSQL": Session(lite),
-        "a builtins.type": psycopg.Connection,
+        "a type": psycopg.Connection,
     }
 
     for name, conn in wrong.items():
@@ -309,6 +310,7 @@ def test_what_cannot_carry_a_job_is_named_in_async_code_too(database: str) -> No
                 "a sqlalchemy.ext.asyncio.engine.AsyncEngine": engine,
                 "a sqlalchemy.ext.asyncio.session.async_sessionmaker": async_sessionmaker(engine),
                 "a psycopg.AsyncCursor": conn.cursor(),
+                "a sqlalchemy.ext.asyncio.session.AsyncSession that is not bound": AsyncSession(),
             }
             for name, given in wrong.items():
                 with pytest.raises(Misuse) as caught:

@@ -44,7 +44,7 @@ def synchronous(conn: Any) -> Misuse:
 
 def named(value: Any) -> str:
     """Name the type of a value, with its article."""
-    name = f"{value.__class__.__module__}.{value.__class__.__qualname__}"
+    name = f"{value.__class__.__module__}.{value.__class__.__qualname__}".removeprefix("builtins.")
     return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
 
 

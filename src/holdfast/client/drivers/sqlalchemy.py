@@ -25,7 +25,11 @@ class Sqlalchemy:
 
     def fetch(self, statement: Statement) -> list[str]:
         """Run a statement in the transaction, which the session or connection may begin first."""
-        conn = self._conn.connection() if _is_session(self._conn) else self._conn
+        try:
+            conn = self._conn.connection() if _is_session(self._conn) else self._conn
+        except Exception as error:
+            _refuse_unbound(self._conn, error)
+            raise
         self._database = conn.engine.url.database or ""
         sql, parameters = question(statement, _style(self._conn, conn.dialect))
         result = conn.exec_driver_sql(sql, tuple(parameters), execution_options=_AT_ONCE)
@@ -45,7 +49,11 @@ class AsyncSqlalchemy:
 
     async def fetch(self, statement: Statement) -> list[str]:
         """Run a statement in the transaction, which the session or connection may begin first."""
-        conn = await self._conn.connection() if _is_session(self._conn) else self._conn
+        try:
+            conn = await self._conn.connection() if _is_session(self._conn) else self._conn
+        except Exception as error:
+            _refuse_unbound(self._conn, error)
+            raise
         self._database = conn.engine.url.database or ""
         sql, parameters = question(statement, _style(self._conn, conn.dialect))
         result = await conn.exec_driver_sql(sql, tuple(parameters), execution_options=_AT_ONCE)
@@ -90,6 +98,16 @@ def _open(conn: Any) -> Any:
     if conn.closed:
         raise refusals.closed(conn)
     return conn
+
+
+def _refuse_unbound(conn: Any, error: Exception) -> None:
+    """Refuse a session that does not know which of its engines is meant."""
+    if type(error).__name__ == "UnboundExecutionError":
+        raise refusals.not_a_connection(
+            conn,
+            " that is not bound to one engine",
+            fix='Give what you write on:  session.connection(bind_arguments={"mapper": Order})',
+        ) from error
 
 
 def _is_session(conn: Any) -> bool:
