@@ -4,11 +4,15 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any
 
 import psycopg
+from msgspec import Meta
 
+from holdfast.arguments import Arguments
 from holdfast.client import Client
 from holdfast.records import Lease, NewJob, NewSchedule
 
@@ -24,22 +28,41 @@ TRACEBACK = """Traceback (most recent call last):
 TimeoutError: 30 s waiting for smtp.example.org
 """
 
+
+class Template(Enum):
+    """What a message is made from."""
+
+    WELCOME = "welcome"
+    RECEIPT = "receipt"
+    REMINDER = "reminder"
+
+
+@dataclass
+class Sender:
+    """Who a message comes from."""
+
+    name: str
+    address: str = "shop@example.org"
+
+
+def send_email(
+    to: Annotated[str, Meta(extra_json_schema={"format": "email"})],
+    template: Template,
+    user_id: int | None = None,
+    sender: Sender | None = None,
+    urgent: bool = False,
+    tags: Sequence[str] = (),
+) -> None:
+    """Send one message through the relay."""
+
+
+# What a worker that has the function declares of it.
 KINDS: list[dict[str, Any]] = [
     {
         "kind": "send_email",
         "queue": "mail",
-        "doc": "Send one message through the relay.",
-        "schema": {
-            "type": "object",
-            "properties": {
-                "to": {"type": "string", "format": "email"},
-                "template": {"enum": ["welcome", "receipt", "reminder"]},
-                "user_id": {"type": "integer"},
-                "urgent": {"type": "boolean", "default": False},
-                "tags": {"type": "array", "items": {"type": "string"}, "default": []},
-            },
-            "required": ["to", "template"],
-        },
+        "doc": send_email.__doc__,
+        "schema": Arguments(send_email, "send_email").schema(),
     },
     {"kind": "resize_image", "queue": "images"},
     {"kind": "price_run", "queue": "axiom"},

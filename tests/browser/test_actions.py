@@ -110,7 +110,8 @@ def test_a_job_is_enqueued_by_a_form_made_from_the_schema(page: Page, client: Cl
     drawer.get_by_label("Kind", exact=True).fill("send_email")
     drawer.get_by_label("to string (email)").fill("grace@example.org")
     drawer.get_by_label("template").select_option('"receipt"')
-    drawer.get_by_label("user_id").fill("7")
+    drawer.get_by_label("user_id integer, optional").fill("7")
+    drawer.get_by_label("sender Who a message comes from, object, optional").fill('{"name": "Ada"}')
     drawer.get_by_text("Options").click()
     drawer.get_by_label("Priority").select_option("9")
     drawer.get_by_role("button", name="Enqueue").click()
@@ -123,8 +124,7 @@ def test_a_job_is_enqueued_by_a_form_made_from_the_schema(page: Page, client: Cl
             "to": "grace@example.org",
             "template": "receipt",
             "user_id": 7,
-            "urgent": False,
-            "tags": [],
+            "sender": {"name": "Ada"},
         },
     )
 

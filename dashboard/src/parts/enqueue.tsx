@@ -55,7 +55,7 @@ function Drawer({ begin }: { begin: Start }) {
   const close = () => (start.value = null);
 
   const known = kinds.data.value?.kinds.find((one) => one.kind === kind.trim());
-  const schema = known?.schema ?? null;
+  const schema = known?.schema ? resolved(known.schema) : null;
   const form = schema && !raw && fillable(schema);
   useEffect(() => setValues(form ? defaults(schema) : {}), [kind, form !== false && form !== null]);
 
@@ -212,7 +212,7 @@ function Form({ schema, values, set }: { schema: JsonSchema; values: Record<stri
         return (
           <div class="field" key={name}>
             <label for={id}>
-              <span class="mono">{name}</span> <small>{[part.description, hint(part), required.has(name) ? "" : "optional"].filter(Boolean).join(", ")}</small>
+              <span class="mono">{name}</span> <small>{[part.description?.replace(/\.$/, ""), hint(part), required.has(name) ? "" : "optional"].filter(Boolean).join(", ")}</small>
             </label>
             {part.enum ? (
               <select id={id} value={value} onChange={(event) => set(name, event.currentTarget.value)}>
@@ -238,6 +238,30 @@ function Form({ schema, values, set }: { schema: JsonSchema; values: Record<stri
 }
 
 const fillable = (schema: JsonSchema): boolean => typeOf(schema) === "object" && schema.properties !== undefined;
+
+/** The schema with its references put in place, as far as the form looks: its fields and their alternatives. */
+function resolved(schema: JsonSchema): JsonSchema {
+  const known = schema.$defs ?? {};
+  const follow = (one: JsonSchema): JsonSchema => {
+    // One that refers to itself, or to nothing, is left as it is.
+    for (let found: JsonSchema | undefined, hops = 0; one.$ref && hops < 9; hops++) {
+      const { $ref, ...beside } = one;
+      found = known[decodeURIComponent($ref.replace("#/$defs/", ""))];
+      if (!found) break;
+      one = { ...found, ...beside };
+    }
+    return one;
+  };
+  const field = (one: JsonSchema): JsonSchema => {
+    const { anyOf, ...whole } = follow(one);
+    const real = anyOf?.map(follow).filter((each) => each.type !== "null");
+    if (real?.length === 1) return { ...real[0], ...whole };
+    return anyOf ? { ...whole, anyOf: real } : whole;
+  };
+  const top = follow(schema);
+  const properties = Object.entries(top.properties ?? {}).map(([name, part]) => [name, field(part)] as const);
+  return { ...top, properties: top.properties && Object.fromEntries(properties) };
+}
 
 // A schema may allow null beside the type itself; the form then leaves the field out.
 function typeOf(schema: JsonSchema): string {
