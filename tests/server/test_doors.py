@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +22,8 @@ from holdfast.server.doors import local_user
 from holdfast.server.live import feed, waits
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def bearer(client: Client, *scopes: str, queues: list[str] | None = None) -> dict[str, str]:
@@ -623,3 +625,28 @@ def test_a_suggestion_is_quoted_for_the_shell(api: Api) -> None:
 
 def test_the_server_answers_after_all_that(api: httpx.Client) -> None:
     assert api.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("whole", "half"),
+    [(b"", b""), (b"", HEAD[:-10]), (HEAD, HEAD[:-10])],
+    ids=["nothing", "half a head", "half a head after a whole one"],
+)
+def test_a_head_that_does_not_arrive_is_not_waited_for(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, whole: bytes, half: bytes
+) -> None:
+    server = serve()
+    with ExitStack() as stack:
+        if whole:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(whole)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        monkeypatch.setattr("holdfast.server.serve.HEADERS_WITHIN", 0.2)
+        if not whole:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        connection.settimeout(30)
+        connection.sendall(half)
+
+        with suppress(ConnectionResetError):
+            while connection.recv(65536):
+                pass

@@ -210,8 +210,10 @@ def gather(monkeypatch: pytest.MonkeyPatch) -> Gather:
     wanted = 0
 
     def watch(self: Any, key: Any, line: Any) -> None:
-        if len(line.waiting) == wanted:
-            self._start(key, line)
+        lines = dict(self._lines)
+        if sum(len(line.waiting) for line in lines.values()) == wanted:
+            for key, line in lines.items():
+                self._start(key, line)
 
     def gather(many: int) -> None:
         nonlocal wanted
@@ -331,7 +333,7 @@ def test_claims_for_other_jobs_or_times_never_share_a_call(
 ) -> None:
     client.enqueue("a")
     client.enqueue("b")
-    gather(1)
+    gather(2)
 
     a = send("/v1/claims", {"worker": "ada", "kinds": ["a"], "lease": 60})
     b = send("/v1/claims", {"worker": "bob", "kinds": ["b"], "lease": 90})

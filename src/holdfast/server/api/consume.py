@@ -161,12 +161,11 @@ async def _ack_all(request: Request, acks: Sequence[inputs.PlainAck]) -> Answer:
 
 
 def _plain_acks(items: Sequence[msgspec.Raw]) -> Sequence[inputs.PlainAck] | None:
-    """Read items as acks of different jobs with nothing to store; None if they are not."""
+    """Read items as acks with nothing to store; None if they are not."""
     try:
-        acks = _PLAIN_ACKS.decode(b"[%b]" % b",".join(items))
+        return _PLAIN_ACKS.decode(b"[%b]" % b",".join(items))
     except msgspec.DecodeError:
         return None
-    return acks if acks and len({ack.id for ack in acks}) == len(acks) else None
 
 
 _PLAIN_ACKS = msgspec.json.Decoder(list[inputs.PlainAck])
