@@ -153,13 +153,13 @@ def tell(path: str, *facts: object) -> None:
         fresh.rename(path)
 
 
-def told(path: Path, seconds: float = 15.0) -> list[str]:
+def told(path: Path, seconds: float = 50.0) -> list[str]:
     """Wait for what a handler tells in a file; return it."""
     until(path.exists, seconds)
     return path.read_text().split()
 
 
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 50.0) -> None:
     """Wait until something is so; what it waits for has no event of its own."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -111,7 +111,7 @@ def test_a_handler_that_keeps_the_interpreter_costs_no_lease_of_a_process(
     run: Run, client: Client, tmp_path: Path
 ) -> None:
     holding, toiling, release = tmp_path / "holding", tmp_path / "toiling", tmp_path / "release"
-    job = handlers.wait_for.options(lease=1.0).enqueue(str(toiling), str(release))
+    job = handlers.wait_for.options(lease=2.0).enqueue(str(toiling), str(release))
     program = run()
     told(toiling)
     holder = handlers.hold_interpreter.enqueue(str(holding), 3)

@@ -30,7 +30,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
 
 
 @pytest.mark.parametrize("sort", ["async", "thread"])
-def test_a_job_ten_times_as_long_as_its_lease_runs_once(app: App, start: Start, sort: str) -> None:
+def test_a_job_several_times_as_long_as_its_lease_runs_once(
+    app: App, start: Start, sort: str
+) -> None:
     runs = []
 
     if sort == "async":
@@ -49,8 +51,8 @@ def test_a_job_ten_times_as_long_as_its_lease_runs_once(app: App, start: Start, 
             time.sleep(5)
 
         handle = long.enqueue()
-    start(lease=0.5)
-    start(lease=0.5)
+    start(lease=1.5)
+    start(lease=1.5)
     wait_for(lambda: handle.state() is None)
 
     assert runs == [1]
@@ -102,7 +104,7 @@ def test_a_lease_counts_from_before_the_claim_and_is_believed_in_a_little_less(
     start(lease=lease)
     wait_for(lambda: bool(seen))
 
-    assert sent[0] + lease - margin - 0.1 < seen[0] <= sent[0] + lease - margin
+    assert sent[0] + lease - margin - 0.4 < seen[0] <= sent[0] + lease - margin
 
 
 @pytest.mark.parametrize(
@@ -418,7 +420,7 @@ def test_a_blocked_event_loop_is_reported_by_name_and_its_lease_is_kept(
 
     handle = rude.enqueue()
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
-        start(lease=1)
+        start(lease=1.5)
         wait_for(lambda: handle.state() is None)
 
     assert runs == [1]
