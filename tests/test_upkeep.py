@@ -462,13 +462,13 @@ def test_an_outage_is_one_line_and_its_end_another(
 ) -> None:
     server = embedded.start(tmp_path / "pg")
     schema.migrate(server.url)
-    with Client(server.url, timeout=1.0) as client:
+    with Client(server.url, timeout=2.0) as client:
         upkeep = Upkeep(client, holder="ada", every=0.02)
         caplog.set_level(logging.INFO, "holdfast")
         with running(upkeep) as turns:
             eventually(lambda: len(turns) > 2)
             server.stop()
-            time.sleep(4)
+            time.sleep(5)
             with embedded.start(tmp_path / "pg"):
                 before = len(turns)
                 eventually(lambda: len(turns) > before + 2)
@@ -707,7 +707,7 @@ def test_a_step_that_passes_the_deadline_stops_no_other_step(
         " only_queue text default null) returns integer language sql"
         " as 'select 1 from pg_sleep(case when only_queue is null then 60 else 0 end)'"
     )
-    with Client(database, timeout=1.0) as client:
+    with Client(database, timeout=2.0) as client:
         client.enqueue("greet")
         client.claim(worker="w", lease=30)
         clock.advance(seconds=31)

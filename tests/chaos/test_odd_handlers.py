@@ -59,4 +59,4 @@ def test_a_handler_that_refuses_to_be_cancelled_does_not_hold_up_the_end(stage: 
     stage.until(stage.began(1))
     worker.terminate()
 
-    assert worker.wait(8) == 0, worker.said()
+    assert worker.wait(25) == 0, worker.said()

@@ -48,8 +48,8 @@ def test_a_worker_told_to_end_loses_nothing_and_charges_nobody(stage: Stage, sca
         "slowest end s": round(slowest, 2),
         "slowest restart s": round(max(waits), 2),
     }
-    assert max(waits) < 1
-    assert slowest < GRACE + 2
+    assert max(waits) < 5  # and not a lease later
+    assert slowest < 4.5  # they are given back after a second; the longest would take five
 
 
 def test_handlers_that_end_within_the_grace_are_let_end(stage: Stage) -> None:
@@ -74,7 +74,7 @@ def test_a_second_signal_ends_a_worker_at_once(stage: Stage) -> None:
 
     worker.terminate()
 
-    worker.wait(2)
+    worker.wait(10)
     stage.start(4)
     assert stage.started_again(set(map(str, stage.ids)), since=worker.gone_at, patience=10)
 
@@ -87,7 +87,7 @@ def test_a_second_signal_ends_a_worker_whose_event_loop_is_blocked(stage: Stage)
     time.sleep(0.5)
     worker.terminate()
 
-    worker.wait(2)
+    worker.wait(10)
 
 
 def test_a_worker_told_to_end_claims_nothing_more_though_its_loop_is_blocked(stage: Stage) -> None:
@@ -109,7 +109,7 @@ def test_a_thread_that_cannot_be_stopped_does_not_hold_up_the_end(stage: Stage) 
     stage.until(stage.began(2))
     worker.terminate()
 
-    assert worker.wait(6) == 0
+    assert worker.wait(15) == 0
     assert stage.value("select count(*) from holdfast.job where token is null") == 2
 
 
@@ -120,7 +120,7 @@ def test_a_worker_told_to_end_while_the_database_is_away_ends(stage: Stage) -> N
     stage.server.stop("fast")
     worker.send(signal.SIGTERM)
     try:
-        worker.wait(12)
+        worker.wait(30)
     finally:
         stage.server.start()
     stage.start(4)
@@ -136,8 +136,8 @@ def test_process_handlers_are_given_back_at_the_end_of_the_grace(stage: Stage) -
     family = worker.pids()
     worker.terminate()
 
-    assert worker.wait(GRACE + 8) == 0, worker.said()
+    assert worker.wait(GRACE + 14) == 0, worker.said()
     # A moment more for what only serves the others and ends when they have.
-    stage.until(lambda: not [pid for pid in family if stage.alive(pid)], 2)
+    stage.until(lambda: not [pid for pid in family if stage.alive(pid)], 20)
     left = stage.rows("select attempt, token from holdfast.job")
     assert left == [(0, None), (0, None)]

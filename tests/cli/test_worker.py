@@ -67,7 +67,7 @@ class Started:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def end(self, seconds: float = 20.0) -> int:
+    def end(self, seconds: float = 60.0) -> int:
         """Wait for its end; return its exit code."""
         self.process.communicate(timeout=seconds)
         return self.process.returncode

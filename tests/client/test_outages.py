@@ -255,7 +255,7 @@ def test_an_outage_is_ridden_out_and_told_twice(
 def test_an_outage_longer_than_the_deadline_is_told_with_its_reason(
     make_client: Any, proxy: Any
 ) -> None:
-    client = make_client(proxy.url, timeout=1)
+    client = make_client(proxy.url, timeout=2)
     client.queues.list()
     proxy.down()
     started = time.monotonic()
@@ -270,7 +270,7 @@ def test_an_outage_longer_than_the_deadline_is_told_with_its_reason(
 def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
     make_client: Any, proxy: Any, connect: Any
 ) -> None:
-    client = make_client(proxy.url, timeout=0.5)
+    client = make_client(proxy.url, timeout=1.5)
     client.queues.list()
     proxy.go_silent()
     started = time.monotonic()
@@ -285,7 +285,7 @@ def test_a_write_that_gets_no_answer_hangs_up_and_is_of_unknown_outcome(
 
 
 def test_a_read_that_gets_no_answer_changed_nothing(make_client: Any, proxy: Any) -> None:
-    client = make_client(proxy.url, timeout=0.5)
+    client = make_client(proxy.url, timeout=1.5)
     client.queues.list()
     proxy.go_silent()
 
@@ -294,7 +294,7 @@ def test_a_read_that_gets_no_answer_changed_nothing(make_client: Any, proxy: Any
 
 
 def test_a_call_past_its_deadline_is_hung_up_not_cancelled(make_client: Any, connect: Any) -> None:
-    client = make_client(timeout=0.3)
+    client = make_client(timeout=1.5)
     client.queues.list()
 
     with jobs_locked(connect), pytest.raises(UnknownOutcome) as unknown:
@@ -371,7 +371,7 @@ def test_when_all_connections_are_in_use_the_size_of_the_pool_is_named(database:
         given_back.wait()
         yield NewJob(kind="greet")
 
-    with Client(database, pool_size=1, timeout=0.5) as client:
+    with Client(database, pool_size=1, timeout=1.5) as client:
         producer = threading.Thread(target=lambda: client.copy(jobs()))
         producer.start()
         taken.wait()

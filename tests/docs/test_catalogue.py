@@ -80,7 +80,7 @@ def test_no_postgresql_to_start(tmp_path: Path) -> None:
 
 
 def test_all_connections_are_in_use(database: str) -> None:
-    with Client(database, pool_size=1, timeout=0.5) as client:
+    with Client(database, pool_size=1, timeout=1.5) as client:
         jobs = (NewJob(kind="a") for _ in iter(client.queues.list, None))
 
         assert _code(lambda: client.copy(jobs)) == "HF102"

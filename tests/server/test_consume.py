@@ -466,7 +466,6 @@ def test_consumers_are_workers_with_counts_that_add_up_over_servers(
     counts = (6, 2, 2)
     _until(
         lambda: [(one.claimed, one.acked, one.failed) for one in client.workers.list()] == [counts],
-        within=15,
     )
 
     [worker] = client.workers.list()
@@ -484,7 +483,6 @@ def test_what_a_consumer_claimed_of_several_queues_is_counted(serve: Serve, clie
 
     _until(
         lambda: [(one.claimed, one.acked) for one in client.workers.list()] == [(2, 2)],
-        within=15,
     )
 
 
@@ -493,7 +491,7 @@ def test_a_consumer_that_should_stop_is_told_when_it_claims(
 ) -> None:
     client.enqueue("a")
     claim(api, worker="php-7")
-    _until(lambda: len(client.workers.list()) == 1, within=15)
+    _until(lambda: len(client.workers.list()) == 1)
 
     stopped = api.post("/v1/workers/php-7/stop", json={})
     client.enqueue("a")
@@ -503,7 +501,6 @@ def test_a_consumer_that_should_stop_is_told_when_it_claims(
         lambda: (
             api.post("/v1/claims", json={"worker": "php-7", "lease": 1}).json().get("stop") is True
         ),
-        within=15,
         pause=0.5,
     )
 
@@ -528,7 +525,7 @@ def _waiters(client: Client) -> int:
     return int(count)
 
 
-def _until(true: Any, *, within: float = 25.0, pause: float = 0.02) -> None:
+def _until(true: Any, *, within: float = 60.0, pause: float = 0.02) -> None:
     end = time.monotonic() + within
     while not true():
         assert time.monotonic() < end, "it did not come true in time"

@@ -34,7 +34,7 @@ class Watcher:
         self.status = int(self._file.readline().split()[1])
         Thread(target=self._read, daemon=True).start()
 
-    def next(self, name: str, within: float = 10.0) -> dict[str, Any]:
+    def next(self, name: str, within: float = 60.0) -> dict[str, Any]:
         """Return the next event of a name; others are passed over."""
         end = time.monotonic() + within
         while True:
@@ -94,8 +94,8 @@ def test_ticks_come_four_times_a_second_at_most_and_stay_small(
         client.queues.set(f"queue-{n}")
     with watching(server) as watcher:
         watcher.next("hello")
-        end, ticks = time.monotonic() + 2, []
-        while time.monotonic() < end:
+        started, ticks = time.monotonic(), []
+        while time.monotonic() < started + 2:
             for n in range(60):
                 client.enqueue("a", queue=f"queue-{n}")
             try:
@@ -104,7 +104,9 @@ def test_ticks_come_four_times_a_second_at_most_and_stay_small(
             except queue.Empty:
                 pass
 
-    assert 1 <= len(ticks) <= 10
+        seconds = time.monotonic() - started
+
+    assert 1 <= len(ticks) <= 4 * seconds + 2
     assert any(tick["data"].get("more") for tick in ticks)
     assert max(len(json.dumps(tick["data"], separators=(",", ":"))) for tick in ticks) <= 2000
 
@@ -126,10 +128,14 @@ def test_nobody_asks_the_database_while_nobody_watches(serve: Serve, connect: An
     )
     with watching(server) as watcher:
         watcher.next("hello")
-    time.sleep(1.5)
-    [(before,)] = connect().execute(sql).fetchall()
-    time.sleep(2.5)
-    [(after,)] = connect().execute(sql).fetchall()
+    # It may take a while until the server knows that it is alone; whoever asks does so every
+    # quarter of a second.
+    for _ in range(10):
+        [(before,)] = connect().execute(sql).fetchall()
+        time.sleep(1.5)
+        [(after,)] = connect().execute(sql).fetchall()
+        if after == before:
+            break
 
     assert before is not None
     assert after == before
@@ -472,7 +478,7 @@ def test_whoever_leaves_just_when_something_happens_is_not_counted_on(
         for _ in range(ticks):
             await asyncio.sleep(0)
         live.feed._ring_all()
-        await asyncio.wait([watching], timeout=2)
+        await asyncio.wait([watching], timeout=30)
         still = len(live.feed._streams)
         await server.stop()
         return still

@@ -155,11 +155,11 @@ def test_a_number_of_jobs_is_counted_over_all_processes(run: Run, client: Client
 
 def test_a_worker_that_is_killed_is_started_again(run: Run) -> None:
     program = run()
-    first = handlers.here.enqueue().result(15)
+    first = handlers.here.enqueue().result(60)
 
     os.kill(first, signal.SIGKILL)
 
-    second = handlers.here.enqueue().result(15)
+    second = handlers.here.enqueue().result(60)
     program.process.send_signal(signal.SIGTERM)
     code, said = program.end()
     assert second != first

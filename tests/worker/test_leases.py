@@ -21,7 +21,7 @@ from tests.conftest import Clock
 Start = Callable[..., Any]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something is so; what it waits for has no event of its own."""
     deadline = time.monotonic() + seconds
     while not condition():
