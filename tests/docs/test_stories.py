@@ -213,21 +213,19 @@ def test_when_a_run_became_due_is_recorded(client: Client) -> None:
 
 @pytest.mark.proves("S2.12")
 @pytest.mark.parametrize(
-    "values",
-    [
-        "priority = 10",
-        "token = gen_random_uuid()",
-        "blocked = true",
-        "follow = true",
-    ],
+    "role", ["holdfast_reader", "holdfast_producer", "holdfast_worker", "holdfast_operator"]
 )
-def test_the_database_itself_refuses_impossible_states(
-    values: str, client: Client, connect: Connect
+def test_the_database_lets_nobody_write_a_state_but_by_its_functions(
+    role: str, client: Client, connect: Connect
 ) -> None:
     client.enqueue("run")
+    session = connect(options=f"-c role={role}")
 
-    with pytest.raises(errors.CheckViolation):
-        connect().execute(f"update holdfast.job set {values}")
+    for column in ("token", "worker", "blocked", "follow", "attempt", "priority"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            session.execute(f"update holdfast.job set {column} = default")
+    with pytest.raises(errors.InsufficientPrivilege):
+        session.execute("delete from holdfast.job")
 
 
 @pytest.mark.proves("S2.17")
