@@ -175,6 +175,21 @@ def test_a_claim_whose_reply_was_lost_returns_what_it_got(make_client: Any, prox
     assert len(client.jobs.list("state:leased")) == 3
 
 
+def test_a_claim_whose_reply_was_lost_returns_all_that_its_token_holds(
+    make_client: Any, proxy: Any
+) -> None:
+    """More than it asked for, if an earlier sending of it has leased jobs, too."""
+    client = make_client(proxy.url)
+    client.enqueue_many(NewJob(kind="greet") for _ in range(5))
+    [first] = client.claim(worker="ada")
+    proxy.swallow_reply()
+
+    leases = client.claim(worker="ada", token=first.token)
+
+    assert len(leases) == 2
+    assert first.id in {lease.id for lease in leases}
+
+
 def test_an_ack_whose_reply_was_lost_answers_already(make_client: Any, proxy: Any) -> None:
     client = make_client(proxy.url)
     client.enqueue("greet")

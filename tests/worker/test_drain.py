@@ -300,6 +300,32 @@ def test_what_a_claim_gave_that_was_sent_twice_runs_at_once(
     assert attempts == [1] * 10
 
 
+def test_a_claim_of_unknown_outcome_counts_towards_how_many_jobs_a_worker_takes(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, lost = Drain.exchange, []
+
+    def cut(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
+        answer = exchange(drain, ids, tokens, settlements, claims)
+        if claims and not lost:
+            lost.append(answer)
+            raise UnknownOutcome("claim", "the reply was lost")
+        return answer
+
+    monkeypatch.setattr(Drain, "exchange", cut)
+    ran = []
+
+    @app.task
+    def short() -> None:
+        ran.append(1)
+
+    app.enqueue_many(short.call() for _ in range(20))
+    start(concurrency=5, max_jobs=7).join()
+
+    assert [len(rows) for rows in lost[0].leased] == [5]
+    assert len(ran) == 7
+
+
 def test_a_settlement_that_cannot_be_sent_alone_is_sent_again(
     app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

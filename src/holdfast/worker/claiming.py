@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from time import monotonic
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from holdfast.client import Client
 from holdfast.client.statement import Row
@@ -53,6 +53,8 @@ class Claiming:
         self._ear = ear
         self._allowance = allowance
         self._unanswered: list[tuple[Claim, float]] = []
+        # How many jobs each of these may still have leased: they stay set aside.
+        self._reserved: dict[UUID, int] = {}
         self._ask_at = 0.0
         self._rated_at = monotonic()
 
@@ -150,9 +152,24 @@ class Claiming:
             rate, slots.ended = slots.ended / passed, 0
             slots.ahead = min(int(rate * AHEAD_SECONDS), MOST_AHEAD)
 
-    def keep_unanswered(self, claims: Sequence[Claim], sent: float) -> None:
+    def answered(self, claims: Sequence[Claim]) -> None:
+        """Free what was set aside for claims: what they have leased counts itself."""
+        if self._allowance:
+            self._allowance.give_back(sum(claim.limit for claim in claims))
+
+    def keep_unanswered(
+        self, claims: Sequence[Claim], sent: float, *, reserved: bool = True
+    ) -> None:
         """Remember claims whose outcome is unknown: they may have leased jobs."""
         self._unanswered += [(claim, sent) for claim in claims]
+        if reserved:
+            self._reserved.update((claim.token, claim.limit) for claim in claims)
+
+    def found(self, claim: Claim) -> None:
+        """Free what was set aside for one job that such a claim has leased."""
+        if self._allowance and self._reserved.get(claim.token):
+            self._reserved[claim.token] -= 1
+            self._allowance.give_back(1)
 
     def is_asking_due(self) -> bool:
         """Whether to look up now what claims with an unknown outcome leased."""
@@ -175,6 +192,10 @@ class Claiming:
         sent_at = {claim.token: sent for claim, sent in self._unanswered}
         for claim, row in self._client.drain.held([claim for claim, _ in self._unanswered]):
             yield claim, sent_at[claim.token], row
+        for claim, sent in self._unanswered:
+            reserved = self._reserved.pop(claim.token, 0) if now >= sent + longest else 0
+            if self._allowance:
+                self._allowance.give_back(reserved)
         self._unanswered = [(c, sent) for c, sent in self._unanswered if now < sent + longest]
 
     def pause(self) -> float:

@@ -141,8 +141,6 @@ class JobLoop:
                 ended = Ended() if self._apart else self.settling.take()
                 if ended or claims or self.claiming.is_asking_due():
                     self._exchange(ended, claims)
-                    if self._allowance:
-                        self._allowance.give_back(sum(claim.limit for claim in claims))
                     self._apart = self.claiming.has_plenty() and not self._stopping.is_set()
                     if self._apart:
                         self._ended_bell.set()
@@ -319,10 +317,11 @@ class JobLoop:
             return
         self.settling.note(ended, answer.lost, answer.settled)
         if answer.repeated:
-            self.claiming.keep_unanswered(claims, sent)
+            self.claiming.keep_unanswered(claims, sent, reserved=False)
         for claim, rows in zip(claims, answer.leased, strict=True):
             self._take_in(claim, sent, rows)
             self.claiming.note(claim, len(rows), told=claim.queue in told)
+        self.claiming.answered(claims)
         self.claiming.rate()
 
     def _settle(self, ended: Ended) -> None:
@@ -358,6 +357,7 @@ class JobLoop:
         for claim, sent, row in self.claiming.ask_unanswered(self._longest):
             if (row[ID], claim.token.bytes) not in known:
                 self._take_in(claim, sent, [row])
+                self.claiming.found(claim)
 
     def _take_in(self, claim: Claim, sent: float, rows: Sequence[Row]) -> None:
         if not rows:
