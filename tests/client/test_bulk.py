@@ -333,9 +333,20 @@ def test_texts_travel_whatever_the_environment_says_about_them(
 
 def test_json_over_several_lines_is_copied_as_one_row(client: Any) -> None:
     lines = [b'{\n"a": 1}', b'{\t"a": 1}', b'{\r"a": 1}', b'{\n"a":\t1}\r\n']
-    raw = [msgspec.Raw(line) for line in lines]
+    odd = msgspec.Raw(b'["x\\\\y",\n"\\t"]')
+    mixed = [
+        NewJob(kind="greet", payload="plain"),
+        *(NewJob(kind="greet", payload=msgspec.Raw(line)) for line in lines),
+        NewJob(kind="greet", payload=odd, headers=msgspec.Raw(lines[0]), subject="a\nb"),
+        NewJob(kind="greet", payload="last", headers=msgspec.Raw(lines[3])),
+    ]
 
-    assert client.copy([NewJob(kind="greet", payload=one, headers=one) for one in raw]) == 4
+    assert client.copy(mixed) == 7
 
     found = client.claim(worker="w", limit=10)
-    assert [(one.payload, one.headers) for one in found] == [({"a": 1}, {"a": 1})] * 4
+    assert [(one.payload, one.headers, one.subject) for one in found] == [
+        ("plain", {}, None),
+        *[({"a": 1}, {}, None)] * 4,
+        (["x\\y", "\t"], {"a": 1}, "a\nb"),
+        ("last", {"a": 1}, None),
+    ]

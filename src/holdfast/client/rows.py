@@ -103,9 +103,8 @@ class Rows:
                 headers = _escaped(headers)
             if size > like.limit:
                 raise _too_large(job, size, like.limit)
-            # JSON from elsewhere may have line breaks and tabs between its parts.
-            if b"\\" in payload or b"\n" in payload or b"\t" in payload or b"\r" in payload:
-                payload = _escaped(payload)
+            if b"\\" in payload:
+                payload = payload.replace(b"\\", b"\\\\")
             if ids is not None:
                 place = f"{ids[nth].hex}\t{like.part}"
             elif job.id is not None:
@@ -123,7 +122,25 @@ class Rows:
                 rows.append(f"{place}\t{payload.decode()}\t{headers.decode()}\t{like.rest}")
             except UnicodeError as error:
                 raise wire.not_unicode(error) from None
-        return "".join(rows)
+        text = "".join(rows)
+        # JSON from elsewhere may have line breaks and tabs between its parts. All rows are looked
+        # at together: to look at each payload takes a sixth of the time that a row does.
+        if _is_broken(text, len(rows)):
+            whole = [
+                self._escaped_row(job, row) if _is_broken(row, 1) else row
+                for job, row in zip(jobs, rows, strict=True)
+            ]
+            return "".join(whole)
+        return text
+
+    def _escaped_row(self, job: NewJob, row: str) -> str:
+        """Return a row whose payload has breaks of its own."""
+        id, part, _ = row.split("\t", 2)
+        payload = _escaped(wire.encoded(job.payload, "payload")).decode()
+        headers = "\\N"
+        if job.headers is not None:
+            headers = _escaped(wire.encoded(job.headers, "headers")).decode()
+        return f"{id}\t{part}\t{payload}\t{headers}\t{self._like(job).rest}"
 
     def _like(self, job: NewJob) -> "_Like":
         """Check what is not a job's own, and render it."""
@@ -175,6 +192,7 @@ _NAMES = [field.name for field in fields(NewJob)]
 _PAYLOAD = _NAMES.index("payload")
 _HEADERS = _NAMES.index("headers")
 assert _NAMES[_HEADERS:] == ["headers", "id"], "what is a job's own stands at the end"
+_TABS = COLUMNS.count(",")
 # Jobs that each have a subject of their own have little in common: no more than this is kept.
 _MOST_LIKES = 1000
 # The second half of an id: two bits that say what sort it is, and 62 of its own.
@@ -209,6 +227,11 @@ def _not_texts(job: NewJob) -> InvalidJob:
         f"copy of {job.kind!r}: its fields are not all texts and numbers",
         fix="Only payload and headers can hold lists and objects.",
     )
+
+
+def _is_broken(text: str, rows: int) -> bool:
+    """Whether rows do not end where they should."""
+    return text.count("\n") != rows or text.count("\t") != rows * _TABS or "\r" in text
 
 
 def _escaped(json: bytes) -> bytes:
