@@ -19,7 +19,7 @@ from tests.browser import chromium
 from tests.browser.stage import set_stage
 
 # As patient as a busy machine needs; what comes sooner is not waited for.
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=40_000)
 
 Serve = Callable[..., str]
 Open = Callable[..., Page]
@@ -135,7 +135,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
                 reduced_motion="reduce",
             )
             stack.callback(context.close)
-            context.set_default_timeout(20_000)
+            context.set_default_timeout(40_000)
             page = context.new_page()
             page.on("console", note)
             page.on("pageerror", lambda error: complaints.append(str(error)))

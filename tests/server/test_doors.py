@@ -336,7 +336,7 @@ def test_a_stream_of_a_quiet_queue_is_not_silent_while_others_are_busy(
     with (
         ThreadPoolExecutor(1) as pool,
         server.client(headers=token) as api,
-        api.stream("GET", "/v1/events/stream", timeout=8.0) as stream,
+        api.stream("GET", "/v1/events/stream", timeout=60.0) as stream,
     ):
         pool.submit(keep_busy)
         try:
@@ -393,7 +393,7 @@ def test_a_token_that_holds_all_it_can_leaves_others_to_claim_stream_and_sign_in
         streams = [streaming(server, greedy, stack) for _ in range(20)]
         for _ in range(30):
             stack.enter_context(unended(server, greedy))
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while server_waits(server) < 10:
             assert time.monotonic() < until
             time.sleep(0.02)

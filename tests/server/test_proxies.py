@@ -218,13 +218,13 @@ def test_a_stream_tells_what_happens_when_it_happens(proxied: httpx.Client, clie
 def test_a_claim_waits_behind_the_proxy_and_the_proxy_for_the_claim(
     proxied: httpx.Client, client: Client
 ) -> None:
-    asked = {"queues": ["mail"], "worker": "w", "wait": 20}
+    asked = {"queues": ["mail"], "worker": "w", "wait": 50}
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(proxied.post, "/v1/claims", json=asked, auth=ADA)
         with pytest.raises(TimeoutError):
             waiting.result(0.5)
         job = client.enqueue("a", queue="mail")
-        claimed = waiting.result(20).json()
+        claimed = waiting.result(45).json()
 
     assert [lease["id"] for lease in claimed["leases"]] == [str(job.id)]
     # The longest wait of a claim is 60 s.

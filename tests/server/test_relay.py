@@ -131,7 +131,7 @@ def test_an_empty_queue_is_404_at_once_or_after_the_timeout(api: Api) -> None:
 
     assert (at_once.status_code, later.status_code) == (404, 404)
     assert (at_once.json()["code"], at_once.json()["holdfast_code"]) == ("NOT_FOUND", "HF317")
-    assert in_between - started < 2
+    assert in_between - started < 10
     assert time.monotonic() - in_between > 0.4
 
 
