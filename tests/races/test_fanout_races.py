@@ -66,6 +66,21 @@ def test_an_enqueue_that_meets_a_fan_out_uses_the_new_parts(
         assert sorted(str(job.lane) for job in db.claim(max_jobs=99)) == NAMES
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_one_job_with_a_key_that_meets_a_fan_out_uses_its_new_part(
+    db: Protocol, held_open: Protocol, start: Start, name: str
+) -> None:
+    held_open.queue_set("default", fanout=8)
+
+    producer = start(lambda session: session.put("k", key=name))
+    assert producer.waits()
+    held_open.connection.commit()
+
+    stored = producer.answer()
+    [again] = db.enqueue({"kind": "k", "key": name})
+    assert (again.created, again.duplicate_of) == (False, stored)
+
+
 def test_an_enqueue_on_an_old_snapshot_is_not_placed_by_it(db: Protocol, other: Open) -> None:
     db.queue_set("default", lease=30)
     old = other(autocommit=False)

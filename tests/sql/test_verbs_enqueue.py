@@ -912,3 +912,41 @@ def test_a_key_is_judged_by_its_length_alone(db: Protocol, jobs: int, key: Any, 
 
     assert refused.value.sqlstate == "HF202"
     assert db.depth() == {}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_one_job_with_a_new_key_takes_the_short_way(db: Protocol, known: bool) -> None:
+    if known:
+        db.queue_set("default", max_attempts=3)
+    called = (
+        "select funcname, calls from pg_stat_xact_user_functions "
+        "where funcname in ('store_one', 'store_plain', 'store_items', 'enqueue_any')"
+    )
+    with db.connection.transaction():
+        db.connection.execute("set local track_functions = 'all'")
+        before = Counter(dict(db.connection.execute(called)))
+        [first] = db.enqueue({"kind": "k", "key": "one"})
+        ways = Counter(dict(db.connection.execute(called))) - before
+    [second] = db.enqueue({"kind": "k", "key": "one"})
+    [third] = db.enqueue({"kind": "other", "key": "one"})
+
+    assert set(ways) == {"store_one"}
+    assert (first.created, second.created, second.duplicate_of) == (True, False, first.id)
+    assert third.created
+    assert db.depth() == {"queued": 2}
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_key_that_an_old_snapshot_does_not_see_is_not_stored_twice(
+    db: Protocol, other: Open, isolation: str
+) -> None:
+    session = other(autocommit=False)
+    session.connection.execute(f"set transaction isolation level {isolation}")
+    session.connection.execute("select from holdfast.job")
+    db.put("k", key="one")
+
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        session.enqueue({"kind": "k", "key": "one"})
+    session.connection.rollback()
+
+    assert db.depth() == {"queued": 1}

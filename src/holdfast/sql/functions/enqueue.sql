@@ -31,7 +31,7 @@ begin
       'For example: select * from holdfast.enqueue(''[{"kind": "greet", "payload": {"name": "Ada"}}]'')');
   end if;
 
-  if jsonb_array_length(items) = 1 and not repeat and not items -> 0 ?| '{key,lane,delay,run_at}' then
+  if jsonb_array_length(items) = 1 and not repeat and not items -> 0 ?| '{lane,delay,run_at}' then
     id := holdfast.store_item(items -> 0, v_now);
     if id is not null then
       ord := 1;
@@ -499,11 +499,12 @@ begin
 end
 $$;
 
--- store_one: the fastest path, for one small job with a kind, a payload and a priority, in a queue without special
--- settings. Few statements, because starting one costs more than the row. Returns false, with nothing stored, if it is
--- not such a job, or its id already exists. Whoever waits is looked for last, so that few come too late to be seen.
+-- store_one: the fastest path, for one small job with a kind, a payload, a priority and perhaps a key, in a queue
+-- without special settings. Few statements, because starting one costs more than the row. Returns false, with nothing
+-- stored, if it is not such a job, or its id or key already exists. Whoever waits is looked for last, so that few come
+-- too late to be seen.
 create or replace function holdfast.store_one(
-  id uuid, kind text, queue text, payload jsonb, priority smallint, at timestamptz)
+  id uuid, kind text, queue text, payload jsonb, priority smallint, at timestamptz, key text default null)
 returns boolean
 language plpgsql
 as $$
@@ -518,6 +519,13 @@ begin
     holdfast.part_of(store_one.id) = v_part and holdfast.is_name(store_one.kind) and store_one.priority between 0 and 9
     and pg_column_size(store_one.payload) <= 1000 and octet_length(store_one.payload::text) <= 300, false) then
     return false;   -- what is shorter cannot hold a number of too many digits
+  end if;
+  if store_one.key is not null then
+    if current_setting('transaction_isolation') <> 'read committed' then
+      return false;
+    end if;
+    -- Before the settings are read: fanout decides where a key lives.
+    lock table holdfast.job in row exclusive mode;
   end if;
   select q.max_attempts, q.fair, q.by_kind, q.activity, q.fanout = 1 and q.adopted is null and q.lease_limit is null
          and q.payload_limit >= 300 as plain
@@ -534,10 +542,10 @@ begin
     return false;
   end if;
   insert into holdfast.job (
-    part, id, queue, kind, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
+    part, id, queue, kind, key, priority, run_at, created_at, max_attempts, tenant, by_kind, payload)
   values (
-    v_part, store_one.id, store_one.queue, store_one.kind, store_one.priority, at, at, known.max_attempts,
-    case when known.fair then '' end, known.by_kind, store_one.payload)
+    v_part, store_one.id, store_one.queue, store_one.kind, store_one.key, store_one.priority, at, at,
+    known.max_attempts, case when known.fair then '' end, known.by_kind, store_one.payload)
   on conflict do nothing;
   if not found then
     return false;
@@ -566,7 +574,8 @@ declare
   v_queue constant text := coalesce(item ->> 'queue', 'default');
   v_id    uuid;
 begin
-  if jsonb_typeof(item) <> 'object' or item - holdfast.plain_fields() <> '{}'
+  if jsonb_typeof(item) <> 'object' or item - holdfast.plain_fields() - 'key' <> '{}'
+     or not holdfast.is_key(item -> 'key')
      or jsonb_typeof(item -> 'kind') <> 'string' or jsonb_typeof(item -> 'queue') <> 'string'
      or item ? 'priority' and not item -> 'priority' in ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
      or not holdfast.is_id(item ->> 'id') then
@@ -578,7 +587,7 @@ begin
       null, null, holdfast.id_head(holdfast.queue_part(v_queue), at), holdfast.id_seed());
   end if;
   return case when holdfast.store_one(v_id, item ->> 'kind', v_queue, coalesce(item -> 'payload', '{}'),
-    coalesce((item -> 'priority')::smallint, 0::smallint), at) then v_id end;
+    coalesce((item -> 'priority')::smallint, 0::smallint), at, item ->> 'key') then v_id end;
 end
 $$;
 
