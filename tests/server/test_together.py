@@ -11,9 +11,11 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from holdfast import Client
+from holdfast import AsyncClient, Client
 from holdfast.client.aio.together import AsyncTogether
+from holdfast.client.statement import Statement
 from holdfast.errors import Misuse, Unavailable
+from holdfast.records import Claim, Lease
 from holdfast.server.live import together
 from holdfast.server.live.together import AT_ONCE, Together
 from holdfast.server.serve import _Protocol
@@ -326,6 +328,33 @@ def test_claims_together_give_each_worker_its_own_lease(
     told = [(lease["worker"], name) for name, some in leases.items() for lease in some]
     assert all(worker == name for worker, name in told)
     assert len({lease["token"] for some in leases.values() for lease in some}) == 2
+
+
+def test_a_claim_that_was_made_twice_gets_all_that_its_token_holds(
+    client: Client, database: str
+) -> None:
+    """Its first reply was lost, and it was sent again before the first was committed."""
+    twice, other = Claim("default", "ada"), Claim("default", "bob")
+    jobs = [client.enqueue("a").id for _ in range(2)]
+    for _ in jobs:
+        client.claim(worker="ada", token=twice.token)
+
+    async def scenario() -> list[list[Lease]]:
+        async with AsyncClient(database) as own:
+            door = own.together._door
+
+            class Cut:
+                durable = False
+
+                async def run(self, statement: Statement) -> Any:
+                    assert statement.again is not None
+                    return await door.run(statement.again)
+
+            return await AsyncTogether(Cut()).claim([twice, other])  # type: ignore[arg-type]
+
+    leases = asyncio.run(scenario())
+
+    assert [[lease.id for lease in some] for some in leases] == [jobs, []]
 
 
 def test_claims_for_other_jobs_or_times_never_share_a_call(

@@ -70,7 +70,4 @@ class Together(Noun):
         for *row, token in rows:
             claim = by_token[token]
             leased[token].append(Lease(*(*row, token, claim.queue, claim.worker)))
-        for claim in claims:
-            got = len(leased[claim.token])
-            assert got <= claim.limit, f"claimed {got} jobs, requested {claim.limit}"
         return list(leased.values())

@@ -162,7 +162,8 @@ class Waits:
             if some:
                 self._wake(queue)  # there may be more
             leases += some
-            if len(leases) == wanted.limit:
+            # More than that if a claim was sent twice, since its first reply was lost.
+            if len(leases) >= wanted.limit:
                 break
         return leases
 
