@@ -18,7 +18,6 @@ from holdfast import schema
 from holdfast.client import Client
 from holdfast.errors import Misuse
 from holdfast.records import NewJob
-from tests import machine
 from tests.cli.conftest import PROGRAM, Run
 from tests.conftest import Connect
 from tests.plain import NO_TLS
@@ -63,6 +62,13 @@ def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
     database: str, client: Client
 ) -> None:
     client.queues.set("mail")
+
+    # Without it, it would take five seconds each time; a busy machine may do so once.
+    assert any(_ends_after(database) < 4.5 for _ in range(3))
+
+
+def _ends_after(database: str) -> float:
+    """Run a server with a stream and a claim open; returns how long it takes to end."""
     with serving("--url", database, "--name", "prod", "--color", "#c00") as (url, process):
         me = httpx.get(f"{url}/v1/me", verify=NO_TLS).json()
         waiting = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
@@ -83,9 +89,9 @@ def test_it_serves_this_machine_and_ends_quickly_with_streams_and_claims_open(
 
     assert (me["name"], me["color"], me["user"]) == ("prod", "#c00", "local")
     assert process.returncode == 0
-    assert took < 5 * machine.slowness()
     assert out == ""
     assert err == f"serving {url}   (this machine only)\n"
+    return took
 
 
 def test_it_looks_at_the_standby_and_has_the_pool_that_it_is_told(
