@@ -177,7 +177,7 @@ def test_a_log_has_failures_and_not_a_line_for_each_job(worker: Run, client: Cli
     said = worker("app.py", "--until-idle").err
 
     assert "  done  " not in said
-    assert f"WARNING  job died  job={dead.id}  kind=send" in said
+    assert f"ERROR  job died  job={dead.id}  kind=send" in said
     quiet = worker("app.py", "--until-idle", "--quiet").err.splitlines()
     # On a slow machine the detectors have their turn before it is idle.
     assert [line for line in quiet if "anomaly raised" not in line] == []
