@@ -11,7 +11,7 @@ from holdfast.adopt import Plan
 from tests.adoption.generated import Harm, Meddle, nothing, run
 from tests.adoption.generator import Table, ident, table
 
-TABLES = 100
+TABLES = 300
 AT_ONCE = 25
 # Ordinary ones, of which every row can be claimed and put back.
 ORDINARY = next(
