@@ -81,7 +81,7 @@ endef
 test: lint dashboard
 	$(call on_older,$(SAME_ON_ALL))
 	$(PYTEST) --ignore tests/browser --ignore tests/chaos
-	$(PYTEST) --numprocesses 2 tests/browser
+	$(PYTEST) tests/browser
 	$(PYTEST) tests/chaos
 
 older: setup

@@ -58,12 +58,20 @@ def axe() -> str:
 
 def faults(page: Page, axe: str, rules: list[str]) -> list[str]:
     page.evaluate(axe)
-    found = page.evaluate("rules => axe.run(document, {runOnly: rules})", rules)
+    # Of what is in order, it would describe every element.
+    options = {"runOnly": rules, "resultTypes": ["violations"]}
+    found = page.evaluate("options => axe.run(document, options)", options)
     return [
         f"{one['id']}: {node['target']} {node['failureSummary']}"
         for one in found["violations"]
         for node in one["nodes"]
     ]
+
+
+def test_a_fault_is_found(viewing: str, open_page: Open, axe: str) -> None:
+    page = open_page(viewing)
+    page.evaluate("document.querySelector('main').append(new Image())")
+    assert [fault.partition(":")[0] for fault in faults(page, axe, RULES)] == ["image-alt"]
 
 
 # The theme changes colours alone.
