@@ -210,10 +210,10 @@ class Settling:
         if error is None and failed.traceback:
             told["traceback"] = failed.traceback
         log.log(
-            # Trackers of errors look at this level; the other may be mended by the next attempt.
+            # Error trackers report this level. After a failed attempt, the next may succeed.
             logging.ERROR if died else logging.WARNING,
             "job died" if died else "attempt failed",
-            # A handler that asks for another attempt has nothing to be traced.
+            # A handler that raises Retry has asked for another attempt: nothing went wrong.
             exc_info=None
             if error is None or isinstance(error, Retry)
             else without_own_frames(error),

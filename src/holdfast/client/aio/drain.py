@@ -8,7 +8,7 @@ from holdfast.client.sql import SETTLE
 from holdfast.client.statement import Row, Statement
 from holdfast.records import Claim, Record, Settled, Settlement
 
-# Only what an ack could not end: nobody has to be told of the others one by one.
+# Returns only the jobs that could not be acked.
 _ACK_LOST = (
     "select id, detail from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
     "where outcome in ('lost', 'unknown')"

@@ -106,7 +106,7 @@ class Bodies:
         self._each: Counter[str] = Counter()
 
     def check(self, caller: str, size: int) -> None:
-        """Refuse a caller's bytes if there is no room for them."""
+        """Refuse a body that would exceed the limit of its caller, or of the server."""
         if self._all + size > self._most or self._each[caller] + size > self._most // 2:
             raise Problem(503, "HF429", "too many large requests at once", headers=SOON)
 

@@ -2,7 +2,7 @@
 
 A request that finds nothing under way makes its own call at once. Those that arrive meanwhile wait
 for its end, and then make one call together: one statement and one commit for all of them, instead
-of one each. There is no delay to gather more.
+of one each. No request is delayed to gather more.
 
 Each gets its own answer. If a shared call fails, nothing of it was stored, and each request makes
 its own call: an error reaches only the request that caused it.
