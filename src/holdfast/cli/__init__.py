@@ -17,6 +17,7 @@ from holdfast.cli.grammar import Program
 from holdfast.cli.job import job
 from holdfast.cli.lane import lane
 from holdfast.cli.migrate import migrate
+from holdfast.cli.moving import import_jobs
 from holdfast.cli.op import op
 from holdfast.cli.queue import queue
 from holdfast.cli.schedule import schedule
@@ -66,6 +67,7 @@ for command in (
     unadopt,
     adopted,
     link,
+    import_jobs,
     demo,
     config,
     completion,
