@@ -12,6 +12,7 @@ from holdfast.records import Enqueued, Finding, Job, Lease, NewJob, Settled
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.client import AsyncClient, Client
+    from holdfast.resources import resource
     from holdfast.worker.background import start_processor
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "aonce",
     "current",
     "once",
+    "resource",
     "start_processor",
 ]
 
@@ -52,5 +54,6 @@ _LATE = {
     "App": "holdfast.app",
     "AsyncClient": "holdfast.client",
     "Client": "holdfast.client",
+    "resource": "holdfast.resources",
     "start_processor": "holdfast.worker.background",
 }

@@ -23,9 +23,10 @@ from holdfast.callsite import caller, declared_at
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
+from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
 from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap
-from holdfast.task import Call, Declares, Task, TaskSettings
+from holdfast.task import Call, Declares, Task, TaskSettings, astore, store
 from holdfast.watch.webhooks import Looks, OwnDetector
 
 __all__ = ["App", "Call", "Handle", "Task"]
@@ -49,15 +50,23 @@ class App:
 
     The database is `url`, or HOLDFAST_URL, or an embedded PostgreSQL in ./.holdfast, which is for
     development and is migrated automatically. `pool_size` is how many connections handlers and
-    callers share: 4 by default, and in a worker one more for each slot, up to 32 more. Safe to
-    share between threads and across a fork.
+    callers share: 4 by default, and in a worker one more for each slot, up to 32 more.
+    `middleware` is around every enqueue and every run, the first of it outermost. Safe to share
+    between threads and across a fork.
     """
 
     def __init__(
-        self, url: str | None = None, *, name: str | None = None, pool_size: int | None = None
+        self,
+        url: str | None = None,
+        *,
+        name: str | None = None,
+        pool_size: int | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.name = name
         self.pool_size = pool_size
+        self.around_enqueue = around(middleware, "enqueue")
+        self.around_run = around(middleware, "run")
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.schedules: list[NewSchedule] = []
         self.detectors: dict[str, OwnDetector] = {}
@@ -158,15 +167,21 @@ class App:
     async def resources(self) -> AsyncIterator[Any]:
         """Open the resources of the lifespan during the block; None without a lifespan."""
         if self._lifespan is None:
-            yield None
+            yield self._sufficient(None)
             return
         opened = _context_manager(self._lifespan, self)
         if isinstance(opened, AbstractAsyncContextManager):
             async with opened as resources:
-                yield resources
+                yield self._sufficient(resources)
         else:
             with opened as resources:
-                yield resources
+                yield self._sufficient(resources)
+
+    def _sufficient(self, resources: Any) -> Any:
+        """Check that every task finds in them what it wants, before its first job comes."""
+        for task in self.tasks.values():
+            task.wants.given(resources)
+        return resources
 
     def enqueue_many(self, calls: Iterable[Call[R]], *, conn: Any = None) -> list[Handle[R]]:
         """Store calls in one transaction, that of `conn` if given; returns a handle for each."""
@@ -174,7 +189,7 @@ class App:
         if not calls:
             return []
         client = self.client if conn is None else client_on(conn)
-        enqueued = client.enqueue_many(call.job for call in calls)
+        enqueued = store(client, calls)
         return _handles(calls, enqueued, conn)
 
     async def aenqueue_many(self, calls: Iterable[Call[R]], *, conn: Any = None) -> list[Handle[R]]:
@@ -183,7 +198,7 @@ class App:
         if not calls:
             return []
         client = self.aclient if conn is None else async_client_on(conn)
-        enqueued = await client.enqueue_many(call.job for call in calls)
+        enqueued = await astore(client, calls)
         return _handles(calls, enqueued, conn)
 
     def run(self, **options: Any) -> None:

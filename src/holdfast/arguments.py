@@ -19,6 +19,7 @@ from holdfast import jsonb, synonyms
 from holdfast.callsite import caller, declared_at, outside
 from holdfast.errors import InvalidArguments, InvalidPayload, InvalidResult, InvalidTask
 from holdfast.records.options import JobOptions
+from holdfast.resources import Resource
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -36,8 +37,9 @@ class Arguments:
         self._parameters = _parameters(fn, name)
         self._coder: _Coder | None = None
         # A type that is not defined yet is looked up again when the first job comes.
-        if (hints := _hints(fn)) is not None:
-            self._coder = _Coder(self._parameters, hints, name)
+        self._known = _hints(fn)
+        if self._known is not None:
+            self._coder = _Coder(self._parameters, self._known, name)
 
     def encode(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], verb: str = "enqueue"
@@ -55,6 +57,18 @@ class Arguments:
             raise self._invalid(verb, f"the payload {unfit}", "HF204", unfit.fix) from None
         except msgspec.ValidationError as error:
             raise self._invalid(verb, str(error), "HF200") from None
+
+    def checked(self, payload: Any) -> jsonb.Encoded:
+        """Return a payload as JSON that is ready to be sent, if the function takes it."""
+        coder = self._coder or self._late_coder()
+        try:
+            text = jsonb.encode(payload)
+            coder.decode(text)
+        except jsonb.Unfit as unfit:
+            raise self._invalid("enqueue", f"the payload {unfit}", "HF204", unfit.fix) from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self._invalid("enqueue", _told(error), "HF200") from None
+        return text
 
     def decode(self, payload_json: str | bytes) -> Call:
         """Return the positional and the named arguments of a payload.
@@ -93,15 +107,21 @@ class Arguments:
         given = {p.name: p.default for p in self._parameters if p.default is not Parameter.empty}
         return cast("dict[str, Any]", jsonb.plain(given))
 
+    def hints(self) -> Mapping[str, Any]:
+        """Return the annotations of the function; raises InvalidTask if a type is unknown."""
+        if self._known is None:
+            try:
+                self._known = get_type_hints(_annotated(self._fn), include_extras=True)
+            except NameError as error:
+                raise InvalidTask(
+                    f"{self.name}{declared_at(self._fn)}: the argument type {error.name!r} is "
+                    "unknown",
+                    fix="Import it where it can be found at run time, not only for type checkers.",
+                ) from None
+        return self._known
+
     def _late_coder(self) -> "_Coder":
-        try:
-            hints = get_type_hints(_annotated(self._fn), include_extras=True)
-        except NameError as error:
-            raise InvalidTask(
-                f"{self.name}{declared_at(self._fn)}: the argument type {error.name!r} is unknown",
-                fix="Import it where it can be found at run time, not only for type checkers.",
-            ) from None
-        self._coder = _Coder(self._parameters, hints, self.name)
+        self._coder = _Coder(self._parameters, self.hints(), self.name)
         return self._coder
 
     def _option(self, wrong: "_Wrong", verb: str) -> str:
@@ -269,9 +289,22 @@ class _Coder:
 
 def _parameters(fn: Callable[..., Any], name: str) -> list[Parameter]:
     try:
-        return list(inspect.signature(fn).parameters.values())
+        parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError) as error:
         raise InvalidTask(f"{name}: {error}", fix="A task is a function.") from None
+    return [one for one in parameters if not _is_given(one, name)]
+
+
+def _is_given(parameter: Parameter, name: str) -> bool:
+    """Whether the worker gives it, so that it is not an argument of the job."""
+    if not isinstance(parameter.default, Resource):
+        return False
+    if parameter.kind is Parameter.POSITIONAL_ONLY:
+        raise InvalidTask(
+            f"{name}: the resource `{parameter.name}` can only be given by its place",
+            fix="Write it behind the `/`.",
+        )
+    return True
 
 
 def _type_of(parameter: Parameter, hints: Mapping[str, Any], name: str) -> Any:
@@ -282,7 +315,8 @@ def _type_of(parameter: Parameter, hints: Mapping[str, Any], name: str) -> Any:
         raise InvalidTask(
             f"{name}: the argument `{parameter.name}` can't be serialised to JSON: {why}",
             why=caller(),
-            fix="Take numbers, strings, lists, dicts, dates, enums, dataclasses or models.",
+            fix="Take numbers, strings, lists, dicts, dates, enums, dataclasses or models. If the "
+            f"lifespan opens it:  {parameter.name}: … = resource",
         )
     return wanted
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
+    from holdfast.middleware import Opened
     from holdfast.records import Ticket
     from holdfast.watch.tracing import AttemptSpan
 
@@ -103,6 +104,8 @@ class CurrentJob(msgspec.Struct, eq=False):
     resources: Any = None
     runner: Any = None
     span: "AttemptSpan | None" = None
+    # The middleware around its handler, if the app has any.
+    around: "Opened | None" = None
     # Where a child process reads the deadline.
     mirror: Any = None
     _lease: Lease | None = None

@@ -25,12 +25,14 @@ from psycopg.types.json import Jsonb
 from holdfast import synonyms
 from holdfast.arguments import Arguments, Result
 from holdfast.callsite import caller, declared_at
-from holdfast.client import async_client_on, client_on
+from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.errors import InvalidJob, InvalidTask, Misuse
 from holdfast.handle import Handle
+from holdfast.middleware import Enqueuing
 from holdfast.outcome import Policy, check_policy, seconds
-from holdfast.records import Duration, JobOptions, NewJob, NewSchedule
+from holdfast.records import Duration, Enqueued, JobOptions, NewJob, NewSchedule
 from holdfast.records.options import TaskDefaults
+from holdfast.resources import Wanted
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -83,7 +85,7 @@ class Enqueuer(Generic[P, R]):
         conn = self._options.get("conn")
         job = self._task._job(args, kwargs, self._options, "enqueue")
         client = self._task.app.client if conn is None else client_on(conn)
-        [enqueued] = client.enqueue_many([job])
+        [enqueued] = store(client, [Call(self._task, job)])
         return Handle(self._task, enqueued, on_conn=conn is not None)
 
     def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Handle[R]]:
@@ -116,7 +118,7 @@ class Enqueuer(Generic[P, R]):
     async def _aenqueue(self, job: NewJob) -> Handle[R]:
         conn = self._options.get("conn")
         client = self._task.app.aclient if conn is None else async_client_on(conn)
-        [enqueued] = await client.enqueue_many([job])
+        [enqueued] = await astore(client, [Call(self._task, job)])
         return Handle(self._task, enqueued, on_conn=conn is not None)
 
 
@@ -127,6 +129,7 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         super().__init__(self, {})
         self.app = app
         self.fn = fn
+        self.around = app.around_run
         self.kind = settings.get("kind") or _name(fn)
         _check_settings(self.kind, fn, settings)
         self.queue = settings.get("queue", "default")
@@ -139,6 +142,7 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         self.memory = settings.get("memory")
         self.check: DoneWhen | None = None
         self.arguments = Arguments(fn, self.kind)
+        self.wants = Wanted(fn, self.kind, self.arguments.hints)
         self._result = Result(fn, self.kind) if self.keep_result else None
         of_jobs = {k: v for k, v in settings.items() if k in Options.__annotations__}
         self._chosen: dict[str, Any] = {k: v for k, v in of_jobs.items() if callable(v)}
@@ -237,6 +241,26 @@ class Call(Generic[R]):
 
     task: Task[..., R, Any]
     job: NewJob
+
+
+def store(client: Client, calls: "Sequence[Call[Any]]") -> list[Enqueued]:
+    """Store calls of tasks of one app, inside its middleware."""
+    methods = calls[0].task.app.around_enqueue
+    if not methods:
+        return client.enqueue_many([call.job for call in calls])
+    with Enqueuing(methods, [(call.task.arguments, call.job) for call in calls]) as around:
+        around.answers = client.enqueue_many(around.jobs)
+    return list(around.answers)
+
+
+async def astore(client: AsyncClient, calls: "Sequence[Call[Any]]") -> list[Enqueued]:
+    """Like `store`, on an event loop."""
+    methods = calls[0].task.app.around_enqueue
+    if not methods:
+        return await client.enqueue_many([call.job for call in calls])
+    with Enqueuing(methods, [(call.task.arguments, call.job) for call in calls]) as around:
+        around.answers = await client.enqueue_many(around.jobs)
+    return list(around.answers)
 
 
 def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -> None:

@@ -15,6 +15,7 @@ from types import CoroutineType
 from typing import Any, Final
 
 from holdfast.current import CurrentJob, running
+from holdfast.middleware import Opened
 from holdfast.outcome import error_kind, error_message, settle_handler
 from holdfast.records import Done, Failed, Settlement
 from holdfast.watch import tracing
@@ -47,7 +48,13 @@ def call(job: CurrentJob) -> Any:
     if tracing.enabled():
         job.span = tracing.begin(job.lease)
     task = job.task
+    if task.around:
+        job.around = Opened()
+        for method in task.around:
+            job.around.begin(method, job)
     args, kwargs = task.arguments.decode(job.payload_json)
+    if task.wants:
+        kwargs |= task.wants.given(job.resources)
     return task.fn(*args, **kwargs)
 
 
@@ -57,9 +64,12 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
         raised is None
         and not (job.stopped or job.settled or job.ticket or job.span or job.task.keep_result)
         and type(returned) is not CoroutineType
+        and (job.around is None or (raised := job.around.end(returned, None)) is None)
     ):
         return ACKED  # as settle_handler would decide, without creating objects that are not used
     settlement: Settlement | None
+    if job.around:
+        raised = job.around.end(returned, raised)
     if raised is not None and job.settled:
         log.error("handler failed after its ack", exc_info=raised, extra={"job": str(job.id)})
     try:
