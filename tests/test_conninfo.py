@@ -1,5 +1,7 @@
 """How Holdfast connects, and how it names what it connects to."""
 
+from datetime import timedelta
+
 import pytest
 
 from holdfast import conninfo
@@ -74,3 +76,36 @@ def test_the_address_comes_from_the_caller_or_the_environment(
 
     assert conninfo.locate("postgresql://mine", "--url") == ("postgresql://mine", "--url")
     assert conninfo.locate(None) == ("postgresql://env", "HOLDFAST_URL in the environment")
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "seconds"),
+    [
+        (None, None, 30.0),
+        (None, "45", 45.0),
+        (None, "45s", 45.0),
+        (5, "45", 5.0),
+        (timedelta(minutes=1), None, 60.0),
+    ],
+)
+def test_how_long_a_call_may_take_is_said_by_the_caller_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+    given: float | timedelta | None,
+    environment: str | None,
+    seconds: float,
+) -> None:
+    monkeypatch.delenv("HOLDFAST_TIMEOUT", raising=False)
+    if environment:
+        monkeypatch.setenv("HOLDFAST_TIMEOUT", environment)
+
+    assert conninfo.timeout(given) == seconds
+
+
+@pytest.mark.parametrize("told", ["soon", "0", "-1", "inf", "nan"])
+def test_a_timeout_that_is_not_one_is_refused_with_its_value(
+    monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", told)
+
+    with pytest.raises(Misuse, match=f"HOLDFAST_TIMEOUT is '{told}'"):
+        conninfo.timeout()

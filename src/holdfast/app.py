@@ -50,7 +50,8 @@ class App:
 
     The database is `url`, or HOLDFAST_URL, or an embedded PostgreSQL in ./.holdfast, which is for
     development and is migrated automatically. `pool_size` is how many connections handlers and
-    callers share: 4 by default, and in a worker one more for each slot, up to 32 more.
+    callers share: 4 by default, and in a worker one more for each slot, up to 32 more. `timeout` is
+    how long a call may take, repeats included: HOLDFAST_TIMEOUT by default, or 30 seconds.
     `middleware` is around every enqueue and every run, the first of it outermost. Safe to share
     between threads and across a fork.
     """
@@ -61,10 +62,12 @@ class App:
         *,
         name: str | None = None,
         pool_size: int | None = None,
+        timeout: Duration | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
         self.name = name
         self.pool_size = pool_size
+        self.timeout = timeout
         self.around_enqueue = around(middleware, "enqueue")
         self.around_run = around(middleware, "run")
         self.tasks: dict[str, Task[..., Any, Any]] = {}
@@ -247,6 +250,13 @@ class App:
     def make_room(self, slots: int) -> None:
         """Enlarge the pool for handlers that all use a transaction at the same time."""
         self._room = _ROOM + min(slots, _MOST_ROOM)
+        if self.pool_size is not None and self.pool_size < self._room:
+            log.warning(
+                "%d slots that hold transactions need %d connections; pool_size is %d",
+                slots,
+                self._room,
+                self.pool_size,
+            )
         if self.pool_size is None:
             with self._lock:
                 if self._client:
@@ -349,6 +359,7 @@ class App:
         return kind(
             database.url,
             pool_size=self.pool_size or self._room,
+            timeout=self.timeout,
             application_name=f"holdfast {self.name}" if self.name else "holdfast",
             source=SOURCES[database.origin],
         )

@@ -6,6 +6,8 @@ the server itself answers (client/aio/pool.py).
 
 import os
 import re
+from datetime import timedelta
+from math import inf
 from typing import Any
 
 import psycopg
@@ -13,9 +15,13 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 
 from holdfast.errors import CannotConnect, Misuse
+from holdfast.records import Duration
 
 VARIABLE = "HOLDFAST_URL"
 LISTEN_VARIABLE = "HOLDFAST_LISTEN_URL"
+TIMEOUT_VARIABLE = "HOLDFAST_TIMEOUT"
+# A call outlives a failover: Patroni's takes 19 to 20 seconds with its own settings.
+TIMEOUT = 30.0
 
 # A dead peer is noticed in seconds, not in the kernel's two hours.
 _NETWORK = {
@@ -35,6 +41,23 @@ def locate(url: str | None, source: str = "") -> tuple[str, str]:
     if url := os.environ.get(VARIABLE):
         return url, f"{VARIABLE} in the environment"
     raise Misuse("no database address", fix=f"Pass a url, or set {VARIABLE}=postgresql://…")
+
+
+def timeout(given: Duration | None = None) -> float:
+    """Return the seconds that a call may take: as given, or HOLDFAST_TIMEOUT, or the default."""
+    if given is None:
+        told = os.environ.get(TIMEOUT_VARIABLE, "").strip() or TIMEOUT
+        try:
+            given = float(str(told).removesuffix("s"))
+        except ValueError:
+            given = 0.0
+        wrong = f"{TIMEOUT_VARIABLE} is {told!r}"
+    else:
+        wrong = f"the timeout is {given!r}"
+    seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
+    if not 0 < seconds < inf:
+        raise Misuse(f"{wrong}, which is not a number of seconds above zero", fix="Usual is 30.")
+    return seconds
 
 
 def parameters(url: str, *, application_name: str) -> dict[str, Any]:

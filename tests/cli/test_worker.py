@@ -24,7 +24,7 @@ app = holdfast.App()
 
 @app.task(max_attempts=2)
 def greet(name: str) -> None:
-    print("hello", name, flush=True)
+    print(f"hello {name}\\n", end="", flush=True)  # in one piece
 
 
 @app.task(queue="mail", max_attempts=1)

@@ -15,7 +15,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast import Client, NewJob, schema
+from holdfast import App, Client, NewJob, current, schema
+from holdfast.upkeep import listener
+from holdfast.upkeep.listener import Listener
+from holdfast.worker import Worker
 from tests.ports import free_port
 
 BINARY = (
@@ -136,3 +139,49 @@ def test_a_schema_is_migrated_through_the_pool(pooled: Pooled, empty_database: s
 
     schema.check(pooled(empty_database))
     schema.check(empty_database)
+
+
+def test_a_listener_that_hears_nothing_leaves_no_session_listening(
+    pooled: Pooled, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "TEST_PATIENCE", 0.2)
+    url, deaf = pooled(database), threading.Event()
+    monkeypatch.setattr(Listener, "_deaf", lambda self: deaf.set())
+    stop = threading.Event()
+    with Client(url) as client:
+        one = Listener(client, worker="ada", heard=lambda queue: None)
+        running = threading.Thread(target=one.run, args=[stop])
+        running.start()
+        assert deaf.wait(60)
+        stop.set()
+        running.join()
+
+    both = [psycopg.connect(url, autocommit=True, prepare_threshold=None) for _ in range(2)]
+    with both[0] as first, both[1] as second, first.transaction(), second.transaction():
+        # Each has one of the pool's two servers.
+        left = [one.execute("select pg_listening_channels()").fetchall() for one in both]
+    assert left == [[], []]
+
+
+def test_handlers_that_hold_all_servers_of_the_pool_keep_their_leases(
+    pooled: Pooled, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LISTEN_URL", database)
+    ran: list[str] = []
+    with App(pooled(database)) as app:
+
+        @app.task
+        def hold(name: str) -> None:
+            with current().transaction() as connection:
+                connection.execute("select pg_sleep(3)")
+                ran.append(name)
+
+        for name in "abcdef":
+            hold.enqueue(name)
+        # A pool of two: the last pair begins when a lease has passed twice.
+        Worker(app, concurrency=6, lease=3.0, until_idle=True).run()
+        with Client(database) as client:
+            assert client.jobs.list() == []
+            assert client.queues.get("default").done == 6
+
+    assert sorted(ran) == list("abcdef")

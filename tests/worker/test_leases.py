@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import holdfast
 from holdfast import App, Client, Lease, LeaseLost
@@ -69,6 +70,41 @@ def test_a_lease_is_renewed_well_before_anybody_stops_believing_in_it(
 
     # At a third, when 3.4 seconds are left; how late a busy machine is must not matter.
     assert renewed[0] > 0.5
+
+
+def test_renewals_go_past_the_pooler_where_there_is_a_direct_address(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LISTEN_URL", make_conninfo(database, application_name="direct"))
+    released = threading.Event()
+
+    @app.task
+    def long() -> None:
+        released.wait(60)
+
+    long.enqueue()
+    start(lease=1.5)
+    with psycopg.connect(database, autocommit=True) as connection:
+        count = (
+            "select count(*) from pg_stat_activity "
+            "where application_name = 'direct' and query ~ 'touch|beat'"
+        )
+        wait_for(lambda: connection.execute(count).fetchone() == (1,))
+    released.set()
+
+
+def test_a_pool_too_small_for_the_slots_is_told_at_the_start(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with App(database, pool_size=2) as app:
+
+        @app.task
+        def hold() -> None: ...
+
+        Worker(app, concurrency=8, until_idle=True).run()
+
+    told = "8 slots that hold transactions need 12 connections; pool_size is 2"
+    assert told in caplog.messages
 
 
 @pytest.mark.parametrize(("lease", "margin"), [(5.0, 0.5), (60.0, 1.0)])

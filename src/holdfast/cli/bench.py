@@ -44,7 +44,6 @@ def bench(session: Session, seconds: float) -> None:
             raise problem
         with Client(
             database.url,
-            timeout=30.0,
             application_name="holdfast bench",
             listen_url=os.environ.get(conninfo.LISTEN_VARIABLE),
             source=source,

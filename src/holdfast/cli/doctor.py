@@ -34,7 +34,6 @@ def doctor(session: Session) -> None:
         source = SOURCES[database.origin]
         with Client(
             database.url,
-            timeout=30.0,
             application_name="holdfast doctor",
             listen_url=os.environ.get(conninfo.LISTEN_VARIABLE),
             source=source,

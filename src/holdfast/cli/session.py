@@ -81,9 +81,7 @@ def connect(database: "Database") -> Iterator["Client"]:
     from holdfast.client import Client
 
     source = SOURCES[database.origin]
-    with Client(
-        database.url, timeout=30.0, application_name="holdfast cli", source=source
-    ) as client:
+    with Client(database.url, application_name="holdfast cli", source=source) as client:
         try:
             yield client
         except SchemaError as error:

@@ -6,8 +6,8 @@ arrive.
 
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic
 
 import psycopg
@@ -27,6 +27,8 @@ TEST_PATIENCE = 5.0
 TEST_EVERY = 300.0
 # The longest pause before it connects again: within a second after an outage it listens again.
 LONGEST_PAUSE = 0.8
+# How many sessions of a pooler are tried to find the one that listens.
+POOLED_SESSIONS = 20
 
 
 class Listener:
@@ -88,8 +90,7 @@ class Listener:
         arguments = conninfo.parameters(
             self._client.listen_url, application_name="holdfast listener"
         )
-        with psycopg.connect(**arguments) as connection:
-            connection.execute(sql.SQL("listen {}").format(sql.Identifier(CHANNEL)))
+        with psycopg.connect(**arguments) as connection, _listening(connection):
             ear: int | None = None
             tested, answered = 0.0, True
             while not stop.is_set():
@@ -139,3 +140,24 @@ class Listener:
                 "give %s a direct one if there is a pooler in between",
                 conninfo.LISTEN_VARIABLE,
             )
+
+
+@contextmanager
+def _listening(connection: psycopg.Connection) -> Iterator[None]:
+    """Listen during the block, and leave no session of a pooler listening for nobody."""
+    with connection.transaction():
+        session = _session(connection)
+        connection.execute(sql.SQL("listen {}").format(sql.Identifier(CHANNEL)))
+    try:
+        yield
+    finally:
+        for _ in range(0 if session == connection.info.backend_pid else POOLED_SESSIONS):
+            with connection.transaction():
+                if _session(connection) == session:
+                    connection.execute("unlisten *")
+                    break
+
+
+def _session(connection: psycopg.Connection) -> int:
+    [pid] = connection.execute("select pg_backend_pid()").fetchone() or [0]
+    return int(pid)

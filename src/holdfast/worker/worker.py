@@ -67,7 +67,8 @@ class Worker:
     queue that has been empty for a while; by default every 3.5 seconds, and every second if nothing
     tells it of work. `metrics` is a port, or an address and a port, where Prometheus can read what
     it measures. `lease` is how long its leases are, renewed while handlers run; without it, what
-    the queue says. A job with a lease of its own keeps that.
+    the queue says. A job with a lease of its own keeps that. `timeout` is how long its calls of the
+    database may take; the app's by default.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Worker:
         poll: Duration | None = None,
         upkeep: bool = True,
         metrics: str | int | None = None,
+        timeout: Duration | None = None,
     ) -> None:
         self.app = app
         self.id = f"{socket.gethostname().split('.')[0][:40]}-{uuid4().hex[:8]}"
@@ -91,6 +93,7 @@ class Worker:
         self.queues = _queues(app, self.kinds, queues, concurrency)
         self._lease = None if lease is None else seconds(lease)
         self._grace = seconds(grace)
+        self._timeout = app.timeout if timeout is None else timeout
         self._upkeep = upkeep
         self._metrics = None if metrics is None else Address.read(metrics)
         self._meter = None if metrics is None else Meter()
@@ -137,12 +140,21 @@ class Worker:
         self.app.make_room(sum(self.queues.values()))
         name = f"holdfast {self.id}"
         listen_url = os.environ.get(conninfo.LISTEN_VARIABLE)
-        # Renewals have their own connection, with a timeout shorter than the leases.
+        # Renewals have their own connection, with a timeout shorter than the leases, and past the
+        # pooler where there is one: handlers that hold transactions may hold all that it has.
         patience = max(0.5, min((self._lease or USUAL_LEASE) / 6, 3.0))
         with (
             capture_logs(),
-            Client(url, pool_size=4, application_name=name, listen_url=listen_url) as client,
-            Client(url, pool_size=1, timeout=patience, application_name=name) as renewals,
+            Client(
+                url,
+                pool_size=4,
+                timeout=self._timeout,
+                application_name=name,
+                listen_url=listen_url,
+            ) as client,
+            Client(
+                client.listen_url, pool_size=1, timeout=patience, application_name=name
+            ) as renewals,
             ExitStack() as opened,
         ):
             self._listener = listener = Listener(

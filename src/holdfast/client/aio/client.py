@@ -5,7 +5,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import Any, LiteralString, Self, Unpack
@@ -63,10 +63,11 @@ _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
 class AsyncClient:
     """Calls the SQL protocol of one database, over a few connections opened when needed.
 
-    Every call has a deadline (`timeout`). A call that is safe to repeat is repeated on a new
-    connection until then. Without a url, HOLDFAST_URL names the database; errors show `source`
-    as the place where a url came from. `listen_url` is a direct address to listen for
-    notifications, needed if `url` points to a pooler. Safe to share between tasks.
+    Every call has a deadline (`timeout`, else HOLDFAST_TIMEOUT, else 30 seconds). A call that is
+    safe to repeat is repeated on a new connection until then. Without a url, HOLDFAST_URL names the
+    database; errors show `source` as the place where a url came from. `listen_url` is a direct
+    address to listen for notifications, needed if `url` points to a pooler. Safe to share between
+    tasks.
     """
 
     def __init__(
@@ -74,16 +75,19 @@ class AsyncClient:
         url: str | None = None,
         *,
         pool_size: int = 4,
-        timeout: Duration = 10.0,
+        timeout: Duration | None = None,
         listen_url: str | None = None,
         application_name: str = "holdfast",
         source: str = "",
     ) -> None:
         self.url, source = conninfo.locate(url, source)
         self.listen_url = listen_url or self.url
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self._door: AsyncPool | AsyncBound = AsyncPool(
-            self.url, source, size=pool_size, timeout=seconds, application_name=application_name
+            self.url,
+            source,
+            size=pool_size,
+            timeout=conninfo.timeout(timeout),
+            application_name=application_name,
         )
 
     @cached_property
