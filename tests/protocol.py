@@ -48,6 +48,7 @@ delete from holdfast.watched;
 delete from holdfast.leaving;
 delete from holdfast.bell;
 delete from holdfast.redo;
+delete from holdfast.expiry;
 delete from holdfast.alias;
 delete from holdfast.worker;
 delete from holdfast.kind;
@@ -223,6 +224,7 @@ class Job(NamedTuple):
     lease: timedelta | None
     progress: Any
     total_attempts: int
+    expires_at: datetime | None
 
 
 @contextmanager

@@ -357,6 +357,21 @@ def test_an_error_inside_the_function_of_a_lane_is_its_own(app: App) -> None:
         report.enqueue(7)
 
 
+def test_a_time_to_expire_at_takes_the_place_of_the_tasks_own_span(app: App) -> None:
+    @app.task(expires=timedelta(minutes=10))
+    def remind() -> None: ...
+
+    then = datetime(2030, 1, 31, tzinfo=UTC)
+    usual, other = remind.enqueue(), remind.options(expires_at=then).enqueue()
+    timed, job = app.client.jobs.get(other.id), app.client.jobs.get(usual.id)
+    assert timed
+    assert timed.expires_at == then
+    assert job
+    assert job.expires_at == job.run_at + timedelta(minutes=10)
+    with pytest.raises(InvalidTask, match="expires -1 is not a time above zero"):
+        app.task(kind="late", expires=-1)(lambda: None)
+
+
 def test_options_take_the_place_of_settings(app: App) -> None:
     @app.task(queue="mail", priority=5, key=lambda: "chosen")
     def send() -> None:

@@ -77,7 +77,7 @@ WORDS: dict[Any, str] = {
     Mapping[str, Any]: "a JSON object",
 }
 # What only a call can say, not a task for all its jobs.
-OF_CALLS = ("run_at", "delay", "headers", "id")
+OF_CALLS = ("run_at", "delay", "expires_at", "headers", "id")
 
 
 def main() -> int:

@@ -228,6 +228,7 @@ export interface Job {
   ended_at: string | null;
   lease: number | null;
   total_attempts: number;
+  expires_at: string | null;
 }
 
 /** A page of jobs; `cursor` is null on the last one. */
@@ -765,18 +766,20 @@ export interface Workers {
 }
 
 /** What of a job makes another one like it. */
-export const jobFields = ["kind", "payload", "queue", "priority", "max_attempts", "lease", "key", "lane", "tenant", "subject", "headers"] as const;
+export const jobFields = ["kind", "payload", "queue", "priority", "expires_at", "max_attempts", "lease", "key", "lane", "tenant", "subject", "headers"] as const;
 
 /** What a filter can ask for; a field that ends in a dot goes on with a path. */
-export const filterFields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "attempt", "attempts", "priority", "age", "created", "payload."] as const;
+export const filterFields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "reason", "attempt", "attempts", "priority", "age", "created", "payload."] as const;
 
-export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "headers" | "id">[] = [
+export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "expires" | "expires_at" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "headers" | "id">[] = [
   {"name": "kind", "label": "Kind", "hint": "selects the handler", "type": "text", "empty": false},
   {"name": "payload", "label": "Payload", "hint": "any JSON; an empty object by default", "type": "json", "empty": false},
   {"name": "queue", "label": "Queue", "hint": "the queue it waits in", "type": "text", "empty": false},
   {"name": "priority", "label": "Priority", "hint": "jobs with priority 9 run first", "type": "number", "empty": false},
   {"name": "run_at", "label": "Run at", "hint": "the earliest time at which it may start", "type": "time", "empty": true},
   {"name": "delay", "label": "Delay", "hint": "how long to wait before it may start", "type": "seconds", "empty": true},
+  {"name": "expires", "label": "Expires", "hint": "cancelled if it has not started so long after it was due", "type": "seconds", "empty": true},
+  {"name": "expires_at", "label": "Expires at", "hint": "cancelled if it has not started by then", "type": "time", "empty": true},
   {"name": "max_attempts", "label": "Max attempts", "hint": "dead after this many failed attempts", "type": "number", "empty": true},
   {"name": "lease", "label": "Lease", "hint": "how long a claim holds it", "type": "seconds", "empty": true},
   {"name": "key", "label": "Key", "hint": "at most one live job of a queue and kind can have it", "type": "text", "empty": true},

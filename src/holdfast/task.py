@@ -187,6 +187,8 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         payload = self.arguments.encode(args, kwargs, verb)
         fields: dict[str, Any] = {**self._fields, **options}
         fields.pop("conn", None)
+        if "expires_at" in options and "expires" not in options:
+            fields.pop("expires", None)  # the task's own, for calls that do not say
         for name, choose in self._chosen.items():
             if name not in options:
                 try:
@@ -280,7 +282,7 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
         problem = f"priority {priority!r} is not a whole number from 0 to 9"
     elif (attempts := settings.get("max_attempts")) is not None and attempts not in range(1, 32768):
         problem = f"max_attempts {attempts!r} is not a whole number from 1"
-    for name in ("lease", "timeout"):
+    for name in ("lease", "timeout", "expires"):
         length = cast("Duration | None", settings.get(name))
         if length is not None and not seconds(length) > 0:
             problem = f"{name} {length!r} is not a time above zero"

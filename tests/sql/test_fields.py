@@ -14,7 +14,7 @@ from tests.conftest import Connect
 
 LIMITS = {field.name: field.limits for field in declared(NewJob) if field.limits}
 TEXTS = [name for name, limits in LIMITS.items() if limits.max_length]
-NUMBERS = ["priority", "max_attempts", "delay", "lease"]
+NUMBERS = ["priority", "max_attempts", "delay", "expires", "lease"]
 
 
 def enqueue(connection: psycopg.Connection, **item: Any) -> None:

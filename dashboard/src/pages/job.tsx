@@ -106,6 +106,7 @@ function Shown({ job }: { job: Job }) {
               <Fact name="Attempts"><span class="number">{job.attempt} of {job.max_attempts}</span>{job.total_attempts > job.attempt && <span class="soft"> ({job.total_attempts} in total, including earlier retries)</span>}</Fact>
               <Fact name="Enqueued"><Time at={job.created_at} /></Fact>
               {job.state === "queued" && <Fact name="Run at"><Time at={job.run_at} /></Fact>}
+              {job.expires_at && !job.ended_at && <Fact name="Expires"><Time at={job.expires_at} /></Fact>}
               {job.lease_until && <Fact name="Lease"><Countdown until={job.lease_until} /></Fact>}
               {job.worker && <Fact name="Worker"><Link to={jobsOf(["worker", job.worker])} class="mono">{job.worker}</Link></Fact>}
               {job.ended_at && <Fact name="Ended"><Time at={job.ended_at} /></Fact>}

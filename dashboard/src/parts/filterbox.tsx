@@ -131,6 +131,7 @@ const hints: Record<(typeof filterFields)[number], string> = {
   subject: "user/7",
   error: 'the last error: "Timeout*"',
   group: "dead jobs with the same failure",
+  reason: "expired, or what an operator gave",
   attempt: ">2",
   attempts: ">5, including earlier retries",
   priority: ">=5",

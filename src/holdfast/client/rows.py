@@ -144,7 +144,7 @@ class Rows:
 
     def _like(self, job: NewJob) -> "_Like":
         """Check what is not a job's own, and render it."""
-        for field in ("key", "lane", "delay", "run_at", "lease"):
+        for field in ("key", "lane", "delay", "run_at", "expires", "expires_at", "lease"):
             if getattr(job, field) is not None:
                 raise InvalidJob(
                     f"copy of {job.kind!r}: a job with `{field}` cannot be copied",

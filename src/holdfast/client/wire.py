@@ -152,6 +152,8 @@ def are_plain(jobs: Iterable[NewJob]) -> bool:
         and job.id is None
         and job.delay is None
         and job.run_at is None
+        and job.expires is None
+        and job.expires_at is None
         and job.lease is None
         for job in jobs
     )

@@ -28,6 +28,7 @@ Attempts = Annotated[int, Meta(ge=1, le=32767)]
 Moment = Annotated[datetime, Meta(tz=True)]
 # Up to a hundred years, and up to one.
 Wait = Annotated[Duration, Meta(ge=0, le=3_153_600_000)]
+Within = Annotated[Duration, Meta(gt=0, le=3_153_600_000)]
 Span = Annotated[Duration, Meta(gt=0, le=31_536_000)]
 
 

@@ -15,6 +15,7 @@ from holdfast.records.fields import (
     QueueName,
     Span,
     Wait,
+    Within,
     says,
 )
 from holdfast.records.record import Record, decoded_object
@@ -33,6 +34,10 @@ class NewJob(Record, frozen=True, kw_only=True):
     priority: Annotated[Priority, says("jobs with priority 9 run first")] = 0
     run_at: Annotated[Moment | None, says("the earliest time at which it may start")] = None
     delay: Annotated[Wait | None, says("how long to wait before it may start")] = None
+    expires: Annotated[
+        Within | None, says("cancelled if it has not started so long after it was due")
+    ] = None
+    expires_at: Annotated[Moment | None, says("cancelled if it has not started by then")] = None
     max_attempts: Annotated[Attempts | None, says("dead after this many failed attempts")] = None
     lease: Annotated[Span | None, says("how long a claim holds it")] = None
     key: Annotated[Label | None, says("at most one live job of a queue and kind can have it")] = (
@@ -135,6 +140,7 @@ class Job(Given, frozen=True):
     lease: timedelta | None
     progress_json: str | None = None
     total_attempts: int = 0
+    expires_at: datetime | None = None
 
     @property
     def result(self) -> Any:

@@ -20,6 +20,8 @@ class JobOptions(TypedDict, total=False):
     priority: int
     run_at: datetime | None
     delay: Duration | None
+    expires: Duration | None
+    expires_at: datetime | None
     max_attempts: int | None
     lease: Duration | None
     key: str | None
@@ -36,6 +38,7 @@ class TaskDefaults(TypedDict, total=False):
 
     queue: str
     priority: int
+    expires: Duration | None
     max_attempts: int | None
     lease: Duration | None
     key: Chosen

@@ -10,14 +10,15 @@ select
   -- what the holder of now said, not one before it
   case when j.token is not null and j.progress -> 'attempt' = to_jsonb(j.attempt) then j.progress end as progress,
   -- over all its lives: a retry counts from 0 again
-  coalesce(j.attempts_before, 0) + j.attempt as total_attempts
+  coalesce(j.attempts_before, 0) + j.attempt as total_attempts, j.expires_at
 from holdfast.job j
 union all
 select
   e.id, e.queue, e.kind, e.state,
   e.priority, e.attempt, e.max_attempts, e.run_at, e.created_at, null, e.worker,
   e.key, e.lane, e.tenant, e.subject, e.headers, e.payload, e.error, e.fingerprint,
-  e.reason, e.result, e.ended_at, e.lease_for, e.part, null, coalesce(e.attempts_before, 0) + e.attempt
+  e.reason, e.result, e.ended_at, e.lease_for, e.part, null, coalesce(e.attempts_before, 0) + e.attempt,
+  e.expires_at
 from holdfast.ended e;
 
 -- adopted_rows: rows of an adopted table as jobs, without the tokens of their leases; which rows, as for
@@ -31,7 +32,7 @@ as $$
   select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until,
          r.worker, null::text as key, r.lane, r.tenant, r.subject, null::jsonb as headers, r.payload, r.error,
          r.fingerprint, r.reason, null::jsonb as result, r.ended_at, null::interval as lease, adopted_rows.part,
-         null::jsonb as progress, r.total_attempts
+         null::jsonb as progress, r.total_attempts, null::timestamptz as expires_at
   from holdfast.adopted_jobs(adopted_rows.part, ids, before, most) r
 $$;
 

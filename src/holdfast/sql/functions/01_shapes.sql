@@ -65,7 +65,8 @@ create or replace function holdfast.item_fields()
 returns text[]
 language sql immutable parallel safe
 as $$
-  select holdfast.plain_fields() || '{run_at,delay,max_attempts,lease,key,on_conflict,lane,tenant,headers,subject}'
+  select holdfast.plain_fields() || '{run_at,delay,expires,expires_at,max_attempts,lease,key,on_conflict,lane,tenant,'
+    'headers,subject}'
 $$;
 
 -- copied_fields: the columns of holdfast.job that a producer may write by COPY: those that need no decision.
@@ -75,7 +76,7 @@ language sql immutable parallel safe
 as $$
   select '{part,created_at,by_kind}' || array(
     select f from unnest(holdfast.item_fields()) f
-    where not f in ('key', 'on_conflict', 'lane', 'lease', 'delay'))
+    where not f in ('key', 'on_conflict', 'lane', 'lease', 'delay', 'expires', 'expires_at'))
 $$;
 
 -- job_of_item: an item as a job that waits, with the settings of its queue. due: when it may run, as due_at says.
@@ -95,7 +96,9 @@ as $$
          make_interval(secs => (item ->> 'lease')::double precision) as lease_for, null::text as error,
          null::text as reason, nullif(item -> 'headers', 'null') as headers,
          coalesce(item -> 'payload', '{}') as payload, null::jsonb as progress, null::bigint as strike,
-         null::integer as attempts_before
+         null::integer as attempts_before,
+         coalesce((item ->> 'expires_at')::timestamptz,
+           due + make_interval(secs => (item ->> 'expires')::double precision)) as expires_at
 $$;
 
 -- due_at: when an item wants to run.
@@ -117,8 +120,8 @@ language sql
 as $$
   update holdfast.job j
   set payload = g.payload, headers = g.headers, priority = g.priority, max_attempts = g.max_attempts,
-      lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, attempt = 0, attempts_before = null,
-      error = null, strike = null,
+      lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, expires_at = g.expires_at, attempt = 0,
+      attempts_before = null, error = null, strike = null,
       blocked  = j.follow or j.blocked and g.ready and j.strike is null,
       lane_seq = case when g.ready and not j.follow
                       then coalesce(j.lane_seq, case when j.lane is not null then nextval('holdfast.pos') end) end,
@@ -143,11 +146,11 @@ language sql stable rows 1
 as $$
   select j.part, j.id, ended_of.state, j.queue, j.kind, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
          ended_of.at, j.worker, j.key, j.lane, j.tenant, j.subject, j.lease_for, j.error, ended_of.fingerprint,
-         ended_of.reason, j.headers, j.payload, ended_of.result, j.attempts_before
+         ended_of.reason, j.headers, j.payload, ended_of.result, j.attempts_before, j.expires_at
 $$;
 
 -- job_of_ended: a job that ended as one that waits, in a part and a queue, under an id. fresh: as after a retry,
--- without its error and with its attempts added to the total; otherwise unchanged.
+-- without its error, no longer expiring, and with its attempts added to the total; otherwise unchanged.
 create or replace function holdfast.job_of_ended(
   e holdfast.ended, part smallint, id uuid, queue text, fair boolean, by_kind boolean, fresh boolean,
   due timestamptz, place bigint, lane_place bigint, reason text)
@@ -163,7 +166,8 @@ as $$
          e.lease_for, case when not fresh then e.error end as error, job_of_ended.reason, e.headers, e.payload,
          null::jsonb as progress, null::bigint as strike,
          case when fresh then nullif(coalesce(e.attempts_before, 0) + e.attempt, 0) else e.attempts_before
-         end as attempts_before
+         end as attempts_before,
+         case when not fresh then e.expires_at end as expires_at
 $$;
 
 -- check_items: refuse the first item that is not a job.
@@ -239,6 +243,10 @@ as $$
     and coalesce(item ->> 'on_conflict' in ('skip', 'replace', 'after'), true)
     and (item ->> 'delay' is null or item ->> 'run_at' is null)
     and (item ->> 'run_at' is null or holdfast.is_time(item ->> 'run_at'))
+    and (item ->> 'expires' is null or item ->> 'expires_at' is null)
+    and (item ->> 'expires_at' is null or holdfast.is_time(item ->> 'expires_at'))
+    and (item ->> 'expires' is null or case when jsonb_typeof(item -> 'expires') = 'number'
+      then (item ->> 'expires')::numeric > 0 and (item ->> 'expires')::numeric <= 3153600000 else false end)
     and (item ->> 'delay' is null or case when jsonb_typeof(item -> 'delay') = 'number'
       then (item ->> 'delay')::numeric between 0 and 3153600000 else false end)
     and (item ->> 'lease' is null or case when jsonb_typeof(item -> 'lease') = 'number'
@@ -323,18 +331,23 @@ begin
     perform holdfast.refuse('HF203', format('priority %s of %s is not a whole number from 0 to 9',
       holdfast.told(item -> 'priority'), v_item), null, 'Priority 9 runs first; the default is 0.');
   end if;
-  if item ->> 'run_at' is not null and not holdfast.is_time(item ->> 'run_at') then
-    perform holdfast.refuse('HF204', format('run_at %L of %s is not a time', item ->> 'run_at', v_item), null,
-      'For example "2030-01-31T08:00:00Z".');
-  end if;
+  foreach v_field in array '{run_at,expires_at}'::text[] loop
+    if item ->> v_field is not null and not holdfast.is_time(item ->> v_field) then
+      perform holdfast.refuse('HF204', format('%s %L of %s is not a time', v_field, item ->> v_field, v_item), null,
+        'For example "2030-01-31T08:00:00Z".');
+    end if;
+  end loop;
   if item ->> 'delay' is not null and item ->> 'run_at' is not null then
     perform holdfast.refuse('HF204', format('%s has both delay and run_at', v_item), null, 'Give one of them.');
   end if;
-  foreach v_field in array '{max_attempts,lease,delay}'::text[] loop
+  if item ->> 'expires' is not null and item ->> 'expires_at' is not null then
+    perform holdfast.refuse('HF204', format('%s has both expires and expires_at', v_item), null, 'Give one of them.');
+  end if;
+  foreach v_field in array '{max_attempts,lease,delay,expires}'::text[] loop
     if not holdfast.item_details_ok(jsonb_build_object(v_field, item -> v_field)) then
       perform holdfast.refuse('HF204', format('%s %s of %s is out of range', v_field, holdfast.told(item -> v_field),
         v_item), null,
-        'max_attempts is a whole number from 1; lease and delay are seconds, lease above zero.');
+        'max_attempts is a whole number from 1; lease, delay and expires are seconds, lease and expires above zero.');
     end if;
   end loop;
   if not coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after') then

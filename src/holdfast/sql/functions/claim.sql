@@ -45,9 +45,7 @@ begin
            select from holdfast.strike s
            where s.ended_at is null and s.expires_at > v_now and coalesce(s.queue = claim.queue, true)) as struck,
          exists (select from holdfast.watched w where w.queue in (claim.queue, '') and w.until > v_now) as watched
-  into known
-  from (select claim.queue as name) n
-  left join holdfast.queue q on q.name = n.name;
+  into known from (select claim.queue as name) n left join holdfast.queue q on q.name = n.name;
   v_queue := coalesce(known.row, holdfast.unset_queue(queue));
   if v_queue.paused_at is not null and (v_queue.paused_until is null or v_queue.paused_until > v_now) then
     return;
@@ -78,12 +76,12 @@ begin
       while v_want > 0 loop
         picked := holdfast.pick(v_queue, v_part, v_want, kinds, v_pass, known.struck, v_now);
         return query
-          with taken as (
+          with taken as (   -- part + 0: so no index is looked at
             update holdfast.job j
             set token = claim.token, worker = claim.worker, attempt = j.attempt + 1,
                 lease_until = v_now + coalesce(j.lease_for, claim.lease),
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
-            where j.ctid = any(picked.chosen) and j.part + 0 = v_part   -- + 0: so no index is looked at
+            where j.ctid = any(picked.chosen) and j.part + 0 = v_part and (j.expires_at is null or j.expires_at > v_now)
             returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
                       j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos
           ), noted as (
@@ -103,6 +101,8 @@ begin
           from taken t
           order by t.priority desc, case when v_queue.fair then array_position(picked.turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;
+        picked.struck := picked.struck + case when v_got < cardinality(picked.chosen)
+          then holdfast.end_expired_of(v_queue.name, v_part, picked.chosen, v_now) else 0 end;
         v_want := v_want - v_got;
         max_jobs := max_jobs - v_got;
         v_bound := v_bound or picked.laned;
@@ -154,6 +154,7 @@ declare
   v_taken   integer := 0;
   v_got     integer;
   v_alone   boolean := false;
+  v_served  uuid[];      -- the tokens that have jobs, if it is not the first of them
   v_wrong   integer;
   known     record;
   picked    record;
@@ -200,6 +201,7 @@ begin
               worker = v_workers[array_position(picked.chosen, j.ctid)], attempt = j.attempt + 1,
               lease_until = v_now + coalesce(j.lease_for, claim_each.lease, v_queue.lease), held = null
           where j.ctid = any(picked.chosen) and j.part + 0 = v_part   -- + 0: so no index is looked at
+            and (j.expires_at is null or j.expires_at > v_now)
           returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
                     j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos, j.token,
                     j.worker
@@ -221,11 +223,16 @@ begin
         from taken t
         order by t.priority desc, t.pos;
       get diagnostics v_taken = row_count;
+      if v_taken < cardinality(picked.chosen) then   -- some had expired: whose they would have been is not in order
+        perform holdfast.end_expired_of(v_queue.name, v_part, picked.chosen, v_now);
+        v_served := array(select l.token from holdfast.lease l where l.token = any(claim_each.tokens));
+      end if;
     end if;
   end if;
 
   for nth in 1 .. cardinality(tokens) loop
-    continue when v_taken > v_ends[nth] - numbers[nth];   -- it has some
+    continue when case when v_served is null then v_taken > v_ends[nth] - numbers[nth]
+                       else tokens[nth] = any(v_served) end;   -- it has some
     -- Durable, as far as it knows: a claim that a limit or a lane lets in must not be undone by a crash because of
     -- another one, to which that does not matter.
     return query
@@ -360,6 +367,61 @@ begin
     end if;
   end if;
 end
+$$;
+
+-- end_expired_of: end jobs of a part that a claim has locked and not taken because they have expired, and more from
+-- the head of the ready order, so that a claim for one job does not have to pass a million of them one by one.
+-- Returns how many.
+create or replace function holdfast.end_expired_of(queue text, part smallint, rows tid[], at timestamptz)
+returns integer
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_floors constant bigint[] := holdfast.floors_of(part, queue);
+  v_ids    uuid[] := array(
+    select j.id
+    from holdfast.job j
+    where j.ctid = any(rows) and j.part + 0 = end_expired_of.part and j.token is null
+      and j.expires_at <= end_expired_of.at);
+begin
+  if cardinality(v_ids) = 0 then
+    return 0;
+  end if;
+  v_ids := v_ids || array(
+    select j.id
+    from unnest(array(
+      select r.ctid
+      from unnest(v_floors) with ordinality as f(floor, nth)
+      cross join lateral (
+        select x.ctid, x.expires_at
+        from holdfast.job x
+        where x.part = end_expired_of.part and x.queue = end_expired_of.queue and x.priority = (10 - f.nth)::smallint
+          and x.pos >= f.floor and x.token is null and x.lane is null
+        order by x.pos
+        limit 1000
+      ) r
+      where r.expires_at <= end_expired_of.at
+      limit 1000)) u(place)
+    cross join lateral (
+      select y.id
+      from holdfast.job y
+      where y.ctid = u.place and y.part + 0 = end_expired_of.part and y.token is null and y.pos is not null
+        and y.expires_at <= end_expired_of.at and y.id <> all(v_ids)
+      for update skip locked
+    ) j);
+  perform holdfast.end_expired(part, v_ids, at);
+  return cardinality(v_ids);
+end
+$$;
+
+-- end_expired: end jobs of a part as cancelled because they have expired. The caller has locked them.
+create or replace function holdfast.end_expired(part smallint, ids uuid[], at timestamptz)
+returns void
+language sql
+as $$
+  select from holdfast.end_cancelled(part, ids, array_fill(null::uuid, array[cardinality(ids)]),
+    array_fill('expired'::text, array[cardinality(ids)]), 'cancelled', at, 'expiry')
 $$;
 
 -- floors_of: where claims start looking in a part of a queue, priority by priority.

@@ -402,6 +402,7 @@ begin
       continue when not found;   -- claimed in between: look again
       if v_policy = 'replace' then
         perform holdfast.replace_waiting(item, v_part, rival.id, v_queue, at);
+        perform holdfast.note_expiry(array[rival.id], at) where item ?| '{expires,expires_at}';
       end if;
       id := rival.id;
       created := false;
@@ -769,20 +770,23 @@ begin
       i.due, at, store_items.follow, store_items.follow or i.ready and i.laned and not i.first, p.in_lane,
       p.in_queue) j
     on conflict do nothing
-    returning part, id, kind, pos
+    returning part, id, kind, pos, expires_at
   ), counted as (
     insert into holdfast.tally (part, queue, kind, queued, enqueued)
     select s.part, queue_row.name, s.kind, count(*), count(*)
     from stored s
     group by s.part, s.kind
   )
-  select array_agg(s.id) as ids, count(s.pos) as ready,
+  select array_agg(s.id) as ids, count(s.pos) as ready, count(s.expires_at) as expiring,
          array_agg(s.kind) filter (where queue_row.activity = 'all' or queue_row.activity <> 'off' and exists (
            select from holdfast.watched w where w.queue in (queue_row.name, '') and w.until > store_items.at)) as kinds
   into batch
   from stored s;
   if batch.kinds is not null then
     perform holdfast.note_enqueued(batch.ids, batch.kinds, queue_row.name, at);
+  end if;
+  if batch.expiring > 0 then
+    perform holdfast.note_expiry(batch.ids, at);
   end if;
   if batch.ready > 0 and exists (
     select from holdfast.waiter w where w.queue = queue_row.name and w.until > at) then

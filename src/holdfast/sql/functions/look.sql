@@ -307,10 +307,11 @@ as $$
       'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, '
       'x.priority, x.attempt, coalesce(x.attempts_before, 0) + x.attempt as total_attempts,'
       || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload,'
-      || ' null::timestamptz as ended_at from holdfast.job x' end,
+      || ' null::timestamptz as ended_at, x.reason from holdfast.job x' end,
     (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, '
       'coalesce(e.attempts_before, 0) + e.attempt as total_attempts, e.created_at, e.worker, e.key, e.lane, e.tenant,'
-       || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at from holdfast.%I e', t.name), ' union all ')
+       || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at, e.reason from holdfast.%I e', t.name),
+       ' union all ')
      from (values ('dead', '{dead}'::text[]), ('archive', '{archived}'), ('history', '{done,cancelled}')) t(name,
        states)
      where search_source.states is null or search_source.states = '{}' or search_source.states && t.states))
@@ -346,7 +347,7 @@ $$;
 -- filter_sql: a filter as a condition over holdfast.jobs j. The language:
 -- state:dead,cancelled kind:send* -queue:noise attempt:>2 attempts:>5 priority:>=5 age:<2h
 -- created:>=2026-01-31T12:00:00Z id:1f00ab12
---   lane: worker: key: tenant: subject: error: group: payload.user.id:42 "text in the last error"
+--   lane: worker: key: tenant: subject: error: group: reason: payload.user.id:42 "text in the last error"
 -- Terms are and-ed, a comma is or, * matches anything, a leading - negates.
 create or replace function holdfast.filter_sql(filter text)
 returns text
@@ -382,7 +383,8 @@ begin
     foreach v_part in array case when v_quoted then array[v_value] else string_to_array(v_value, ',') end loop
       if v_field is null then
         v_any := v_any || format('j.error ilike %L', '%' || holdfast.like_pattern(v_part) || '%');
-      elsif v_field in ('state', 'kind', 'queue', 'lane', 'worker', 'key', 'tenant', 'subject', 'error', 'group') then
+      elsif v_field in ('state', 'kind', 'queue', 'lane', 'worker', 'key', 'tenant', 'subject', 'error', 'group',
+        'reason') then
         if v_field = 'state' and not v_part in ('queued', 'leased', 'done', 'dead', 'cancelled', 'archived') then
           perform holdfast.refuse('HF220', format('filter: state %L at position %s does not exist', v_part, v_at), null,
             'States are queued, leased, done, dead, cancelled and archived.');
@@ -438,8 +440,8 @@ begin
           else format('j.payload #>> %L = %L', string_to_array(substr(v_field, 9), '.'), v_part) end;
       else
         perform holdfast.refuse('HF220', format('filter: unknown field %L at position %s', v_field, v_at), null,
-          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, attempt, attempts, '
-          'priority, age, created and payload.path.');
+          'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, reason, attempt, '
+          'attempts, priority, age, created and payload.path.');
       end if;
     end loop;
     v_match := regexp_match(v_rest, '^(-?)((?:[a-z_]+(?:\.[^:\s"]+)?:)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+))');
@@ -484,11 +486,13 @@ begin
   end if;
   v_queue := holdfast.settings_of(j.queue);
   return coalesce(
-    holdfast.explain_pause(v_queue, v_now), holdfast.explain_strike(j, v_now), holdfast.explain_time(j, v_now),
+    holdfast.explain_expired(j, v_now), holdfast.explain_pause(v_queue, v_now), holdfast.explain_strike(j, v_now),
+    holdfast.explain_time(j, v_now),
     holdfast.explain_place_in_lane(j, v_queue, v_now), holdfast.explain_limit(v_queue, v_now),
     holdfast.explain_rate('Queue', j.queue, v_queue.rate_limit, v_queue.rate_period, holdfast.queue_part(j.queue),
       j.queue, '', v_now),
-    holdfast.explain_nobody(j, v_now), holdfast.explain_place(j, v_queue, v_now));
+    holdfast.explain_nobody(j, v_now), holdfast.explain_place(j, v_queue, v_now))
+    || case when j.expires_at > v_now then format(' It expires at %s.', holdfast.moment(j.expires_at)) else '' end;
 end
 $$;
 
@@ -533,6 +537,9 @@ begin
         where q.name = e.queue and q.archive_dead is not null
           and not exists (select from holdfast.lane l where l.halted_by = e.id)))
     when e.state = 'done' then format('Done at %s by %s.', holdfast.moment(e.ended_at), e.worker)
+    when e.state = 'cancelled' and e.reason = 'expired' and e.expires_at <= e.ended_at then
+      format('Cancelled at %s: it expired at %s, before it could start%s.', holdfast.moment(e.ended_at),
+        holdfast.moment(e.expires_at), case when e.attempt > 0 then ' again' else '' end)
     else format('%s at %s%s.', initcap(e.state), holdfast.moment(e.ended_at), coalesce(': ' || e.reason, ''))
   end;
 end
@@ -566,6 +573,15 @@ begin
     else format('The lease of %s expired %s ago; the next reap reclaims the job.', j.worker, v_over)
   end;
 end
+$$;
+
+-- explain_expired: that it is too late to start it.
+create or replace function holdfast.explain_expired(j holdfast.job, at timestamptz)
+returns text
+language sql stable
+as $$
+  select format('Expired at %s; the next claim or upkeep will cancel it.', holdfast.moment(j.expires_at))
+  where j.expires_at <= at
 $$;
 
 -- explain_pause: that its queue is paused.

@@ -201,6 +201,7 @@ begin
     if back.old_ids is not null then
       perform holdfast.rename_jobs(back.old_ids, back.new_ids, back.old_queues);
     end if;
+    perform holdfast.note_expiry(back.ids, v_now) where as_before;
     perform holdfast.resume_lanes(back.ids, v_now);
     perform holdfast.wake(back.queues, cardinality(back.ids));
   end loop;
@@ -838,6 +839,7 @@ as $$
   set part = holdfast.part_of(u.new_id), id = u.new_id
   from unnest(old_ids, new_ids) u(old_id, new_id)
   where a.part = any(array[holdfast.part_of(u.old_id)]) and a.id = u.old_id and u.old_id <> u.new_id;
+  select holdfast.note_expiry(new_ids, holdfast.now());
 $$;
 
 -- forget_aliases: delete old ids of jobs that no longer exist, after an hour in which their enqueue may be repeated.

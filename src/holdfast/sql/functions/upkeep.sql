@@ -1228,7 +1228,7 @@ as $$
     ('forgotten', 'forgotten', 5000), ('operations', 'forgotten', null), ('notes', 'forgotten', null),
       ('unused', 'forgotten', null),
     ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000),
-      ('unstruck', 'unstruck', 1000),
+      ('unstruck', 'unstruck', 1000), ('expired', 'expired', null),
     ('follows', 'unblocked', 1000), ('settings', 'unblocked', null), ('starts', 'forgotten', null),
     ('unblocked', 'unblocked', null), ('lanes', 'forgotten', null), ('folded', 'folded', 20000),
       ('dead', 'folded', null),
@@ -1270,6 +1270,8 @@ begin
       return holdfast.promote(1000) + holdfast.ring_kept();
     when 'unstruck' then
       return holdfast.unstrike(1000);
+    when 'expired' then
+      return case when holdfast.chore_due(step, '5 seconds') then holdfast.end_all_expired() else 0 end;
     when 'follows' then
       return holdfast.sweep_follows();
     when 'settings' then
@@ -1301,6 +1303,75 @@ begin
       return case when holdfast.chore_due('paged', '1 minute') then holdfast.turn_pages() else 0 end;
   end case;
 end
+$$;
+
+-- end_all_expired: end waiting jobs that have expired and that nobody claims: of paused queues, of queues without
+-- workers, not due yet, or behind others. Looks at up to 50,000 jobs, in batches; returns how many it ended.
+create or replace function holdfast.end_all_expired()
+returns bigint
+language plpgsql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $$
+#variable_conflict use_column
+declare
+  v_now  constant timestamptz := holdfast.clock();
+  v_done bigint := 0;
+  v_rows tid[];
+  v_part smallint;
+  v_ids  uuid[];
+begin
+  for turn in 1 .. 10 loop
+    v_rows := array(
+      select x.ctid from holdfast.expiry x where x.look_at <= v_now order by x.look_at limit 5000
+      for update skip locked);
+    exit when cardinality(v_rows) = 0;
+    lock table holdfast.job in row exclusive mode;
+    for v_part, v_ids in
+      with late as materialized (
+        select j.part, j.id
+        from holdfast.expiry x
+        join holdfast.job j on j.part = any(array[x.part]) and j.id = x.id
+        where x.ctid = any(v_rows) and j.expires_at <= v_now and j.token is null
+        for update of j skip locked
+      )
+      select l.part, array_agg(distinct l.id) from late l group by l.part
+    loop
+      perform holdfast.end_expired(v_part, v_ids, v_now);
+      v_done := v_done + cardinality(v_ids);
+    end loop;
+    -- One that runs may have to wait again, and one that will expire may be gone before: looked at ever more rarely.
+    with there as materialized (
+      select x.ctid as place, j.expires_at
+      from holdfast.expiry x
+      join holdfast.job j on j.part = any(array[x.part]) and j.id = x.id
+      where x.ctid = any(v_rows) and j.expires_at is not null
+    ), kept as (
+      update holdfast.expiry x
+      set look_at = case when t.expires_at <= v_now then v_now + interval '1 minute'
+                         else least(t.expires_at, v_now + greatest(v_now - x.noted_at, interval '1 hour')) end
+      from there t
+      where x.ctid = t.place
+    )
+    delete from holdfast.expiry x
+    where x.ctid = any(v_rows) and (x.ctid in (select t.place from there t)) is not true;
+    exit when cardinality(v_rows) < 5000;
+  end loop;
+  return v_done;
+end
+$$;
+
+-- note_expiry: jobs that expire, for upkeep to look at.
+create or replace function holdfast.note_expiry(ids uuid[], at timestamptz)
+returns void
+language sql
+set enable_seqscan = off
+as $$
+  insert into holdfast.expiry (look_at, part, id, noted_at)
+  select least(j.expires_at, note_expiry.at + interval '1 hour'), j.part, j.id, note_expiry.at
+  from unnest(ids) u(id)
+  join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
+  where j.expires_at is not null
 $$;
 
 -- chore_due: true for one caller in each span of every; if another caller is at it, false.
