@@ -47,6 +47,8 @@ def test_the_wheel_brings_the_command_and_the_licence(wheel: zipfile.ZipFile) ->
     about = f"holdfast-{holdfast.__version__}.dist-info"
 
     assert "holdfast = holdfast.cli:main" in wheel.read(f"{about}/entry_points.txt").decode()
+    assert "holdfast_pytest = holdfast_pytest" in wheel.read(f"{about}/entry_points.txt").decode()
+    assert "holdfast_pytest.py" in wheel.namelist()
     assert b"Apache License" in wheel.read(f"{about}/licenses/LICENSE")
 
 

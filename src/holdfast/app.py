@@ -9,7 +9,15 @@ import inspect
 import logging
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -216,7 +224,8 @@ class App:
         """The database, and where its address came from; the embedded one is started."""
         with self._lock:
             if self._database is None:
-                self._database = _resolved(self._given)
+                stand_in = _STAND_INS[-1] if _STAND_INS else None
+                self._database = stand_in(self) if stand_in else _resolved(self._given)
             return self._database
 
     @property
@@ -404,6 +413,35 @@ def _resolved(url: str | None) -> embedded.Database:
     return database
 
 
+@contextmanager
+def stand_in(database: Callable[[App], embedded.Database]) -> Iterator[None]:
+    """Have every app of this process use another database during the block: that of a test.
+
+    Connections of all threads and event loops are closed before and after it.
+    """
+    _STAND_INS.append(database)
+    try:
+        _disconnect()
+        yield
+    finally:
+        _STAND_INS.remove(database)
+        _disconnect()
+
+
+def _disconnect() -> None:
+    for app in list(_APPS):
+        with app._lock:
+            loops, app._aclients = list(app._aclients.values()), {}
+        for client in loops:
+            client.abandon()
+        app.close()
+
+
+def apps() -> list[App]:
+    """Return the apps of this process."""
+    return list(_APPS)
+
+
 def _running_loop() -> asyncio.AbstractEventLoop:
     try:
         return asyncio.get_running_loop()
@@ -426,7 +464,9 @@ SOURCES = {
     "argument": "the url of the App",
     "HOLDFAST_URL": "HOLDFAST_URL in the environment",
     "embedded": "the embedded server",
+    "test": "the database of a test",
 }
+_STAND_INS: list[Callable[[App], embedded.Database]] = []
 _APPS: "weakref.WeakSet[App]" = weakref.WeakSet()
 _LEFT_TO_THE_PARENT: list[Any] = []
 

@@ -97,6 +97,11 @@ class Arguments:
         """Return the JSON schema of the payload."""
         return (self._coder or self._late_coder()).schema()
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters."""
+        return [parameter.name for parameter in self._parameters]
+
     def takes(self, name: str) -> bool:
         """Whether a payload may have an argument of this name."""
         return any(p.kind is Parameter.VAR_KEYWORD or p.name == name for p in self._parameters)

@@ -36,6 +36,9 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(
     page: Path, database: str, binaries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_URL", address(database))
+    # Tests of the reader make their databases where this one is, not on a server of their own.
+    monkeypatch.setenv("HOLDFAST_TEST_URL", address(database))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:asyncio -p no:django -p no:cacheprovider")
     monkeypatch.chdir(tmp_path)
 
     with ExitStack() as stack:

@@ -101,6 +101,12 @@ class Upkeep:
         self._duty("deliveries", lambda: webhooks.deliver(self._client, self._holder))
         return {**done, "fired": fired, **self._look(), "anomalies": told}
 
+    def catch_up(self) -> None:
+        """Do what the time alone makes due: expired leases, doubtful jobs, slots of schedules."""
+        self._client.upkeep.reap()
+        self._look()
+        self._duty("schedules", self._fire)
+
     def run(
         self, stop: threading.Event, told: Callable[[dict[str, int]], None] | None = None
     ) -> None:

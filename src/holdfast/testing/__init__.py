@@ -1,0 +1,9 @@
+"""A test kit: a database for each test, jobs that run in the test, a clock that moves.
+
+With pytest, the fixture `holdfast` is a `Kit`; nothing has to be configured.
+"""
+
+from holdfast.testing.kit import Kit
+from holdfast.testing.report import Drained, Ran
+
+__all__ = ["Drained", "Kit", "Ran"]

@@ -1,0 +1,17 @@
+"""The kit under test, on the server of this run, with a table as an application would have one."""
+
+import psycopg
+import pytest
+
+from tests.conftest import Postgres
+
+
+@pytest.fixture(scope="session")
+def holdfast_server(postgres: Postgres) -> str:
+    return postgres.url
+
+
+@pytest.fixture(scope="session")
+def holdfast_schema(holdfast_template: str) -> None:
+    with psycopg.connect(holdfast_template) as conn:
+        conn.execute("create table payment (order_id int not null)")
