@@ -29,6 +29,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from holdfast import cron, embedded, schema
 from holdfast.callsite import caller, declared_at
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
+from holdfast.current import CurrentJob, JobTransaction
 from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.middleware import Middleware, around
@@ -81,6 +82,8 @@ class App:
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.schedules: list[NewSchedule] = []
         self.detectors: dict[str, OwnDetector] = {}
+        # The module and the name under which a new process finds it, if that is known.
+        self.home: tuple[str, str] | None = None
         self._given = url
         self._room = _ROOM
         self._lifespan: Callable[..., Any] | None = None
@@ -211,6 +214,10 @@ class App:
         client = self.aclient if conn is None else async_client_on(conn)
         enqueued = await astore(client, calls)
         return _handles(calls, enqueued, conn)
+
+    def _transaction_of(self, job: CurrentJob, result: Any) -> JobTransaction:
+        """Return what `current().transaction()` enters."""
+        return JobTransaction(job, result)
 
     def run(self, **options: Any) -> None:
         """Run the app's workers until they are stopped; options are those of Worker.
@@ -465,6 +472,7 @@ SOURCES = {
     "HOLDFAST_URL": "HOLDFAST_URL in the environment",
     "embedded": "the embedded server",
     "test": "the database of a test",
+    "django": "DATABASES in Django's settings",
 }
 _STAND_INS: list[Callable[[App], embedded.Database]] = []
 _APPS: "weakref.WeakSet[App]" = weakref.WeakSet()

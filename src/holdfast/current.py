@@ -202,7 +202,7 @@ class CurrentJob(msgspec.Struct, eq=False):
         at all: raises LeaseLost if another worker has the job. The handler should return
         after it; nothing it does later is covered.
         """
-        return JobTransaction(self, result)
+        return self.app._transaction_of(self, result)
 
     def hand_over(self, timeout: Duration) -> "Ticket":
         """Pass the lease to an external system, which can settle the job with the ticket.

@@ -30,9 +30,10 @@ class AppSource:
     def app(self) -> App:
         """Import the app, and see that it is what it was where it was found."""
         with importing():
+            # First of all: it may set up what the modules that declare tasks need.
+            module = sys.modules["__main__"] if self.module in _MAIN else import_module(self.module)
             for name in self.imports:
                 import_module(name)
-            module = sys.modules["__main__"] if self.module in _MAIN else import_module(self.module)
         app: App = getattr(module, self.name)
         if missing := [kind for kind in self.kinds if kind not in app.tasks]:
             raise AppNotFound(
@@ -66,12 +67,16 @@ def refuse_while_importing() -> None:
 
 def find_source(app: App) -> AppSource:
     """Return where a new process can import an app; raises AppNotFound if it cannot."""
-    found = [
-        (module.__name__, name)
-        for module in _modules()
-        for name, value in vars(module).items()
-        if value is app
-    ]
+    found = (
+        [app.home]
+        if app.home
+        else [
+            (module.__name__, name)
+            for module in _modules()
+            for name, value in vars(module).items()
+            if value is app
+        ]
+    )
     if not found:
         raise AppNotFound(
             "the app is not in a module, where a fresh process could import it",

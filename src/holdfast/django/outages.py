@@ -1,0 +1,44 @@
+"""Whether a task failed because the database of its job went away: then it has not failed."""
+
+import logging
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+
+from holdfast.current import CurrentJob
+from holdfast.django.database import DjangoApp
+
+log = logging.getLogger("holdfast.django")
+
+
+def note_outage(job: CurrentJob, error: BaseException) -> None:
+    """Have a job released, not counted as failed, if its database was away while it ran.
+
+    A lost connection alone is not enough: a task that always loses it would run for ever.
+    """
+    app = job.app
+    if not isinstance(app, DjangoApp) or not isinstance(error, OperationalError | InterfaceError):
+        return
+    connection = connections[app.alias]
+    # Each connection notes its own errors: that of another database is an ordinary failure.
+    if not connection.errors_occurred or (connection.connection and connection.is_usable()):
+        return
+    with suppress(DatabaseError, InterfaceError):
+        connection.close()
+    if _was_away(connection, monotonic() - job.claimed):
+        job.cut_by = error
+        facts = {"job": str(job.id), "queue": job.queue, "kind": job.kind}
+        log.warning("the database was away; the job will run again: %s", error, extra=facts)
+
+
+def _was_away(connection: Any, seconds: float) -> bool:
+    """Whether the server cannot be reached now, or was started within so many seconds."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select extract(epoch from now() - pg_postmaster_start_time())")
+            [up] = cursor.fetchone()
+    except (OperationalError, InterfaceError):
+        return True
+    return float(up) < seconds + 1

@@ -1,0 +1,205 @@
+"""Runs a task of Django's as the handler of a job: signals, context, database connections."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from inspect import iscoroutinefunction
+from typing import Any, cast
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import close_old_connections, connections
+from django.utils import timezone
+
+from holdfast.current import CurrentJob, current
+from holdfast.django.database import DjangoApp
+from holdfast.django.outages import note_outage
+from holdfast.django.results import HEADER, as_enqueued, errors_of, kept, new_result, path_of
+from holdfast.django.task import DECLARED
+from holdfast.django.tasks_api import (
+    Task,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from holdfast.errors import InvalidResult
+from holdfast.outcome import decide, error_kind, told_traceback
+from holdfast.records import Attempt, Failed
+from holdfast.task import Task as HoldfastsTask
+from holdfast.task import TaskSettings
+
+log = logging.getLogger("holdfast.django")
+
+
+class CallTask(HoldfastsTask[..., Any, Any]):
+    """A task of Django's, as a worker knows it: its payload has `args` and `kwargs`."""
+
+
+def declare(app: DjangoApp, task: Task, backend: str) -> None:
+    """Let the workers of an app run a task."""
+    known = _known.get((backend, task.module_path))
+    if known is not None and known.func is task.func:
+        return  # the same with other options, for one call
+    settings = {name: getattr(task, name) for name in DECLARED if hasattr(task, name)}
+    settings |= {"kind": task.module_path, "queue": task.queue_name}
+    made = CallTask(app, _handler(task, backend), cast("TaskSettings", settings))
+    app.tasks[made.kind] = made
+    _known[backend, task.module_path] = task
+
+
+def known_task(kind: str, backend: str) -> Task | None:
+    """Return the task of a kind, if its module was imported."""
+    return _known.get((backend, kind)) or next(
+        (task for (_, path), task in _known.items() if path == kind), None
+    )
+
+
+def _handler(task: Task, backend: str) -> Callable[..., Any]:
+    handler: Callable[..., Any]
+    if iscoroutinefunction(task.func):
+
+        async def arun(args: list[Any], kwargs: dict[str, Any]) -> Any:
+            async with _own_thread():
+                call = _Call(task, backend, current(), args, kwargs)
+                return await call.arun()
+
+        handler = arun
+    else:
+
+        def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
+            return _Call(task, backend, current(), args, kwargs).run()
+
+        handler = run
+    handler.__doc__ = task.func.__doc__
+    return handler
+
+
+class _Call:
+    """One attempt at a call of a task."""
+
+    def __init__(
+        self, task: Task, backend: str, job: CurrentJob, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self._task = task
+        self._backend = backend
+        self._sender = type(task_backends[backend])
+        self._job = job
+        self._started_at = timezone.now()
+        self._result = new_result(task, backend, args, kwargs)
+
+    def run(self) -> Any:
+        close_old_connections()
+        try:
+            self._begin(self._job.app.client.jobs.attempts(self._job.id) if self._again else ())
+            task_started.send_robust(self._sender, task_result=self._result)
+            returned = self._task.call(*self._arguments, **self._result.kwargs)
+            value = self._succeed(returned)
+            task_finished.send_robust(self._sender, task_result=self._result)
+            return value
+        except BaseException as error:
+            note_outage(self._job, error)
+            if self._fail(error):
+                task_finished.send_robust(self._sender, task_result=self._result)
+            raise
+        finally:
+            close_old_connections()
+
+    async def arun(self) -> Any:
+        try:
+            attempts: Sequence[Attempt] = ()
+            if self._again:
+                attempts = await self._job.app.aclient.jobs.attempts(self._job.id)
+            self._begin(attempts)
+            await task_started.asend_robust(self._sender, task_result=self._result)
+            returned = await self._task.acall(*self._arguments, **self._result.kwargs)
+            value = self._succeed(returned)
+            await task_finished.asend_robust(self._sender, task_result=self._result)
+            return value
+        except BaseException as error:
+            await sync_to_async(note_outage)(self._job, error)
+            if self._fail(error):
+                await task_finished.asend_robust(self._sender, task_result=self._result)
+            raise
+
+    @property
+    def _again(self) -> bool:
+        return self._job.attempt > 1
+
+    @property
+    def _arguments(self) -> list[Any]:
+        context = [TaskContext(task_result=self._result)] if self._task.takes_context else []
+        return [*context, *self._result.args]
+
+    def _begin(self, attempts: Sequence[Attempt]) -> None:
+        """Fill in the result of a call that begins now; `attempts` are those that failed."""
+        lease = self._job.lease
+        failed = [one for one in attempts if one.outcome != "done"]
+        before = failed[max(len(failed) - lease.attempt + 1, 0) :]  # not of an earlier life
+        unknown = [""] * (lease.attempt - 1 - len(before))
+        starts = [one.started_at for one in before if one.started_at]
+        said = lease.headers.get(HEADER, {})
+        _set(
+            self._result,
+            task=as_enqueued(self._task, self._backend, lease.queue, said),
+            id=str(lease.id),
+            status=TaskResultStatus.RUNNING,
+            enqueued_at=lease.created_at,
+            started_at=starts[0] if starts else self._started_at,
+            last_attempted_at=self._started_at,
+            errors=errors_of(before),
+            worker_ids=[*unknown, *(one.worker or "" for one in before), lease.worker],
+        )
+
+    def _succeed(self, returned: Any) -> Any:
+        try:
+            value = normalize_json(returned)
+        except (TypeError, ValueError) as error:
+            raise InvalidResult(
+                f"{self._task.module_path} returned what JSON cannot hold: {error}",
+                fix="Return numbers, texts, lists and dicts, or nothing.",
+            ) from error
+        _set(self._result, _return_value=value)
+        self._end(TaskResultStatus.SUCCESSFUL)
+        return kept(value, self._started_at)
+
+    def _fail(self, error: BaseException) -> bool:
+        """Note an error; returns whether the job ends with it."""
+        job = self._job
+        if job.settled or job.stopped or job.ticket or error is job.cut_by:
+            return False
+        ending = decide(job.lease, raised=error, retry=job.task.retry)
+        last = job.attempt >= job.lease.max_attempts
+        over = isinstance(ending, Failed) and (ending.final or last)
+        if over:
+            self._result.errors.append(
+                TaskError(
+                    exception_class_path=path_of(error_kind(error)), traceback=told_traceback(error)
+                )
+            )
+            self._end(TaskResultStatus.FAILED)
+        return over
+
+    def _end(self, status: TaskResultStatus) -> None:
+        _set(self._result, status=status, finished_at=timezone.now())
+
+
+@asynccontextmanager
+async def _own_thread() -> AsyncIterator[None]:
+    """Give what an async task does with the ORM a thread and connections, as requests have."""
+    async with ThreadSensitiveContext():
+        try:
+            yield
+        finally:
+            await sync_to_async(connections.close_all)()
+
+
+def _set(result: TaskResult, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(result, name, value)  # as Django does: others cannot change it
+
+
+_known: dict[tuple[str, str], Task] = {}

@@ -1,0 +1,32 @@
+"""The schema in Django's databases: with `manage.py migrate`, in tests, after upgrades."""
+
+from collections.abc import Callable
+
+from django.db import connections
+
+from holdfast import schema
+from holdfast.django.database import address
+from holdfast.django.tasks_api import own_backends
+
+
+def is_wanted_in(database: str) -> bool:
+    """Whether a database is one of those that backends use."""
+    if connections[database].vendor != "postgresql":
+        return False
+    used = {backend.database for backend in own_backends()} or {"default"}
+    return database in used
+
+
+def bring_up_to_date(database: str, say: Callable[[str], object] | None = None) -> list[str]:
+    """Install or upgrade the schema in a database that backends use; returns what was applied."""
+    if not is_wanted_in(database):
+        return []
+    applied = schema.migrate(address(database), source=f"DATABASES[{database!r}]")
+    if applied and say:
+        say(f"  Holdfast's schema is up to date: {len(applied)} steps applied.")
+    return applied
+
+
+def status(database: str) -> schema.Status:
+    """Return what is installed in a database, and what is pending."""
+    return schema.status(address(database), source=f"DATABASES[{database!r}]")

@@ -1,0 +1,87 @@
+"""A task of Django's with the options that Holdfast has beyond Django's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from holdfast.django.tasks_api import InvalidTask, Task
+from holdfast.errors import HoldfastError
+from holdfast.outcome import Policy
+from holdfast.records import Duration
+from holdfast.records.job import OnConflict
+
+# A key or a lane may be chosen by the arguments of the call.
+Chosen = str | Callable[..., str | None] | None
+
+DECLARED = ("timeout", "retry", "retry_budget", "keep_result", "process", "memory")
+OF_JOBS = (
+    "max_attempts",
+    "lease",
+    "key",
+    "on_conflict",
+    "lane",
+    "tenant",
+    "subject",
+    "headers",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldfastTask(Task):
+    """What `@task` makes for HoldfastBackend: `@task(max_attempts=5, timeout=60)`.
+
+    `using` changes the options of one call: `send.using(key="order-42").enqueue(42)`.
+    """
+
+    # How all calls of it run.
+    timeout: Duration | None = None
+    retry: Policy = None
+    retry_budget: float | None = None
+    keep_result: bool = True
+    process: bool = False
+    memory: int | None = None
+    # What a job has, unless `using` says otherwise.
+    max_attempts: int | None = None
+    lease: Duration | None = None
+    key: Chosen = None
+    on_conflict: OnConflict | None = None
+    lane: Chosen = None
+    tenant: Chosen = None
+    subject: Chosen = None
+    headers: Mapping[str, Any] | None = None
+
+    def using(self, **changes: Any) -> "HoldfastTask":
+        """Return the task with other options for the calls made with it; None changes nothing."""
+        for name in changes:
+            if name in DECLARED:
+                raise InvalidTask(
+                    f"{self.name}.using({name}=…): {name} is the same for all calls. "
+                    f"Declare it:  @task({name}=…)"
+                )
+            if name not in _USED:
+                raise InvalidTask(
+                    f"{self.name}.using: unknown option `{name}`. Options are: {', '.join(_USED)}."
+                )
+        given = {name: value for name, value in changes.items() if value is not None}
+        return replace(self, **given)
+
+    def options_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of the job of a call."""
+        given = {name: getattr(self, name) for name in OF_JOBS}
+        return {
+            name: value(*args, **kwargs) if callable(value) else value
+            for name, value in given.items()
+            if value is not None
+        }
+
+
+def refused(error: HoldfastError) -> Exception:
+    """Return Django's error for a declaration that Holdfast refuses."""
+    said: Exception = InvalidTask(str(error))
+    return said
+
+
+_USED = (
+    *(field.name for field in fields(Task) if field.name not in ("func", "takes_context")),
+    *OF_JOBS,
+)

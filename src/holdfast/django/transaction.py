@@ -1,0 +1,60 @@
+"""`current().transaction()` in Django: the ORM's writes and the end of the job in one commit."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from django.db import connections, transaction
+from django.utils import timezone
+
+from holdfast.client import client_on
+from holdfast.current import CurrentJob, JobTransaction
+from holdfast.django.database import DjangoApp
+from holdfast.django.outages import note_outage
+from holdfast.django.results import kept
+from holdfast.django.running import CallTask
+from holdfast.django.tasks_api import normalize_json
+from holdfast.errors import Misuse
+
+
+class OrmTransaction(JobTransaction):
+    """An `atomic()` block in which the job ends too; yields Django's connection."""
+
+    def __init__(self, job: CurrentJob, result: Any) -> None:
+        if isinstance(job.task, CallTask):
+            ran = timedelta(seconds=monotonic() - (job.started or job.claimed))
+            result = kept(normalize_json(result), timezone.now() - ran)
+        super().__init__(job, result)
+
+    @contextmanager
+    def _sync(self, client: Any) -> Iterator[Any]:
+        job, app = self._job, self._job.app
+        assert isinstance(app, DjangoApp)
+        job.assert_held()
+        try:
+            # Inside another block it would be the other's to commit.
+            with transaction.atomic(using=app.alias, durable=True):
+                connection = connections[app.alias]
+                # First of all: what else runs on commit may fail, and the job has ended.
+                transaction.on_commit(self._settled, using=app.alias)
+                yield connection
+                job.assert_held()
+                [acked] = client_on(connection).ack([job.lease], [self._result], keep=self._keep)
+                acked.raise_if_lost()
+        except Exception as error:
+            note_outage(job, error)
+            raise
+        self._settled()
+
+    def _settled(self) -> None:
+        self._job.settled = True
+
+    @asynccontextmanager
+    async def _async(self, client: Any) -> AsyncIterator[Any]:
+        raise Misuse(
+            "current().transaction() is not asynchronous in Django, because the ORM is not",
+            fix="Call a function that has  with current().transaction():  by sync_to_async.",
+        )
+        yield
