@@ -87,6 +87,8 @@ class App:
         self._given = url
         self._room = _ROOM
         self._lifespan: Callable[..., Any] | None = None
+        # A mounted server ends with the app whose database it serves.
+        self._ends_too: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._lock: RLock
         self._database: embedded.Database | None
         self._client: Client | None
@@ -293,6 +295,8 @@ class App:
 
     async def aclose(self) -> None:
         """Close the client of the running event loop, and what `close` closes."""
+        for end in self._ends_too:
+            await end()
         with self._lock:
             client = self._aclients.pop(_running_loop(), None)
         if client is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from random import Random
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast import conninfo
-from holdfast.app import App
+from holdfast.app import SOURCES, App
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
 from holdfast.server.doors.access import Auth, Gate, User, not_signed_in, shows_token
@@ -72,8 +72,12 @@ class Server:
         source: str = "",
     ) -> None:
         self.settings = settings or Settings()
-        url = database.url if isinstance(database, App) else database
-        self._url, self._source = conninfo.locate(url, source)
+        self._database = database if isinstance(database, App) else None
+        # That of an app is asked for when it is needed: asking may start the embedded server.
+        if self._database:
+            self._database._ends_too.append(self.stop)
+        else:
+            self._url, self._source = conninfo.locate(cast("str | None", database), source)
         self._gate = Gate(self.settings, auth)
         self._redaction = Redaction(self.settings.redact)
         self._live: dict[asyncio.AbstractEventLoop, Live] = {}
@@ -245,6 +249,9 @@ class Server:
         if (live := self._live.get(loop)) is None:
             for other in [other for other in self._live if other.is_closed()]:
                 self._live.pop(other).abandon()
+            if self._database:
+                found = self._database.database
+                self._url, self._source = found.url, SOURCES[found.origin]
             live = Live(self._url, self.settings, self._gate, self._redaction, source=self._source)
             self._live[loop] = live
         return live

@@ -186,7 +186,9 @@ class Worker:
             if self._runs("process"):
                 processes = ProcessRunner(find_source(self.app), jobs.finish, self._fail)
                 runners["process"] = processes
-            self._insist(lambda: self._declare(client))
+            # In threads: the loop may belong to a web application, which a database that does not
+            # answer must not stop.
+            await asyncio.to_thread(self._insist, partial(self._declare, client))
             async with self._resources() as resources:
                 asyncs.resources = threads.resources = resources
                 work: dict[str, Callable[[], None]] = {
@@ -221,15 +223,16 @@ class Worker:
                     processes.close()
             if not working.is_alive():
                 with suppress(HoldfastError):  # else its row says when it was seen last
-                    renewals.workers.beat(
-                        self.id, measured=jobs.settling.measured(), **self._facts()
-                    )
-                    renewals.workers.leave(self.id)
+                    await asyncio.to_thread(self._leave, renewals, jobs)
                     await asyncio.to_thread(listener.catch_up, LAST_WORDS)
             self._gone.set()
             await asyncio.to_thread(hearing.join, LAST_WORDS)
         if self._failure:
             raise self._failure
+
+    def _leave(self, client: Client, jobs: JobLoop) -> None:
+        client.workers.beat(self.id, measured=jobs.settling.measured(), **self._facts())
+        client.workers.leave(self.id)
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
