@@ -626,6 +626,12 @@ export interface Slot {
   job: string | null;
 }
 
+/** The standby that reads go to. */
+export interface Standby {
+  /** seconds by which it is late; null while the primary answers for it */
+  behind: number | null;
+}
+
 /** The outcome for each job. */
 export interface Stored {
   created: number;
@@ -677,6 +683,8 @@ export interface System {
   /** of Holdfast, on this server */
   version: string;
   database: Database;
+  /** null if the server has none */
+  standby: Standby | null;
   /** of the server, without secrets and addresses */
   settings: Record<string, Json>;
 }

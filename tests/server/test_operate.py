@@ -6,10 +6,13 @@ from functools import partialmethod
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Client, NewJob, schema
 from holdfast.client.aio.jobs import AsyncJobs
+from holdfast.server.live import standby
 from tests.conftest import Clock, Connect
 from tests.server.conftest import Api, Serve
 
@@ -676,6 +679,34 @@ def test_a_server_looks_at_its_standby_and_changes_the_primary(
 
     assert (queue["queue"], job["queue"]) == ("there", "there")
     assert [job.queue for job in client.jobs.list()] == ["here"]
+
+
+def test_the_primary_answers_while_the_standby_does_not(
+    serve: Serve, client: Client, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema.migrate(empty_database)
+    client.enqueue("a", queue="here")
+    with Client(empty_database) as there:
+        there.enqueue("a", queue="there")
+
+    def told(api: Api) -> tuple[str, float | None]:
+        [job] = api.get("/v1/jobs").json()["jobs"]
+        return job["queue"], api.get("/v1/system").json()["standby"]["behind"]
+
+    name = conninfo_to_dict(empty_database)["dbname"]
+    with serve(read_url=empty_database, fresh=0.0, look=1.0, upkeep=False).client() as api:
+        before = told(api)
+        with psycopg.connect(client.url, autocommit=True) as connection:
+            connection.execute(f'alter database "{name}" allow_connections false')
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name]
+            )
+            monkeypatch.setattr(standby, "REST", 3600.0)
+            without = told(api)
+            connection.execute(f'alter database "{name}" allow_connections true')
+        ready = api.get("/readyz").status_code
+
+    assert (before, without, ready) == (("there", 0.0), ("here", None), 200)
 
 
 def test_as_many_requests_are_under_way_in_the_database_as_the_pool_has_connections(

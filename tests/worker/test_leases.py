@@ -15,8 +15,10 @@ from psycopg.conninfo import make_conninfo
 import holdfast
 from holdfast import App, Client, Lease, LeaseLost
 from holdfast.client.sync.drain import Drain
+from holdfast.client.sync.workers import Workers
 from holdfast.errors import Unavailable
 from holdfast.worker import Worker
+from holdfast.worker import worker as module
 from tests.conftest import Clock
 
 Start = Callable[..., Any]
@@ -630,3 +632,28 @@ def test_a_transaction_cut_by_an_outage_costs_no_attempt(
     assert (job.state, job.attempt) == ("queued", 0)
     with psycopg.connect(database) as conn:
         assert conn.execute("select count(*) from effect").fetchone() == (0,)
+
+
+def test_a_beat_that_was_held_up_does_not_make_the_clock_look_wrong_for_long(
+    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_EVERY", 3600.0)
+    monkeypatch.setattr(module, "LATE", 0.1)
+
+    @app.task
+    def greet() -> None: ...
+
+    beat, beats = Workers.beat, []
+
+    def held_up(self: Workers, worker: str, **facts: Any) -> bool:
+        # The first is its declaration.
+        time.sleep(0.5 if len(beats) == 1 else 0.0)
+        stop = beat(self, worker, **facts)
+        beats.append(worker)
+        return stop
+
+    monkeypatch.setattr(Workers, "beat", held_up)
+    worker = start().worker
+    wait_for(lambda: len(beats) == 1)
+    worker._beat_at = 0.0
+    wait_for(lambda: len(beats) >= 3)

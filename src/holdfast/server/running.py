@@ -32,6 +32,7 @@ from holdfast.server.http.redaction import Redaction
 from holdfast.server.live.consumers import Consumers
 from holdfast.server.live.feed import Feed
 from holdfast.server.live.operations import Operations
+from holdfast.server.live.standby import Standby
 from holdfast.server.live.together import Calls
 from holdfast.server.live.waits import Waits
 from holdfast.server.settings import Settings
@@ -70,13 +71,17 @@ class Live:
             application_name="holdfast server",
             source=source,
         )
-        self.reads = AsyncClient(
-            settings.read_url or url,
-            pool_size=settings.read_pool_size,
-            timeout=settings.look,
-            application_name="holdfast server reads",
-            source=source,
+        reads: dict[str, Any] = {
+            "pool_size": settings.read_pool_size,
+            "timeout": settings.look,
+            "application_name": "holdfast server reads",
+        }
+        self.standby = (
+            Standby(settings.read_url, primary=url, source=source, **reads)
+            if settings.read_url
+            else None
         )
+        self.reads = self.standby or AsyncClient(url, source=source, **reads)
         self.oidc = _provider(settings)
         self.calls = Calls(self.client)
         self.waits = Waits(self.client, self.calls, server=self.id, most=settings.waits)

@@ -50,6 +50,8 @@ __all__ = ["Worker", "refuse_in_loop"]
 log = logging.getLogger("holdfast.worker")
 
 BEAT_EVERY = 10.0
+# A beat that took longer shows a clock that is behind, which another at once puts right.
+LATE = 1.0
 # How long after the grace period leases may still be released.
 OVERTIME = 4.0
 GRACE = 25.0
@@ -353,6 +355,8 @@ class Worker:
             )
         except HoldfastError:
             return
+        if monotonic() - now > LATE:
+            self._beat_at = 0.0
         if asked_to_stop:
             self.stop()
 

@@ -39,16 +39,18 @@ async def me(request: Request) -> Answer:
 async def system(request: Request) -> Answer:
     """Show the versions and sizes of the database, and the settings of this server."""
     request.user.check_everywhere()
-    settings, found = request.live.settings, await request.live.system()
+    live, settings = request.live, request.live.settings
+    found = await live.system()
     relations = [render.record(one) for one in found.relations]
     return Answer(
         {
             "version": __version__,
             "database": render.record(found) | {"relations": relations},
+            "standby": {"behind": await live.standby.behind()} if live.standby else None,
             "settings": {
                 "ways": list(settings.ways),
                 "read_only": settings.read_only,
-                "standby": settings.read_url is not None,
+                "standby": live.standby is not None,
                 "upkeep": settings.upkeep,
                 "redact": list(settings.redact),
                 "hosts": list(settings.hosts),

@@ -494,11 +494,20 @@ class DatabaseMore(Struct, kw_only=True):
 Database = answer(records.System, name="Database", more=DatabaseMore)
 
 
+class Standby(Struct, kw_only=True):
+    """The standby that reads go to."""
+
+    behind: Annotated[
+        float | None, says("seconds by which it is late; null while the primary answers for it")
+    ]
+
+
 class System(Struct, kw_only=True):
     """The database and the settings of the server, a few seconds old at most."""
 
     version: Annotated[str, says("of Holdfast, on this server")]
     database: Database
+    standby: Annotated[Standby | None, says("null if the server has none")]
     settings: Annotated[_Object, says("of the server, without secrets and addresses")]
 
 
