@@ -20,8 +20,9 @@ from holdfast import App, Client
 from holdfast.cli import main
 from tests.docs.pages import Block, agrees
 
-# Commands that a reader types once to get this far; everything else is run.
-SET_UP = ("make ", "pip ", "git ", "cd ", "export ", "python ", "psql ")
+# Commands that a reader types once to get this far, or that another test runs as they are shown:
+# test_quickstart and tests/examples/test_pages. Everything else is run.
+SET_UP = ("make ", "pip ", "git ", "cd ", "export ", "python app.py", "python -m examples.")
 # What needs a process of its own: programs that run on, what loads the reader's own modules, and
 # whatever the shell has to do with. All else is run in this one: to start Python takes far longer.
 ALONE = re.compile(
@@ -36,7 +37,9 @@ class Reader:
         self._psql = Psql(url, programs)
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._home = home
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join(
+            [str(Path(sys.executable).parent), str(programs), os.environ["PATH"]]
+        )
         self._environment = {**os.environ, "HOLDFAST_URL": url, "PATH": path, "NO_COLOR": "1"}
 
     def follow(self, block: Block) -> None:
@@ -82,6 +85,11 @@ class Reader:
         for typed in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
             command, _, shown = typed.partition("\n")
             if command.startswith(SET_UP):
+                continue
+            if prompt := re.fullmatch(r"python -i (\w+\.py)", command):
+                # What follows is typed at the prompt of this file.
+                text = (self._home / prompt[1]).read_text("utf-8")
+                exec(compile(text, prompt[1], "exec"), self._namespace)
                 continue
             says = re.search(r"# exit (\d)$", command)
             code, printed = self._execute(command)
