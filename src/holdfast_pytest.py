@@ -65,5 +65,5 @@ def holdfast(_holdfast_databases: "Databases", _holdfast_sealed: str) -> "Iterat
     """A database for this test alone, with ways to look at its jobs and to run them."""
     from holdfast.testing import Kit
 
-    with _holdfast_databases.copy(_holdfast_sealed) as url, Kit(url) as kit:
+    with _holdfast_databases.copy(_holdfast_sealed) as url, Kit(url, _holdfast_databases) as kit:
         yield kit

@@ -432,20 +432,22 @@ def stand_in(database: Callable[[App], embedded.Database]) -> Iterator[None]:
     """
     _STAND_INS.append(database)
     try:
-        _disconnect()
+        for app in apps():
+            disconnect(app)
         yield
     finally:
         _STAND_INS.remove(database)
-        _disconnect()
+        for app in apps():
+            disconnect(app)
 
 
-def _disconnect() -> None:
-    for app in list(_APPS):
-        with app._lock:
-            loops, app._aclients = list(app._aclients.values()), {}
-        for client in loops:
-            client.abandon()
-        app.close()
+def disconnect(app: App) -> None:
+    """Close the connections of an app in all threads and event loops; the next use opens others."""
+    with app._lock:
+        loops, app._aclients = list(app._aclients.values()), {}
+    for client in loops:
+        client.abandon()
+    app.close()
 
 
 def apps() -> list[App]:

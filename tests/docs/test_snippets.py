@@ -38,7 +38,9 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(
     monkeypatch.setenv("HOLDFAST_URL", address(database))
     # Tests of the reader make their databases where this one is, not on a server of their own.
     monkeypatch.setenv("HOLDFAST_TEST_URL", address(database))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:asyncio -p no:django -p no:cacheprovider")
+    # Of the plugins here, a reader has ours.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p holdfast_pytest -p no:cacheprovider")
     monkeypatch.chdir(tmp_path)
 
     with ExitStack() as stack:

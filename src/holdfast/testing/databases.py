@@ -106,6 +106,28 @@ class Databases:
         with self._lock_over:
             self._over.append(name)
 
+    @contextmanager
+    def snapshot(self, url: str) -> Iterator[Callable[[], None]]:
+        """Keep a copy of a database as it is; yields how to return to it. Ends its sessions."""
+        name, kept = conninfo.database(url), f"holdfast_test_{uuid4().hex}"
+
+        def restore() -> None:
+            self._end_sessions(name)
+            dropped = sql.SQL("drop database {} with (force)").format(sql.Identifier(name))
+            self._connection.execute(dropped)
+            self._create(name, kept)
+
+        self._end_sessions(name)
+        self._create(kept, name)
+        self._connection.execute(
+            sql.SQL("alter database {} with allow_connections true").format(sql.Identifier(name))
+        )
+        try:
+            yield restore
+        finally:
+            with self._lock_over:
+                self._over.append(kept)
+
     def close(self) -> None:
         """Drop all that was made, and leave the server."""
         with self._lock:

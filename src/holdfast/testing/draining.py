@@ -7,20 +7,21 @@ time.
 
 import asyncio
 import gc
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import copy_context
 from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from holdfast.app import App, Task, apps
+from holdfast.app import App, Task, apps, disconnect
 from holdfast.client import Client
 from holdfast.client.statement import Statement
-from holdfast.current import CurrentJob
+from holdfast.current import CurrentJob, running
 from holdfast.errors import Misuse
-from holdfast.outcome import Cancel, Release, Retry, Stop
+from holdfast.outcome import Cancel, Release, Retry
 from holdfast.records import Cancelled, Done, Failed, Lease, Released, Settled, Settlement
+from holdfast.testing.faults import CRASHED, Crashed, Faults
 from holdfast.testing.report import Drained, Ended, Ran
 from holdfast.upkeep.loop import Upkeep
 from holdfast.worker.handlers import Ending, call, ending, settlement_of
@@ -54,6 +55,7 @@ class Draining:
         client: Client,
         tasks: Mapping[str, Task[..., Any, Any]],
         *,
+        faults: Faults | None = None,
         unclear: Iterable[str] = (),
         limit: int = LIMIT,
     ) -> None:
@@ -61,6 +63,7 @@ class Draining:
         self._client = client
         self._tasks = tasks
         self._kinds = sorted(tasks)
+        self._faults = faults or Faults(client)
         self._unclear = list(unclear)
         self._limit = limit
         self._worker = f"test-{uuid4().hex[:8]}"
@@ -79,27 +82,37 @@ class Draining:
                     yield self._begun(leases[0])
                     self._refuse_more()
 
-    def run(self, job: CurrentJob, runner: asyncio.Runner) -> Ending:
+    def run(self, job: CurrentJob, runner: asyncio.Runner) -> "Ending | Crashed":
         """Call a handler in this thread, an async one on the loop of the runner."""
+        if self._faults.may_crash(job):
+            return self._faults.run_apart(self._apart(job))
         if job.app not in self._resources:
             self._resources[job.app] = runner.run(self._opened(job.app))
         job.resources = self._resources[job.app]
         if job.task.runs == "async":
-            return runner.run(_steps(job), context=copy_context())
-        return copy_context().run(_run, job)
+            return runner.run(self._acall(job), context=copy_context())
+        return copy_context().run(self._call, job)
 
-    async def arun(self, job: CurrentJob) -> Ending:
+    async def arun(self, job: CurrentJob) -> "Ending | Crashed":
         """Call a handler, an async one on this loop and others in a thread."""
+        if self._faults.may_crash(job):
+            return await asyncio.to_thread(self._faults.run_apart, self._apart(job))
         if job.app not in self._resources:
             self._resources[job.app] = await self._opened(job.app)
         job.resources = self._resources[job.app]
         if job.task.runs == "async":
-            return await asyncio.get_running_loop().create_task(_steps(job), context=copy_context())
-        return await asyncio.to_thread(_run, job)
+            task = asyncio.get_running_loop().create_task(self._acall(job), context=copy_context())
+            return await task
+        return await asyncio.to_thread(self._call, job)
 
-    def settle(self, job: CurrentJob, ended: Ending) -> None:
+    def settle(self, job: CurrentJob, ended: "Ending | Crashed") -> None:
         """Report to the database how a handler ended, and note it."""
         job.finished, self.running = True, None
+        if ended is CRASHED:
+            disconnect(job.app)  # its connections went with the worker
+            self.note(job, "crashed")
+            return
+        self._faults.ended(job)
         settlement = settlement_of(job, ended)
         how: Ended
         if settlement is None:
@@ -122,6 +135,49 @@ class Draining:
         """Return in how many seconds the next job comes due or a lease ends; None for never."""
         [(length,)] = self._query(_NEXT)
         return None if length is None else float(length.total_seconds())
+
+    def _apart(self, job: CurrentJob) -> Callable[[], Ending]:
+        """Return how to run a handler as in another process: with a loop and resources of its own.
+
+        They are never closed if it crashes.
+        """
+
+        def run() -> Ending:
+            with asyncio.Runner() as runner:
+                opened = job.app.resources()
+                job.resources = runner.run(opened.__aenter__())
+                try:
+                    if job.task.runs == "async":
+                        return runner.run(self._acall(job), context=copy_context())
+                    return copy_context().run(self._call, job)
+                finally:
+                    runner.run(opened.__aexit__(None, None, None))
+
+        return run
+
+    def _call(self, job: CurrentJob) -> Ending:
+        running.set(job)
+        try:
+            self._faults.reach("start")
+            returned = call(job)
+            self._faults.reach("return")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return ending(job, None, error)
+        return ending(job, returned)
+
+    async def _acall(self, job: CurrentJob) -> Ending:
+        running.set(job)
+        try:
+            self._faults.reach("start")
+            returned = await call(job)
+            self._faults.reach("return")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return ending(job, None, error)
+        return ending(job, returned)
 
     async def _opened(self, app: App) -> Any:
         return await self._stack.enter_async_context(app.resources())
@@ -154,7 +210,7 @@ class Draining:
         return self._client.claim(queue, worker=self._worker, kinds=self._kinds)
 
     def _begun(self, lease: Lease) -> CurrentJob:
-        job = leased(self._tasks[lease.kind], lease, self._client, self._sent)
+        job = leased(self._tasks[lease.kind], lease, self._client, self._sent, self._faults.reach)
         self.running = job
         return job
 
@@ -176,13 +232,17 @@ class Draining:
 
 
 def leased(
-    task: Task[..., Any, Any], lease: Lease, client: Client, sent: float | None = None
+    task: Task[..., Any, Any],
+    lease: Lease,
+    client: Client,
+    sent: float | None = None,
+    noted: Callable[[str], None] = lambda note: None,
 ) -> CurrentJob:
     """Return what `current()` returns in the handler of a leased job."""
     sent = monotonic() if sent is None else sent
     length = lease.length.total_seconds()
     deadline, renew_at = believed(sent, length)
-    keeps = _Keeps(client)
+    keeps = _Keeps(client, noted)
     job = CurrentJob(
         task,
         keeps,
@@ -196,7 +256,7 @@ def leased(
         renew_at,
         _lease=lease,
     )
-    job.started = keeps.started = monotonic()
+    job.started = monotonic()
     keeps.job = job
     return job
 
@@ -205,10 +265,10 @@ class _Keeps:
     """Renews the lease of one job when its handler asks for that, at once."""
 
     job: CurrentJob
-    started: float
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, noted: Callable[[str], None]) -> None:
         self._client = client
+        self._noted = noted
 
     def renew_soon(self) -> None:
         """Renew, with what the handler reported."""
@@ -219,7 +279,9 @@ class _Keeps:
         if answer.held:
             job.deadline, job.renew_at = believed(sent, job.lease_seconds)
         elif not (job.ticket or job.settled or job.finished):
-            job.stopped = job.stopped or Stop.LOST
+            job.deadline = 0.0
+        if note and "note" in note:
+            self._noted(str(note["note"]))
 
 
 def tasks_of(
@@ -277,26 +339,6 @@ def _how(settlement: Settlement, answer: Settled) -> Ended:
             return "released"
         case Cancelled():
             return "cancelled"
-
-
-def _run(job: CurrentJob) -> Ending:
-    try:
-        returned = call(job)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return ending(job, None, error)
-    return ending(job, returned)
-
-
-async def _steps(job: CurrentJob) -> Ending:
-    try:
-        returned = await call(job)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return ending(job, None, error)
-    return ending(job, returned)
 
 
 _STEERS = (Retry, Release, Cancel)

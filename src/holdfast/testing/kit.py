@@ -3,21 +3,28 @@
 import asyncio
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from holdfast import conninfo, embedded
-from holdfast.app import App, Task, apps, stand_in
+from holdfast.app import App, Call, Task, apps, disconnect, stand_in
 from holdfast.client import Client, client_on
 from holdfast.client.statement import Statement
+from holdfast.current import CurrentJob
 from holdfast.errors import Misuse
 from holdfast.records import Duration, Job
+from holdfast.task import Enqueuer
 from holdfast.testing import matching
+from holdfast.testing.bound import stored_job
 from holdfast.testing.clock import Clock
+from holdfast.testing.databases import Databases
 from holdfast.testing.draining import LIMIT, Draining, raise_first, tasks_of
+from holdfast.testing.effects import assert_once
+from holdfast.testing.faults import APPLICATION, FAULTS, Fault, Faults
+from holdfast.testing.inline import inline
 from holdfast.testing.matching import WITHIN, Expected
 from holdfast.testing.report import Drained
 
@@ -34,10 +41,12 @@ class Kit:
     names it, too.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, databases: Databases | None = None) -> None:
         self.url = url
-        self.client = Client(url, application_name="holdfast test")
+        self.client = Client(url, application_name=APPLICATION)
+        self._databases = databases
         self._clock = Clock(self.client)
+        self._faults = Faults(self.client)
         self._used: weakref.WeakSet[App] = weakref.WeakSet()
         self._declared: set[str] = set()
         self._open = ExitStack()
@@ -45,10 +54,11 @@ class Kit:
         self._draining: Draining | None = None
 
     def __enter__(self) -> Self:
-        self._open.callback(self.client.close)
+        self._open.callback(lambda: self.client.close())
         self._open.enter_context(_environment(conninfo.VARIABLE, self.url))
         self._open.enter_context(stand_in(self._database))
         self._open.callback(self._stop_loop)
+        self._open.callback(self._faults.close)
         return self
 
     def __exit__(
@@ -75,22 +85,11 @@ class Kit:
         `wait` it also runs what is due later, retries and leases that have to expire included: the
         time moves on to them. Tasks are those of `apps`, else of all apps of the process.
         """
-        _refuse_in_loop()
-        self._runner = self._runner or asyncio.Runner()
-        with self._one_drain(apps, limit) as draining:
-            if draining is None:
-                return Drained()
-            try:
-                for _ in range(_MOST_WAITS):
-                    for job in draining.jobs():
-                        draining.settle(job, draining.run(job, self._runner))
-                    if not (wait and self._waited_for(draining)):
-                        break
-            finally:
-                self._runner.run(draining.close())
+        report = self._drained(apps, wait, limit)
         if raises:
-            raise_first(draining.report)
-        return draining.report
+            raise_first(report)
+        self._faults.refuse_missed()
+        return report
 
     async def adrain(
         self,
@@ -116,7 +115,29 @@ class Kit:
                 await draining.close()
         if raises:
             raise_first(draining.report)
+        self._faults.refuse_missed()
         return draining.report
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """Run every job as soon as it is enqueued, before `enqueue` returns, which raises errors.
+
+        What is enqueued in a transaction of yours runs after its commit, with the next enqueue or
+        `drain`; what a handler enqueues runs when that handler has ended.
+        """
+        with inline(self.drain, self.adrain):
+            yield
+
+    @contextmanager
+    def job(
+        self, task: "Enqueuer[..., Any]", *args: Any, resources: Any = None, **kwargs: Any
+    ) -> Iterator[CurrentJob]:
+        """Enqueue and lease a job, and bind `current()` to it: call the task inside the block.
+
+        Afterwards the job ends as it would in a worker: done, or failed if the block raises.
+        """
+        with stored_job(self.client, task, args, kwargs, resources) as bound:
+            yield bound
 
     # -- looking
 
@@ -210,7 +231,99 @@ class Kit:
         self._age_lease(at - before)
         self._declare_schedules(apps())
 
+    # -- faults
+
+    def crash_next(self, task: Task[..., Any, Any], at: str = "before_commit") -> None:
+        """Let the worker of the task's next job vanish at a point, as by kill -9.
+
+        Points are `start`, `before_commit` and `after_commit` (of any transaction on a connection
+        of psycopg 3), `return` (the handler has returned, and its job is not settled), and the
+        note of a `current().progress(…)`. The job stays leased: the next attempt runs when the
+        lease has expired, with `travel` or `drain(wait=True)`.
+        """
+        self._faults.arm(Fault("crash", at), task.kind)
+
+    def lose_lease(self, task: Task[..., Any, Any], at: str = "start") -> None:
+        """Let another worker take the task's next job while its handler runs, at a point.
+
+        From there `current().held()` is False, and what is written in `current().transaction()` is
+        rolled back. The job runs again in the same drain.
+        """
+        self._faults.arm(Fault("lose_lease", at), task.kind)
+
+    def drop_connection_at(
+        self,
+        point: Literal["commit"],
+        *,
+        committed: bool = True,
+        task: "Task[..., Any, Any] | None" = None,
+    ) -> None:
+        """Cut the connection at the next commit, on any connection of psycopg 3 in this process.
+
+        Whoever commits gets the error of a lost connection and cannot know whether the server has
+        `committed`. With a task, only commits in its handler count.
+        """
+        if point != "commit":
+            raise Misuse(f"a connection is cut at 'commit', not at {point!r}")
+        at = "after_commit" if committed else "before_commit"
+        self._faults.arm(Fault("drop_connection", at), task.kind if task else None)
+
+    def assert_effect_once(
+        self,
+        call: Call[Any],
+        effect: "str | Callable[[], int | Sized]",
+        *,
+        under: Sequence[Fault] = FAULTS,
+    ) -> None:
+        """Run a call under each fault, and raise AssertionError unless its effect is there once.
+
+        `effect` counts: SQL that selects a number and may use the call's arguments by name, or a
+        function that returns a number or a collection. Between faults the database returns to
+        what it was, for which all connections to it are closed.
+        """
+        assert_once(self, call, effect, under)
+
     # -- its own
+
+    def _drained(self, chosen: Sequence[App] | None, wait: bool, limit: int) -> Drained:
+        _refuse_in_loop()
+        runner = self._runner = self._runner or asyncio.Runner()
+        with self._one_drain(chosen, limit) as draining:
+            if draining is None:
+                return Drained()
+            try:
+                for _ in range(_MOST_WAITS):
+                    for job in draining.jobs():
+                        draining.settle(job, draining.run(job, runner))
+                    if not (wait and self._waited_for(draining)):
+                        break
+            finally:
+                runner.run(draining.close())
+        return draining.report
+
+    @contextmanager
+    def _returning(self) -> Iterator[Callable[[], None]]:
+        """Remember the database as it is; yields how to return to that."""
+        if self._databases is None:
+            raise Misuse(
+                "the database was not made by the test kit and cannot be copied",
+                fix="Name one fault at a time:  under=[fault]",
+            )
+        with self._databases.snapshot(self.url) as restore:
+
+            def to_it() -> None:
+                self._connect_again()
+                restore()
+
+            self._connect_again()
+            yield to_it
+
+    def _connect_again(self) -> None:
+        self.client.close()
+        for app in apps():
+            disconnect(app)
+        self.client = self._faults.client = Client(self.url, application_name=APPLICATION)
+        self._clock = Clock(self.client)
 
     def _database(self, app: App) -> embedded.Database:
         self._used.add(app)
@@ -223,7 +336,9 @@ class Kit:
             yield None
             return
         tasks, unclear = tasks_of(chosen, self._used)
-        self._draining = Draining(self.client, tasks, unclear=unclear, limit=limit)
+        self._draining = Draining(
+            self.client, tasks, faults=self._faults, unclear=unclear, limit=limit
+        )
         try:
             yield self._draining
         finally:
