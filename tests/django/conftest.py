@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import django
@@ -13,18 +13,7 @@ from django.db import connection, connections
 from django.test import override_settings
 from psycopg.conninfo import conninfo_to_dict
 
-BACKEND = "holdfast.django.HoldfastBackend"
-APPS = [
-    "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.messages",
-    "django.contrib.sessions",
-    "holdfast.django",
-    "tests.django.shop",
-]
-if django.VERSION < (6, 0):
-    APPS.append("django_tasks")
+from tests.django.project import SETTINGS
 
 Drain = Callable[..., Any]
 
@@ -36,12 +25,7 @@ def project() -> Iterator[None]:
         settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.dummy"}})
         django.setup()
     settings.SECRET_KEY = "not a secret"
-    with override_settings(
-        INSTALLED_APPS=APPS,
-        TASKS={"default": {"BACKEND": BACKEND, "QUEUES": []}},
-        USE_TZ=True,
-        ROOT_URLCONF="tests.django.shop.urls",
-    ):
+    with override_settings(**SETTINGS):
         yield
 
 
@@ -50,25 +34,34 @@ def django_database(project: None, database: str) -> Iterator[None]:
     """The test's database as Django's default."""
     from holdfast.django import app_of
 
+    with use_database(database):
+        with connection.schema_editor() as editor:
+            from tests.django.shop.models import Order
+
+            editor.create_model(Order)
+        yield
+        app_of().close()
+
+
+@contextmanager
+def use_database(url: str) -> Iterator[None]:
+    """Use a database as Django's default."""
     before = connections.settings["default"]
-    of = conninfo_to_dict(database)
+    of = conninfo_to_dict(url)
     connections.settings["default"] = {
         **before,
         "ENGINE": "django.db.backends.postgresql",
         "NAME": of.pop("dbname"),
         "OPTIONS": of,
-        "CONN_HEALTH_CHECKS": True,
     }
-    _forget_connection()
-    with connection.schema_editor() as editor:
-        from tests.django.shop.models import Order
-
-        editor.create_model(Order)
-    yield
-    app_of().close()
     connections.close_all()
     _forget_connection()
-    connections.settings["default"] = before
+    try:
+        yield
+    finally:
+        connections.close_all()
+        _forget_connection()
+        connections.settings["default"] = before
 
 
 def _forget_connection() -> None:

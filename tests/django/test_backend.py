@@ -26,7 +26,8 @@ from holdfast.django.tasks_api import (
     task_started,
 )
 from tests.conftest import Clock
-from tests.django.conftest import BACKEND, Drain, run_async
+from tests.django.conftest import Drain, run_async
+from tests.django.project import BACKEND
 
 Told = list[tuple[str, str]]
 

@@ -15,10 +15,9 @@ from holdfast.django.database import app_of
 from holdfast.django.priorities import priority_of_job
 from holdfast.django.results import headers, is_of_django, new_result, result_of
 from holdfast.django.running import declare, known_task
-from holdfast.django.task import HoldfastTask, refused
+from holdfast.django.task import HoldfastTask, options_of, refused
 from holdfast.django.tasks_api import (
     BaseTaskBackend,
-    InvalidTask,
     Task,
     TaskResult,
     TaskResultDoesNotExist,
@@ -27,6 +26,7 @@ from holdfast.django.tasks_api import (
 from holdfast.errors import InvalidTask as RefusedTask
 from holdfast.errors import NotMigrated
 from holdfast.records import NewJob
+from holdfast.task import Call, store
 
 # What OPTIONS may have besides the database: the usual options of its tasks.
 _OPTIONS = ("database", "max_attempts", "lease", "modules")
@@ -64,7 +64,8 @@ class HoldfastBackend(BaseTaskBackend):
         made = new_result(task, self.alias, args, kwargs, enqueued_at=timezone.now())
         job = self._job(task, made.args, made.kwargs)
         try:
-            [enqueued] = self.client.enqueue_many([job])
+            app = app_of(self.database)
+            [enqueued] = store(self.client, [Call(app.tasks[job.kind], job)])
         except NotMigrated as error:
             error.fix = "Run:  python manage.py migrate"
             raise
@@ -114,14 +115,12 @@ class HoldfastBackend(BaseTaskBackend):
             yield Error(f"{where}: unknown option {min(unknown)!r}", hint, id="holdfast.E004")
 
     def _job(self, task: Task, args: list[Any], kwargs: dict[str, Any]) -> NewJob:
-        if not isinstance(task, HoldfastTask):
-            raise InvalidTask(f"{task.module_path} was not declared with @task of this backend")
         usual = {
             name: self.options[name]
             for name in ("max_attempts", "lease")
             if self.options.get(name) is not None
         }
-        options = {**usual, **task.options_of(tuple(args), kwargs)}
+        options = {**usual, **options_of(task, args, kwargs)}
         options["headers"] = headers(task, self.alias, options.get("headers"))
         after = task.run_after
         if after is not None and timezone.is_naive(after):

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.utils.module_loading import import_string
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
 from holdfast import embedded
 from holdfast.app import App
+from holdfast.django.fresh import FreshConnections
 
 if TYPE_CHECKING:
     from holdfast.current import CurrentJob, JobTransaction
@@ -20,7 +22,14 @@ class DjangoApp(App):
     """An app on one of Django's databases; transactions of its jobs are those of the ORM."""
 
     def __init__(self, alias: str) -> None:
-        super().__init__(name=str(settings.SETTINGS_MODULE or "django").partition(".")[0])
+        said = getattr(settings, "HOLDFAST", {})
+        # Schedules belong to the app of a name: another project may use the same database.
+        usual = str(settings.SETTINGS_MODULE or "django").partition(".")[0]
+        super().__init__(
+            name=said.get("NAME", usual),
+            pool_size=said.get("POOL_SIZE"),
+            middleware=[FreshConnections(), *map(_middleware, said.get("MIDDLEWARE", ()))],
+        )
         self.alias = alias
         # A new process sets Django up before it imports tasks.
         self.home = ("holdfast.django.site", name_in_site(alias))
@@ -70,6 +79,12 @@ def address(alias: str) -> str:
 def name_in_site(alias: str) -> str:
     """Return the name under which `holdfast.django.site` has the app of a database."""
     return "app" if alias == "default" else f"app_{alias}"
+
+
+def _middleware(path: Any) -> Any:
+    """Return a middleware that HOLDFAST names: a class, which is created, or an object."""
+    found = import_string(path) if isinstance(path, str) else path
+    return found() if isinstance(found, type) else found
 
 
 _lock = Lock()

@@ -8,7 +8,6 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from holdfast.current import CurrentJob
-from holdfast.django.database import DjangoApp
 
 log = logging.getLogger("holdfast.django")
 
@@ -18,10 +17,9 @@ def note_outage(job: CurrentJob, error: BaseException) -> None:
 
     A lost connection alone is not enough: a task that always loses it would run for ever.
     """
-    app = job.app
-    if not isinstance(app, DjangoApp) or not isinstance(error, OperationalError | InterfaceError):
+    if error is job.cut_by or not isinstance(error, OperationalError | InterfaceError):
         return
-    connection = connections[app.alias]
+    connection = connections[alias_of(job)]
     # Each connection notes its own errors: that of another database is an ordinary failure.
     if not connection.errors_occurred or (connection.connection and connection.is_usable()):
         return
@@ -31,6 +29,12 @@ def note_outage(job: CurrentJob, error: BaseException) -> None:
         job.cut_by = error
         facts = {"job": str(job.id), "queue": job.queue, "kind": job.kind}
         log.warning("the database was away; the job will run again: %s", error, extra=facts)
+
+
+def alias_of(job: CurrentJob) -> str:
+    """Return which of Django's databases a job is in."""
+    alias: str = getattr(job.app, "alias", "default")
+    return alias
 
 
 def _was_away(connection: Any, seconds: float) -> bool:

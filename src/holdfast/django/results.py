@@ -132,11 +132,17 @@ def path_of(kind: str) -> str:
     """Return where an exception can be imported from; jobs name those of Python without it."""
     if "." in kind:
         return kind
+    if kind in _OURS:
+        return _OURS[kind]
     for module in (builtins, errors):
         if isinstance(getattr(module, kind, None), type):
             return f"{module.__name__}.{kind}"
-    return _OURS.get(kind, "builtins.Exception")
+    return "builtins.Exception"
 
 
 # How an attempt may end without an exception that anybody raised.
-_OURS = {"TimedOut": "builtins.TimeoutError", "Killed": "holdfast.outcome.Killed"}
+_OURS = {
+    "InvalidResult": "builtins.TypeError",  # as Django's own backends say
+    "Killed": "holdfast.outcome.Killed",
+    "TimedOut": "builtins.TimeoutError",
+}

@@ -7,9 +7,10 @@ from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.utils import timezone
 
+from holdfast.client import client_on
 from holdfast.current import CurrentJob, current
 from holdfast.django.database import DjangoApp
 from holdfast.django.outages import note_outage
@@ -45,6 +46,7 @@ def declare(app: DjangoApp, task: Task, backend: str) -> None:
     if known is not None and known.func is task.func:
         return  # the same with other options, for one call
     settings = {name: getattr(task, name) for name in DECLARED if hasattr(task, name)}
+    settings.setdefault("keep_result", True)
     settings |= {"kind": task.module_path, "queue": task.queue_name}
     made = CallTask(app, _handler(task, backend), cast("TaskSettings", settings))
     app.tasks[made.kind] = made
@@ -87,14 +89,14 @@ class _Call:
         self._task = task
         self._backend = backend
         self._sender = type(task_backends[backend])
+        self._alias = task_backends[backend].database
         self._job = job
         self._started_at = timezone.now()
         self._result = new_result(task, backend, args, kwargs)
 
     def run(self) -> Any:
-        close_old_connections()
         try:
-            self._begin(self._job.app.client.jobs.attempts(self._job.id) if self._again else ())
+            self._begin(self._attempts())
             task_started.send_robust(self._sender, task_result=self._result)
             returned = self._task.call(*self._arguments, **self._result.kwargs)
             value = self._succeed(returned)
@@ -105,15 +107,10 @@ class _Call:
             if self._fail(error):
                 task_finished.send_robust(self._sender, task_result=self._result)
             raise
-        finally:
-            close_old_connections()
 
     async def arun(self) -> Any:
         try:
-            attempts: Sequence[Attempt] = ()
-            if self._again:
-                attempts = await self._job.app.aclient.jobs.attempts(self._job.id)
-            self._begin(attempts)
+            self._begin(await sync_to_async(self._attempts)())
             await task_started.asend_robust(self._sender, task_result=self._result)
             returned = await self._task.acall(*self._arguments, **self._result.kwargs)
             value = self._succeed(returned)
@@ -125,9 +122,11 @@ class _Call:
                 await task_finished.asend_robust(self._sender, task_result=self._result)
             raise
 
-    @property
-    def _again(self) -> bool:
-        return self._job.attempt > 1
+    def _attempts(self) -> Sequence[Attempt]:
+        """Return the failed attempts; on Django's connection, which is needed anyway."""
+        if self._job.attempt == 1:
+            return ()
+        return client_on(connections[self._alias]).jobs.attempts(self._job.id)
 
     @property
     def _arguments(self) -> list[Any]:

@@ -7,7 +7,6 @@ in the environment.
 from importlib import import_module
 
 import django
-from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 
 from holdfast.django.database import app_of, name_in_site
@@ -21,9 +20,6 @@ for _backend in own_backends():
     for _module in _backend.options.get("modules", ()):
         import_module(_module)
     globals()[name_in_site(_backend.database)] = app_of(_backend.database)
-for _settings in settings.DATABASES.values():
-    # A worker keeps connections for longer than a server restarts.
-    _settings["CONN_HEALTH_CHECKS"] = True
 
 
 def queues(database: str, slots: int) -> dict[str, int]:

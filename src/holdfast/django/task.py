@@ -1,6 +1,6 @@
 """A task of Django's with the options that Holdfast has beyond Django's own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -65,14 +65,14 @@ class HoldfastTask(Task):
         given = {name: value for name, value in changes.items() if value is not None}
         return replace(self, **given)
 
-    def options_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of the job of a call."""
-        given = {name: getattr(self, name) for name in OF_JOBS}
-        return {
-            name: value(*args, **kwargs) if callable(value) else value
-            for name, value in given.items()
-            if value is not None
-        }
+
+def options_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the job of a call; a task of another backend has none."""
+    given = {name: getattr(task, name, None) for name in OF_JOBS}
+    chosen = {
+        name: value(*args, **kwargs) if callable(value) else value for name, value in given.items()
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def refused(error: HoldfastError) -> Exception:

@@ -22,12 +22,15 @@ else:
             f"Django {django.__version__} has no Tasks of its own. Run:  pip install django-tasks",
             name=error.name,
         ) from error
+    from django_tasks import exceptions
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
+
+    # Later versions of the package call it what Django does.
+    InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 
 __all__ = [
     "BaseTaskBackend",

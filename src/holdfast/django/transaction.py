@@ -11,8 +11,7 @@ from django.utils import timezone
 
 from holdfast.client import client_on
 from holdfast.current import CurrentJob, JobTransaction
-from holdfast.django.database import DjangoApp
-from holdfast.django.outages import note_outage
+from holdfast.django.outages import alias_of, note_outage
 from holdfast.django.results import kept
 from holdfast.django.running import CallTask
 from holdfast.django.tasks_api import normalize_json
@@ -30,15 +29,14 @@ class OrmTransaction(JobTransaction):
 
     @contextmanager
     def _sync(self, client: Any) -> Iterator[Any]:
-        job, app = self._job, self._job.app
-        assert isinstance(app, DjangoApp)
+        job, alias = self._job, alias_of(self._job)
         job.assert_held()
         try:
             # Inside another block it would be the other's to commit.
-            with transaction.atomic(using=app.alias, durable=True):
-                connection = connections[app.alias]
+            with transaction.atomic(using=alias, durable=True):
+                connection = connections[alias]
                 # First of all: what else runs on commit may fail, and the job has ended.
-                transaction.on_commit(self._settled, using=app.alias)
+                transaction.on_commit(self._settled, using=alias)
                 yield connection
                 job.assert_held()
                 [acked] = client_on(connection).ack([job.lease], [self._result], keep=self._keep)
