@@ -75,14 +75,13 @@ define on_older
 	done
 endef
 
-# Each process of a parallel run has a server of its own. The browser's driver keeps an event loop running,
-# and what measures time under faults needs most of the machine: they come after the others. Under faults a
+# Each process of a parallel run has a server of its own. The browser's driver keeps an event loop running, so
+# that its tests come after the others. One more process than is needed to keep two cores busy: under faults a
 # test waits two thirds of its time, for leases to run out and servers to come back.
 test: lint dashboard
 	$(call on_older,$(SAME_ON_ALL))
-	$(PYTEST) --ignore tests/browser --ignore tests/chaos
+	$(PYTEST) --numprocesses 4 --ignore tests/browser
 	$(PYTEST) tests/browser
-	$(PYTEST) tests/chaos
 
 older: setup
 	$(call on_older,)

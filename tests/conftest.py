@@ -47,22 +47,30 @@ alter table holdfast.job
 """
 
 # Files that take a minute or so. A parallel run begins with them, or it would end waiting for one.
+# Those of chaos wait more than they work: never all of them at once.
 LONG = (
+    "tests/chaos/test_outages.py",
     "tests/test_embedded.py",
     "tests/sql/test_plans.py",
     "tests/docs/test_snippets.py",
+    "tests/chaos/test_zombies.py",
     "tests/test_bench.py",
     "tests/examples/test_pages.py",
     "tests/cli/test_worker.py",
+    "tests/chaos/test_bad_handlers.py",
     "tests/worker/test_fleet.py",
     "tests/test_upkeep.py",
     "tests/worker/test_processes.py",
+    "tests/chaos/test_shutdown.py",
     "tests/server/test_relay.py",
     "tests/model/test_lease_machine.py",
+    "tests/chaos/test_lost_replies.py",
     "tests/test_cron.py",
     "tests/server/test_operate.py",
+    "tests/chaos/test_storms.py",
     "tests/server/test_contract.py",
     "tests/server/test_stream.py",
+    "tests/chaos/",
     "tests/server/test_access.py",
     "tests/adoption/test_generated_tables.py",
     "tests/server/test_relay_story.py",
@@ -71,13 +79,6 @@ LONG = (
     "tests/worker/",
     "tests/examples/",
     "tests/adoption/",
-    # A run of their own.
-    "tests/chaos/test_outages.py",
-    "tests/chaos/test_zombies.py",
-    "tests/chaos/test_bad_handlers.py",
-    "tests/chaos/test_shutdown.py",
-    "tests/chaos/test_lost_replies.py",
-    "tests/chaos/test_storms.py",
 )
 
 
