@@ -103,7 +103,7 @@ def test_inline_a_job_has_run_when_enqueue_returns(holdfast: Kit, app: App) -> N
     async def inner() -> None:
         ran.append("inner")
 
-    @app.task
+    @app.task(max_attempts=1)
     def fails() -> None:
         raise ValueError("no")
 
@@ -131,7 +131,9 @@ def test_inline_a_job_has_run_when_enqueue_returns(holdfast: Kit, app: App) -> N
 def test_unittest_gets_a_database_for_each_test(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(databases.VARIABLE, postgres.url)
+    # Named otherwise: what other tests use on this server is not to be closed here.
+    url = make_conninfo(postgres.url, application_name="unittest")
+    monkeypatch.setenv(databases.VARIABLE, url)
     app = App()
     seen = []
 

@@ -67,7 +67,7 @@ def test_handlers_get_what_a_worker_gives_them(holdfast: Kit, app: App) -> None:
 def test_the_error_of_a_handler_is_raised_when_all_have_run(holdfast: Kit, app: App) -> None:
     ran = []
 
-    @app.task(max_attempts=2)
+    @app.task(max_attempts=2, retry=3600)
     def work(name: str) -> None:
         ran.append(name)
         if name != "good":
@@ -224,3 +224,20 @@ def test_a_result_that_is_not_kept_is_refused_as_ever(holdfast: Kit, app: App) -
 
     with pytest.raises(ResultNotKept):
         handle.result(timeout=5)
+
+
+def test_a_drain_that_waits_outlasts_a_rate_and_gives_up_on_a_pause(
+    holdfast: Kit, app: App
+) -> None:
+    @app.task
+    def work() -> None: ...
+
+    holdfast.client.queues.set("default", rate_limit=2, rate_period=60)
+    for _ in range(5):
+        work.enqueue()
+    assert len(holdfast.drain().done) == 2
+    assert len(holdfast.drain(wait=True).done) == 3
+
+    holdfast.client.queues.pause("default")
+    work.enqueue()
+    assert len(holdfast.drain(wait=True)) == 0

@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import copy_context
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -29,6 +30,11 @@ from holdfast.worker.lease_clock import believed
 
 # More attempts than this in one drain are a task that enqueues or releases itself for ever.
 LIMIT = 1000
+
+# A drain that waits gives up after so many waits in a row after which nothing ran.
+_MOST_IN_VAIN = 10
+# The clock of the database is read in another statement than the one that finds a job due.
+_A_MOMENT = timedelta(milliseconds=1)
 
 _DUE = """
 select array(
@@ -70,6 +76,7 @@ class Draining:
         self._stack = AsyncExitStack()
         self._resources: dict[App, Any] = {}
         self.running: CurrentJob | None = None
+        self._ran = self._in_vain = 0
 
     def jobs(self) -> Iterator[CurrentJob]:
         """Lease due jobs one after the other until none is left; each is to be settled."""
@@ -131,10 +138,18 @@ class Draining:
         """Close the resources of the lifespans."""
         await self._stack.aclose()
 
-    def wait(self) -> float | None:
-        """Return in how many seconds the next job comes due or a lease ends; None for never."""
+    def wait(self) -> timedelta | None:
+        """Return when the next job comes due or a lease ends; None if waiting is of no use."""
+        length: timedelta | None
         [(length,)] = self._query(_NEXT)
-        return None if length is None else float(length.total_seconds())
+        self._in_vain = 0 if len(self.report) > self._ran else self._in_vain + 1
+        self._ran = len(self.report)
+        if length is None or self._in_vain > _MOST_IN_VAIN:
+            return None
+        if length > timedelta():
+            return length + _A_MOMENT
+        # Due, and nobody may claim it yet: a rate that is used up, a pause, a lane that is busy.
+        return timedelta(seconds=2**self._in_vain)
 
     def _apart(self, job: CurrentJob) -> Callable[[], Ending]:
         """Return how to run a handler as in another process: with a loop and resources of its own.

@@ -28,11 +28,6 @@ from holdfast.testing.inline import inline
 from holdfast.testing.matching import WITHIN, Expected
 from holdfast.testing.report import Drained
 
-# How often a drain that waits moves the time: retries of one job, at most.
-_MOST_WAITS = 200
-# A job that is due in a moment: the clock of the database is read in another statement.
-_A_MOMENT = timedelta(milliseconds=1)
-
 
 class Kit:
     """A test's own database, in which all apps of the process enqueue while it is open.
@@ -104,7 +99,7 @@ class Kit:
             if draining is None:
                 return Drained()
             try:
-                for _ in range(_MOST_WAITS):
+                while True:
                     jobs = draining.jobs()
                     while job := await asyncio.to_thread(next, jobs, None):
                         ended = await draining.arun(job)
@@ -292,7 +287,7 @@ class Kit:
             if draining is None:
                 return Drained()
             try:
-                for _ in range(_MOST_WAITS):
+                while True:
                     for job in draining.jobs():
                         draining.settle(job, draining.run(job, runner))
                     if not (wait and self._waited_for(draining)):
@@ -348,7 +343,7 @@ class Kit:
         """Move the time to what comes next; False if nothing does."""
         if (length := draining.wait()) is None:
             return False
-        self._clock.advance(timedelta(seconds=max(length, 0.0)) + _A_MOMENT)
+        self._clock.advance(length)
         return True
 
     def _declare_schedules(self, chosen: Sequence[App]) -> None:
