@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from holdfast import cron, embedded, schema
-from holdfast.callsite import caller, declared_at
+from holdfast.callsite import caller, declared_at, module_of_caller
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.current import CurrentJob, JobTransaction
 from holdfast.errors import InvalidTask, Misuse
@@ -75,6 +75,7 @@ class App:
         middleware: Sequence[Middleware] = (),
     ) -> None:
         self.name = name
+        self.module = module_of_caller()
         self.pool_size = pool_size
         self.timeout = timeout
         self.around_enqueue = around(middleware, "enqueue")

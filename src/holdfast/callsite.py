@@ -19,6 +19,18 @@ def caller() -> str:
     return f"{_shown(path)}:{line}   {text}".rstrip()
 
 
+def module_of_caller() -> str:
+    """Return the name of the module that the nearest code outside Holdfast is in.
+
+    That of a program is the name by which others would import it.
+    """
+    known = {} if (frame := outside()) is None else frame.f_globals
+    if (spec := known.get("__spec__")) is not None:
+        return str(spec.name).removesuffix(".__main__")
+    name = str(known.get("__name__", ""))
+    return Path(known.get("__file__", "")).stem if name == "__main__" else name
+
+
 def declared_at(fn: Callable[..., Any]) -> str:
     """Say where a function is written: " (app.py:7)", or nothing if that is unknown."""
     code = getattr(inspect.unwrap(fn), "__code__", None)

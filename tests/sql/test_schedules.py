@@ -28,9 +28,18 @@ class Slot(NamedTuple):
     job: UUID | None
 
 
-def declare(db: Protocol, *items: dict[str, Any], owner: str | None = None) -> list[str]:
+def declare(
+    db: Protocol,
+    *items: dict[str, Any],
+    owner: str | None = None,
+    origin: tuple[str, list[str]] | None = None,
+) -> list[str]:
     rows = db.call(
-        "schedule_declare", items=Jsonb(items), owner=owner, columns=("ord", "name", "outcome")
+        "schedule_declare",
+        items=Jsonb(items),
+        owner=owner,
+        origin=origin and Jsonb({"module": origin[0], "kinds": origin[1]}),
+        columns=("ord", "name", "outcome"),
     )
     return [row.outcome for row in sorted(rows)]
 
@@ -502,6 +511,31 @@ def test_what_its_owner_declares_no_more_is_withdrawn_and_can_come_back(
     back = next(one for one in due(db) if one.name == "nightly")
     assert back.next_at is None
     assert back.now - back.since < MINUTE
+
+
+def test_what_a_program_without_a_name_declares_no_more_is_withdrawn(db: Protocol) -> None:
+    """Known by its module and by a kind that both have: not by one of these alone."""
+    nightly = {"name": "nightly", **DAILY}
+    declare(db, nightly, origin=("tasks", ["report", "sync"]))
+    declare(db, {"name": "imported", **DAILY})
+    declare(db, {"name": "named", **DAILY}, owner="shop")
+
+    for other in (("tasks", ["mail"]), ("jobs", ["report", "sync"]), ("tasks", [])):
+        declare(db, origin=other)
+    declare(db)
+    assert schedule(db).state == "active"
+
+    declare(db, origin=("tasks", ["sync", "new"]))
+    assert schedule(db).state == "withdrawn"
+    assert {schedule(db, name).state for name in ("imported", "named")} == {"active"}
+    declare(db, nightly, origin=("tasks", ["sync"]))
+    assert schedule(db).state == "active"
+
+
+def test_the_last_schedule_of_an_owner_is_withdrawn_too(db: Protocol) -> None:
+    declare(db, {"name": "nightly", **DAILY}, owner="shop")
+    declare(db, owner="shop")
+    assert schedule(db).state == "withdrawn"
 
 
 def test_declarations_answer_in_their_order(db: Protocol) -> None:

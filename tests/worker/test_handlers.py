@@ -472,3 +472,27 @@ def test_a_worker_leaves_after_the_jobs_it_was_to_run(app: App) -> None:
     queue = app.client.queues.get("default")
     assert queue
     assert (queue.queued, queue.leased) == (13, 0)
+
+
+@pytest.mark.parametrize("name", [None, "shop"])
+def test_a_schedule_that_was_deleted_from_the_code_ends_with_the_next_deploy(
+    database: str, name: str | None
+) -> None:
+    """Also the last one, and that of an app without a name."""
+
+    def deploy(*, scheduled: bool) -> str:
+        with App(database, name=name) as app:
+
+            @app.task
+            def report() -> None: ...
+
+            if scheduled:
+                app.schedule("30 5 * * *", name="nightly")(report)
+            Worker(app, until_idle=True).run()
+            found = app.client.schedules.get("nightly")
+            assert found
+            return found.state
+
+    assert deploy(scheduled=True) == "active"
+    assert deploy(scheduled=False) == "withdrawn"
+    assert deploy(scheduled=True) == "active"

@@ -337,8 +337,14 @@ class Worker:
         """Declare kinds, their checks, and schedules to the database."""
         tasks = [self.app.tasks[kind] for kind in self.kinds]
         client.kinds.declare([_about(task) for task in tasks])
-        if self.app.schedules:
-            client.schedules.declare(self.app.schedules, owner=self.app.name)
+        # Even if there are none: those that were deleted from the code must not fire any more.
+        client.schedules.declare(
+            self.app.schedules,
+            owner=self.app.name,
+            origin=None
+            if self.app.name
+            else {"module": self.app.module, "kinds": [*self.app.tasks]},
+        )
         # Before it claims: expired jobs are checked by workers that are known to be alive.
         client.workers.beat(self.id, **self._facts())
         self._beat_at = monotonic() + BEAT_EVERY

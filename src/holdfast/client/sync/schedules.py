@@ -1,6 +1,6 @@
 """Generated from aio/schedules.py by tools/generate_sync_client.py: edit that."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, LiteralString
 
@@ -24,17 +24,24 @@ class Schedules(Noun):
         return self._all(Slot, source, [name, limit], reads=True)
 
     def declare(
-        self, schedules: Iterable[NewSchedule], *, owner: str | None = None
+        self,
+        schedules: Iterable[NewSchedule],
+        *,
+        owner: str | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> Sequence[Declared]:
         """Store the schedules that a program declares; returns one result for each, in order.
 
         An operator's edits stay until the declaration itself changes. With an `owner`, schedules
-        that it declared before and no longer declares are withdrawn: they stop firing.
+        that it declared before and no longer declares are withdrawn: they stop firing. A program
+        without a name gives its `origin` instead: the "module" of its app and the "kinds" it has.
         """
         source: LiteralString = (
-            "holdfast.schedule_declare(items => %s::jsonb, owner => %s) order by ord"
+            "holdfast.schedule_declare(items => %s::jsonb, owner => %s, origin => %s::jsonb) "
+            "order by ord"
         )
-        return self._all(Declared, source, [wire.schedules(schedules), owner])
+        place = None if origin is None else wire.settings(origin, "origin")
+        return self._all(Declared, source, [wire.schedules(schedules), owner, place])
 
     def set(self, name: str, *, actor: str | None = None, **settings: Any) -> Schedule:
         """Create or change a schedule: kind, cron or every, tz, missed, overlap, queue, payload …

@@ -4,7 +4,8 @@
 -- schedule_declare: schedules that a program declares, [{"name", "kind", "cron" or "every", …}]. A schedule that an
 -- operator edited stays so until its declaration itself changes. Schedules that the same owner declared before and no
 -- longer declares are withdrawn: they no longer fire, but keep their rows.
-create or replace function holdfast.schedule_declare(items jsonb, owner text default null)
+create or replace function holdfast.schedule_declare(
+  items jsonb, owner text default null, origin jsonb default null)
 returns table (ord integer, name text, outcome text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -40,12 +41,13 @@ begin
       if found and old.declared = v_said then
         outcome := case when old.edited then 'edited' else 'same' end;
         update holdfast.schedule s
-        set owner = schedule_declare.owner, withdrawn_at = null,
+        set owner = schedule_declare.owner, origin = schedule_declare.origin, withdrawn_at = null,
             -- what came while it was withdrawn was not wanted
             next_at = case when s.withdrawn_at is null then s.next_at else '-infinity' end,
             since = case when s.withdrawn_at is null then s.since else v_now end,
             revision = s.revision + (s.withdrawn_at is not null)::integer
-        where s.name = old.name and (s.withdrawn_at is not null or s.owner is distinct from schedule_declare.owner);
+        where s.name = old.name and (s.withdrawn_at is not null or (s.owner, s.origin) is distinct from
+          (schedule_declare.owner, schedule_declare.origin));
         continue;
       end if;
       new := holdfast.schedule_with(case when found then old else holdfast.schedule_blank(name) end, v_defaults
@@ -53,6 +55,7 @@ begin
       new.declared := v_said;
       new.edited := false;
       new.owner := schedule_declare.owner;
+      new.origin := schedule_declare.origin;
       new.updated_at := v_now;
       new.updated_by := coalesce(schedule_declare.owner, 'code');
       if old.withdrawn_at is not null then
@@ -66,11 +69,13 @@ begin
     return next;
   end loop;
 
-  if owner is not null then
-    update holdfast.schedule s
-    set withdrawn_at = v_now, revision = s.revision + 1
-    where s.owner = schedule_declare.owner and s.withdrawn_at is null and not s.name = any(v_names);
-  end if;
+  -- Without an owner, two programs may have a module of the same name: those that share a kind are the same program.
+  update holdfast.schedule s
+  set withdrawn_at = v_now, revision = s.revision + 1
+  where s.withdrawn_at is null and not s.name = any(v_names) and case
+    when owner is not null then s.owner = schedule_declare.owner
+    else s.owner is null and s.origin -> 'module' = schedule_declare.origin -> 'module'
+      and s.origin -> 'kinds' ?| array(select jsonb_array_elements_text(schedule_declare.origin -> 'kinds')) end;
 end
 $$;
 
@@ -351,8 +356,8 @@ begin
   set kind = new.kind, queue = new.queue, payload = new.payload, options = new.options, cron = new.cron,
       every = new.every, anchor = new.anchor, tz = new.tz, missed = new.missed, overlap = new.overlap,
       next_at = new.next_at, since = new.since, revision = new.revision, problem = new.problem,
-      owner = new.owner, withdrawn_at = new.withdrawn_at, declared = new.declared, edited = new.edited,
-      updated_at = new.updated_at, updated_by = new.updated_by
+      owner = new.owner, origin = new.origin, withdrawn_at = new.withdrawn_at, declared = new.declared,
+      edited = new.edited, updated_at = new.updated_at, updated_by = new.updated_by
   where s.name = old.name;
   return 'changed';
 end
