@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,6 +39,16 @@ def named(text: str) -> "App":
             fix=f"Say which:  {shlex.quote(f'{place}:{next(iter(apps))}')}",
         )
     return next(iter(apps.values()))
+
+
+def attribute(text: str) -> Any:
+    """Import what `module:name` names, whatever it is."""
+    place, colon, name = text.partition(":")
+    module = _imported(place)
+    if not colon or not hasattr(module, name):
+        near = nearest(name, vars(module)) if colon else ""
+        raise AppNotFound(f"{text} does not name something in a module{near}")
+    return getattr(module, name)
 
 
 def also_import(modules: tuple[str, ...]) -> None:

@@ -38,6 +38,8 @@ def renamed(value: str) -> tuple[str, str]:
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="only from this queue")
 @click.option("--into", metavar="NAME", help="into this queue  [the same name]")
 @click.option("--schema", metavar="NAME", help="where the old tables are  [search_path]")
+@click.option("--django", is_flag=True, help="the tasks will be those of Django")
+@click.option("--config", metavar="MODULE:NAME", help="the app of celery with a beat_schedule")
 @pass_session
 def import_jobs(
     session: Session,
@@ -48,10 +50,12 @@ def import_jobs(
     queues: tuple[str, ...],
     into: str | None,
     schema: str | None,
+    django: bool,
+    config: str | None,
 ) -> None:
-    """Move the jobs that wait in PACKAGE into Holdfast, in one transaction.
-
-    PACKAGE is procrastinate. What cannot be moved stays there; then it exits with 1.
+    """Move what waits in PACKAGE into Holdfast: procrastinate, pgqueuer,
+    django-tasks-db, django-q2, django-celery-beat, celery. It is one
+    transaction. What cannot be moved stays; then it exits with 1.
     """
     from holdfast import moving
 
@@ -60,13 +64,21 @@ def import_jobs(
         known = ", ".join(moving.PACKAGES)
         raise click.UsageError(f"{package!r} cannot be imported{near}; it should be one of {known}")
     found = locate.named(app) if app else None
-    wishes = moving.Wishes(found, dict(kinds), queues, into, schema)
+    if (package == "celery") != bool(config):
+        raise click.UsageError(
+            "celery has its schedules in code; name its app:  "
+            "holdfast import celery --config shop.celery:app"
+        )
+    wishes = moving.Wishes(found, dict(kinds), queues, into, schema, django)
+    tables = moving.PACKAGES[package]()
+    configured = moving.configured(locate.attribute(config)) if config else ()
     with session.database() as database:
         report = moving.move(
             database.url,
             package,
-            moving.PACKAGES[package](),
+            tables,
             wishes,
+            configured=configured,
             dry_run=dry_run,
             source=SOURCES[database.origin],
         )

@@ -9,10 +9,22 @@ runs in one of the two and never in both. What cannot be read stays where it is,
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
+from holdfast.moving.celery_beat import configured
 from holdfast.moving.found import Found, Rows, Unreadable
 from holdfast.moving.move import Left, Moved, Report, Wishes, move
 
-__all__ = ["PACKAGES", "Found", "Left", "Moved", "Report", "Rows", "Unreadable", "Wishes", "move"]
+__all__ = [
+    "PACKAGES",
+    "Found",
+    "Left",
+    "Moved",
+    "Report",
+    "Rows",
+    "Unreadable",
+    "Wishes",
+    "configured",
+    "move",
+]
 
 
 def _rows(module: str) -> Callable[[], list[Rows]]:
@@ -25,4 +37,10 @@ def _rows(module: str) -> Callable[[], list[Rows]]:
 
 PACKAGES: Mapping[str, Callable[[], list[Rows]]] = {
     "procrastinate": _rows("procrastinate"),
+    "pgqueuer": _rows("pgqueuer"),
+    "django-tasks-db": _rows("django_tasks_db"),
+    "django-q2": _rows("django_q"),
+    "django-celery-beat": _rows("celery_beat"),
+    # Its schedules are in code, and its jobs in a broker.
+    "celery": list,
 }

@@ -13,8 +13,9 @@ class Unreadable(Exception):  # noqa: N818 - it is counted, never shown as an er
 class Found:
     """One row in our words: a call to make, or, with a `schedule`, a call to repeat.
 
-    `options` are fields of a NewJob; `payload` is given instead of arguments where the package
-    stores JSON that is not a call. `schedule` has its name and its rule.
+    `options` are fields of a NewJob; `payload` is given where the package stores JSON that need not
+    be a call. A call `of_django` is stored as Holdfast's backend for Django stores it. `schedule`
+    has its name and its rule. With a `problem` it stays where it is.
     """
 
     id: Any
@@ -23,8 +24,10 @@ class Found:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     payload: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    of_django: bool = False
     attempts: int = 0
     schedule: Mapping[str, Any] | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

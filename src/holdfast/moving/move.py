@@ -1,5 +1,6 @@
 """One transaction: lock the rows that wait, store their jobs, take the rows from the old queue."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from holdfast import conninfo
 from holdfast.app import App
 from holdfast.client import Client, client_on
 from holdfast.errors import Misuse, Refused
+from holdfast.jsonb import Encoded
 from holdfast.moving.found import Found, Rows, Unreadable
 from holdfast.records import NewJob, NewSchedule
 from holdfast.records.fields import declared
@@ -30,6 +32,7 @@ class Wishes:
     With an `app`, jobs are checked as if its tasks enqueued them, and positional arguments get the
     names of their parameters. `kinds` maps old names of tasks to kinds; `queues` limits the move to
     these queues of the old one; `into` is the queue for all of them; `schema` has the old tables.
+    Calls are stored for tasks of Django's if `of_django`.
     """
 
     app: App | None = None
@@ -37,6 +40,7 @@ class Wishes:
     queues: Sequence[str] = ()
     into: str | None = None
     schema: str | None = None
+    of_django: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class _Move:
         self._left: dict[tuple[str, str], list[str]] = {}
         self._running: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
+        [[self._now]] = connection.execute("select now()").fetchall()
         if wishes.schema:
             # Their triggers name their tables without a schema.
             path = sql.Identifier(wishes.schema).as_string(connection)
@@ -198,7 +203,7 @@ class _Move:
             enqueued = self._client.enqueue_many([job for _, job in ready]) if ready else []
         for (_, job), one in zip(ready, enqueued, strict=True):
             self._count(job, "jobs" if one.created else "duplicates")
-            if one.created and job.run_at is not None:
+            if one.created and job.run_at and job.run_at > self._now:
                 self._count(job, "later")
         return [one.id for one, _ in ready]
 
@@ -206,6 +211,8 @@ class _Move:
         self._moved[job.queue, job.kind, what] += 1
 
     def _job(self, found: Found) -> NewJob:
+        if found.problem:
+            raise Unreadable(found.problem)
         kind = self._wishes.kinds.get(found.kind, found.kind)
         options = {name: value for name, value in found.options.items() if value is not None}
         if self._wishes.into:
@@ -213,11 +220,12 @@ class _Move:
         if "priority" in options:
             options["priority"] = self._priority(options["priority"])
         options["headers"] = {
-            **options.get("headers", {}),
+            **(options.get("headers") or {}),
             "imported_from": f"{self._package} {found.id}",
         }
         if self._wishes.app is None:
-            return NewJob(kind=kind, payload=_payload(found), **options)
+            of_django = found.of_django or self._wishes.of_django
+            return NewJob(kind=kind, payload=_payload(found, of_django), **options)
         return _checked(self._wishes.app, kind, found, options)
 
     def _priority(self, theirs: int) -> int:
@@ -235,13 +243,13 @@ class _Move:
             job = self._job(found)
             options = {
                 name: value
-                for name in ("priority", "lane", "key", "max_attempts")
+                for name in ("priority", "lane", "key", "max_attempts", "expires")
                 if (value := getattr(job, name))
             }
             schedule = NewSchedule(
                 kind=job.kind,
                 queue=job.queue,
-                payload=job.payload,
+                payload=json.loads(job.payload) if type(job.payload) is Encoded else job.payload,
                 options=options or None,
                 **found.schedule or {},
             )
@@ -256,7 +264,9 @@ class _Move:
         return True
 
 
-def _payload(found: Found) -> Any:
+def _payload(found: Found, of_django: bool) -> Any:
+    if of_django:
+        return {"args": list(found.args), "kwargs": dict(found.kwargs)}
     if found.args:
         raise Unreadable("its arguments have no names; name the app that has the task:  --app")
     return found.kwargs if found.payload is None else found.payload
@@ -268,10 +278,9 @@ def _checked(app: App, kind: str, found: Found, options: dict[str, Any]) -> NewJ
         raise Unreadable(
             f"the app has no task of the kind {kind!r}; name it:  --map {found.kind}=KIND"
         )
-    kwargs = found.kwargs if found.payload is None else found.payload
-    if not isinstance(kwargs, Mapping):
+    if found.payload is not None and not isinstance(found.payload, Mapping):
         raise Unreadable("its payload is not an object with the arguments of a task")
-    job = task.options(**options).call(*found.args, **kwargs).job
+    job = task.options(**options).call(*found.args, **found.kwargs).job
     if found.attempts and job.max_attempts:
         job = replace(job, max_attempts=max(1, job.max_attempts - found.attempts))
     return job
