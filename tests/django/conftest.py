@@ -2,19 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import django
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
+from django.core.management import call_command
 from django.db import connection, connections
 from django.test import override_settings
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.django.project import SETTINGS
 
+_TEMPLATE: dict[str, str] = {}
 Drain = Callable[..., Any]
 
 
@@ -29,16 +31,41 @@ def project() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def templates() -> Iterator[ExitStack]:
+    """Holds the database that those of the tests are copies of."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def django_template(project: None, fresh: Any, template: str, templates: ExitStack) -> str:
+    """The name of a database with the tables of the project, made once."""
+    if "name" not in _TEMPLATE:
+        url = templates.enter_context(fresh(template))
+        with use_database(url):
+            call_command("migrate", verbosity=0)
+            with connection.schema_editor() as editor:
+                from tests.django.shop.models import Order
+
+                editor.create_model(Order)
+        _TEMPLATE["name"] = str(conninfo_to_dict(url)["dbname"])
+    return _TEMPLATE["name"]
+
+
+@pytest.fixture
+def database(fresh: Any, django_template: str) -> Iterator[str]:
+    """The address of a fresh database with the tables of the project."""
+    with fresh(django_template) as url:
+        yield url
+
+
 @pytest.fixture(autouse=True)
 def django_database(project: None, database: str) -> Iterator[None]:
     """The test's database as Django's default."""
     from holdfast.django import app_of
 
     with use_database(database):
-        with connection.schema_editor() as editor:
-            from tests.django.shop.models import Order
-
-            editor.create_model(Order)
         yield
         app_of().close()
 
@@ -55,16 +82,16 @@ def use_database(url: str) -> Iterator[None]:
         "OPTIONS": of,
     }
     connections.close_all()
-    _forget_connection()
+    forget_connection()
     try:
         yield
     finally:
         connections.close_all()
-        _forget_connection()
+        forget_connection()
         connections.settings["default"] = before
 
 
-def _forget_connection() -> None:
+def forget_connection() -> None:
     """Have Django make its connection anew, as its settings say now."""
     with suppress(AttributeError):
         del connections["default"]

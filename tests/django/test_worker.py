@@ -21,7 +21,7 @@ from holdfast import schema
 from holdfast.django import app_of
 from holdfast.django.database import address
 from tests.conftest import Clock, Connect
-from tests.django.conftest import Drain, use_database
+from tests.django.conftest import Drain, forget_connection, use_database
 
 
 def orders() -> list[int]:
@@ -226,7 +226,7 @@ def test_the_address_is_that_of_djangos_settings() -> None:
             "assume_role": "app owner",
         },
     }
-    del connections["default"]
+    forget_connection()
 
     assert conninfo_to_dict(address("default")) == {
         "dbname": "shop",

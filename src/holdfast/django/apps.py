@@ -20,7 +20,9 @@ class HoldfastConfig(AppConfig):
         post_migrate.connect(_migrate, sender=self)
 
 
-def _migrate(sender: AppConfig, using: str, verbosity: int = 1, **_: Any) -> None:
-    from holdfast.django.schema import bring_up_to_date
+def _migrate(sender: AppConfig, using: str, verbosity: int = 1, **more: Any) -> None:
+    from holdfast.django.schema import bring_up_to_date, forget_jobs
 
     bring_up_to_date(using, say=print if verbosity else None)
+    if "plan" not in more:
+        forget_jobs(using)  # it was `flush`, which deletes all data, as after each test

@@ -18,6 +18,7 @@ from holdfast.django.running import declare, known_task
 from holdfast.django.task import HoldfastTask, options_of, refused
 from holdfast.django.tasks_api import (
     BaseTaskBackend,
+    InvalidTask,
     Task,
     TaskResult,
     TaskResultDoesNotExist,
@@ -61,6 +62,11 @@ class HoldfastBackend(BaseTaskBackend):
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
         """Store a call of a task, in the transaction that Django is in."""
         self.validate_task(task)
+        if task.func.__module__ == "__main__":
+            raise InvalidTask(
+                f"{task.name} is declared in the program that runs, where no worker can import it. "
+                "Declare it in a module."
+            )
         made = new_result(task, self.alias, args, kwargs, enqueued_at=timezone.now())
         job = self._job(task, made.args, made.kwargs)
         try:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from django.db import connections
 
 from holdfast import schema
+from holdfast.client import client_on
 from holdfast.django.database import address
 from holdfast.django.tasks_api import own_backends
 
@@ -25,6 +26,17 @@ def bring_up_to_date(database: str, say: Callable[[str], object] | None = None) 
     if applied and say:
         say(f"  Holdfast's schema is up to date: {len(applied)} steps applied.")
     return applied
+
+
+def forget_jobs(database: str) -> None:
+    """Delete all jobs of a database that backends use."""
+    if not is_wanted_in(database):
+        return
+    client = client_on(connections[database])
+    while ids := client.jobs.find(limit=1000):
+        client.jobs.cancel(ids, reason="all data is deleted")
+        if not any(one.changed for one in client.jobs.delete(ids)):
+            return
 
 
 def status(database: str) -> schema.Status:

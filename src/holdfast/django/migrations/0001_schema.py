@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from django.db import migrations
+from django.db import migrations, models
 
 
 def install(apps: Any, schema_editor: Any) -> None:
@@ -19,5 +19,33 @@ class Migration(migrations.Migration):
     atomic = False
     initial = True
     dependencies: ClassVar[list[tuple[str, str]]] = []
-    # Unapplying it leaves the schema, because there are jobs in it.
-    operations: ClassVar[list[Any]] = [migrations.RunPython(install, migrations.RunPython.noop)]
+    operations: ClassVar[list[Any]] = [
+        # Unapplying it leaves the schema, because there are jobs in it.
+        migrations.RunPython(install, migrations.RunPython.noop),
+        # The models are only names for pages and permissions.
+        migrations.CreateModel(
+            name="Job",
+            fields=[("id", models.UUIDField(primary_key=True, serialize=False))],
+            options={
+                "managed": False,
+                "default_permissions": ("view",),
+                "permissions": [
+                    ("retry_job", "Can retry jobs"),
+                    ("cancel_job", "Can cancel jobs"),
+                    ("view_dashboard", "Can see the dashboard"),
+                    ("operate_dashboard", "Can enqueue, retry, cancel and pause in the dashboard"),
+                    ("administer_dashboard", "Can do everything in the dashboard"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="DeadGroup",
+            fields=[
+                (
+                    "fingerprint",
+                    models.CharField(max_length=64, primary_key=True, serialize=False),
+                )
+            ],
+            options={"managed": False, "default_permissions": ("view",)},
+        ),
+    ]
