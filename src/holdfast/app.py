@@ -26,7 +26,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from holdfast import cron, embedded, schema
+from holdfast import cron, embedded, schema, synonyms
 from holdfast.callsite import caller, declared_at, module_of_caller
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.current import CurrentJob, JobTransaction
@@ -34,7 +34,7 @@ from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
-from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap
+from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap, QueueOptions
 from holdfast.task import Call, Declares, Task, TaskSettings, astore, store
 from holdfast.watch.webhooks import Looks, OwnDetector
 
@@ -82,6 +82,7 @@ class App:
         self.around_run = around(middleware, "run")
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         self.schedules: list[NewSchedule] = []
+        self.queues: dict[str, QueueOptions] = {}
         self.detectors: dict[str, OwnDetector] = {}
         # The module and the name under which a new process finds it, if that is known.
         self.home: tuple[str, str] | None = None
@@ -144,6 +145,32 @@ class App:
             return task
 
         return declare
+
+    def queue(self, name: str, **settings: Unpack[QueueOptions]) -> None:
+        """Declare settings of a queue: `app.queue("mail", limit=4, keep_done=timedelta(days=7))`.
+
+        A worker stores them when it starts. An operator's change of a setting stays until its
+        declaration changes; a setting that is no longer declared goes back to its default.
+        """
+        if name in self.queues:
+            raise Misuse(
+                f"queue {name!r} is declared twice",
+                why=caller(),
+                fix="Declare all its settings once.",
+            )
+        for setting in settings:
+            if setting == "fanout" or setting not in QueueOptions.__annotations__:
+                near = synonyms.meant(setting, QueueOptions.__annotations__)
+                known = [one for one in QueueOptions.__annotations__ if one != "fanout"]
+                raise Misuse(
+                    f"app.queue({name!r}): {setting!r} cannot be declared"
+                    + (f" (did you mean {near!r}?)" if near and near != setting else ""),
+                    why=caller(),
+                    fix="To change it while the queue is empty:  holdfast queue set"
+                    if setting == "fanout"
+                    else f"Settings are: {', '.join(known)}.",
+                )
+        self.queues[name] = settings
 
     def detector(
         self, *, every: Duration = 60.0, name: str | None = None

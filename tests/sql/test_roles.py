@@ -56,6 +56,7 @@ KEEP_UP = {
     *("tend", "lead"),
     *("declare_kinds", "doubtful", "reconcile"),
     *("schedule_declare", "schedule_due", "schedule_fire", "schedule_fault", "beat", "leave"),
+    "queue_declare",
     *("operation_step", "detect", "detector_due", "report", "webhook_target"),
 }
 OPERATE = {

@@ -200,3 +200,78 @@ def test_the_oldest_age_is_that_of_the_longest_waiting_ready_job(db: Protocol) -
 
     assert nothing == (None,)
     assert waiting == (60,)
+
+
+def declare(db: Protocol, **queues: dict[str, Any]) -> list[str]:
+    items = Jsonb([{"queue": name, **settings} for name, settings in queues.items()])
+    rows = db.call("queue_declare", items=items, columns=("ord", "name", "outcome"))
+    return [row.outcome for row in sorted(rows)]
+
+
+def settings_of(db: Protocol, queue: str) -> Any:
+    [row] = db.table(f"select * from holdfast.queues where queue = '{queue}'")
+    return row
+
+
+def test_what_code_declares_is_set_and_an_operators_change_stays_until_it_declares_another(
+    db: Protocol,
+) -> None:
+    assert declare(db, b={"limit": 4, "lease": 60}, a={"fair": True}) == ["created", "created"]
+    assert declare(db, b={"limit": 4, "lease": 60}) == ["same"]
+    db.queue_set("b", limit=2, max_attempts=9)
+
+    assert declare(db, b={"limit": 4, "lease": 60}) == ["same"]
+    assert settings_of(db, "b").limit == 2
+    assert declare(db, b={"limit": 4, "lease": 90}) == ["changed"]
+    b = settings_of(db, "b")
+    assert (b.limit, b.lease.total_seconds(), b.max_attempts) == (2, 90, 9)
+    assert declare(db, b={"limit": 5, "lease": 90}) == ["changed"]
+    assert settings_of(db, "b").limit == 5
+    assert settings_of(db, "a").fair
+
+
+def test_a_setting_that_is_no_longer_declared_goes_back_to_its_default(db: Protocol) -> None:
+    db.put(queue="plain")
+    every: dict[str, Any] = {
+        "max_attempts": 9,
+        "lease": 90,
+        "keep_done": 60,
+        "payload_limit": 50,
+        "backoff": 7,
+        "backoff_cap": 70,
+        "limit": 3,
+        "rate_limit": 5,
+        "rate_period": 60,
+        "fair": True,
+        "by_kind": True,
+        "lane_limit": 2,
+        "lane_on_failure": "halt",
+        "activity": "all",
+        "keep_activity": 86400 * 3,
+        "archive_dead": 90,
+        "archive_done": 90,
+    }
+    declare(db, mail=every)
+    assert declare(db, mail={}) == ["changed"]
+
+    mail, plain = settings_of(db, "mail"), settings_of(db, "plain")
+    assert {name: getattr(mail, name) for name in every} == {
+        name: getattr(plain, name) for name in every
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"limits": 4}, "queue setting 'limits' is unknown"),
+        ({"fanout": 4}, "fanout of queue 'mail' cannot be declared"),
+        ({"rate_limit": 4}, 'settings {"rate_limit": 4} are not valid for a queue'),
+    ],
+)
+def test_a_declaration_that_cannot_be_set_is_refused(
+    db: Protocol, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        declare(db, mail=settings)
+    assert refused.value.diag.message_primary == message
+    assert refused.value.sqlstate == "HF221"

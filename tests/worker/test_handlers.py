@@ -496,3 +496,23 @@ def test_a_schedule_that_was_deleted_from_the_code_ends_with_the_next_deploy(
     assert deploy(scheduled=True) == "active"
     assert deploy(scheduled=False) == "withdrawn"
     assert deploy(scheduled=True) == "active"
+
+
+def test_settings_of_queues_stand_beside_the_tasks_and_a_worker_stores_them(
+    app: App, drain: Drain
+) -> None:
+    app.queue("mail", limit=4, lease=90)
+    app.task(queue="mail", kind="send")(lambda: None)
+    with pytest.raises(Misuse, match="'limits' cannot be declared"):
+        app.queue("other", limits=4)  # type: ignore[call-arg]
+    with pytest.raises(Misuse, match="holdfast queue set"):
+        app.queue("other", fanout=4)
+    with pytest.raises(Misuse, match="declared twice"):
+        app.queue("mail", lease=2)
+    drain()
+    app.client.queues.set("mail", limit=1)
+    drain()
+
+    mail = app.client.queues.get("mail")
+    assert mail
+    assert (mail.limit, mail.lease.total_seconds()) == (1, 90)

@@ -239,6 +239,12 @@ def schedules(declared: Iterable[NewSchedule]) -> str:
     return encoded([_schedule(one) for one in declared], "schedules").decode()
 
 
+def declared_queues(queues: Mapping[str, Mapping[str, Any]]) -> str:
+    """Encode the settings of queues as the array holdfast.queue_declare takes."""
+    said = [{"queue": name, **_seconds(settings)} for name, settings in queues.items()]
+    return encoded(said, "settings of queues").decode()
+
+
 def schedule_settings(name: str, values: Mapping[str, Any]) -> str:
     """Encode settings of a schedule as a JSON object; refuse a rule that could never fire."""
     return _object(_of_schedule(name, values), f"settings of schedule {name}")

@@ -94,6 +94,7 @@ begin
         holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval),
         holdfast.tend(text, interval, text[], jsonb),
         holdfast.operation_step(integer), holdfast.schedule_declare(jsonb, text, jsonb), holdfast.schedule_due(integer),
+        holdfast.queue_declare(jsonb, text),
         holdfast.schedule_fire(text, timestamptz, timestamptz[], timestamptz, bigint, text),
         holdfast.schedule_fault(text, bigint, text), holdfast.detect(text[]), holdfast.detector_due(text, interval),
         holdfast.report(text, jsonb), holdfast.webhook_target(text) to %I', v_role);

@@ -337,6 +337,10 @@ class Worker:
         """Declare kinds, their checks, and schedules to the database."""
         tasks = [self.app.tasks[kind] for kind in self.kinds]
         client.kinds.declare([_about(task) for task in tasks])
+        if self.app.queues:
+            for declared in client.queues.declare(self.app.queues):
+                if declared.outcome != "same":
+                    log.info("queue set up as declared", extra={"queue": declared.name})
         # Even if there are none: those that were deleted from the code must not fire any more.
         client.schedules.declare(
             self.app.schedules,

@@ -1,13 +1,13 @@
 """Generated from aio/queues.py by tools/generate_sync_client.py: edit that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import LiteralString, Unpack
 from uuid import UUID
 
 from holdfast.client import wire
 from holdfast.client.sync.noun import Noun
-from holdfast.records import Depth, Duration, Forecast, Job, Queue, QueueOptions, Success
+from holdfast.records import Declared, Depth, Duration, Forecast, Job, Queue, QueueOptions, Success
 
 
 class Queues(Noun):
@@ -25,6 +25,15 @@ class Queues(Noun):
             "holdfast.queue_set(queue => %s, settings => %s::jsonb, actor => %s)"
         )
         return self._one(Queue, source, [queue, wire.settings(settings, "settings"), actor])
+
+    def declare(self, queues: Mapping[str, QueueOptions]) -> Sequence[Declared]:
+        """Store the settings that a program declares for its queues; one result for each, in order.
+
+        A setting is changed only if its declaration differs from the last one: an operator's change
+        stays until then. One that is no longer declared goes back to its default.
+        """
+        source: LiteralString = "holdfast.queue_declare(items => %s::jsonb) order by ord"
+        return self._all(Declared, source, [wire.declared_queues(queues)])
 
     def pause(
         self,

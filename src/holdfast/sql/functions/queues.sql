@@ -109,6 +109,66 @@ begin
 end
 $$;
 
+-- queue_declare: settings of queues that a program declares when it starts. Each item has a queue and its settings. A
+-- setting that is declared as it was before stays as it is now, so an operator's change stays until the declaration of
+-- that setting changes. One that is no longer declared goes back to its default. Returns created, changed or same.
+create or replace function holdfast.queue_declare(items jsonb, actor text default null)
+returns table (ord integer, name text, outcome text)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_said jsonb;
+  v_was  jsonb;
+begin
+  if items is null or jsonb_typeof(items) <> 'array' then
+    perform holdfast.refuse('HF221', 'items must be a JSON array of queues', null,
+      'For example [{"queue": "mail", "limit": 4}].');
+  end if;
+  lock table holdfast.job in row exclusive mode;   -- before the rows of queues, as everybody does
+  for ord, v_said in
+    select i.ord, i.item
+    from jsonb_array_elements(items) with ordinality as i(item, ord)
+    order by i.item ->> 'queue' collate "C", i.ord
+  loop
+    if jsonb_typeof(v_said) <> 'object' then
+      perform holdfast.refuse('HF221', format('item %s is not an object: %s', ord, holdfast.told(v_said)));
+    elsif v_said ? 'fanout' then
+      perform holdfast.refuse('HF221', format('fanout of queue %L cannot be declared', v_said ->> 'queue'), null,
+        'It can change only while the queue is empty: set it with queue_set.');
+    end if;
+    name := holdfast.named(format('queue of item %s', ord), v_said ->> 'queue', 120);
+    v_said := v_said - 'queue';
+    select coalesce(q.declared, '{}') into v_was
+    from holdfast.queue q
+    where q.name = queue_declare.name
+    for update;
+    outcome := case when v_was = v_said then 'same' when v_was is null then 'created' else 'changed' end;
+    if outcome <> 'same' then
+      perform holdfast.queue_set(name, (
+        select coalesce(jsonb_object_agg(k.name, case when v_said ? k.name then v_said -> k.name
+                                                      else holdfast.default_of(k.name) end), '{}')
+        from jsonb_object_keys(coalesce(v_was, '{}') || v_said) k(name)
+        where v_was -> k.name is distinct from v_said -> k.name), coalesce(actor, 'code'));
+      update holdfast.queue q set declared = v_said where q.name = queue_declare.name;
+    end if;
+    return next;
+  end loop;
+end
+$$;
+
+-- default_of: the default of a setting, as queue_set takes it.
+create or replace function holdfast.default_of(setting text)
+returns jsonb
+language sql stable
+as $$
+  select case
+    when v.value ~ '^-?[0-9]+:[0-9:.]+$|day|mon|year' then to_jsonb(extract(epoch from v.value::interval))
+    else coalesce(to_jsonb(holdfast.unset_queue('')) -> default_of.setting, 'null') end
+  from (select to_jsonb(holdfast.unset_queue('')) ->> default_of.setting as value) v
+$$;
+
 -- still_jobs: wait until no transaction writes jobs, and block writers until the caller's transaction ends. It waits
 -- at most two seconds, because all writers wait behind it.
 create or replace function holdfast.still_jobs(queue text)
