@@ -33,6 +33,8 @@ WIPE = """
 update holdfast_test.clock set ahead = '0';
 delete from holdfast.job;
 delete from holdfast.ended;
+delete from holdfast.step;
+delete from holdfast.sent;
 delete from holdfast.dead_tally;
 delete from holdfast.attempt;
 delete from holdfast.lease;

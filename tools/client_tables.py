@@ -31,7 +31,8 @@ def nouns() -> dict[str, type]:
     """Return the client's nouns, by the name under which it has them."""
     return {
         name: get_type_hints(member.func)["return"]
-        for name, member in vars(Client).items()
+        for owner in reversed(Client.__mro__)
+        for name, member in vars(owner).items()
         if isinstance(member, cached_property)
     }
 

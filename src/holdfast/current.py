@@ -1,29 +1,37 @@
 """The job that a handler is running: its fields, and what the handler can do with its lease."""
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from datetime import datetime, timedelta
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
 from holdfast.errors import LeaseLost, Misuse, Unavailable
 from holdfast.leased import PAYLOAD, lease_of
-from holdfast.outcome import Stop, seconds
+from holdfast.outcome import Stop, Suspend, seconds
 from holdfast.records import Claim, Duration, Lease
 
 if TYPE_CHECKING:
+    from typing import Concatenate
+
     from psycopg import AsyncConnection, Connection
 
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
     from holdfast.middleware import Opened
-    from holdfast.records import Ticket
+    from holdfast.records import NewStep, Ticket
+    from holdfast.steps import Steps
     from holdfast.watch.tracing import AttemptSpan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 log = logging.getLogger("holdfast.job")
 
@@ -108,6 +116,10 @@ class CurrentJob(msgspec.Struct, eq=False):
     around: "Opened | None" = None
     # Where a child process reads the deadline.
     mirror: Any = None
+    # What a sleep or a wait has raised: the handler is to end, and its job to be run again later.
+    suspended: Suspend | None = None
+    in_transaction: bool = False
+    _steps: "Steps | None" = None
     _lease: Lease | None = None
 
     @property
@@ -204,6 +216,176 @@ class CurrentJob(msgspec.Struct, eq=False):
         """
         return self.app._transaction_of(self, result)
 
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function once for this job: the next attempt gets its stored result.
+
+        The result is stored before it is returned, as JSON, and decoded by the return type of the
+        function. Await it if the function is async. A step that raises is not stored. The name is
+        used once in a run; in a loop, `f"page-{n}"`. Raises LeaseLost if another worker has the
+        job, and StepMisuse if the steps on record are others.
+        """
+        return self._stepping().step(name, fn, args, kwargs)
+
+    @overload
+    def atomic_step(
+        self,
+        name: str,
+        fn: "Callable[Concatenate[AsyncConnection[Any], P], Coroutine[Any, Any, R]]",
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def atomic_step(
+        self,
+        name: str,
+        fn: "Callable[Concatenate[Connection[Any], P], R]",
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R: ...
+    def atomic_step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Like `step`, with a connection as first argument: its writes and result commit together.
+
+        What the function writes on the connection is done exactly once, whatever dies when.
+        """
+        return self._stepping().atomic_step(name, fn, args, kwargs)
+
+    def sleep(
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        name: str = "",
+    ) -> None:
+        """Give slot and lease back for a time; then the handler runs again, up to here at once.
+
+        Its finished steps answer from the record; no attempt is counted. It raises what ends the
+        handler, which `except Exception` does not catch.
+        """
+        told = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._stepping().sleep(name, None, told)
+
+    async def asleep(
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        name: str = "",
+    ) -> None:
+        """Like `sleep`, for async handlers."""
+        told = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        await self._stepping().asleep(name, None, told)
+
+    def sleep_until(self, until: datetime, *, name: str = "") -> None:
+        """Like `sleep`, until a time with a time zone."""
+        self._stepping().sleep(name, until, None)
+
+    async def asleep_until(self, until: datetime, *, name: str = "") -> None:
+        """Like `sleep_until`, for async handlers."""
+        await self._stepping().asleep(name, until, None)
+
+    @overload
+    def wait_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        type: type[T],
+        name: str = "",
+    ) -> T: ...
+    @overload
+    def wait_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        name: str = "",
+    ) -> Any: ...
+    def wait_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        type: Any = Any,
+        name: str = "",
+    ) -> Any:
+        """Return the payload of an event; until it comes, slot and lease are given back.
+
+        `client.send_event(event, payload, key=key)` sends it, before or after. Raises EventTimeout
+        if it has not come after `timeout`; without one it waits for ever. `type` decodes it.
+        """
+        return self._stepping().wait_event(name, event, key, timeout, type)
+
+    @overload
+    async def await_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        type: type[T],
+        name: str = "",
+    ) -> T: ...
+    @overload
+    async def await_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        name: str = "",
+    ) -> Any: ...
+    async def await_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        type: Any = Any,
+        name: str = "",
+    ) -> Any:
+        """Like `wait_event`, for async handlers."""
+        return await self._stepping().await_event(name, event, key, timeout, type)
+
+    def calls_itself(self) -> bool:
+        """Whether the handler itself is running now, and not a task or a thread beside it."""
+        import asyncio
+
+        if asyncio._get_running_loop() is not None:
+            return asyncio.current_task() is self.runner
+        return running.get(None) is self
+
+    def _stepping(self) -> "Steps":
+        if self._steps is None:
+            from holdfast.steps import Steps  # late: most programs have no steps
+
+            self._steps = Steps(self)
+        return self._steps
+
+    def steps_to_store(self) -> "list[tuple[Lease, NewStep]]":
+        """Return the results of steps inside of `transaction()`, to be stored with it."""
+        done = self._steps.pending if self._steps else []
+        return [(self.lease, one) for one in done]
+
     def hand_over(self, timeout: Duration) -> "Ticket":
         """Pass the lease to an external system, which can settle the job with the ticket.
 
@@ -276,9 +458,10 @@ class JobTransaction:
             self._outages_noted(),
             client.transaction(self._job.lease, self._result, keep=self._keep) as connection,
         ):
-            with self._foreign_noted(connection):
+            with self._foreign_noted(connection), self._open_noted():
                 yield connection
             self._job.assert_held()
+            _all_stored(self._job, client.on(connection).steps.store(self._job.steps_to_store()))
         self._job.settled = True
 
     @asynccontextmanager
@@ -288,10 +471,20 @@ class JobTransaction:
             async with client.transaction(
                 self._job.lease, self._result, keep=self._keep
             ) as connection:
-                with self._foreign_noted(connection):
+                with self._foreign_noted(connection), self._open_noted():
                     yield connection
                 self._job.assert_held()
+                on = client.on(connection)
+                _all_stored(self._job, await on.steps.store(self._job.steps_to_store()))
         self._job.settled = True
+
+    @contextmanager
+    def _open_noted(self) -> Iterator[None]:
+        self._job.in_transaction = True
+        try:
+            yield
+        finally:
+            self._job.in_transaction = False
 
     @contextmanager
     def _outages_noted(self) -> Iterator[None]:
@@ -315,6 +508,12 @@ class JobTransaction:
             if connection.info.transaction_status.name == "INTRANS":
                 self._foreign = error
             raise
+
+
+def _all_stored(job: CurrentJob, answers: Sequence[tuple[str, str | None]]) -> None:
+    for outcome, detail in answers:
+        if outcome not in ("stored", "already"):
+            raise LeaseLost(job.id, detail or "")
 
 
 _GONE = (Stop.LOST, Stop.FENCED)

@@ -209,6 +209,24 @@ class InvalidResult(HoldfastError):
     code = "HF232"
 
 
+class StepMisuse(Misuse):
+    """A step that does not fit the record of its job, or is called where none can be."""
+
+    code = "HF213"
+
+
+class EventTimeout(HoldfastError, TimeoutError):
+    """The event that a job waited for did not come in time; this is on record, and stays so."""
+
+    code = "HF341"
+
+    def __init__(self, event: str, key: str | None = None) -> None:
+        told = f" (key {key})" if key is not None else ""
+        super().__init__(f"the event {event}{told} did not come in time")
+        self.event = event
+        self.key = key
+
+
 class InvalidSchedule(Misuse):
     """A schedule that can never fire, or has an invalid field, which the message names."""
 

@@ -11,7 +11,7 @@ import random
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from types import CoroutineType, TracebackType
 from typing import Any, Final, Protocol, TypeAlias
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.callsite import is_own
-from holdfast.errors import InvalidPayload, InvalidResult, LeaseLost
+from holdfast.errors import InvalidPayload, InvalidResult, LeaseLost, StepMisuse
 from holdfast.records import Duration, Lease, Settlement, Ticket
 
 # Limits of a message and of a traceback, in bytes.
@@ -64,6 +64,27 @@ class Cancel(Exception):
 
     def __str__(self) -> str:
         return self.reason or "the handler cancelled its job"
+
+
+class Suspend(BaseException):
+    """Raised in a handler by a sleep or a wait: its job is given back, and run again later.
+
+    Not an Exception: a handler that catches those must let it pass.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nth: int = 0,
+        until: datetime | None = None,
+        delay: Duration | None = None,
+        event: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(name, nth, until, delay, event, key)
+
+    def __str__(self) -> str:
+        return f"the job is suspended at {self.args[0]!r}: let this pass"
 
 
 class Never(Enum):
@@ -180,6 +201,7 @@ class Attempted(Protocol):
     settled: bool
     ticket: Ticket | None
     cut_by: Exception | None
+    suspended: Suspend | None
 
     @property
     def lease(self) -> Lease:
@@ -206,6 +228,11 @@ def settle_handler(
         return None
     if isinstance(raised, LeaseLost) and raised.id == job.id:
         return records.Released(job.lease)
+    if job.suspended is not None:
+        if is_suspended(raised):
+            return records.Suspended(job.lease, *job.suspended.args)
+        if raised is None:
+            raised = StepMisuse(_WENT_ON, fix=_LET_PASS)
     if raised is not None and raised is job.cut_by:
         # Nothing is wrong with the job: an outage does not count as an attempt.
         return records.Released(job.lease, _RNG.uniform(1, 5))
@@ -219,6 +246,16 @@ def settle_handler(
         job.lease, returned=returned, raised=raised, retry=task.retry, keep_result=task.keep_result
     )
     return _under_ticket(job, settlement)
+
+
+def is_suspended(raised: BaseException | None) -> bool:
+    """Whether a handler was stopped by a sleep or a wait and by nothing else.
+
+    A group of tasks wraps what one of them raised.
+    """
+    if isinstance(raised, BaseExceptionGroup):
+        return all(map(is_suspended, raised.exceptions))
+    return isinstance(raised, Suspend)
 
 
 def settle_stopped(job: Attempted) -> Settlement | None:
@@ -401,6 +438,8 @@ def _cut_own_frames(told: traceback.TracebackException) -> None:
         pending += part.exceptions or ()
 
 
+_WENT_ON = "the handler returned although its job sleeps or waits: it caught what stops it"
+_LET_PASS = "Catch Exception, not BaseException; or raise again what you caught."
 _NOT_AWAITED = "the function returned a coroutine that is never awaited: declare it with async def"
 # Without a state of its own: forked children would all draw the same numbers.
 _RNG = random.SystemRandom()

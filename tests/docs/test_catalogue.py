@@ -15,7 +15,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from holdfast import App, Client, HoldfastError, NewJob, adopt, embedded, schema
+from holdfast import App, Client, HoldfastError, NewJob, adopt, current, embedded, schema
 from holdfast.cli import locate, main
 from holdfast.client.sync.queues import Queues
 from holdfast.records import Done, Failed
@@ -152,6 +152,27 @@ def test_a_lease_that_is_lost(database: str) -> None:
         [settled] = client.ack([(job.id, uuid4())])
 
         assert _code(settled.raise_if_lost) == "HF300"
+
+
+def test_a_step_that_is_called_twice_and_an_event_that_does_not_come(database: str) -> None:
+    app, told = App(database), list[str]()
+
+    @app.task(max_attempts=1)
+    def twice() -> None:
+        current().step("one", int)
+        current().step("one", int)
+
+    @app.task
+    def late() -> None:
+        told.append(_code(lambda: current().wait_event("never", timeout=0)))
+
+    handles = [twice.enqueue(), late.enqueue()]
+    Worker(app, until_idle=True).run()
+    died = app.client.jobs.get(handles[0].id)
+    app.close()
+
+    assert died is not None
+    assert (str(died.error).split()[1], told) == ("HF213", ["HF341"])
 
 
 def test_a_job_nobody_knows(database: str) -> None:

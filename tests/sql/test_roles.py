@@ -22,6 +22,7 @@ ANYONE = {
 }
 LOOK = {
     *("get", "list", "died", "upcoming", "find", "search", "count_jobs", "attempts", "explain"),
+    "steps",
     *(
         "activity",
         "tail",
@@ -35,7 +36,7 @@ LOOK = {
     "success",
     "adopted_rows",  # the view of all jobs calls it as whoever looks
 }
-PRODUCE = {"enqueue", "enqueue_one", "copied"}
+PRODUCE = {"enqueue", "enqueue_one", "copied", "send_event"}
 HOLD = {
     *(
         "claim",
@@ -50,6 +51,7 @@ HOLD = {
         "guard",
     ),
     *("await_work", "hear", "pass_on", "ping"),
+    *("step", "steps", "await_event"),
 }
 KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "upkeep_steps"),

@@ -155,6 +155,7 @@ def _changes_jobs(command: F) -> F:
 )
 @_changes_jobs
 @click.option("--delay", type=duration, metavar="10m", help="not before this has passed")
+@click.option("--fresh", is_flag=True, help="forget their steps: start from nothing")
 @pass_session
 def retry(
     session: Session,
@@ -162,14 +163,17 @@ def retry(
     target: Sequence[str],
     reason: str | None,
     delay: timedelta | None,
+    fresh: bool,
     **how: Any,
 ) -> None:
     """Queue ended jobs again, with all their attempts."""
     change(
         session,
         target,
-        Verb("retry", "retried", "retry", {"delay": delay}),
-        lambda client, ids: client.jobs.retry(ids, reason=reason, actor=actor(), delay=delay),
+        Verb("retry", "retried", "retry", {"delay": delay, "fresh": fresh or None}),
+        lambda client, ids: client.jobs.retry(
+            ids, reason=reason, actor=actor(), delay=delay, fresh=fresh
+        ),
         reason=reason,
         **how,
     )

@@ -32,8 +32,10 @@ from holdfast.records import (
     Held,
     NewJob,
     NewSchedule,
+    NewStep,
     Record,
     Settlement,
+    Suspended,
     new_ids,
 )
 from holdfast.records.fields import declared
@@ -229,6 +231,11 @@ def settlements(wanted: Iterable[Settlement]) -> str:
     return msgspec.json.encode([_settlement(one) for one in wanted]).decode()
 
 
+def steps(done: Iterable[tuple[Held, NewStep]]) -> str:
+    """Encode the results of steps as the array holdfast.step takes."""
+    return msgspec.json.encode([_step(lease, step) for lease, step in done]).decode()
+
+
 def is_plain_ack(settlement: Settlement) -> bool:
     """Whether a settlement is an ack with nothing to store: what most of them are."""
     return type(settlement) is Done and settlement.result is None and not settlement.keep
@@ -345,6 +352,12 @@ def _settlement(wanted: Settlement) -> dict[str, Any]:
     if isinstance(wanted, Cancelled):
         item["reason"] = text(wanted.reason)
         return item
+    if isinstance(wanted, Suspended):
+        item |= {"name": wanted.name, "nth": wanted.nth}
+        if wanted.event is not None:
+            item |= {"event": wanted.event, "key": wanted.key}
+        if wanted.until is not None:
+            item["until"] = moment(wanted.until, "until")
     if isinstance(wanted, Failed):
         item["error_kind"] = text(wanted.error_kind)
         item["message"] = text(wanted.message)
@@ -356,6 +369,18 @@ def _settlement(wanted: Settlement) -> dict[str, Any]:
     if (delay := interval(wanted.delay)) is not None:
         item["delay"] = delay.total_seconds()
     return item
+
+
+def _step(lease: Held, step: NewStep) -> dict[str, Any]:
+    id, token = id_and_token(lease)
+    return {
+        "id": id,
+        "token": token,
+        "name": step.name,
+        "nth": step.nth,
+        "seconds": step.seconds,
+        "result": msgspec.Raw(step.result_json),
+    }
 
 
 def text(value: str | None) -> str | None:

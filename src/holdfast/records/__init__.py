@@ -40,6 +40,7 @@ from holdfast.records.lease import (
     Released,
     Settled,
     Settlement,
+    Suspended,
     Ticket,
 )
 from holdfast.records.operation import Operation, Preview
@@ -64,6 +65,7 @@ from holdfast.records.schedule import (
     Schedule,
     Slot,
 )
+from holdfast.records.step import Awaited, NewStep, Step
 from holdfast.records.worker import Kind, Tended, WorkerRow
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "AnomalyChange",
     "ApiToken",
     "Attempt",
+    "Awaited",
     "Caller",
     "Cancelled",
     "Change",
@@ -108,6 +111,7 @@ __all__ = [
     "Mute",
     "NewJob",
     "NewSchedule",
+    "NewStep",
     "NewToken",
     "OnConflict",
     "Operation",
@@ -128,8 +132,10 @@ __all__ = [
     "Severity",
     "Slot",
     "State",
+    "Step",
     "Strike",
     "Success",
+    "Suspended",
     "System",
     "Tended",
     "Ticket",

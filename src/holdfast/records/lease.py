@@ -116,7 +116,23 @@ class Cancelled(Record, frozen=True):
     reason: str | None = None
 
 
-Settlement = Done | Failed | Released | Cancelled
+class Suspended(Record, frozen=True):
+    """Give a lease back until the job has slept, or has received an event: no attempt counts.
+
+    It sleeps `until` a time or for `delay`; it waits that long at most for its `event`.
+    """
+
+    verb: ClassVar = "suspend"
+    lease: Held
+    name: str
+    nth: int = 0
+    until: datetime | None = None
+    delay: Duration | None = None
+    event: str | None = None
+    key: str | None = None
+
+
+Settlement = Done | Failed | Released | Cancelled | Suspended
 
 
 class Settled(Record, frozen=True):

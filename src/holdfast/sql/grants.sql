@@ -57,7 +57,8 @@ begin
         holdfast.find(text, integer, uuid),
         holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
         holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint, uuid[], uuid, integer),
-          holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.explain(uuid) to %I', v_role);
+          holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.steps(uuid),
+          holdfast.explain(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz,
         timestamptz, bigint,
         bigint, integer, interval), holdfast.tail(bigint, bigint[], bigint[], integer), holdfast.log_state(),
@@ -68,8 +69,8 @@ begin
     end if;
     if v_role in ('holdfast_producer', 'holdfast_worker', 'holdfast_operator') then
       execute format('grant execute on function holdfast.enqueue(jsonb, boolean),
-        holdfast.enqueue_one(uuid, text, text, jsonb, smallint, boolean), holdfast.copied(text, text[], bigint[])
-        to %I', v_role);
+        holdfast.enqueue_one(uuid, text, text, jsonb, smallint, boolean), holdfast.copied(text, text[], bigint[]),
+        holdfast.send_event(text, text, jsonb, interval, boolean, text) to %I', v_role);
       execute format('grant insert (%s) on holdfast.job to %I', array_to_string(holdfast.copied_fields(), ', '),
         v_role);
       execute format('grant usage on sequence holdfast.pos to %I', v_role);
@@ -89,7 +90,8 @@ begin
         holdfast.upkeep(text[]), holdfast.upkeep_steps(),
         holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.guard(uuid, uuid), holdfast.declare_kinds(jsonb),
         holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
-        holdfast.get(uuid), holdfast.explain(uuid) to %I', v_role);
+        holdfast.get(uuid), holdfast.explain(uuid), holdfast.step(jsonb), holdfast.steps(uuid),
+        holdfast.await_event(uuid, uuid, text, text, text, integer) to %I', v_role);
       execute format('grant execute on function
         holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval),
         holdfast.tend(text, interval, text[], jsonb),
@@ -102,7 +104,7 @@ begin
     if v_role = 'holdfast_operator' then
       execute format('grant execute on function
         holdfast.watch(text[], interval), holdfast.cancel(uuid[], text, text),
-        holdfast.retry(uuid[], text, text, interval), holdfast.edit(uuid[], jsonb, text, text),
+        holdfast.retry(uuid[], text, text, interval, boolean), holdfast.edit(uuid[], jsonb, text, text),
         holdfast.move(uuid[], text, text, text), holdfast.archive(uuid[], text, text),
         holdfast.delete(uuid[], text, text),
         holdfast.queue_set(text, jsonb, text), holdfast.sort_some(text, uuid, integer),

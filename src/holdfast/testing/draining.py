@@ -21,7 +21,16 @@ from holdfast.client.statement import Statement
 from holdfast.current import CurrentJob, running
 from holdfast.errors import Misuse
 from holdfast.outcome import Cancel, Release, Retry
-from holdfast.records import Cancelled, Done, Failed, Lease, Released, Settled, Settlement
+from holdfast.records import (
+    Cancelled,
+    Done,
+    Failed,
+    Lease,
+    Released,
+    Settled,
+    Settlement,
+    Suspended,
+)
 from holdfast.testing.faults import CRASHED, Crashed, Faults
 from holdfast.testing.report import Drained, Ended, Ran
 from holdfast.upkeep.loop import Upkeep
@@ -184,6 +193,7 @@ class Draining:
 
     async def _acall(self, job: CurrentJob) -> Ending:
         running.set(job)
+        job.runner = asyncio.current_task()
         try:
             self._faults.reach("start")
             returned = await call(job)
@@ -354,6 +364,8 @@ def _how(settlement: Settlement, answer: Settled) -> Ended:
             return "released"
         case Cancelled():
             return "cancelled"
+        case Suspended():
+            return "suspended"
 
 
 _STEERS = (Retry, Release, Cancel)

@@ -8,7 +8,17 @@ from uuid import UUID
 
 from holdfast.outcome import error_kind, error_message
 
-Ended = Literal["done", "failed", "dead", "cancelled", "released", "handed over", "lost", "crashed"]
+Ended = Literal[
+    "done",
+    "failed",
+    "dead",
+    "cancelled",
+    "released",
+    "suspended",
+    "handed over",
+    "lost",
+    "crashed",
+]
 
 
 @dataclass(frozen=True, slots=True)

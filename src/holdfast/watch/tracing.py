@@ -15,7 +15,17 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from holdfast.records import Cancelled, Done, Failed, Lease, NewJob, Released, Settlement, Ticket
+from holdfast.records import (
+    Cancelled,
+    Done,
+    Failed,
+    Lease,
+    NewJob,
+    Released,
+    Settlement,
+    Suspended,
+    Ticket,
+)
 
 log = logging.getLogger("holdfast")
 
@@ -142,6 +152,8 @@ def outcome(job: Ran, settlement: Settlement | None) -> str:
             return "released"
         case Cancelled():
             return "cancelled"
+        case Suspended():
+            return "suspended"
     if job.settled:
         return "done"
     return "handed_over" if job.ticket else "lost"

@@ -62,7 +62,14 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
     """Return how to end a job whose handler returned or raised; whatever it raised ends here."""
     if (
         raised is None
-        and not (job.stopped or job.settled or job.ticket or job.span or job.task.keep_result)
+        and not (
+            job.stopped
+            or job.settled
+            or job.ticket
+            or job.span
+            or job.suspended
+            or job.task.keep_result
+        )
         and type(returned) is not CoroutineType
         and (job.around is None or (raised := job.around.end(returned, None)) is None)
     ):

@@ -17,7 +17,7 @@ from holdfast.current import CurrentJob
 from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
 from holdfast.leased import KIND, LEASE_UNTIL, LENGTH, RUN_AT, microseconds_of
 from holdfast.outcome import Retry, Stop, error_kind, error_message, without_own_frames
-from holdfast.records import Done, Failed, Released, Settled, Settlement
+from holdfast.records import Done, Failed, Released, Settled, Settlement, Suspended
 from holdfast.watch.logs import fields_of
 from holdfast.watch.measures import Measures
 from holdfast.watch.meter import Meter
@@ -184,7 +184,8 @@ class Settling:
                 if self._notes:
                     self._note_ended(job, "released")
             elif self._notes:
-                self._note_ended(job, "cancelled")
+                how = "suspended" if isinstance(settlement, Suspended) else "cancelled"
+                self._note_ended(job, how)
 
     def settle_alone(self, job: CurrentJob, settlement: Settlement) -> None:
         """Settle one job of a refused batch; one that cannot be stored fails permanently."""

@@ -5,8 +5,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from functools import cached_property
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, LiteralString, Self, Unpack
 from uuid import UUID, uuid4
@@ -15,25 +14,10 @@ from psycopg import AsyncConnection
 
 from holdfast import conninfo
 from holdfast.client import wire
-from holdfast.client.aio.activity import AsyncActivity
-from holdfast.client.aio.anomalies import AsyncAnomalies, AsyncDetectors
-from holdfast.client.aio.dead import AsyncDead
-from holdfast.client.aio.drain import AsyncDrain
-from holdfast.client.aio.jobs import AsyncJobs
 from holdfast.client.aio.joined import door_on
-from holdfast.client.aio.kinds import AsyncKinds
-from holdfast.client.aio.lanes import AsyncLanes
-from holdfast.client.aio.operations import AsyncOperations
+from holdfast.client.aio.nouns import AsyncNouns
 from holdfast.client.aio.pool import AsyncBound, AsyncPool
-from holdfast.client.aio.queues import AsyncQueues
-from holdfast.client.aio.schedules import AsyncSchedules
 from holdfast.client.aio.storing import copy, enqueue
-from holdfast.client.aio.strikes import AsyncStrikes
-from holdfast.client.aio.together import AsyncTogether
-from holdfast.client.aio.tokens import AsyncTokens
-from holdfast.client.aio.upkeep import AsyncUpkeep
-from holdfast.client.aio.webhooks import AsyncWebhooks
-from holdfast.client.aio.workers import AsyncWorkers
 from holdfast.client.enqueue_log import log_enqueued
 from holdfast.client.sql import ACK, RELATIONS, SETTLE, SYSTEM
 from holdfast.client.statement import Row, Statement
@@ -60,7 +44,7 @@ _CLAIMED = ("token", "queue", "worker")
 _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
 
 
-class AsyncClient:
+class AsyncClient(AsyncNouns):
     """Calls the SQL protocol of one database, over a few connections opened when needed.
 
     Every call has a deadline (`timeout`, else HOLDFAST_TIMEOUT, else 30 seconds). A call that is
@@ -82,98 +66,13 @@ class AsyncClient:
     ) -> None:
         self.url, source = conninfo.locate(url, source)
         self.listen_url = listen_url or self.url
-        self._door: AsyncPool | AsyncBound = AsyncPool(
+        self._door = AsyncPool(
             self.url,
             source,
             size=pool_size,
             timeout=conninfo.timeout(timeout),
             application_name=application_name,
         )
-
-    @cached_property
-    def jobs(self) -> AsyncJobs:
-        """Find and change jobs: get, list, search, retry, cancel, edit …"""
-        return AsyncJobs(self._door)
-
-    @cached_property
-    def dead(self) -> AsyncDead:
-        """Dead jobs by how they failed."""
-        return AsyncDead(self._door)
-
-    @cached_property
-    def queues(self) -> AsyncQueues:
-        """Queues: list, set, pause, resume, explain, forecast."""
-        return AsyncQueues(self._door)
-
-    @cached_property
-    def lanes(self) -> AsyncLanes:
-        """Lanes: list, set, release, explain."""
-        return AsyncLanes(self._door)
-
-    @cached_property
-    def schedules(self) -> AsyncSchedules:
-        """Schedules: list, declare, set, run, pause, resume, delete."""
-        return AsyncSchedules(self._door)
-
-    @cached_property
-    def kinds(self) -> AsyncKinds:
-        """What workers declare about the kinds they handle."""
-        return AsyncKinds(self._door)
-
-    @cached_property
-    def workers(self) -> AsyncWorkers:
-        """Workers: list, stop."""
-        return AsyncWorkers(self._door)
-
-    @cached_property
-    def drain(self) -> AsyncDrain:
-        """What workers use to settle and claim in bulk."""
-        return AsyncDrain(self._door)
-
-    @cached_property
-    def together(self) -> AsyncTogether:
-        """What servers use to act for several callers at once."""
-        return AsyncTogether(self._door)
-
-    @cached_property
-    def operations(self) -> AsyncOperations:
-        """One verb for many jobs: preview, start, cancel, undo."""
-        return AsyncOperations(self._door)
-
-    @cached_property
-    def activity(self) -> AsyncActivity:
-        """Events, and numbers over time."""
-        return AsyncActivity(self._door)
-
-    @cached_property
-    def strikes(self) -> AsyncStrikes:
-        """Rules that keep jobs from running: list, add, lift."""
-        return AsyncStrikes(self._door)
-
-    @cached_property
-    def anomalies(self) -> AsyncAnomalies:
-        """Detected problems: list, ack, mute."""
-        return AsyncAnomalies(self._door)
-
-    @cached_property
-    def detectors(self) -> AsyncDetectors:
-        """What detects anomalies: list, set, run, report."""
-        return AsyncDetectors(self._door)
-
-    @cached_property
-    def webhooks(self) -> AsyncWebhooks:
-        """Where anomalies are sent by HTTP: list, set, delete."""
-        return AsyncWebhooks(self._door)
-
-    @cached_property
-    def tokens(self) -> AsyncTokens:
-        """Secrets with which programs and users call the server: list, create, revoke."""
-        return AsyncTokens(self._door)
-
-    @cached_property
-    def upkeep(self) -> AsyncUpkeep:
-        """Regular maintenance by workers and servers: run, reap, promote …"""
-        return AsyncUpkeep(self._door)
 
     def on(self, connection: Any) -> Self:
         """Return the same client bound to the caller's connection, of any driver.
@@ -351,6 +250,37 @@ class AsyncClient:
             SETTLE,
             [wire.settlements(settlements)],
         )
+
+    async def send_event(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        keep: Duration = timedelta(days=7),
+        everyone: bool = False,
+        sender: str | None = None,
+    ) -> None:
+        """Send an event: the job that has waited longest for this name and key goes on.
+
+        Part of the caller's transaction on a bound client: the job is ready when that commits. If
+        no job waits, the event is kept for `keep`, and the first that waits takes it. `everyone`:
+        all that wait receive it, and it is not kept.
+        """
+        sql = (
+            "select holdfast.send_event(name => %s::text, key => %s::text, payload => %s::jsonb, "
+            "keep => %s::interval, everyone => %s::bool, sender => %s::text)"
+        )
+        encoded = None if payload is None else wire.encoded(payload, f"payload of {name!r}")
+        parameters = [
+            name,
+            key,
+            None if encoded is None else encoded.decode(),
+            wire.interval(keep),
+            everyone,
+            sender,
+        ]
+        await self._door.run(Statement("send_event", sql, parameters, repeatable=False))
 
     @asynccontextmanager
     async def transaction(

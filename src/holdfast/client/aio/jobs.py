@@ -10,7 +10,7 @@ from holdfast.client.statement import Statement
 from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
 
 # The types of what only one of the verbs takes.
-_TYPES: dict[str, LiteralString] = {"delay": "interval", "changes": "jsonb"}
+_TYPES: dict[str, LiteralString] = {"delay": "interval", "changes": "jsonb", "fresh": "bool"}
 
 
 class AsyncJobs(AsyncNoun):
@@ -104,9 +104,11 @@ class AsyncJobs(AsyncNoun):
         reason: str | None = None,
         actor: str | None = None,
         delay: Duration | None = None,
+        fresh: bool = False,
     ) -> Sequence[Change]:
-        """Queue ended jobs again, from attempt 1."""
-        return await self._change("retry", ids, reason, actor, delay=wire.interval(delay))
+        """Queue ended jobs again, from attempt 1; their steps are kept, unless `fresh`."""
+        more = {"delay": wire.interval(delay), "fresh": fresh}
+        return await self._change("retry", ids, reason, actor, **more)
 
     async def edit(
         self,

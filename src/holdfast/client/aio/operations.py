@@ -29,7 +29,7 @@ class AsyncOperations(AsyncNoun):
     ) -> Preview:
         """Count the jobs that a verb would be applied to: retry, cancel, archive, delete or move.
 
-        `most` limits it to the newest jobs. Arguments are `delay` for retry and `queue` for move.
+        `most` limits it to the newest. Arguments: `delay`, `fresh` for retry, `queue` for move.
         """
         source: LiteralString = (
             "holdfast.operation_preview(verb => %s, filter => %s, arguments => %s::jsonb, "

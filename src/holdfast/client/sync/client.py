@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from functools import cached_property
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, LiteralString, Self, Unpack
 from uuid import UUID, uuid4
@@ -15,25 +14,10 @@ from holdfast.client import wire
 from holdfast.client.enqueue_log import log_enqueued
 from holdfast.client.sql import ACK, RELATIONS, SETTLE, SYSTEM
 from holdfast.client.statement import Row, Statement
-from holdfast.client.sync.activity import Activity
-from holdfast.client.sync.anomalies import Anomalies, Detectors
-from holdfast.client.sync.dead import Dead
-from holdfast.client.sync.drain import Drain
-from holdfast.client.sync.jobs import Jobs
 from holdfast.client.sync.joined import door_on
-from holdfast.client.sync.kinds import Kinds
-from holdfast.client.sync.lanes import Lanes
-from holdfast.client.sync.operations import Operations
+from holdfast.client.sync.nouns import Nouns
 from holdfast.client.sync.pool import Bound, Pool
-from holdfast.client.sync.queues import Queues
-from holdfast.client.sync.schedules import Schedules
 from holdfast.client.sync.storing import copy, enqueue
-from holdfast.client.sync.strikes import Strikes
-from holdfast.client.sync.together import Together
-from holdfast.client.sync.tokens import Tokens
-from holdfast.client.sync.upkeep import Upkeep
-from holdfast.client.sync.webhooks import Webhooks
-from holdfast.client.sync.workers import Workers
 from holdfast.errors import LeaseLost, Unavailable, UnknownOutcome
 from holdfast.records import (
     Checkup,
@@ -57,7 +41,7 @@ _CLAIMED = ("token", "queue", "worker")
 _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
 
 
-class Client:
+class Client(Nouns):
     """Calls the SQL protocol of one database, over a few connections opened when needed.
 
     Every call has a deadline (`timeout`, else HOLDFAST_TIMEOUT, else 30 seconds). A call that is
@@ -79,98 +63,13 @@ class Client:
     ) -> None:
         self.url, source = conninfo.locate(url, source)
         self.listen_url = listen_url or self.url
-        self._door: Pool | Bound = Pool(
+        self._door = Pool(
             self.url,
             source,
             size=pool_size,
             timeout=conninfo.timeout(timeout),
             application_name=application_name,
         )
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        """Find and change jobs: get, list, search, retry, cancel, edit …"""
-        return Jobs(self._door)
-
-    @cached_property
-    def dead(self) -> Dead:
-        """Dead jobs by how they failed."""
-        return Dead(self._door)
-
-    @cached_property
-    def queues(self) -> Queues:
-        """Queues: list, set, pause, resume, explain, forecast."""
-        return Queues(self._door)
-
-    @cached_property
-    def lanes(self) -> Lanes:
-        """Lanes: list, set, release, explain."""
-        return Lanes(self._door)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        """Schedules: list, declare, set, run, pause, resume, delete."""
-        return Schedules(self._door)
-
-    @cached_property
-    def kinds(self) -> Kinds:
-        """What workers declare about the kinds they handle."""
-        return Kinds(self._door)
-
-    @cached_property
-    def workers(self) -> Workers:
-        """Workers: list, stop."""
-        return Workers(self._door)
-
-    @cached_property
-    def drain(self) -> Drain:
-        """What workers use to settle and claim in bulk."""
-        return Drain(self._door)
-
-    @cached_property
-    def together(self) -> Together:
-        """What servers use to act for several callers at once."""
-        return Together(self._door)
-
-    @cached_property
-    def operations(self) -> Operations:
-        """One verb for many jobs: preview, start, cancel, undo."""
-        return Operations(self._door)
-
-    @cached_property
-    def activity(self) -> Activity:
-        """Events, and numbers over time."""
-        return Activity(self._door)
-
-    @cached_property
-    def strikes(self) -> Strikes:
-        """Rules that keep jobs from running: list, add, lift."""
-        return Strikes(self._door)
-
-    @cached_property
-    def anomalies(self) -> Anomalies:
-        """Detected problems: list, ack, mute."""
-        return Anomalies(self._door)
-
-    @cached_property
-    def detectors(self) -> Detectors:
-        """What detects anomalies: list, set, run, report."""
-        return Detectors(self._door)
-
-    @cached_property
-    def webhooks(self) -> Webhooks:
-        """Where anomalies are sent by HTTP: list, set, delete."""
-        return Webhooks(self._door)
-
-    @cached_property
-    def tokens(self) -> Tokens:
-        """Secrets with which programs and users call the server: list, create, revoke."""
-        return Tokens(self._door)
-
-    @cached_property
-    def upkeep(self) -> Upkeep:
-        """Regular maintenance by workers and servers: run, reap, promote …"""
-        return Upkeep(self._door)
 
     def on(self, connection: Any) -> Self:
         """Return the same client bound to the caller's connection, of any driver.
@@ -344,6 +243,37 @@ class Client:
             SETTLE,
             [wire.settlements(settlements)],
         )
+
+    def send_event(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        keep: Duration = timedelta(days=7),
+        everyone: bool = False,
+        sender: str | None = None,
+    ) -> None:
+        """Send an event: the job that has waited longest for this name and key goes on.
+
+        Part of the caller's transaction on a bound client: the job is ready when that commits. If
+        no job waits, the event is kept for `keep`, and the first that waits takes it. `everyone`:
+        all that wait receive it, and it is not kept.
+        """
+        sql = (
+            "select holdfast.send_event(name => %s::text, key => %s::text, payload => %s::jsonb, "
+            "keep => %s::interval, everyone => %s::bool, sender => %s::text)"
+        )
+        encoded = None if payload is None else wire.encoded(payload, f"payload of {name!r}")
+        parameters = [
+            name,
+            key,
+            None if encoded is None else encoded.decode(),
+            wire.interval(keep),
+            everyone,
+            sender,
+        ]
+        self._door.run(Statement("send_event", sql, parameters, repeatable=False))
 
     @contextmanager
     def transaction(

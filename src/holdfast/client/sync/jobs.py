@@ -10,7 +10,7 @@ from holdfast.client.sync.noun import Noun
 from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
 
 # The types of what only one of the verbs takes.
-_TYPES: dict[str, LiteralString] = {"delay": "interval", "changes": "jsonb"}
+_TYPES: dict[str, LiteralString] = {"delay": "interval", "changes": "jsonb", "fresh": "bool"}
 
 
 class Jobs(Noun):
@@ -102,9 +102,11 @@ class Jobs(Noun):
         reason: str | None = None,
         actor: str | None = None,
         delay: Duration | None = None,
+        fresh: bool = False,
     ) -> Sequence[Change]:
-        """Queue ended jobs again, from attempt 1."""
-        return self._change("retry", ids, reason, actor, delay=wire.interval(delay))
+        """Queue ended jobs again, from attempt 1; their steps are kept, unless `fresh`."""
+        more = {"delay": wire.interval(delay), "fresh": fresh}
+        return self._change("retry", ids, reason, actor, **more)
 
     def edit(
         self,

@@ -29,7 +29,7 @@ async def retry(request: Request) -> Answer:
     said: inputs.Retried = request.body
     id = await _mine(request)
     [change] = await request.client.jobs.retry(
-        [id], reason=said.reason, actor=request.actor, delay=said.delay
+        [id], reason=said.reason, actor=request.actor, delay=said.delay, fresh=said.fresh
     )
     return _changed(request, change)
 

@@ -200,6 +200,7 @@ class Retried(Reason):
     """When to retry a job."""
 
     delay: Annotated[Seconds | None, says("seconds until it may run")] = None
+    fresh: Annotated[bool, says("forget its steps: start from nothing")] = False
 
 
 class Paused(Reason):

@@ -98,7 +98,8 @@ as $$
          coalesce(item -> 'payload', '{}') as payload, null::jsonb as progress, null::bigint as strike,
          null::integer as attempts_before,
          coalesce((item ->> 'expires_at')::timestamptz,
-           due + make_interval(secs => (item ->> 'expires')::double precision)) as expires_at
+           due + make_interval(secs => (item ->> 'expires')::double precision)) as expires_at,
+         null::integer as steps
 $$;
 
 -- due_at: when an item wants to run.
@@ -146,7 +147,11 @@ language sql stable rows 1
 as $$
   select j.part, j.id, ended_of.state, j.queue, j.kind, j.priority, j.attempt, j.max_attempts, j.run_at, j.created_at,
          ended_of.at, j.worker, j.key, j.lane, j.tenant, j.subject, j.lease_for, j.error, ended_of.fingerprint,
-         ended_of.reason, j.headers, j.payload, ended_of.result, j.attempts_before, j.expires_at
+         ended_of.reason, j.headers, j.payload, ended_of.result, j.attempts_before, j.expires_at,
+         case when j.steps is not null then (
+           select jsonb_agg(to_jsonb(s) - 'part' - 'id' order by s.began_at, s.nth, s.name)
+           from holdfast.step s
+           where s.part = j.part and s.id = j.id) end as steps
 $$;
 
 -- job_of_ended: a job that ended as one that waits, in a part and a queue, under an id. fresh: as after a retry,
@@ -167,7 +172,9 @@ as $$
          null::jsonb as progress, null::bigint as strike,
          case when fresh then nullif(coalesce(e.attempts_before, 0) + e.attempt, 0) else e.attempts_before
          end as attempts_before,
-         case when not fresh then e.expires_at end as expires_at
+         case when not fresh then e.expires_at end as expires_at,
+         -- the rows themselves are put back by whoever calls this
+         jsonb_array_length(e.steps) + pg_column_size(e.steps) / 1024 as steps
 $$;
 
 -- check_items: refuse the first item that is not a job.

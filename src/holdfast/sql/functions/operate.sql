@@ -59,9 +59,11 @@ end
 $$;
 
 -- retry: queue ended jobs (dead, cancelled, done, archived) again: no lease, no error, attempt 0, and the reason kept
--- with the job. The record of failed attempts is kept, and counts in attempts.
+-- with the job. The record of failed attempts is kept, and counts in attempts. So are its steps: it goes on where it
+-- was. fresh: they are forgotten.
 create or replace function holdfast.retry(
-  ids uuid[], reason text default null, actor text default null, delay interval default null)
+  ids uuid[], reason text default null, actor text default null, delay interval default null,
+  fresh boolean default false)
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -73,16 +75,17 @@ declare
   v_done   uuid[];
 begin
   perform holdfast.check_length('delay', delay, '100 years');
-  v_done := holdfast.retried(v_stored, reason, actor, delay);
+  v_done := holdfast.retried(v_stored, reason, actor, delay, coalesce(fresh, false));
   return query select a.id, a.changed, a.state, a.detail from holdfast.answers(ids, v_stored, v_done, 'retried') a;
 end
 $$;
 
-create or replace function holdfast.retried(stored uuid[], reason text, actor text, delay interval)
+create or replace function holdfast.retried(
+  stored uuid[], reason text, actor text, delay interval, fresh boolean)
 returns uuid[]
 language sql
 as $$
-  select holdfast.revive(stored, reason, actor, delay) || array(
+  select holdfast.revive(stored, reason, actor, delay, fresh => retried.fresh) || array(
     select a.id
     from holdfast.settle_adopted(stored, null, 'retry', holdfast.now(),
       delays => array_fill(delay, array[cardinality(stored)]),
@@ -90,10 +93,11 @@ as $$
 $$;
 
 -- revive: queue ended jobs again; returns which, by their old ids. as_before: only cancelled ones, with their run_at
--- and attempts. If an id has several ended jobs, it takes a dead one, or the last, and leaves the others. A job goes
--- to the part where its queue now keeps it; the part in its id changes with it.
+-- and attempts. fresh: without their steps. If an id has several ended jobs, it takes a dead one, or the last, and
+-- leaves the others. A job goes to the part where its queue now keeps it; the part in its id changes with it.
 create or replace function holdfast.revive(
-  ids uuid[], reason text, actor text, delay interval default null, as_before boolean default false)
+  ids uuid[], reason text, actor text, delay interval default null, as_before boolean default false,
+  fresh boolean default false)
 returns uuid[]
 language plpgsql
 as $$
@@ -127,7 +131,7 @@ begin
       from (
         select distinct on (x.id) x.*
         from (
-          select y.part, y.id, y.state, y.queue, y.kind, y.key, y.lane, y.fingerprint, y.run_at, y.ended_at,
+          select y.part, y.id, y.state, y.queue, y.kind, y.key, y.lane, y.fingerprint, y.run_at, y.ended_at, y.steps,
                  y.tableoid as in_table, y.ctid as in_row
           from holdfast.ended y
           where y.part = any(v_parts) and y.id = any(v_found) and (not as_before or y.state = 'cancelled')
@@ -193,7 +197,9 @@ begin
     select array_agg(b.id) as ids, array_agg(distinct b.queue) as queues, (select count(t.noted) from told t) as told,
            array_agg(b.id) filter (where b.new_id <> b.id) as old_ids,
            array_agg(b.new_id) filter (where b.new_id <> b.id) as new_ids,
-           array_agg(b.queue) filter (where b.new_id <> b.id) as old_queues
+           array_agg(b.queue) filter (where b.new_id <> b.id) as old_queues,
+           count(holdfast.keep_steps(b.home, b.new_id, b.steps))
+             filter (where b.steps is not null and not revive.fresh) as stepped
     into back
     from back b;
     continue when back.ids is null;
@@ -471,6 +477,9 @@ begin
     false, job.run_at, case when job.run_at <= put_into.at then put_into.place end,
     case when job.lane is not null and job.run_at <= put_into.at then put_into.place end,
     coalesce(put_into.reason, job.reason)) j;
+  if job.steps is not null then
+    update holdfast.step s set part = put_into.part, id = put_into.id where s.part = job.part and s.id = job.id;
+  end if;
 end
 $$;
 
@@ -583,7 +592,7 @@ begin
     with waiting as (
       delete from holdfast.job j
       where j.part = v_part and j.id = any(v_ids) and j.id = any(v_locked) and j.token is null
-      returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state
+      returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state, j.steps
     ), ended as (
       delete from holdfast.ended e
       using (
@@ -595,7 +604,7 @@ begin
       where e.part = any(array[l.part]) and e.id = l.id and e.tableoid = l.in_table and e.ctid = l.in_row
       returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state, e.fingerprint
     ), removed as (
-      select w.* from waiting w union all select e.id, e.queue, e.kind, e.key, e.lane, e.state from ended e
+      select w.* from waiting w union all select e.id, e.queue, e.kind, e.key, e.lane, e.state, null from ended e
     ), grouped as (
       insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
       select v_part, e.fingerprint, e.kind, e.queue, -count(*)
@@ -611,6 +620,7 @@ begin
       group by r.queue, r.kind
     )
     select array_agg(r.id) as ids, array_agg(r.queue) as queues, array_agg(r.kind) as kinds,
+           array_agg(r.id) filter (where r.steps is not null) as stepped,
            jsonb_agg(holdfast.place_of(v_part, r.queue, r.kind, r.key, r.lane))
              filter (where r.key is not null or r.lane is not null) as places
     into gone
@@ -619,6 +629,9 @@ begin
     v_done := v_done || gone.ids;
     perform holdfast.note_jobs('deleted', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
+    if gone.stepped is not null then
+      perform holdfast.forget_steps(gone.stepped);
+    end if;
     perform holdfast.resume_lanes(gone.ids, v_now);
     if gone.places is not null then
       perform holdfast.let_next_in(gone.places, v_now);
@@ -669,6 +682,7 @@ begin
          array_agg(r.queue) as queues, array_agg(r.kind) as kinds, min(r.why) as why,
          array_agg(r.id) filter (where r.token is not null) as leased_ids,
          array_agg(r.token) filter (where r.token is not null) as leased_tokens,
+         array_agg(r.id) filter (where (r.job).steps is not null) as stepped,
          jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
            filter (where r.key is not null or r.lane is not null) as places
   into gone
@@ -680,6 +694,9 @@ begin
     workers => gone.workers);
   if gone.leased_ids is not null then
     perform holdfast.mark_taken(gone.leased_ids, gone.leased_tokens, how);
+  end if;
+  if gone.stepped is not null then
+    perform holdfast.forget_steps(gone.stepped);
   end if;
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, at);

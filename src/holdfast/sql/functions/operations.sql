@@ -3,8 +3,8 @@
 -- has to run all the time, and nothing is done twice.
 
 -- operation_preview: count the jobs that a verb (retry, cancel, archive, delete, move) would change, for some seconds
--- at most, and store the preview. arguments: delay in seconds for retry, queue for move. most: only this many of the
--- newest.
+-- at most, and store the preview. arguments: delay in seconds and fresh for retry, queue for move. most: only this
+-- many of the newest.
 create or replace function holdfast.operation_preview(
   verb text, filter text, arguments jsonb default '{}', most bigint default null, reason text default null,
   actor text default null)
@@ -29,11 +29,12 @@ begin
   if v_filter = '' then
     perform holdfast.refuse('HF220', 'an empty filter means every job', null, 'To select every job, write age:>0s');
   end if;
-  if jsonb_typeof(arguments) is distinct from 'object' or arguments - '{delay,queue}'::text[] <> '{}'
-     or (arguments ? 'queue') <> (verb = 'move') or arguments ? 'delay' and verb <> 'retry'
+  if jsonb_typeof(arguments) is distinct from 'object' or arguments - '{delay,queue,fresh}'::text[] <> '{}'
+     or (arguments ? 'queue') <> (verb = 'move') or arguments ?| '{delay,fresh}' and verb <> 'retry'
+     or not coalesce(jsonb_typeof(arguments -> 'fresh') = 'boolean', true)
      or not holdfast.item_details_ok(jsonb_build_object('delay', arguments -> 'delay')) then
     perform holdfast.refuse('HF225', format('arguments %s are not valid for %s', left(arguments::text, 200), verb),
-      null, 'retry takes delay in seconds, move takes queue, the others take none.');
+      null, 'retry takes delay in seconds and fresh, move takes queue, the others take none.');
   end if;
   if verb = 'move' then
     perform holdfast.named('queue', arguments ->> 'queue', 120);
@@ -299,7 +300,8 @@ begin
       select x.said
       from unnest(ids) with ordinality u(id, nth)
       left join lateral (
-        select to_jsonb(e) - '{part,id,queue,kind,key,lane,tenant,subject,headers,payload,created_at}'::text[] as said
+        select to_jsonb(e) - '{part,id,queue,kind,key,lane,tenant,subject,headers,payload,created_at}'::text[]
+                 - case when o.arguments -> 'fresh' = 'true' then '' else 'steps' end as said
         from holdfast.ended e
         where e.part = holdfast.part_of(u.id) and e.id = u.id
         order by e.state = 'dead' desc, e.ended_at desc
@@ -309,7 +311,8 @@ begin
   case o.verb
     when 'retry' then
       v_done := holdfast.retried(ids, v_reason, o.actor,
-        make_interval(secs => (o.arguments ->> 'delay')::double precision));
+        make_interval(secs => (o.arguments ->> 'delay')::double precision),
+        coalesce((o.arguments -> 'fresh')::boolean, false));
     when 'cancel' then
       v_done := holdfast.cancelled(ids, v_reason, o.actor);
     when 'archive' then

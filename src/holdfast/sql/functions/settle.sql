@@ -141,7 +141,7 @@ begin
       select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id
     ) u
     where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key, j.attempt, j.worker
+    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key, j.attempt, j.worker, j.steps
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, done)
     select e.part, e.queue, e.kind, -count(*), count(*)
@@ -151,6 +151,7 @@ begin
   select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
          jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
            filter (where e.key is not null or e.lane is not null) as places,
+         array_agg(e.id) filter (where e.steps is not null) as stepped,
          array_agg(holdfast.happened('acked', v_now, e.id, e.queue, e.kind, 'done', e.attempt, e.worker))
            filter (where e.queue = any(v_told) or '' = any(v_told)) as told
   into gone
@@ -160,6 +161,9 @@ begin
   end if;
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, v_now);
+  end if;
+  if gone.stepped is not null then
+    perform holdfast.forget_steps(gone.stepped);
   end if;
   if gone.jobs = cardinality(ids) then
     return query select i, 'done', null::text from unnest(ids) i;
@@ -246,9 +250,11 @@ end
 $$;
 
 -- settle: end many leases in one call, each with its own verb.
--- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel", "result", "keep",
---          "error_kind", "message", "traceback", "log", "final", "delay", "reason"}]
--- cancel ends the caller's own lease, and the job with it, as cancelled.
+-- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel" | "suspend", "result", "keep",
+--          "error_kind", "message", "traceback", "log", "final", "delay", "reason",
+--          "name", "nth", "until", "event", "key"}]
+-- cancel ends the caller's own lease, and the job with it, as cancelled. suspend gives the lease back and has the job
+-- sleep, or wait for an event: until a time, or for delay seconds. It is stored as a step with a name.
 create or replace function holdfast.settle(items jsonb)
 returns table (ord integer, id uuid, outcome text, detail text)
 language plpgsql security definer
@@ -262,6 +268,7 @@ declare
   nacks record;
   frees record;
   stops record;
+  parks record;
 begin
   if items is null or jsonb_typeof(items) <> 'array' then
     perform holdfast.refuse('HF201', 'items must be a JSON array of objects');
@@ -269,8 +276,10 @@ begin
   select i.item, i.ord into v_bad
   from jsonb_array_elements(items) with ordinality i(item, ord)
   where jsonb_typeof(i.item) <> 'object'
-     or i.item - '{id,token,verb,result,keep,error_kind,message,traceback,log,final,delay,reason}'::text[] <> '{}'
-     or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel'), false)
+     or i.item - case when i.item ->> 'verb' = 'suspend' then '{id,token,verb,name,nth,until,delay,event,key}'
+          else '{id,token,verb,result,keep,error_kind,message,traceback,log,final,delay,reason}' end::text[] <> '{}'
+     or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel', 'suspend'), false)
+     or i.item ->> 'verb' = 'suspend' and not holdfast.suspend_ok(i.item)
      or not coalesce(jsonb_typeof(i.item -> 'keep'), 'null') in ('boolean', 'null')
      or not coalesce(jsonb_typeof(i.item -> 'final'), 'null') in ('boolean', 'null')
      or not coalesce(holdfast.is_id(i.item ->> 'id') and holdfast.is_id(i.item ->> 'token'), false)
@@ -283,8 +292,9 @@ begin
     end if;
     perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
       null,
-      'An item has id, token and verb (ack, nack, release or cancel); ack takes result and keep; nack takes '
-        'error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason.');
+      'An item has id, token and verb (ack, nack, release, cancel or suspend); ack takes result and keep; nack takes '
+        'error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason; '
+        'suspend takes name, nth, until or delay, event and key.');
   end if;
 
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
@@ -312,12 +322,16 @@ begin
          array_agg(i.item ->> 'reason') as reasons
   into stops
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'cancel';
-  if num_nonnulls(acks.ids, keeps.ids, nacks.ids, frees.ids, stops.ids) > 1 then
+  select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
+         jsonb_agg(i.item) as items
+  into parks
+  from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'suspend';
+  if num_nonnulls(acks.ids, keeps.ids, nacks.ids, frees.ids, stops.ids, parks.ids) > 1 then
     if frees.ids is not null then
       perform pg_advisory_xact_lock_shared(4915, 1);   -- as a release does, before the jobs
     end if;
-    perform holdfast.lock_jobs(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids);
-    perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens);
+    perform holdfast.lock_jobs(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids || parks.ids);
+    perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens || parks.tokens);
   end if;
 
   return query
@@ -343,6 +357,10 @@ begin
       select 'cancel', c.nth, c.id, c.outcome, c.detail
       from holdfast.cancel_each(stops.ids, stops.tokens, stops.reasons) with ordinality c(id, outcome, detail, nth)
       where stops.ids is not null
+      union all
+      select 'suspend', p.nth, p.id, p.outcome, p.detail
+      from holdfast.suspend_each(parks.items) with ordinality p(id, outcome, detail, nth)
+      where parks.ids is not null
     ), asked as (
       select v.ord, v.verb, row_number() over (partition by v.verb order by v.ord) as nth
       from (
@@ -810,6 +828,8 @@ set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
+declare
+  v_stepped uuid[];
 begin
   with removed as (
     delete from holdfast.job j
@@ -828,13 +848,18 @@ begin
     select bury.part, r.fingerprint, r.kind, r.queue, count(*)
     from removed r
     group by r.fingerprint, r.kind, r.queue
+  ), halted as (
+    update holdfast.lane l
+    set halted_by = r.id
+    from removed r
+    left join lateral (select x.lane_on_failure from holdfast.queue x where x.name = r.queue limit 1) q on true
+    where r.lane is not null and l.part = bury.part and l.queue = r.queue and l.name = r.lane
+      and coalesce(l.on_failure, q.lane_on_failure, (holdfast.unset_queue(null)).lane_on_failure) = 'halt'
   )
-  update holdfast.lane l
-  set halted_by = r.id
-  from removed r
-  left join lateral (select x.lane_on_failure from holdfast.queue x where x.name = r.queue limit 1) q on true
-  where r.lane is not null and l.part = bury.part and l.queue = r.queue and l.name = r.lane
-    and coalesce(l.on_failure, q.lane_on_failure, (holdfast.unset_queue(null)).lane_on_failure) = 'halt';
+  select array_agg(r.id) into v_stepped from removed r where (r.job).steps is not null;
+  if v_stepped is not null then
+    perform holdfast.forget_steps(v_stepped);
+  end if;
 end
 $$;
 
@@ -979,7 +1004,7 @@ as $$
   ), answered as materialized (
     select j.*, j.mine and (lost.verb, coalesce(j.how, 'acked')) in (
         ('ack', 'acked'), ('nack', 'failed'), ('release', 'released'), ('cancel', 'cancelled by its holder'),
-        ('reconcile', 'reconciled')) as already,
+        ('suspend', 'suspended'), ('reconcile', 'reconciled')) as already,
       -- It may have been moved since, which is on record. In a fanned-out queue every part is asked for it: of a
       -- few, for what it is worth.
       case when j.part < 64 and (

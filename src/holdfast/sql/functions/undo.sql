@@ -155,13 +155,16 @@ begin
       where e.state = 'dead'
       group by e.fingerprint, e.kind, e.queue
     )
-    select array_agg(r.id) as ids,
+    select array_agg(r.id) as ids, array_agg(r.id) filter (where (r.job).steps is not null) as stepped,
            jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
              filter (where r.key is not null or r.lane is not null) as places
     into gone
     from removed r;
     continue when gone.ids is null;
     v_back := v_back + cardinality(gone.ids);
+    if gone.stepped is not null then
+      perform holdfast.forget_steps(gone.stepped);
+    end if;
     perform holdfast.note_undone(v_part, gone.ids, actor, reason, v_now);
     if gone.places is not null then
       perform holdfast.let_next_in(gone.places, v_now);

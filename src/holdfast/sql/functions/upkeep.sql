@@ -1267,7 +1267,7 @@ begin
     when 'rescued' then
       return holdfast.rescue(1000);
     when 'promoted' then
-      return holdfast.promote(1000) + holdfast.ring_kept();
+      return holdfast.promote(1000) + holdfast.ring_kept() + holdfast.hand_out_rest();
     when 'unstruck' then
       return holdfast.unstrike(1000);
     when 'expired' then

@@ -62,6 +62,9 @@ begin
   if new.worker is not null then
     perform pg_notify('holdfast', E'\n' || new.worker);
   end if;
+  if new.event is not null then
+    perform holdfast.ring_event(new.event, new.key);
+  end if;
   return null;
 end
 $$;
@@ -137,12 +140,12 @@ begin
     delete from holdfast.bell b
     where b.nth = any(array(select x.nth from holdfast.bell x where x.kept order by x.nth
       limit 1000 for update skip locked))
-    returning b.queue, b.jobs, b.worker
+    returning b.queue, b.jobs, b.worker, b.event, b.key
   )
-  insert into holdfast.bell (queue, jobs, worker)
-  select l.queue, least(sum(l.jobs), 16), l.worker
+  insert into holdfast.bell (queue, jobs, worker, event, key)
+  select l.queue, least(sum(l.jobs), 16), l.worker, l.event, l.key
   from late l
-  group by l.queue, l.worker;
+  group by l.queue, l.worker, l.event, l.key;
   get diagnostics v_rung = row_count;
   return v_rung;
 end

@@ -12,7 +12,7 @@ import resource
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
@@ -239,12 +239,12 @@ class Loop:
         self._thread.start()
         self.resources = self._opened.result()
 
-    def result_of(self, returned: Any) -> Any:
+    def result_of(self, job: ChildJob, returned: Any) -> Any:
         """Return what a handler returned; a coroutine is run on the loop first."""
         if not inspect.iscoroutine(returned):
             return returned
         try:
-            return asyncio.run_coroutine_threadsafe(returned, self._loop).result()
+            return asyncio.run_coroutine_threadsafe(_run_on(job, returned), self._loop).result()
         except CancelledError:
             raise RuntimeError("the handler cancelled itself") from None
 
@@ -266,13 +266,18 @@ class Loop:
             self._opened.set_exception(error)
 
 
+async def _run_on(job: ChildJob, handler: Coroutine[Any, Any, Any]) -> Any:
+    job.runner = asyncio.current_task()
+    return await handler
+
+
 def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
     """Return how to end the job, and whether this process is not fit for another one."""
     job.resources = loop.resources
     returned, raised = None, None
     try:
         with _limited(job.task.memory):
-            returned = loop.result_of(call(job))
+            returned = loop.result_of(job, call(job))
     except BaseException as error:
         raised = error
     # Outside of the limit: what is decided needs memory, too.
