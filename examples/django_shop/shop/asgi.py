@@ -2,10 +2,12 @@
 
 import os
 
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
-django_application = get_asgi_application()
+# A site that is not an example leaves static files to its proxy.
+django_application = ASGIStaticFilesHandler(get_asgi_application())
 
 from holdfast.django.dashboard import with_dashboard  # noqa: E402 - Django is set up now
 

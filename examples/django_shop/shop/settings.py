@@ -13,7 +13,9 @@ ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "shop.urls"
 ASGI_APPLICATION = "shop.asgi.application"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LOGIN_URL = "admin:login"
 STATIC_URL = "/static/"
+TIME_ZONE = "UTC"
 USE_TZ = True
 
 INSTALLED_APPS = [
