@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 # Every fence says what it is, so that no snippet escapes being run by mistake.
 RUNS = ("sql", "python", "console")
-SHOWS = ("text", "pgsql", "nginx", "haproxy")
+# `py` is the program of another library, on the pages that move from it.
+SHOWS = ("text", "py", "pgsql", "nginx", "haproxy")
 
 
 @dataclass(frozen=True)

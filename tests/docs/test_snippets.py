@@ -59,6 +59,14 @@ def test_a_reader_who_follows_the_page_sees_what_it_shows(
                     raise
 
 
+def test_programs_of_other_libraries_are_python() -> None:
+    theirs = [b for page in pages.pages() for b in pages.blocks(page) if b.language == "py"]
+
+    assert len(theirs) >= 9
+    for block in theirs:
+        compile(block.text, f"<line {block.line}>", "exec")
+
+
 def address(database: str) -> str:
     """Return an address as people write it, which every driver can read."""
     of = conninfo_to_dict(database)
