@@ -86,10 +86,16 @@ def test_a_job_is_not_given_before_its_time(db: Protocol, later: Later) -> None:
 
 
 @pytest.mark.proves("S0.27", "S3.18", "S4.18")
+@pytest.mark.parametrize("lane", [None, "beside jobs of a lane"])
 @pytest.mark.parametrize("by_kind", [False, True])
-def test_a_worker_is_given_only_the_kinds_it_knows(db: Protocol, by_kind: bool) -> None:
+def test_a_worker_is_given_only_the_kinds_it_knows(
+    db: Protocol, by_kind: bool, lane: str | None
+) -> None:
     db.queue_set("default", by_kind=by_kind)
-    ids = {kind: db.put(kind, priority=n) for n, kind in enumerate("abcd")}
+    ids = {
+        kind: db.put(kind, priority=n, lane=lane if kind == "d" else None)
+        for n, kind in enumerate("abcd")
+    }
 
     claimed = [job.id for job in db.claim(max_jobs=9, kinds=["a", "c", "a"])]
 

@@ -599,13 +599,24 @@ def test_a_copy_of_rows_becomes_jobs(db: Protocol) -> None:
 
 
 @pytest.mark.proves("S0.3")
-def test_an_idle_worker_that_waits_is_woken_once(db: Protocol, other: Open) -> None:
+@pytest.mark.parametrize(
+    "item", [{}, {"key": "k{}"}, {"lane": "l{}"}], ids=["plain", "keyed", "in lanes"]
+)
+@pytest.mark.parametrize("at_once", [1, 3], ids=["one by one", "in one call"])
+def test_an_idle_worker_that_waits_is_woken_once(
+    db: Protocol, other: Open, item: dict[str, str], at_once: int
+) -> None:
     listener = other().connection
     listener.execute("listen holdfast")
     db.value("await_work", queues=["mail", "default"], worker="ada")
 
-    for _ in range(3):
-        db.put(queue="mail")
+    for start in range(0, 6, at_once):
+        db.enqueue(
+            *(
+                {"kind": "k", "queue": "mail"} | {f: v.format(n) for f, v in item.items()}
+                for n in range(start, start + at_once)
+            )
+        )
 
     heard = list(listener.notifies(timeout=100, stop_after=1))
     assert [notice.payload for notice in heard] == ["mail\nada"]
