@@ -18,6 +18,7 @@ from bench import (
     drain,
     enqueue,
     lanes,
+    middleware,
     notify,
     operation,
     over_http,
@@ -40,6 +41,7 @@ PARTS = {
     "enqueue": enqueue,
     "lanes": lanes,
     "drain": drain,
+    "middleware": middleware,
     "server": server,
     "http": over_http,
     "operation": operation,
@@ -119,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--names", type=int, help="upkeep: names of queues (10000)")
     add("--settled", type=int, help="settle: jobs in a batch (4000)")
     add("--scheduled", type=int, help="settings: jobs for later in the same queue (1000000)")
-    add("--before", type=Path, help="compare: another checkout")
+    add("--before", type=Path, help="compare, middleware: another checkout")
     add("--singles", type=int, help="peers: jobs enqueued one by one (2000)")
     add("--peers", type=_names, help=f"peers: which of {', '.join(peers.NAMES)}; all by default")
     results = Path(__file__).parent / "results"

@@ -170,7 +170,7 @@ def main(
     actions.choices["feed"].add_argument("answered", type=Path)
     actions.choices["work"].add_argument("ledger", type=Path)
     actions.choices["work"].add_argument("jobs", type=int)
-    actions.choices["work"].add_argument("style", choices=("async", "def", "sleep"))
+    actions.choices["work"].add_argument("style", choices=("async", "def", "sleep", "middleware"))
     asked = parser.parse_args()
     clock = Clock()
     match asked.action:

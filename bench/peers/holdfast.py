@@ -1,6 +1,7 @@
 """Holdfast itself, in the environment that runs the bench."""
 
 import asyncio
+from collections.abc import Iterator
 
 from bench.peers.contract import AT_ONCE, SLEEP, Clock, Ledger, Pace, Queue, main
 
@@ -10,10 +11,17 @@ QUEUE = Queue(
     about=f"one worker with {AT_ONCE} slots; bulk: Client.copy, with keys enqueue_many; "
     "single: Client.enqueue",
     remaining="select count(*) from holdfast.job",
-    styles=("async", "def", "sleep"),
+    styles=("async", "def", "sleep", "middleware"),
     keys=True,
 )
 CHUNK = 5_000
+
+
+class Nothing:
+    """A middleware that does nothing."""
+
+    def run(self, job: object) -> Iterator[None]:
+        yield
 
 
 def setup(url: str) -> None:
@@ -47,10 +55,10 @@ def work(url: str, ledger: Ledger, style: str) -> None:
     from holdfast import App
     from holdfast.worker import Worker
 
-    app = App(url)
+    app = App(url, middleware=[Nothing()]) if style == "middleware" else App(url)
     hit = ledger.hit
 
-    if style == "async":
+    if style in ("async", "middleware"):
 
         @app.task(kind="noop")
         async def noop(n: int) -> None:

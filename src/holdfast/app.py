@@ -81,6 +81,8 @@ class App:
         self.around_enqueue = around(middleware, "enqueue")
         self.around_run = around(middleware, "run")
         self.tasks: dict[str, Task[..., Any, Any]] = {}
+        # The same by every kind that they run: their own, and what it was called before.
+        self.handlers: dict[str, Task[..., Any, Any]] = {}
         self.schedules: list[NewSchedule] = []
         self.queues: dict[str, QueueOptions] = {}
         self.detectors: dict[str, OwnDetector] = {}
@@ -224,7 +226,8 @@ class App:
     def _sufficient(self, resources: Any) -> Any:
         """Check that every task finds in them what it wants, before its first job comes."""
         for task in self.tasks.values():
-            task.wants.given(resources)
+            if task.wants is not None:
+                task.wants.given(resources)
         return resources
 
     def enqueue_many(self, calls: Iterable[Call[R]], *, conn: Any = None) -> list[Handle[R]]:
@@ -355,14 +358,16 @@ class App:
 
     def _declare(self, fn: Callable[..., Any], settings: TaskSettings) -> Task[..., Any, Any]:
         task: Task[..., Any, Any] = Task(self, fn, settings)
-        other = self.tasks.get(task.kind)
-        # The same function declared again, as in a notebook, replaces the old one.
-        if other and _identity(other.fn) != _identity(fn):
-            raise InvalidTask(
-                f"two tasks are of the kind {task.kind!r}: {other.kind}{declared_at(other.fn)} "
-                f"and {task.kind}{declared_at(fn)}",
-                fix='Give one of them another:  @app.task(kind="…")',
-            )
+        for kind in (task.kind, *task.aliases):
+            other = self.handlers.get(kind)
+            # The same function declared again, as in a notebook, replaces the old one.
+            if other and _identity(other.fn) != _identity(fn):
+                raise InvalidTask(
+                    f"two tasks are of the kind {kind!r}: {other.kind}{declared_at(other.fn)} "
+                    f"and {task.kind}{declared_at(fn)}",
+                    fix='Give one of them another:  @app.task(kind="…")',
+                )
+            self.handlers[kind] = task
         self.tasks[task.kind] = task
         return task
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property, partial
+from hashlib import sha1
 from inspect import Parameter
 from typing import Any, cast, get_type_hints
 
@@ -31,10 +32,13 @@ class Arguments:
     default is added.
     """
 
-    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], name: str, old: Mapping[str, str | None] | None = None
+    ) -> None:
         self.name = name
         self._fn = fn
         self._parameters = _parameters(fn, name)
+        self._old = _old_names(old or {}, self)
         self._coder: _Coder | None = None
         # A type that is not defined yet is looked up again when the first job comes.
         self._known = _hints(fn)
@@ -77,13 +81,62 @@ class Arguments:
         """
         coder = self._coder or self._late_coder()
         try:
+            if self._old and coder.is_open:
+                payload_json = self._renamed(payload_json)  # all names fit: no error would tell
             return coder.decode(payload_json)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidPayload(
-                f"the payload does not fit {self.name}{declared_at(self._fn)}: {_told(error)}",
-                why="The function changed since the job was enqueued, or another program wrote it.",
-                fix="Change the function, or edit the payload and retry the job.",
-            ) from None
+            problem = error
+        if self._old and not coder.is_open:
+            try:
+                return coder.decode(self._renamed(payload_json))
+            except (msgspec.DecodeError, RecursionError) as error:
+                problem = error
+        raise self._unfit(problem)
+
+    def decode_row(self, payload_json: str | bytes) -> Call:
+        """Like `decode`, for a row of an adopted table: other columns do not matter.
+
+        The table is the application's, which adds columns when it wants some.
+        """
+        coder = self._coder or self._late_coder()
+        try:
+            columns = _OBJECT.decode(payload_json)
+            wanted = {name: text for name, text in columns.items() if self.takes(name)}
+            return coder.decode(msgspec.json.encode(wanted))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self._unfit(error) from None
+
+    @cached_property
+    def shape(self) -> str:
+        """A fingerprint of what payloads the function takes."""
+        told = msgspec.json.encode([self.schema(), self._old], order="sorted")
+        return sha1(told, usedforsecurity=False).hexdigest()[:12]
+
+    def _renamed(self, payload_json: str | bytes) -> bytes:
+        """Return a payload with the arguments under the names they have today."""
+        given = _OBJECT.decode(payload_json)
+        for old, new in self._old.items():
+            if old in given:
+                value = given.pop(old)
+                if new is not None:
+                    given.setdefault(new, value)
+        return msgspec.json.encode(given)
+
+    def _unfit(self, error: Exception) -> InvalidPayload:
+        fix = "Start a worker whose function takes it, or edit the payload."
+        if unknown := _UNKNOWN.match(str(error)):
+            name = unknown[1]
+            fix = (
+                "Start a worker whose function takes it. If it was renamed or is not needed any "
+                f'more:  @app.task(old_arguments={{"{name}": "its new name, or None"}})'
+            )
+        elif missing := _MISSING.match(str(error)):
+            fix = f"Give `{missing[1]}` a default, or edit the payload."
+        return InvalidPayload(
+            f"the payload does not fit {self.name}{declared_at(self._fn)}: {_told(error)}",
+            why="The function changed since the job was enqueued, or another program wrote it.",
+            fix=fix,
+        )
 
     def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by the names of their parameters."""
@@ -197,6 +250,7 @@ class _Coder:
         self._required = [
             p.name for p in parameters if p.name in self._named and p.default is Parameter.empty
         ]
+        self.is_open = self._open is not None
         self._plain = not (self._only_by_place or self._rest or self._open)
 
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
@@ -352,8 +406,24 @@ def _annotated(fn: Any) -> Any:
 
 def _told(error: Exception) -> str:
     """Translate msgspec's message about fields of an object into one about arguments."""
-    told = re.sub(r"^Object contains unknown field (`.*`)$", r"there is no argument \1", str(error))
-    return re.sub(r"^Object missing required field (`.*`)$", r"the argument \1 is missing", told)
+    told = _UNKNOWN.sub(r"there is no argument `\1`", str(error))
+    return _MISSING.sub(r"the argument `\1` is missing", told)
+
+
+def _old_names(old: Mapping[str, str | None], arguments: Arguments) -> dict[str, str | None]:
+    for name, new in old.items():
+        problem = ""
+        if any(parameter.name == name for parameter in arguments._parameters):
+            problem = f"`{name}` is an argument of today"
+        elif new is not None and not arguments.takes(new):
+            problem = f"there is no argument `{new}`"
+        if problem:
+            raise InvalidTask(
+                f"{arguments.name}: old_arguments: {problem}",
+                why=caller(),
+                fix='Say the old name and the new one:  old_arguments={"user": "user_id"}',
+            )
+    return dict(old)
 
 
 def _inside(told: str, name: str) -> str:
@@ -366,4 +436,6 @@ def _name_of(parameters: Sequence[Parameter], kind: Any) -> str | None:
     return next((parameter.name for parameter in parameters if parameter.kind is kind), None)
 
 
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$")
+_MISSING = re.compile(r"^Object missing required field `(.*)`$")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
-    from holdfast.middleware import Opened
+    from holdfast.middleware import Begun
     from holdfast.records import NewStep, Ticket
     from holdfast.steps import Steps
     from holdfast.watch.tracing import AttemptSpan
@@ -103,6 +103,8 @@ class CurrentJob(msgspec.Struct, eq=False):
     goes_on: bool = False
     settled: bool = False
     cut_by: Exception | None = None
+    # Its arguments are not what the function takes.
+    unread: bool = False
     # The error of a failed attempt, unless its handler ran in another process.
     raised: BaseException | None = None
     # What its handler logged, if anything.
@@ -113,7 +115,7 @@ class CurrentJob(msgspec.Struct, eq=False):
     runner: Any = None
     span: "AttemptSpan | None" = None
     # The middleware around its handler, if the app has any.
-    around: "Opened | None" = None
+    around: "Begun | None" = None
     # Where a child process reads the deadline.
     mirror: Any = None
     # What a sleep or a wait has raised: the handler is to end, and its job to be run again later.

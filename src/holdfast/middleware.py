@@ -47,6 +47,8 @@ class RunMiddleware(Protocol):
 
 Middleware = EnqueueMiddleware | RunMiddleware
 Around = Callable[[Any], Generator[Any, Any, Any]]
+# The middleware around one job that has begun, outermost first.
+Begun = list[Generator[Any, Any, Any]]
 
 
 def with_headers(job: NewJob, headers: Mapping[str, Any]) -> NewJob:
@@ -134,33 +136,38 @@ def _checked(method: Any, owner: str, verb: str) -> Around:
     return checked
 
 
-class Opened:
-    """The middleware around one job, begun one after the other, and ended in reverse."""
+def begin(method: Around, job: Any, begun: Begun) -> Any:
+    """Run the part of a middleware above its `yield`, and add it to those begun.
 
-    __slots__ = ("_begun",)
+    Returns what it yields.
+    """
+    one = method(job)
+    yielded = next(one, _END)
+    if yielded is _END:
+        raise Misuse(
+            f"the middleware {_name(one)} did not yield",
+            fix="To skip a job, raise holdfast.Cancel(…) above the `yield`.",
+        )
+    begun.append(one)
+    return yielded
 
-    def __init__(self) -> None:
-        self._begun: list[Generator[Any, Any, Any]] = []
 
-    def begin(self, method: Around, job: Any) -> Any:
-        """Run the part above the `yield`; returns what it yields."""
-        begun = method(job)
-        try:
-            yielded = next(begun)
-        except StopIteration:
-            raise Misuse(
-                f"the middleware {_name(begun)} did not yield",
-                fix="To skip a job, raise holdfast.Cancel(…) above the `yield`.",
-            ) from None
-        self._begun.append(begun)
-        return yielded
-
-    def end(self, returned: Any, raised: BaseException | None) -> BaseException | None:
-        """Run the parts below the `yield`; returns the error that it came to, if any."""
-        while self._begun:
-            one = self._begun.pop()
-            raised = _sent(one, returned) if raised is None else _thrown(one, raised)
-        return raised
+def end(begun: Begun, returned: Any, raised: BaseException | None) -> BaseException | None:
+    """Run the parts below the `yield`, in reverse; returns the error that it came to, if any."""
+    while begun:
+        one = begun.pop()
+        if raised is not None:
+            raised = _thrown(one, raised)
+        elif returned is not None:
+            raised = _sent(one, returned)
+        else:
+            # Most handlers return nothing, and this needs no exception to end a generator.
+            try:
+                if next(one, _END) is not _END:
+                    raised = _yielded_twice(one)
+            except BaseException as error:
+                raised = error
+    return raised
 
 
 def _sent(begun: Generator[Any, Any, Any], returned: Any) -> BaseException | None:
@@ -214,13 +221,13 @@ class Enqueuing:
         self.answers: Sequence[Enqueued] = ()
         self._methods = methods
         self._given = jobs
-        self._opened: list[Opened] = []
+        self._begun: list[Begun] = []
 
     def __enter__(self) -> Self:
         try:
             for arguments, job in self._given:
-                self._opened.append(Opened())
-                self.jobs.append(self._begun(arguments, job))
+                self._begun.append([])
+                self.jobs.append(self._begin(arguments, job, self._begun[-1]))
         except BaseException as error:
             self._end(error)
             raise
@@ -234,10 +241,10 @@ class Enqueuing:
     ) -> None:
         self._end(error)
 
-    def _begun(self, arguments: "Arguments", job: NewJob) -> NewJob:
+    def _begin(self, arguments: "Arguments", job: NewJob, begun: Begun) -> NewJob:
         changed = job
         for method in self._methods:
-            yielded = self._opened[-1].begin(method, changed)
+            yielded = begin(method, changed, begun)
             if yielded is None:
                 continue
             if not isinstance(yielded, NewJob) or yielded.kind != job.kind:
@@ -252,10 +259,10 @@ class Enqueuing:
         return changed
 
     def _end(self, error: BaseException | None) -> None:
-        answers: Sequence[Any] = self.answers or [None] * len(self._opened)
+        answers: Sequence[Any] = self.answers or [None] * len(self._begun)
         ended = error
-        for opened, answer in zip(self._opened, answers, strict=True):
-            ended = opened.end(answer, error) or ended
+        for begun, answer in zip(self._begun, answers, strict=True):
+            ended = end(begun, answer, error) or ended
         if ended is not None and ended is not error:
             raise ended
 
@@ -269,3 +276,4 @@ def _is_json(value: Any) -> bool:
 
 
 _UNSET: Any = object()
+_END: Any = object()

@@ -190,6 +190,10 @@ class TaskOf(Protocol):
     retry: Policy
     keep_result: bool
 
+    @property
+    def arguments(self) -> Any:
+        """What its function takes; `shape` is a fingerprint of that."""
+
     def encode_result(self, returned: Any) -> Any:
         """Return a result as the database keeps it; raises InvalidResult if it cannot be kept."""
 
@@ -202,6 +206,7 @@ class Attempted(Protocol):
     ticket: Ticket | None
     cut_by: Exception | None
     suspended: Suspend | None
+    unread: bool
 
     @property
     def lease(self) -> Lease:
@@ -237,6 +242,11 @@ def settle_handler(
         # Nothing is wrong with the job: an outage does not count as an attempt.
         return records.Released(job.lease, _RNG.uniform(1, 5))
     task = job.task
+    if job.unread and isinstance(raised, InvalidPayload):
+        # Another worker may know these arguments, or one that is deployed later.
+        return records.Released(
+            job.lease, unread=records.Unread(task.arguments.shape, _why(raised))
+        )
     if raised is None and task.keep_result:
         try:
             returned = task.encode_result(returned)
@@ -384,6 +394,10 @@ def printable(text: str, longest: int) -> str:
     # The end of a traceback is the error, its beginning how one gets there.
     head, tail = safe[: room // 3], safe[-(room - room // 3) :]
     return f"{head.decode(errors='ignore')}{mark}{tail.decode(errors='ignore')}"
+
+
+def _why(error: InvalidPayload) -> str:
+    return printable(f"{error.what.partition(': ')[2] or error.what}. {error.fix}", LONGEST_MESSAGE)
 
 
 def _under_ticket(job: Attempted, settlement: Settlement) -> Settlement:

@@ -5,7 +5,7 @@ is the AsyncEngine among what the lifespan of the app yields.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -38,31 +38,37 @@ class Resource:
 resource: Any = Resource()
 
 
+def wanted(
+    fn: Callable[..., Any], kind: str, hints: Callable[[], Mapping[str, Any]]
+) -> "Wanted | None":
+    """Return which parameters of a function a worker gives; None if there are none."""
+    parameters = inspect.signature(fn).parameters.values()
+    names = [one.name for one in parameters if isinstance(one.default, Resource)]
+    return Wanted(names, fn, kind, hints) if names else None
+
+
 class Wanted:
     """The parameters of one function that are given by the worker."""
 
     def __init__(
-        self, fn: Callable[..., Any], kind: str, hints: Callable[[], Mapping[str, Any]]
+        self,
+        names: Sequence[str],
+        fn: Callable[..., Any],
+        kind: str,
+        hints: Callable[[], Mapping[str, Any]],
     ) -> None:
+        self._names = names
         self._fn = fn
-        self._hints = hints
         self._kind = kind
-        self._names = [
-            parameter.name
-            for parameter in inspect.signature(fn).parameters.values()
-            if isinstance(parameter.default, Resource)
-        ]
+        self._hints = hints
         self._types: dict[str, tuple[type, ...]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._names)
 
     def given(self, resources: Any) -> dict[str, Any]:
         """Return them by name, from what the lifespan yielded; raises InvalidTask."""
-        if self._names and not self._types:
+        if not self._types:
             hints = self._hints()
             self._types = {name: _classes(hints.get(name, object)) for name in self._names}
-        found = dict(_parts(resources)) if self._names else {}
+        found = dict(_parts(resources))
         return {name: self._chosen(name, kind, found) for name, kind in self._types.items()}
 
     def _chosen(self, name: str, kind: tuple[type, ...], found: Mapping[str, Any]) -> Any:

@@ -32,7 +32,7 @@ from holdfast.middleware import Enqueuing
 from holdfast.outcome import Policy, check_policy, seconds
 from holdfast.records import Duration, Enqueued, JobOptions, NewJob, NewSchedule
 from holdfast.records.options import TaskDefaults
-from holdfast.resources import Wanted
+from holdfast.resources import wanted
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -61,6 +61,8 @@ class TaskSettings(TaskDefaults, total=False):
     keep_result: bool
     process: bool
     memory: int | None
+    aliases: Sequence[str]
+    old_arguments: Mapping[str, str | None]
 
 
 class Options(JobOptions, total=False):
@@ -141,8 +143,9 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         self.keep_result = settings.get("keep_result", False)
         self.memory = settings.get("memory")
         self.check: DoneWhen | None = None
-        self.arguments = Arguments(fn, self.kind)
-        self.wants = Wanted(fn, self.kind, self.arguments.hints)
+        self.aliases = tuple(settings.get("aliases", ()))
+        self.arguments = Arguments(fn, self.kind, settings.get("old_arguments"))
+        self.wants = wanted(fn, self.kind, self.arguments.hints)
         self._result = Result(fn, self.kind) if self.keep_result else None
         of_jobs = {k: v for k, v in settings.items() if k in Options.__annotations__}
         self._chosen: dict[str, Any] = {k: v for k, v in of_jobs.items() if callable(v)}
@@ -274,6 +277,10 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
         problem = "it is a generator: declare a function or a coroutine"
     elif _is_method(fn):
         problem = "it is a method: declare a function"
+    elif isinstance(settings.get("aliases"), str):
+        problem = f"aliases is a text: write aliases=[{settings.get('aliases')!r}]"
+    elif not all(0 < len(one) <= 200 and one.isprintable() for one in settings.get("aliases", ())):
+        problem = "one of its aliases is not a name of 1 to 200 printable characters"
     elif settings.get("memory") is not None and not settings.get("process"):
         problem = "memory= needs process=True"
     elif (budget := settings.get("retry_budget")) is not None and not budget >= 0:

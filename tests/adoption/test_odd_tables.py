@@ -8,9 +8,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast import Client, adopt
+from holdfast import App, Client, adopt
 from holdfast.adopt import Choices
 from holdfast.errors import CannotAdopt
+from holdfast.worker import Worker
 from tests.conftest import Clock
 
 Connect = Callable[..., psycopg.Connection]
@@ -37,6 +38,28 @@ def refusal(url: str, table: str, **choices: Any) -> str:
     with pytest.raises(CannotAdopt) as refused:
         adopt.plan(url, table, Choices(**choices))
     return "\n".join(filter(None, [refused.value.what, refused.value.why, refused.value.fix]))
+
+
+def test_a_column_that_the_application_adds_later_does_not_kill_the_jobs(
+    database: str, connection: psycopg.Connection
+) -> None:
+    connection.execute("""
+        create table parcel (
+            id integer primary key, status text not null default 'pending', city text not null);
+        insert into parcel values (1, 'pending', 'Paris');
+    """)
+    adopted(database, "parcel")
+    connection.execute("alter table parcel add column weight integer default 3")
+    ran = []
+    with App(database) as app:
+
+        @app.task(queue="parcel", kind="parcel")
+        def ship(id: int, city: str) -> None:
+            ran.append((id, city))
+
+        Worker(app, until_idle=True).run()
+
+    assert ran == [(1, "Paris")]
 
 
 def test_an_enum_beside_the_table_in_public_is_the_status(

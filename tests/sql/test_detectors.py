@@ -73,6 +73,20 @@ def _no_worker(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.beat("w2", kinds=["work"], queues=["default"])
 
 
+@looks_wrong("unreadable", "No worker can read work", "holdfast job explain ")
+def _unreadable(db: Protocol, later: Later, other: Open) -> Iterator[None]:
+    db.put()
+    db.beat("w1", kinds=["work"], queues=["default"], shapes={"work": "v1"})
+    given = db.take()
+    unread = {"shape": "v1", "problem": "there is no argument `currency`"}
+    db.settle({"id": given.id, "token": given.token, "verb": "release", "unread": unread})
+    later(seconds=31)
+    db.beat("w1")
+    yield
+    # Another declaration of the kind: it may be able to.
+    db.beat("w2", kinds=["work"], queues=["default"], shapes={"work": "v2"})
+
+
 @looks_wrong("late", "default is 6 m behind", "holdfast queue forecast default")
 def _late(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     db.put()
@@ -478,6 +492,7 @@ def test_a_detector_raises_once_explains_delivers_and_resolves(
 # The threshold that, set so, lets pass what each story provokes.
 PATIENT: dict[str, tuple[str, float]] = {
     "no_worker": ("seconds", 1e9),
+    "unreadable": ("seconds", 1e9),
     "late": ("seconds", 1e9),
     "lane_held": ("seconds", 1e9),
     "schedule_missed": ("seconds", 1e9),

@@ -309,9 +309,7 @@ def test_a_handler_that_cancels_itself_has_failed(app: App, drain: Drain) -> Non
     assert handle.state() == "dead"
 
 
-def test_a_payload_the_function_does_not_take_dies_at_once_and_is_kept(
-    app: App, drain: Drain
-) -> None:
+def test_a_payload_the_function_does_not_take_waits_as_it_is(app: App, drain: Drain) -> None:
     @app.task
     async def greet(name: str) -> None: ...
 
@@ -320,7 +318,7 @@ def test_a_payload_the_function_does_not_take_dies_at_once_and_is_kept(
 
     found = app.client.jobs.get(job.id)
     assert found
-    assert (found.state, found.attempt, found.payload) == ("dead", 1, {"nmae": "Ada"})
+    assert (found.state, found.attempt, found.payload) == ("queued", 0, {"nmae": "Ada"})
 
 
 def test_only_kinds_the_worker_has_are_claimed(app: App, drain: Drain) -> None:

@@ -34,6 +34,7 @@ from holdfast.records import (
     NewSchedule,
     NewStep,
     Record,
+    Released,
     Settlement,
     Suspended,
     new_ids,
@@ -366,6 +367,8 @@ def _settlement(wanted: Settlement) -> dict[str, Any]:
             item["log"] = text(wanted.log)
         if wanted.final:
             item["final"] = True
+    elif isinstance(wanted, Released) and wanted.unread:
+        item["unread"] = {"shape": wanted.unread.shape, "problem": text(wanted.unread.problem)}
     if (delay := interval(wanted.delay)) is not None:
         item["delay"] = delay.total_seconds()
     return item

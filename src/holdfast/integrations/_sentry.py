@@ -10,11 +10,11 @@ from sentry_sdk.scope import add_global_event_processor
 from holdfast.current import CurrentJob
 from holdfast.errors import LeaseLost
 from holdfast.middleware import with_headers
-from holdfast.outcome import Cancel, Release, Retry
+from holdfast.outcome import Cancel, Release, Retry, Suspend
 from holdfast.records import NewJob
 
 # What a handler raises to steer, and what tells it that its work is another worker's now.
-_NOT_ERRORS = (Cancel, LeaseLost, Release, Retry)
+_NOT_ERRORS = (Cancel, LeaseLost, Release, Retry, Suspend)
 _REPORTED = "__holdfast_reported__"
 
 

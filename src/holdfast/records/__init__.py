@@ -42,6 +42,7 @@ from holdfast.records.lease import (
     Settlement,
     Suspended,
     Ticket,
+    Unread,
 )
 from holdfast.records.operation import Operation, Preview
 from holdfast.records.options import JobOptions, QueueOptions
@@ -139,6 +140,7 @@ __all__ = [
     "System",
     "Tended",
     "Ticket",
+    "Unread",
     "Watched",
     "Webhook",
     "WorkerRow",

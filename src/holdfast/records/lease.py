@@ -100,12 +100,23 @@ class Failed(Record, frozen=True):
     log: str | None = None
 
 
+class Unread(Record, frozen=True):
+    """Why a worker could not read the arguments of a job, and by which declaration of its kind."""
+
+    shape: str
+    problem: str
+
+
 class Released(Record, frozen=True):
-    """Return a job without running it: the attempt does not count."""
+    """Return a job without running it: the attempt does not count.
+
+    With `unread` it is meant for another worker, and the database decides how long it waits.
+    """
 
     verb: ClassVar = "release"
     lease: Held
     delay: Duration | None = None
+    unread: Unread | None = None
 
 
 class Cancelled(Record, frozen=True):

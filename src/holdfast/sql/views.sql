@@ -221,6 +221,8 @@ create or replace view holdfast.detector_catalogue (code, severity, every, enabl
   values
     ('no_worker', 'critical', interval '5 seconds', true, jsonb '{"seconds": 60}',
     'jobs of a kind wait and no running worker handles it'),
+    ('unreadable', 'critical', '5 seconds', true, '{"seconds": 30}',
+    'jobs of a kind have arguments that no running worker can read'),
     ('late', 'warning', '5 seconds', true, '{"seconds": 300}',
     'the oldest ready job of a queue waits longer than its target; critical at ten times that'),
     ('failure_jump', 'warning', '30 seconds', true, '{"share": 0.1, "times": 3, "attempts": 20, "seconds": 600}',

@@ -76,7 +76,7 @@ def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
     if processes < 1:
         raise Misuse(f"processes must be at least 1, not {processes}")
     kinds = Worker(app, **options).kinds
-    hosted = [kind for kind in kinds if app.tasks[kind].runs == "process"]
+    hosted = [kind for kind in kinds if app.handlers[kind].runs == "process"]
     others = [kind for kind in kinds if kind not in hosted]
     roles = []
     if others:

@@ -15,9 +15,11 @@ from types import CoroutineType
 from typing import Any, Final
 
 from holdfast.current import CurrentJob, running
-from holdfast.middleware import Opened
+from holdfast.errors import InvalidPayload
+from holdfast.middleware import Begun, begin, end
 from holdfast.outcome import error_kind, error_message, settle_handler
 from holdfast.records import Done, Failed, Settlement
+from holdfast.records.ids import PARTS, part_of
 from holdfast.watch import tracing
 
 log = logging.getLogger("holdfast.worker")
@@ -48,18 +50,28 @@ def call(job: CurrentJob) -> Any:
     if tracing.enabled():
         job.span = tracing.begin(job.lease)
     task = job.task
+    try:
+        args, kwargs = task.arguments.decode(job.payload_json)
+    except InvalidPayload:
+        if part_of(job.id) < PARTS:
+            job.unread = True
+            raise
+        # A row of an adopted table: other columns than those it takes do not matter.
+        args, kwargs = task.arguments.decode_row(job.payload_json)
     if task.around:
-        job.around = Opened()
+        begun: Begun = []
+        job.around = begun
         for method in task.around:
-            job.around.begin(method, job)
-    args, kwargs = task.arguments.decode(job.payload_json)
-    if task.wants:
+            begin(method, job, begun)
+    if task.wants is not None:
         kwargs |= task.wants.given(job.resources)
     return task.fn(*args, **kwargs)
 
 
 def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) -> Ending:
     """Return how to end a job whose handler returned or raised; whatever it raised ends here."""
+    if job.around is not None:
+        raised = end(job.around, returned, raised)
     if (
         raised is None
         and not (
@@ -71,12 +83,9 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
             or job.task.keep_result
         )
         and type(returned) is not CoroutineType
-        and (job.around is None or (raised := job.around.end(returned, None)) is None)
     ):
         return ACKED  # as settle_handler would decide, without creating objects that are not used
     settlement: Settlement | None
-    if job.around:
-        raised = job.around.end(returned, raised)
     if raised is not None and job.settled:
         log.error("handler failed after its ack", exc_info=raised, extra={"job": str(job.id)})
     try:

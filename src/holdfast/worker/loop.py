@@ -383,7 +383,7 @@ class JobLoop:
             self._runners[job.task.runs].start(job)
 
     def _hold(self, claim: Claim, sent: float, rows: Iterable[Row]) -> list[CurrentJob]:
-        tasks, keeps, queue, token = self._app.tasks, self._keeps, claim.queue, claim.token.bytes
+        tasks, keeps, queue, token = self._app.handlers, self._keeps, claim.queue, claim.token.bytes
         jobs = []
         length: bytes | None = None
         seconds = deadline = renew_at = 0.0

@@ -17,7 +17,7 @@ from holdfast.current import CurrentJob
 from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
 from holdfast.leased import KIND, LEASE_UNTIL, LENGTH, RUN_AT, microseconds_of
 from holdfast.outcome import Retry, Stop, error_kind, error_message, without_own_frames
-from holdfast.records import Done, Failed, Released, Settled, Settlement, Suspended
+from holdfast.records import Done, Failed, Released, Settled, Settlement, Suspended, Unread
 from holdfast.watch.logs import fields_of
 from holdfast.watch.measures import Measures
 from holdfast.watch.meter import Meter
@@ -27,6 +27,8 @@ log = logging.getLogger("holdfast.worker")
 # One in this many successful attempts is kept, and a limited number between two beats.
 SAMPLED = 100
 MOST_SAMPLED = 50
+# How many different reasons why jobs cannot be read are logged.
+MOST_TOLD = 100
 # How many of the latest claims are shown with the worker.
 RECENT = 10
 
@@ -78,6 +80,7 @@ class Settling:
         self._on_ended = on_ended
         self._meter = meter
         self._measures = Measures()
+        self._unread: set[tuple[str, str]] = set()
         # Two threads may settle for a moment, when there is suddenly plenty to do, or no more.
         self._noting = threading.Lock()
         self._acked: list[CurrentJob] = []
@@ -181,6 +184,8 @@ class Settling:
                 self._note_failed(job, settlement, died=answer.outcome == "dead")
             elif isinstance(settlement, Released):
                 counts.released += 1
+                if settlement.unread:
+                    self._note_unread(job, settlement.unread)
                 if self._notes:
                     self._note_ended(job, "released")
             elif self._notes:
@@ -222,6 +227,13 @@ class Settling:
         )
         if self._meter:
             self._meter.ended(job, "dead" if died else "failed")
+
+    def _note_unread(self, job: CurrentJob, unread: Unread) -> None:
+        """Log what cannot be read here: once for each reason, however many jobs there are."""
+        if (job.kind, unread.problem) not in self._unread and len(self._unread) < MOST_TOLD:
+            self._unread.add((job.kind, unread.problem))
+            told = {**fields_of(job), "problem": unread.problem}
+            log.warning("job cannot be read here, and is given back", extra=told)
 
     def _note_ended(self, job: CurrentJob, how: str) -> None:
         if self._meter:

@@ -249,7 +249,7 @@ class Worker:
             yield
 
     def _runs(self, *sorts: str) -> bool:
-        return any(self.app.tasks[kind].runs in sorts for kind in self.kinds)
+        return any(self.app.handlers[kind].runs in sorts for kind in self.kinds)
 
     def _resources(self) -> AbstractAsyncContextManager[Any]:
         # Child processes open their own; without other handlers nothing here would use them.
@@ -335,8 +335,8 @@ class Worker:
 
     def _declare(self, client: Client) -> None:
         """Declare kinds, their checks, and schedules to the database."""
-        tasks = [self.app.tasks[kind] for kind in self.kinds]
-        client.kinds.declare([_about(task) for task in tasks])
+        handlers = {kind: self.app.handlers[kind] for kind in self.kinds}
+        client.kinds.declare([_about(kind, task) for kind, task in handlers.items()])
         if self.app.queues:
             for declared in client.queues.declare(self.app.queues):
                 if declared.outcome != "same":
@@ -350,7 +350,8 @@ class Worker:
             else {"module": self.app.module, "kinds": [*self.app.tasks]},
         )
         # Before it claims: expired jobs are checked by workers that are known to be alive.
-        client.workers.beat(self.id, **self._facts())
+        shapes = {kind: task.arguments.shape for kind, task in handlers.items()}
+        client.workers.beat(self.id, shapes=shapes, **self._facts())
         self._beat_at = monotonic() + BEAT_EVERY
 
     def _beat(self, client: Client) -> None:
@@ -399,7 +400,7 @@ class Worker:
 def _queues(
     app: App, kinds: Iterable[str], queues: Mapping[str, int] | None, concurrency: int
 ) -> dict[str, int]:
-    chosen = dict(queues) if queues else {app.tasks[kind].queue: concurrency for kind in kinds}
+    chosen = dict(queues) if queues else {app.handlers[kind].queue: concurrency for kind in kinds}
     for name, slots in chosen.items():
         if slots < 1:
             raise Misuse(f"queue {name!r} must have at least 1 slot, not {slots}")
@@ -422,14 +423,16 @@ def refuse_in_loop() -> None:
 
 def _kinds(app: App, kinds: Iterable[str] | None) -> Sequence[str]:
     if kinds is None:
-        return sorted(app.tasks)
-    chosen = sorted(set(kinds))
-    if unknown := [kind for kind in chosen if kind not in app.tasks]:
+        return sorted(app.handlers)
+    chosen = set(kinds)
+    if unknown := sorted(kind for kind in chosen if kind not in app.handlers):
         raise Misuse(
             f"the app has no task of kind {unknown[0]!r}",
             fix=f"Its kinds are: {', '.join(sorted(app.tasks))}.",
         )
-    return chosen
+    # A task that is chosen by its name runs what it was called before, too.
+    aliases = {name for kind in chosen & app.tasks.keys() for name in app.tasks[kind].aliases}
+    return sorted(chosen | aliases)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
@@ -479,9 +482,9 @@ def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         loop.call_soon_threadsafe(event.set)
 
 
-def _about(task: Task[..., Any, Any]) -> dict[str, Any]:
+def _about(kind: str, task: Task[..., Any, Any]) -> dict[str, Any]:
     return {
-        "kind": task.kind,
+        "kind": kind,
         "done_when": task.check is not None,
         "queue": task.queue,
         "runs": task.runs,
@@ -491,7 +494,7 @@ def _about(task: Task[..., Any, Any]) -> dict[str, Any]:
 
 
 def _checks(app: App) -> dict[str, DoneWhen]:
-    return {kind: task.check for kind, task in app.tasks.items() if task.check}
+    return {kind: task.check for kind, task in app.handlers.items() if task.check}
 
 
 def _rss() -> int:

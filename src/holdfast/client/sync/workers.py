@@ -22,7 +22,8 @@ class Workers(Noun):
 
         Facts that are left out stay the same: host, pid, version, python, started_at, queues,
         kinds, slots, busy, rss, loop_lag, claimed, acked, failed, lost, busy_time, claimed_at,
-        acked_at, claims. `measured` is what it measured since the last time, and is not repeated.
+        acked_at, claims, shapes. `measured` is what it measured since the last time, and is not
+        repeated.
         """
         sql: LiteralString = (
             "select stop from holdfast.beat("

@@ -98,6 +98,30 @@ as $$
     and not holdfast.is_handled(k.queue, k.kind, at)
 $$;
 
+create or replace function holdfast.detect_unreadable(at timestamptz)
+returns setof holdfast.finding
+language sql stable
+as $$
+  select k.queue, k.kind, 'critical', k.since,
+         format('No worker can read %s', k.kind),
+         format('%s in queue %s, for %s: %s. No attempt is counted; it runs as soon as a worker can read it.',
+           case k.waiting when 1 then '1 job waits' else k.waiting || ' jobs wait' end, k.queue,
+           holdfast.span_text(at - k.since), rtrim(k.problem, '.')),
+         format('holdfast job explain %s', k.id),
+         jsonb_build_object('queue', k.queue, 'kind', k.kind, 'waiting', k.waiting, 'problem', k.problem, 'job', k.id)
+  from (
+    select n.queue, n.kind, min(n.since) as since, count(*) as waiting, min(n.problem) as problem,
+           (array_agg(n.id order by n.since, n.id))[1] as id
+    from (select u.part, u.id from holdfast.unreadable u limit 10000) u
+    join holdfast.job j on j.part = u.part and j.id = u.id
+    cross join lateral holdfast.unread_now(j) n
+    where not holdfast.may_read(n.queue, n.kind, n.shapes, at)
+    group by n.queue, n.kind
+  ) k
+  cross join lateral (select holdfast.thresholds_of('unreadable', k.queue) as t) w
+  where at - k.since > holdfast.secs(w.t -> 'seconds')
+$$;
+
 create or replace function holdfast.detect_late(at timestamptz)
 returns setof holdfast.finding
 language sql stable

@@ -251,10 +251,12 @@ $$;
 
 -- settle: end many leases in one call, each with its own verb.
 -- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel" | "suspend", "result", "keep",
---          "error_kind", "message", "traceback", "log", "final", "delay", "reason",
+--          "error_kind", "message", "traceback", "log", "final", "delay", "reason", "unread",
 --          "name", "nth", "until", "event", "key"}]
 -- cancel ends the caller's own lease, and the job with it, as cancelled. suspend gives the lease back and has the job
 -- sleep, or wait for an event: until a time, or for delay seconds. It is stored as a step with a name.
+-- A release with unread, {"shape", "problem"}, says that the caller cannot read the job, and how long it waits is
+-- decided here.
 create or replace function holdfast.settle(items jsonb)
 returns table (ord integer, id uuid, outcome text, detail text)
 language plpgsql security definer
@@ -262,7 +264,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  v_bad record;
   acks  record;
   keeps record;
   nacks record;
@@ -270,33 +271,7 @@ declare
   stops record;
   parks record;
 begin
-  if items is null or jsonb_typeof(items) <> 'array' then
-    perform holdfast.refuse('HF201', 'items must be a JSON array of objects');
-  end if;
-  select i.item, i.ord into v_bad
-  from jsonb_array_elements(items) with ordinality i(item, ord)
-  where jsonb_typeof(i.item) <> 'object'
-     or i.item - case when i.item ->> 'verb' = 'suspend' then '{id,token,verb,name,nth,until,delay,event,key}'
-          else '{id,token,verb,result,keep,error_kind,message,traceback,log,final,delay,reason}' end::text[] <> '{}'
-     or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel', 'suspend'), false)
-     or i.item ->> 'verb' = 'suspend' and not holdfast.suspend_ok(i.item)
-     or not coalesce(jsonb_typeof(i.item -> 'keep'), 'null') in ('boolean', 'null')
-     or not coalesce(jsonb_typeof(i.item -> 'final'), 'null') in ('boolean', 'null')
-     or not coalesce(holdfast.is_id(i.item ->> 'id') and holdfast.is_id(i.item ->> 'token'), false)
-     or not holdfast.item_details_ok(jsonb_build_object('delay', i.item -> 'delay'))
-  limit 1;
-  if found then
-    if jsonb_typeof(v_bad.item) = 'object' and v_bad.item ->> 'token' is null then
-      perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null,
-        'The token of the claim proves the lease.');
-    end if;
-    perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
-      null,
-      'An item has id, token and verb (ack, nack, release, cancel or suspend); ack takes result and keep; nack takes '
-        'error_kind, message, traceback, log and final; nack and release take delay in seconds; cancel takes reason; '
-        'suspend takes name, nth, until or delay, event and key.');
-  end if;
-
+  perform holdfast.check_settlements(items);
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
          jsonb_agg(i.item -> 'result') as results
   into acks
@@ -315,7 +290,9 @@ begin
   into nacks
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'nack';
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
-         array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays
+         array_agg(make_interval(secs => (i.item ->> 'delay')::double precision)) as delays,
+         array_agg(nullif(i.item -> 'unread', 'null')) as unread,
+         count(nullif(i.item -> 'unread', 'null')) as unreadable
   into frees
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'release';
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
@@ -332,6 +309,9 @@ begin
     end if;
     perform holdfast.lock_jobs(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids || parks.ids);
     perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens || parks.tokens);
+  end if;
+  if frees.unreadable > 0 then
+    frees.delays := holdfast.unread(frees.ids, frees.tokens, frees.unread, frees.delays);
   end if;
 
   return query
@@ -373,6 +353,46 @@ begin
     from asked a
     join settled s on s.verb = a.verb and s.nth = a.nth
     order by a.ord;
+end
+$$;
+
+-- check_settlements: refuse what settle cannot take.
+create or replace function holdfast.check_settlements(items jsonb)
+returns void
+language plpgsql
+as $$
+declare
+  v_bad record;
+begin
+  if items is null or jsonb_typeof(items) <> 'array' then
+    perform holdfast.refuse('HF201', 'items must be a JSON array of objects');
+  end if;
+  select i.item, i.ord into v_bad
+  from jsonb_array_elements(items) with ordinality i(item, ord)
+  where jsonb_typeof(i.item) <> 'object'
+     or i.item - case when i.item ->> 'verb' = 'suspend' then '{id,token,verb,name,nth,until,delay,event,key}'
+          else '{id,token,verb,result,keep,error_kind,message,traceback,log,final,delay,reason,unread}'
+          end::text[] <> '{}'
+     or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel', 'suspend'), false)
+     or i.item ->> 'verb' = 'suspend' and not holdfast.suspend_ok(i.item)
+     or not coalesce(jsonb_typeof(i.item -> 'keep'), 'null') in ('boolean', 'null')
+     or not coalesce(jsonb_typeof(i.item -> 'final'), 'null') in ('boolean', 'null')
+     or not holdfast.unread_ok(i.item)
+     or not coalesce(holdfast.is_id(i.item ->> 'id') and holdfast.is_id(i.item ->> 'token'), false)
+     or not holdfast.item_details_ok(jsonb_build_object('delay', i.item -> 'delay'))
+  limit 1;
+  if found then
+    if jsonb_typeof(v_bad.item) = 'object' and v_bad.item ->> 'token' is null then
+      perform holdfast.refuse('HF207', format('item %s has no token', v_bad.ord), null,
+        'The token of the claim proves the lease.');
+    end if;
+    perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
+      null,
+      'An item has id, token and verb (ack, nack, release, cancel or suspend); ack takes result and keep; nack takes '
+        'error_kind, message, traceback, log and final; nack and release take delay in seconds; release takes '
+        'unread, with shape and problem; cancel takes reason; '
+        'suspend takes name, nth, until or delay, event and key.');
+  end if;
 end
 $$;
 

@@ -13,7 +13,7 @@ as $$
 declare
   v_now   constant timestamptz := holdfast.clock();
   v_known constant text[] := '{host,pid,version,python,started_at,queues,kinds,slots,busy,rss,loop_lag,claimed,acked,'
-    'failed,lost,busy_time,claimed_at,acked_at,claims,clock,listens}';
+    'failed,lost,busy_time,claimed_at,acked_at,claims,clock,listens,shapes}';
   v_field text;
   v_said  holdfast.worker;
 begin
@@ -31,21 +31,21 @@ begin
     v_said.skew := extract(epoch from (facts ->> 'clock')::timestamptz - v_now);
   exception when data_exception then
     perform holdfast.refuse('HF221', format('facts %s are not valid for a worker', left(facts::text, 200)), sqlerrm,
-      'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, the counts are '
-      'whole numbers.');
+      'queues and kinds are arrays of names, started_at and clock are times, listens is true or false, shapes is '
+      'an object of a text for each kind, the counts are whole numbers.');
   end;
 
   return query
     insert into holdfast.worker as w (
       name, seen_at, started_at, host, pid, version, python, queues, kinds, slots, busy, rss, loop_lag,
-      claimed, acked, failed, lost, busy_time, claimed_at, acked_at, claims, skew, listens)
+      claimed, acked, failed, lost, busy_time, claimed_at, acked_at, claims, skew, listens, shapes)
     values (
       beat.worker, v_now, coalesce(v_said.started_at, v_now), v_said.host, v_said.pid, v_said.version, v_said.python,
       coalesce(v_said.queues, '{}'), coalesce(v_said.kinds, '{}'), coalesce(v_said.slots, 0), coalesce(v_said.busy, 0),
       v_said.rss, v_said.loop_lag, coalesce(v_said.claimed, 0), coalesce(v_said.acked, 0), coalesce(v_said.failed, 0),
       coalesce(v_said.lost, 0), coalesce(v_said.busy_time, 0), v_said.claimed_at, v_said.acked_at,
       coalesce(v_said.claims, '{}'), v_said.skew,
-      v_said.listens)
+      v_said.listens, v_said.shapes)
     on conflict (name) do update
     set seen_at    = v_now,
         started_at = coalesce(v_said.started_at, w.started_at),
@@ -68,8 +68,12 @@ begin
         acked_at   = coalesce(v_said.acked_at, w.acked_at),
         claims     = coalesce(v_said.claims, w.claims),
         skew       = coalesce(v_said.skew, w.skew),
-        listens    = coalesce(v_said.listens, w.listens)
+        listens    = coalesce(v_said.listens, w.listens),
+        shapes     = coalesce(v_said.shapes, w.shapes)
     returning w.stop_at is not null;
+  if jsonb_typeof(v_said.shapes) = 'object' then
+    perform holdfast.offer_unread(v_said.shapes);
+  end if;
   if measured is not null then
     perform holdfast.take_measures(worker, measured);
   end if;

@@ -155,7 +155,7 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
     ) -> "ChildJob":
         """Begin a job that the worker has sent."""
         job = cls(
-            task=app.tasks[lease.kind],
+            task=app.handlers[lease.kind],
             _keeps=worker,
             queue=lease.queue,
             claim=None,
