@@ -42,7 +42,9 @@ alter table holdfast.job
   add constraint "a lease has a token, an end and a worker" check (
     (token is null) = (lease_until is null) and (token is null) = (worker is null)),
   add constraint "only a job in a lane, a follow-up or a struck job is blocked" check (
-    not blocked or pos is null and (lane is not null or follow or strike is not null)),
+    not blocked or pos is null and num_nonnulls(lane, nullif(follow, false), strike, waits) > 0),
+  add constraint "a job that waits for others is blocked and has a link" check (
+    waits is null or blocked and link is not null and waits > 0 and token is null),
   add constraint "only a keyed job follows" check (not follow or key is not null)
 """
 

@@ -48,6 +48,8 @@ delete from holdfast.floor;
 delete from holdfast.waiter;
 delete from holdfast.watched;
 delete from holdfast.leaving;
+delete from holdfast.link;
+delete from holdfast.countdown;
 delete from holdfast.bell;
 delete from holdfast.redo;
 delete from holdfast.expiry;

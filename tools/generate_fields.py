@@ -21,7 +21,7 @@ from click import Context, Option
 
 from holdfast.cli.job import enqueue
 from holdfast.records.fields import Field, declared
-from holdfast.records.job import NewJob, OnConflict
+from holdfast.records.job import Awaited, IfFailed, NewJob, OnConflict
 from holdfast.records.queue import ActivityLevel, LaneOnFailure, QueueSettings
 from holdfast.records.schedule import NewSchedule
 
@@ -52,7 +52,7 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 from holdfast.records.fields import Duration
-from holdfast.records.job import OnConflict
+from holdfast.records.job import Awaited, IfFailed, OnConflict
 from holdfast.records.queue import ActivityLevel, LaneOnFailure
 
 # A text, or a function of the arguments that returns one.
@@ -60,6 +60,8 @@ Chosen = str | Callable[..., str | None] | None
 '''
 NAMES: dict[Any, str] = {
     OnConflict: "OnConflict",
+    IfFailed: "IfFailed",
+    Awaited: "Awaited",
     LaneOnFailure: "LaneOnFailure",
     ActivityLevel: "ActivityLevel",
     timedelta: "Duration",
@@ -75,9 +77,10 @@ WORDS: dict[Any, str] = {
     datetime: "a time with its zone",
     UUID: "a UUID",
     Mapping[str, Any]: "a JSON object",
+    Awaited: "a list of UUIDs and numbers",
 }
 # What only a call can say, not a task for all its jobs.
-OF_CALLS = ("run_at", "delay", "expires_at", "headers", "id")
+OF_CALLS = ("run_at", "delay", "expires_at", "after", "if_failed", "take", "headers", "id")
 
 
 def main() -> int:

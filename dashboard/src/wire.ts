@@ -327,6 +327,7 @@ export interface Lease {
   run_at: string;
   created_at: string;
   lease_until: string;
+  followed: boolean;
   queue: string;
   worker: string;
   key?: string;
@@ -779,7 +780,7 @@ export const jobFields = ["kind", "payload", "queue", "priority", "expires_at", 
 /** What a filter can ask for; a field that ends in a dot goes on with a path. */
 export const filterFields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "reason", "attempt", "attempts", "priority", "age", "created", "payload."] as const;
 
-export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "expires" | "expires_at" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "headers" | "id">[] = [
+export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "expires" | "expires_at" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "after" | "if_failed" | "take" | "headers" | "id">[] = [
   {"name": "kind", "label": "Kind", "hint": "selects the handler", "type": "text", "empty": false},
   {"name": "payload", "label": "Payload", "hint": "any JSON; an empty object by default", "type": "json", "empty": false},
   {"name": "queue", "label": "Queue", "hint": "the queue it waits in", "type": "text", "empty": false},
@@ -795,6 +796,9 @@ export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priori
   {"name": "lane", "label": "Lane", "hint": "jobs of a lane run one at a time, in order", "type": "text", "empty": true},
   {"name": "tenant", "label": "Tenant", "hint": "a fair queue serves its tenants in turn", "type": "text", "empty": true},
   {"name": "subject", "label": "Subject", "hint": "what it is about; you can search for it", "type": "text", "empty": true},
+  {"name": "after", "label": "After", "hint": "jobs that end before it starts: their ids, or their numbers in this call from 1", "type": "json", "empty": true},
+  {"name": "if_failed", "label": "If failed", "hint": "if one of those dies or is cancelled: wait for a person, cancel this one, or run it", "type": "choice", "empty": false, "options": ["wait", "cancel", "run"]},
+  {"name": "take", "label": "Take", "hint": "fields of the payload that are results of those, by number, or `all` as a list", "type": "json", "empty": true},
   {"name": "headers", "label": "Headers", "hint": "a JSON object beside the payload, for example for trace ids", "type": "json", "empty": true},
   {"name": "id", "label": "Id", "hint": "your own id, so that you can repeat the call", "type": "json", "empty": true},
 ];

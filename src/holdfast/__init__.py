@@ -12,6 +12,7 @@ from holdfast.records import Enqueued, Finding, Job, Lease, NewJob, Settled
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.client import AsyncClient, Client
+    from holdfast.flow import chain, group
     from holdfast.resources import resource
     from holdfast.worker.background import start_processor
 
@@ -36,7 +37,9 @@ __all__ = [
     "Settled",
     "UnknownOutcome",
     "aonce",
+    "chain",
     "current",
+    "group",
     "once",
     "resource",
     "start_processor",
@@ -54,6 +57,8 @@ _LATE = {
     "App": "holdfast.app",
     "AsyncClient": "holdfast.client",
     "Client": "holdfast.client",
+    "chain": "holdfast.flow",
+    "group": "holdfast.flow",
     "resource": "holdfast.resources",
     "start_processor": "holdfast.worker.background",
 }

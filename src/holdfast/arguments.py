@@ -155,6 +155,21 @@ class Arguments:
         """The names of the parameters."""
         return [parameter.name for parameter in self._parameters]
 
+    @property
+    def first(self) -> str | None:
+        """The name of the first argument, which a result can be; None if there is none."""
+        places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        return next((p.name for p in self._parameters if p.kind in places), None)
+
+    def check_rest(self, first: str) -> None:
+        """Refuse a call that gives nothing but the first argument, if it needs others."""
+        coder = self._coder or self._late_coder()
+        if missing := coder.required - {first}:
+            told = ", ".join(f"`{name}`" for name in sorted(missing))
+            raise self._invalid(
+                "then", f"missing {told}", "HF201", "Give these a default: only one is a result."
+            )
+
     def takes(self, name: str) -> bool:
         """Whether a payload may have an argument of this name."""
         return any(p.kind is Parameter.VAR_KEYWORD or p.name == name for p in self._parameters)
@@ -298,6 +313,10 @@ class _Coder:
 
     def schema(self) -> dict[str, Any]:
         return jsonb.schema(self._type)
+
+    @property
+    def required(self) -> set[str]:
+        return set(self._required)
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         given = dict(zip(self._order, args, strict=False))

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import LeaseLost, Misuse, Unavailable
-from holdfast.leased import PAYLOAD, lease_of
+from holdfast.leased import FOLLOWED, PAYLOAD, lease_of
 from holdfast.outcome import Stop, Suspend, seconds
 from holdfast.records import Claim, Duration, Lease
 
@@ -137,6 +137,12 @@ class CurrentJob(msgspec.Struct, eq=False):
         """The payload as it was stored."""
         text: str = self.row[PAYLOAD] if self._lease is None else self._lease.payload_json
         return text
+
+    @property
+    def followed(self) -> bool:
+        """Whether other jobs may wait for its result."""
+        told: bool = self.row[FOLLOWED] if self._lease is None else self._lease.followed
+        return told
 
     @property
     def app(self) -> "App":
@@ -420,8 +426,10 @@ class JobTransaction:
 
     def __init__(self, job: CurrentJob, result: Any) -> None:
         self._job = job
-        self._result = job.task.encode_result(result)
         self._keep = job.task.keep_result
+        # Whoever says a result may have added a job that takes it.
+        wanted = self._keep or result is not None
+        self._result = job.task.encode_result(result) if wanted else None
         self._open: Any = None
         self._foreign: Exception | None = None
 

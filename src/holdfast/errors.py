@@ -155,7 +155,7 @@ class Misuse(HoldfastError):
 
 
 class InvalidJob(Misuse):
-    """A job that cannot be enqueued: an unknown field, a bad name or value (HF201 to HF211)."""
+    """A job that cannot be enqueued: an unknown field, a bad name or value (HF201 to HF214)."""
 
     code = "HF201"
 

@@ -18,7 +18,7 @@ from holdfast.records import Claim, Lease
 _PLACES = {field.name: nth for nth, field in enumerate(fields(Lease))}
 ID, KIND, PAYLOAD = _PLACES["id"], _PLACES["kind"], _PLACES["payload_json"]
 RUN_AT, LEASE_UNTIL = _PLACES["run_at"], _PLACES["lease_until"]
-LENGTH = _PLACES["length"]
+LENGTH, FOLLOWED = _PLACES["length"], _PLACES["followed"]
 
 _TIMES = (RUN_AT, _PLACES["created_at"], LEASE_UNTIL)
 _LENGTHS = (_PLACES["lease"], LENGTH)

@@ -247,7 +247,7 @@ def settle_handler(
         return records.Released(
             job.lease, unread=records.Unread(task.arguments.shape, _why(raised))
         )
-    if raised is None and task.keep_result:
+    if raised is None and (task.keep_result or job.lease.followed):
         try:
             returned = task.encode_result(returned)
         except Exception as error:
@@ -305,7 +305,8 @@ def decide(
         returned.close()
         return replace(_failed(lease, TypeError(_NOT_AWAITED)), final=True)
     if raised is None:
-        return records.Done(lease, returned, keep=True) if keep_result else records.Done(lease)
+        wanted = keep_result or lease.followed
+        return records.Done(lease, returned, keep=keep_result) if wanted else records.Done(lease)
     match raised:
         case Release():
             return records.Released(lease, raised.in_)

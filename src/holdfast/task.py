@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
+from importlib import import_module
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -35,9 +36,15 @@ from holdfast.records.options import TaskDefaults
 from holdfast.resources import wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.app import App
+    from holdfast.flow import Flow, Group, Takes
+    from holdfast.records.job import IfFailed
 
 P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
 R = TypeVar("R")
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,6 +111,11 @@ class Enqueuer(Generic[P, R]):
             )
         return Call(self._task, self._task._job(args, kwargs, self._options, "call"))
 
+    def map(self: "Takes[A, B]", items: "Iterable[A]") -> "Group[B]":
+        """Return a call for each item, to run side by side: `resize.map(paths).then(report)`."""
+        made: Group[B] = import_module("holdfast.flow").Group(self.call(item) for item in items)
+        return made
+
     def options(self, **options: Unpack[Options]) -> "Enqueuer[P, R]":
         """Return the task with these options, instead of its own."""
         _check(f"{self._task.kind}.options", options, Options)
@@ -116,6 +128,11 @@ class Enqueuer(Generic[P, R]):
             if name in synonyms.ENQUEUE:
                 told += f": {self._task.kind}.enqueue(…) stores a job"
             raise AttributeError(told, name=name, obj=self)
+
+    def _follower(self, takes: str) -> NewJob:
+        """Return the job of a call whose argument `takes` will be a result."""
+        self._task.arguments.check_rest(takes)
+        return self._task._fields_of(takes, self._options)
 
     async def _aenqueue(self, job: NewJob) -> Handle[R]:
         conn = self._options.get("conn")
@@ -178,7 +195,9 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
 
     def encode_result(self, returned: Any) -> Any:
         """Return a result as the database stores it; raises InvalidResult if it cannot be."""
-        return self._result.encode(returned) if self._result else None
+        if self._result is None:  # another job waits for it
+            self._result = Result(self.fn, self.kind)
+        return self._result.encode(returned)
 
     def decode_result(self, result_json: str | None) -> R:
         """Return a kept result in the return type of the function."""
@@ -188,10 +207,7 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         self, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, verb: str
     ) -> NewJob:
         payload = self.arguments.encode(args, kwargs, verb)
-        fields: dict[str, Any] = {**self._fields, **options}
-        fields.pop("conn", None)
-        if "expires_at" in options and "expires" not in options:
-            fields.pop("expires", None)  # the task's own, for calls that do not say
+        fields = self._said(options)
         for name, choose in self._chosen.items():
             if name not in options:
                 try:
@@ -199,6 +215,24 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
                 except TypeError:
                     fields[name] = self._choose_by_name(name, choose, args, kwargs)
         return NewJob(kind=self.kind, payload=payload, **fields)
+
+    def _fields_of(self, takes: str, options: Options) -> NewJob:
+        """Return a job without a payload, of which one argument is not known yet."""
+        for name in self._chosen.keys() - options.keys():
+            raise InvalidTask(
+                f"{self.kind}: {name}= is a function of the arguments, but `{takes}` is a result",
+                why=caller(),
+                fix=f"Give it beforehand:  {self.kind}.options({name}=…)",
+            )
+        return NewJob(kind=self.kind, **self._said(options))
+
+    def _said(self, options: Options) -> dict[str, Any]:
+        """Return the fields of a job that do not depend on its arguments."""
+        fields: dict[str, Any] = {**self._fields, **options}
+        fields.pop("conn", None)
+        if "expires_at" in options and "expires" not in options:
+            fields.pop("expires", None)  # the task's own, for calls that do not say
+        return fields
 
     def _choose_by_name(
         self, name: str, choose: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -246,6 +280,14 @@ class Call(Generic[R]):
 
     task: Task[..., R, Any]
     job: NewJob
+
+    def then(self, task: "Takes[R, B]", *, if_failed: "IfFailed" = "wait") -> "Flow[B]":
+        """Return the flow that goes on with a task, which gets the result of this call.
+
+        `if_failed`: what becomes of it if this call dies or is cancelled.
+        """
+        made: Flow[B] = import_module("holdfast.flow")._following((self,), task, 1, if_failed)
+        return made
 
 
 def store(client: Client, calls: "Sequence[Call[Any]]") -> list[Enqueued]:

@@ -306,3 +306,35 @@ def test_a_job_may_name_a_trace_of_its_own(api: Api, client: Client) -> None:
     [lease] = client.claim(worker="w")
 
     assert lease.headers == {"traceparent": other}
+
+
+def test_jobs_of_one_request_wait_for_one_another(api: Api, client: Client) -> None:
+    told = api.post(
+        "/v1/jobs/bulk",
+        json=[
+            {"kind": "a"},
+            {"kind": "b", "after": [1], "take": {"x": 1}, "if_failed": "run"},
+        ],
+    ).json()
+    follower = told["jobs"][1]["id"]
+    last = api.post("/v1/jobs", json={"kind": "c", "after": [follower]})
+
+    assert (told["created"], last.status_code) == (2, 201)
+    [first] = client.claim(worker="w", limit=9)
+    assert (first.kind, first.followed) == ("a", True)
+    client.ack([first], results=[7])
+    [second] = client.claim(worker="w", limit=9)
+    assert (second.kind, second.payload) == ("b", {"x": 7})
+
+
+def test_of_jobs_that_wait_for_one_another_all_are_stored_or_none(api: Api, client: Client) -> None:
+    broken = [{"kind": "a"}, {"kind": "b", "after": [1]}, {"kind": ""}]
+    told = api.post("/v1/jobs/bulk", json=broken).json()
+    backwards = api.post("/v1/jobs/bulk", json=[{"kind": "a", "after": [2]}, {"kind": "b"}])
+    unknown = api.post("/v1/jobs", json={"kind": "a", "after": [str(uuid4())]})
+    number = api.post("/v1/jobs", json={"kind": "a", "after": [1]})
+
+    assert (told["created"], len(told["errors"])) == (0, 1)
+    for answer in (backwards, unknown, number):
+        assert (answer.status_code, answer.json()["code"]) == (422, "HF214")
+    assert client.jobs.list() == []

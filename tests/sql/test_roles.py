@@ -34,6 +34,7 @@ LOOK = {
         "doctor",
     ),
     "success",
+    *("waited_for", "followers"),
     "adopted_rows",  # the view of all jobs calls it as whoever looks
 }
 PRODUCE = {"enqueue", "enqueue_one", "copied", "send_event"}
@@ -77,7 +78,11 @@ SERVE = {
 MAY_CALL = {
     "holdfast_reader": ANYONE | LOOK,
     "holdfast_producer": ANYONE | PRODUCE,
-    "holdfast_worker": ANYONE | PRODUCE | HOLD | KEEP_UP | {"get", "explain"},
+    "holdfast_worker": ANYONE
+    | PRODUCE
+    | HOLD
+    | KEEP_UP
+    | {"get", "explain", "waited_for", "followers"},
     "holdfast_operator": ANYONE | LOOK | PRODUCE | HOLD | KEEP_UP | OPERATE | SERVE,
 }
 

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from holdfast import App, Cancel, Release, Retry
+from holdfast import App, Cancel, Release, Retry, chain, group
 from holdfast.app import Call, Handle, Task
+from holdfast.flow import Flow, Group
 from holdfast.outcome import NEVER, Exponential, Fixed
 
 app = App("postgresql://localhost/shop", name="shop")
@@ -142,3 +143,58 @@ rates.done_when("select exists (select from rates where day = %(day)s)")
 @app.lifespan
 async def lifespan(app: App) -> AsyncIterator[dict[str, str]]:
     yield {"app": app.url}
+
+
+# Chains and groups: what one returns is what the next takes.
+
+
+@app.task
+def count(text: str) -> int:
+    return len(text)
+
+
+@app.task
+def add(numbers: list[int], start: int = 0) -> float:
+    return start + sum(numbers)
+
+
+assert_type(chain(greet.call("Ada"), count), Flow[int])
+assert_type(chain(greet.call("Ada"), greet, count), Flow[int])
+assert_type(chain(send.call("ada@x.io"), add), Flow[float])
+assert_type(greet.call("Ada").then(count), Flow[int])
+assert_type(greet.call("Ada").then(count, if_failed="run").enqueue(), Handle[int])
+assert_type(greet.call("Ada").then(count).enqueue().result(), int)
+assert_type(group(count.call("a"), count.call("b")), Group[int])
+assert_type(group(count.call("a"), greet.call("b").then(count)).then(add), Flow[float])
+assert_type(count.map(["a", "b"]), Group[int])
+assert_type(count.map(["a", "b"]).then(add).enqueue().result(), float)
+assert_type(count.options(queue="mail").map(["a"]).enqueue(), list[Handle[int]])
+
+
+def nightly(names: list[str]) -> Flow[float]:
+    return group(*(greet.call(name).then(count) for name in names)).then(add)
+
+
+assert_type(nightly(["Ada"]).enqueue(), Handle[float])
+
+
+async def asynchronous_flows() -> None:
+    assert_type(await nightly(["Ada"]).aenqueue(), Handle[float])
+    assert_type(await count.map(["a"]).aenqueue(), list[Handle[int]])
+
+
+chain(count.call("Ada"), greet)  # refused
+chain(greet.call("Ada"), count, count)  # refused
+chain(greet.call("Ada"), add)  # refused
+chain(greet, count)  # refused
+count.call("Ada").then(count)  # refused
+greet.call("Ada").then(count.call("Ada"))  # refused
+greet.call("Ada").then(count, if_failed="stop")  # refused
+greet.call("Ada").then(nothing)  # refused
+group(greet.call("Ada")).then(add)  # refused
+group(count.call("Ada")).then(count)  # refused
+group(greet, count)  # refused
+count.map([1, 2])  # refused
+greet.map(["Ada"]).then(add)  # refused
+count.map(["Ada"]).then(add).then(greet)  # refused
+wrong_end: Flow[str] = count.map(["Ada"]).then(add)  # refused

@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.values import duration, moment
 from holdfast.records.fields import declared
+from holdfast.records.job import Awaited
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,9 +27,16 @@ def options_of(
         sort, metavar = _SORTS.get(field.type, (None, None))
         if field.choices:
             sort, metavar = click.Choice(field.choices), "WHAT"
+        several = field.type == Awaited
         made.append(
             click.option(
-                *names, field.name, type=sort, default=field.default, metavar=metavar, help=shown
+                *names,
+                field.name,
+                type=sort,
+                default=field.default,
+                multiple=several,
+                metavar=metavar,
+                help=shown,
             )
         )
 
@@ -45,4 +53,5 @@ _SORTS: dict[Any, tuple[Any, str]] = {
     datetime: (moment, "TIME"),
     int: (int, "N"),
     UUID: (click.UUID, "UUID"),
+    Awaited: (click.UUID, "UUID"),
 }

@@ -44,7 +44,7 @@ def job() -> None:
 @click.argument("payload", required=False, metavar="[JSON|-]")
 @options_of(
     NewJob,
-    leave_out=("kind", "payload", "headers"),
+    leave_out=("kind", "payload", "headers", "take"),
     spelt={"queue": ("-q", "--queue"), "priority": ("-p", "--priority"), "run_at": ("--at",)},
 )
 @click.option("--header", "header", multiple=True, metavar="NAME=VALUE", help="may be repeated")

@@ -86,6 +86,8 @@ class Rows:
             try:
                 like = self._likes.get(known)
             except TypeError:
+                if job.after is not None:
+                    self._like(job)  # says that it cannot be copied
                 raise _not_texts(job) from None
             if like is None:
                 if len(self._likes) >= _MOST_LIKES:
@@ -144,7 +146,7 @@ class Rows:
 
     def _like(self, job: NewJob) -> "_Like":
         """Check what is not a job's own, and render it."""
-        for field in ("key", "lane", "delay", "run_at", "expires", "expires_at", "lease"):
+        for field in ("key", "lane", "delay", "run_at", "expires", "expires_at", "lease", "after"):
             if getattr(job, field) is not None:
                 raise InvalidJob(
                     f"copy of {job.kind!r}: a job with `{field}` cannot be copied",

@@ -100,6 +100,7 @@ _MISUSE: dict[str, type[HoldfastError]] = {
     "HF206": InvalidJob,
     "HF210": PayloadTooLarge,
     "HF211": InvalidJob,
+    "HF214": InvalidJob,
     "HF220": InvalidFilter,
     "HF221": InvalidSetting,
     "HF222": InvalidSetting,

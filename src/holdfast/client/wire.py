@@ -17,6 +17,7 @@ from typing import (
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 from msgspec.structs import astuple, fields
 
 from holdfast import cron, jsonb, synonyms
@@ -99,6 +100,30 @@ def items(jobs: Sequence[NewJob], ids: Sequence[UUID]) -> str:
         raise not_unicode(error) from None
 
 
+def by_ids(jobs: list[NewJob], ids: Sequence[UUID]) -> list[NewJob]:
+    """Return jobs that name what they wait for by ids, not by numbers: they may go in parts."""
+    if not any(job.after for job in jobs):
+        return jobs
+    return [
+        job
+        if not job.after
+        else structs.replace(job, after=[_one_of(one, nth, ids) for one in job.after])
+        for nth, job in enumerate(jobs, 1)
+    ]
+
+
+def _one_of(one: UUID | int, nth: int, ids: Sequence[UUID]) -> UUID:
+    if isinstance(one, UUID):
+        return one
+    if one in range(1, nth):
+        return ids[one - 1]
+    raise InvalidJob(
+        f"job {nth} of the call waits for {one!r}, which is not a job before it",
+        code="HF214",
+        fix="Give ids of jobs, or numbers: 1 is the first job of this call.",
+    )
+
+
 def texts_of_one(job: NewJob, id: UUID) -> list[str] | None:
     """Return the values that holdfast.enqueue_one takes, as texts; None if it takes more or other.
 
@@ -158,6 +183,7 @@ def are_plain(jobs: Iterable[NewJob]) -> bool:
         and job.expires is None
         and job.expires_at is None
         and job.lease is None
+        and job.after is None
         for job in jobs
     )
 
@@ -270,7 +296,7 @@ def _item(job: NewJob, id: UUID) -> dict[str, Any]:
         # What is left at its default is not sent: SQL knows it.
         if value is None or name in item or (default is not None and value == default):
             continue
-        if name in ("payload", "headers"):
+        if name in ("payload", "headers", "take"):
             item[name] = msgspec.Raw(encoded(value, f"{name} of {job.kind!r}"))
         elif isinstance(value, datetime):
             item[name] = moment(value, name)

@@ -1,7 +1,7 @@
 """A job: what is enqueued, and what the database knows about it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, get_type_hints
 from uuid import UUID
@@ -23,6 +23,8 @@ from holdfast.records.record import Record, decoded_object
 State = Literal["queued", "leased", "done", "dead", "cancelled", "archived"]
 
 OnConflict = Literal["skip", "replace", "after"]
+IfFailed = Literal["wait", "cancel", "run"]
+Awaited = Sequence[UUID | int]
 
 
 class NewJob(Record, frozen=True, kw_only=True):
@@ -50,6 +52,18 @@ class NewJob(Record, frozen=True, kw_only=True):
     lane: Annotated[Name | None, says("jobs of a lane run one at a time, in order")] = None
     tenant: Annotated[Name | None, says("a fair queue serves its tenants in turn")] = None
     subject: Annotated[Label | None, says("what it is about; you can search for it")] = None
+    after: Annotated[
+        Awaited | None,
+        says("jobs that end before it starts: their ids, or their numbers in this call from 1"),
+    ] = None
+    if_failed: Annotated[
+        IfFailed,
+        says("if one of those dies or is cancelled: wait for a person, cancel this one, or run it"),
+    ] = "wait"
+    take: Annotated[
+        Mapping[str, Any] | None,
+        says("fields of the payload that are results of those, by number, or `all` as a list"),
+    ] = None
     headers: Annotated[
         Mapping[str, Any] | None,
         says("a JSON object beside the payload, for example for trace ids"),

@@ -18,13 +18,15 @@ class Lease(Given, frozen=True):
     """The right of one worker to run one job until `lease_until`, proven by `token`.
 
     `lease` is the job's own length, if it has one. `length` is how long this lease is, and for how
-    long a touch renews it. `error` is the error of the previous attempt.
+    long a touch renews it. `error` is the error of the previous attempt. `followed`: other jobs may
+    wait for its result.
     """
 
     lease_until: datetime
     lease: timedelta | None
     length: timedelta
     error: str | None
+    followed: bool
     token: UUID
     queue: str
     worker: str

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 from holdfast.records.fields import Duration
-from holdfast.records.job import OnConflict
+from holdfast.records.job import Awaited, IfFailed, OnConflict
 from holdfast.records.queue import ActivityLevel, LaneOnFailure
 
 # A text, or a function of the arguments that returns one.
@@ -29,6 +29,9 @@ class JobOptions(TypedDict, total=False):
     lane: str | None
     tenant: str | None
     subject: str | None
+    after: Awaited | None
+    if_failed: IfFailed
+    take: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
     id: UUID | None
 

@@ -58,7 +58,7 @@ begin
         holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
         holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint, uuid[], uuid, integer),
           holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.steps(uuid),
-          holdfast.explain(uuid) to %I', v_role);
+          holdfast.explain(uuid), holdfast.waited_for(uuid), holdfast.followers(uuid) to %I', v_role);
       execute format('grant execute on function holdfast.activity(text[], text, text, text, text, uuid, timestamptz,
         timestamptz, bigint,
         bigint, integer, interval), holdfast.tail(bigint, bigint[], bigint[], integer), holdfast.log_state(),
@@ -91,7 +91,8 @@ begin
         holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.guard(uuid, uuid), holdfast.declare_kinds(jsonb),
         holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
         holdfast.get(uuid), holdfast.explain(uuid), holdfast.step(jsonb), holdfast.steps(uuid),
-        holdfast.await_event(uuid, uuid, text, text, text, integer) to %I', v_role);
+        holdfast.await_event(uuid, uuid, text, text, text, integer),
+        holdfast.waited_for(uuid), holdfast.followers(uuid) to %I', v_role);
       execute format('grant execute on function
         holdfast.beat(text, jsonb, jsonb), holdfast.leave(text), holdfast.lead(text, interval),
         holdfast.tend(text, interval, text[], jsonb),

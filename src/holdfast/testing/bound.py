@@ -54,6 +54,7 @@ def job(
         lease=None,
         length=timedelta(hours=1),
         error=last_error,
+        followed=False,
         token=uuid4(),
         queue=task.queue,
         worker=_WORKER,

@@ -81,6 +81,7 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
             or job.span
             or job.suspended
             or job.task.keep_result
+            or job.followed
         )
         and type(returned) is not CoroutineType
     ):

@@ -124,6 +124,7 @@ class Client(Nouns):
         if not jobs:
             return []
         ids = wire.ids_of(jobs)
+        jobs = wire.by_ids(jobs, ids)
         with tracing.enqueueing(jobs, ids) as traced:
             answers = enqueue(self._door, traced, ids, repeat)
         log_enqueued(jobs, answers)
@@ -132,8 +133,8 @@ class Client(Nouns):
     def copy(self, jobs: Iterable[NewJob]) -> int:
         """Store very many plain jobs by COPY, in one transaction; returns how many.
 
-        Plain means without key, lane, delay, run_at and lease. Not repeated after a lost reply:
-        UnknownOutcome then means that either all or none of them were stored.
+        Plain means without key, lane, delay, run_at, lease and after. Not repeated after a lost
+        reply: UnknownOutcome then means that either all or none of them were stored.
         """
         with tracing.copying(jobs) as traced:
             return copy(self._door, traced)

@@ -28,6 +28,12 @@ async def enqueue(request: Request) -> Answer:
     wanted: Any = request.body
     request.user.check_queues([wanted.queue])
     job = _job(wanted, _trace(request))
+    if any(isinstance(one, int) for one in job.after or ()):
+        raise InvalidJob(
+            f"after {wanted.after} has a number, but this request has one job",
+            code="HF214",
+            fix="Give ids of jobs; or send all jobs as a list to /v1/jobs/bulk.",
+        )
     if request.is_single:
         stored = await request.live.calls.enqueue(job)
     else:
@@ -40,7 +46,8 @@ async def bulk(request: Request) -> Answer:
     """Store many jobs: a JSON array, or one JSON object per line.
 
     Valid jobs are stored; the others are listed in `errors` by their index. Send only those
-    again, or use an `Idempotency-Key` to repeat the whole request.
+    again, or use an `Idempotency-Key` to repeat the whole request. If some wait for others
+    (`after`), all of them are stored, or none.
     """
     if (jobs := _all_jobs(request)) is not None:
         return await store(request, jobs, lambda job: job)
@@ -59,7 +66,10 @@ async def store(request: Request, items: Iterable[Any], read: Callable[[Any], An
             wanted.append((index, _job(said, trace)))
         except HoldfastError as error:
             errors.append(_refused(index, error))
-    stored, refused = await _store(request.client, wanted)
+    if any(job.after for _, job in wanted):
+        stored, refused = await _store_together(request.client, wanted, errors)
+    else:
+        stored, refused = await _store(request.client, wanted)
     errors = sorted(errors + refused, key=lambda error: error["index"])
     request.live.note_change()
     results = [
@@ -126,6 +136,16 @@ async def _store(
     return [(index, one) for (index, _), one in zip(jobs, stored, strict=True)], []
 
 
+async def _store_together(
+    client: AsyncClient, jobs: list[tuple[int, NewJob]], errors: list[dict[str, Any]]
+) -> tuple[list[tuple[int, Enqueued]], list[dict[str, Any]]]:
+    """Store jobs of which some wait for others: all of them, or none."""
+    if errors:
+        return [], []
+    stored = await client.enqueue_many(job for _, job in jobs)
+    return [(index, one) for (index, _), one in zip(jobs, stored, strict=True)], []
+
+
 def _refused(index: int, error: HoldfastError) -> dict[str, Any]:
     told = {"index": index, "code": error.code, "detail": error.what}
     return told | ({"fix": error.fix} if error.fix else {})
@@ -146,6 +166,8 @@ def _job(wanted: Any, trace: Mapping[str, str]) -> NewJob:
         fields["headers"] = {**(wanted.headers or {}), **trace}
     if wanted.id is not None:
         fields["id"] = _id(wanted.id)
+    if wanted.after is not None:
+        fields["after"] = [one if isinstance(one, int) else _id(one) for one in wanted.after]
     return NewJob(**fields)
 
 

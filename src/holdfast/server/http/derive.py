@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict, fields
 
 from holdfast.records.fields import Field, Moment, declared
+from holdfast.records.job import Awaited
 
 # Whether a text is a UUID is checked where it is read, with its own error code.
 _Uuid = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
@@ -107,6 +108,7 @@ _JSON: dict[Any, Any] = {
     UUID: _Uuid,
     Mapping[str, Any]: dict[str, Any],
     timedelta: float,
+    Awaited: list[_Uuid | int],
 }
 
 

@@ -140,6 +140,7 @@ TITLES = {
     "HF207": "Token missing",
     "HF210": "Payload too large",
     "HF211": "Reserved name",
+    "HF214": "Unknown job to wait for",
     "HF219": "Bad finding",
     "HF220": "Bad filter",
     "HF221": "Bad setting",

@@ -66,7 +66,7 @@ returns text[]
 language sql immutable parallel safe
 as $$
   select holdfast.plain_fields() || '{run_at,delay,expires,expires_at,max_attempts,lease,key,on_conflict,lane,tenant,'
-    'headers,subject}'
+    'after,if_failed,take,headers,subject}'
 $$;
 
 -- copied_fields: the columns of holdfast.job that a producer may write by COPY: those that need no decision.
@@ -76,7 +76,8 @@ language sql immutable parallel safe
 as $$
   select '{part,created_at,by_kind}' || array(
     select f from unnest(holdfast.item_fields()) f
-    where not f in ('key', 'on_conflict', 'lane', 'lease', 'delay', 'expires', 'expires_at'))
+    where not f in ('key', 'on_conflict', 'lane', 'lease', 'delay', 'expires', 'expires_at', 'after', 'if_failed',
+      'take'))
 $$;
 
 -- job_of_item: an item as a job that waits, with the settings of its queue. due: when it may run, as due_at says.
@@ -99,7 +100,9 @@ as $$
          null::integer as attempts_before,
          coalesce((item ->> 'expires_at')::timestamptz,
            due + make_interval(secs => (item ->> 'expires')::double precision)) as expires_at,
-         null::integer as steps
+         null::integer as steps,
+         (item ->> 'waits')::smallint as waits, case when item ? 'linked' then job_of_item.id end as link,
+         nullif(item -> 'take', 'null') as takes
 $$;
 
 -- due_at: when an item wants to run.
@@ -123,11 +126,11 @@ as $$
   set payload = g.payload, headers = g.headers, priority = g.priority, max_attempts = g.max_attempts,
       lease_for = g.lease_for, subject = g.subject, run_at = g.run_at, expires_at = g.expires_at, attempt = 0,
       attempts_before = null, error = null, strike = null,
-      blocked  = j.follow or j.blocked and g.ready and j.strike is null,
-      lane_seq = case when g.ready and not j.follow
+      blocked  = j.follow or j.waits is not null or j.blocked and g.ready and j.strike is null,
+      lane_seq = case when g.ready and not j.follow and j.waits is null
                       then coalesce(j.lane_seq, case when j.lane is not null then nextval('holdfast.pos') end) end,
       pos      = case
-        when not g.ready or j.follow or j.blocked and j.strike is null then null
+        when not g.ready or j.follow or j.waits is not null or j.blocked and j.strike is null then null
         when j.pos is not null and j.priority = g.priority then j.pos
         else nextval('holdfast.pos')
       end
@@ -151,7 +154,8 @@ as $$
          case when j.steps is not null then (
            select jsonb_agg(to_jsonb(s) - 'part' - 'id' order by s.began_at, s.nth, s.name)
            from holdfast.step s
-           where s.part = j.part and s.id = j.id) end as steps
+           where s.part = j.part and s.id = j.id) end as steps,
+         j.link, j.takes
 $$;
 
 -- job_of_ended: a job that ended as one that waits, in a part and a queue, under an id. fresh: as after a retry,
@@ -174,7 +178,8 @@ as $$
          end as attempts_before,
          case when not fresh then e.expires_at end as expires_at,
          -- the rows themselves are put back by whoever calls this
-         jsonb_array_length(e.steps) + pg_column_size(e.steps) / 1024 as steps
+         jsonb_array_length(e.steps) + pg_column_size(e.steps) / 1024 as steps,
+         null::smallint as waits, e.link, e.takes
 $$;
 
 -- check_items: refuse the first item that is not a job.
@@ -261,6 +266,7 @@ as $$
     and (item ->> 'max_attempts' is null or case when jsonb_typeof(item -> 'max_attempts') = 'number'
       then (item ->> 'max_attempts')::numeric between 1 and 32767 and (item ->> 'max_attempts')::numeric % 1 = 0
       else false end)
+    and (not item ?| '{after,if_failed,take}' or holdfast.order_ok(item))
 $$;
 
 -- is_key: whether a value is a label of at most 1,000 bytes: what the index of keys can hold. A short text is known by
@@ -361,6 +367,7 @@ begin
     perform holdfast.refuse('HF205', format('on_conflict %L of %s is not skip, replace or after',
       item ->> 'on_conflict', v_item));
   end if;
+  perform holdfast.refuse_order(item, v_item);
   if holdfast.out_of_range(item) then
     perform holdfast.refuse('HF204', format('%s of %s (%s) contains a number beyond 1e308',
       case when holdfast.out_of_range(item -> 'payload') then 'payload' else 'headers' end, v_item, item ->> 'kind'),

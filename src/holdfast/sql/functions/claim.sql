@@ -4,14 +4,15 @@
 -- whole transaction, because it applies to the caller's other writes too. If a limit, a rate or a lane applies, the
 -- claim always commits as the session does: a claim lost in a crash would admit a second holder beside the first.
 -- lease_for is the job's own lease, if it has one; it takes precedence over the claim's. length is how long the lease
--- is in either case, and for how long a touch renews it. error is the error of the last attempt.
+-- is in either case, and for how long a touch renews it. error is the error of the last attempt. followed: others may
+-- wait for its result.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true)
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text, tenant text, subject text,
-  headers jsonb, lease_for interval, length interval, error text)
+  headers jsonb, lease_for interval, length interval, error text, followed boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -54,7 +55,7 @@ begin
   if v_queue.adopted is not null then
     return query
       select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at, t.created_at,
-             t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for, coalesce(t.lease_for, claim.lease), t.error
+        t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for, coalesce(t.lease_for, claim.lease), t.error, false
       from holdfast.claim_adopted(v_queue, worker, token, max_jobs, lease, kinds, durable, v_now) t;
     return;
   end if;
@@ -82,8 +83,9 @@ begin
                 lease_until = v_now + coalesce(j.lease_for, claim.lease),
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
             where j.ctid = any(picked.chosen) and j.part + 0 = v_part and (j.expires_at is null or j.expires_at > v_now)
-            returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
-                      j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos
+            returning j.id, j.kind, holdfast.payload_of(j.payload, j.takes, j.link) as payload, j.priority, j.attempt,
+                      j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key, j.lane, j.tenant, j.subject,
+                      j.headers, j.lease_for, j.error, j.pos, j.link is not null as followed
           ), noted as (
             insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
             select claim.token, v_part, claim.queue, claim.worker, v_now, lease, min(t.lease_until), array_agg(t.id)
@@ -91,13 +93,11 @@ begin
             having count(*) > 0
           ), counted as (
             insert into holdfast.tally (part, queue, kind, queued, leased)
-            select v_part, claim.queue, t.kind, -count(*), count(*)
-            from taken t
-            group by t.kind
+            select v_part, claim.queue, t.kind, -count(*), count(*) from taken t group by t.kind
           )
           select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
                  t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for,
-                 coalesce(t.lease_for, claim.lease), t.error
+                 coalesce(t.lease_for, claim.lease), t.error, t.followed
           from taken t
           order by t.priority desc, case when v_queue.fair then array_position(picked.turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;
@@ -136,7 +136,7 @@ create or replace function holdfast.claim_each(
 returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text, tenant text, subject text,
-  headers jsonb, lease_for interval, length interval, error text, token uuid)
+  headers jsonb, lease_for interval, length interval, error text, token uuid, followed boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -202,9 +202,9 @@ begin
               lease_until = v_now + coalesce(j.lease_for, claim_each.lease, v_queue.lease), held = null
           where j.ctid = any(picked.chosen) and j.part + 0 = v_part   -- + 0: so no index is looked at
             and (j.expires_at is null or j.expires_at > v_now)
-          returning j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at,
-                    j.created_at, j.key, j.lane, j.tenant, j.subject, j.headers, j.lease_for, j.error, j.pos, j.token,
-                    j.worker
+          returning j.id, j.kind, holdfast.payload_of(j.payload, j.takes, j.link) as payload, j.priority, j.attempt,
+                    j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key, j.lane, j.tenant, j.subject,
+                    j.headers, j.lease_for, j.error, j.pos, j.token, j.worker, j.link is not null as followed
         ), noted as (
           insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
           select t.token, v_part, claim_each.queue, min(t.worker), v_now, coalesce(claim_each.lease, v_queue.lease),
@@ -219,7 +219,7 @@ begin
         )
         select t.id, t.kind, t.payload, t.priority, t.attempt, t.max_attempts, t.lease_until, t.run_at,
                t.created_at, t.key, t.lane, t.tenant, t.subject, t.headers, t.lease_for,
-               coalesce(t.lease_for, claim_each.lease, v_queue.lease), t.error, t.token
+               coalesce(t.lease_for, claim_each.lease, v_queue.lease), t.error, t.token, t.followed
         from taken t
         order by t.priority desc, t.pos;
       get diagnostics v_taken = row_count;
@@ -236,7 +236,8 @@ begin
     -- Durable, as far as it knows: a claim that a limit or a lane lets in must not be undone by a crash because of
     -- another one, to which that does not matter.
     return query
-      select c.*, tokens[nth]
+      select c.id, c.kind, c.payload, c.priority, c.attempt, c.max_attempts, c.lease_until, c.run_at, c.created_at,
+             c.key, c.lane, c.tenant, c.subject, c.headers, c.lease_for, c.length, c.error, tokens[nth], c.followed
       from holdfast.claim(queue, workers[nth], tokens[nth], numbers[nth], lease, kinds, durable => true) c;
     get diagnostics v_got = row_count;
     v_alone := v_alone or v_got > 0;
@@ -252,13 +253,14 @@ returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
   tenant text, subject text, headers jsonb, token uuid, queue text, worker text, lease_for interval, length interval,
-  error text)
+  error text, followed boolean)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select j.id, j.kind, j.payload, j.priority, j.attempt, j.max_attempts, j.lease_until, j.run_at, j.created_at,
+  select j.id, j.kind, holdfast.payload_of(j.payload, j.takes, j.link), j.priority, j.attempt, j.max_attempts,
+         j.lease_until, j.run_at, j.created_at,
          j.key, j.lane, j.tenant, j.subject, j.headers, j.token, j.queue, j.worker, j.lease_for,
-         case when l.outside then l.length else coalesce(j.lease_for, l.length) end, j.error
+         case when l.outside then l.length else coalesce(j.lease_for, l.length) end, j.error, j.link is not null
   from holdfast.lease l
   cross join lateral (
     select x.*

@@ -69,6 +69,12 @@ begin
     perform holdfast.check_items(items);
   end if;
 
+  if not batch.simple and items @? '$[*].after' then
+    return query
+      select a.ord, a.id, a.created, a.duplicate_of, a.behind, a.holder, a.held_since
+      from holdfast.enqueue_linked(items, repeat, v_names, batch.ids, batch.largest, v_now, v_seed) a;
+    return;
+  end if;
   if batch.plain and not repeat and cardinality(v_names) = 1 then
     select q.* into v_queue from holdfast.queue q where q.name = v_names[1];
     if not found then
@@ -750,7 +756,8 @@ begin
     insert into holdfast.job
     select j.*
     from (
-      select o.ord, o.item, o.due, o.due <= at and not store_items.follow as ready,
+      select o.ord, o.item, o.due,
+             o.due <= at and not store_items.follow and not o.item ? 'waits' as ready,
              o.item ->> 'lane' is not null and firsts is not null as laned,
              firsts is null or o.item ->> 'lane' is null or o.ord = any(firsts) as first
       from (
@@ -767,8 +774,8 @@ begin
     cross join lateral holdfast.job_of_item(
       i.item, queue_row, case when ids is null then v_part else holdfast.part_of(ids[i.ord]) end,
       case when ids is null then holdfast.id_of(i.item ->> 'id', v_part, v_head, seed + i.ord) else ids[i.ord] end,
-      i.due, at, store_items.follow, store_items.follow or i.ready and i.laned and not i.first, p.in_lane,
-      p.in_queue) j
+      i.due, at, store_items.follow, store_items.follow or i.item ? 'waits' or i.ready and i.laned and not i.first,
+      p.in_lane, p.in_queue) j
     on conflict do nothing
     returning part, id, kind, pos, expires_at
   ), counted as (
@@ -1061,7 +1068,8 @@ returns bigint[]
 language sql immutable
 as $$
   select case
-    when repeat or items @? '$[*].key' or items @? '$[*].id' or items @? '$[*].delay' or items @? '$[*].run_at' then
+    when repeat or items @? '$[*].key' or items @? '$[*].id' or items @? '$[*].delay' or items @? '$[*].run_at'
+         or items @? '$[*].waits' then
       array(select generate_series(1, jsonb_array_length(items)::bigint))
     else array(
       select min(i.ord)

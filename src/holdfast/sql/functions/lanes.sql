@@ -402,9 +402,9 @@ begin
     return 0;
   end if;
   update holdfast.job j
-  set follow = false, blocked = false,
-      lane_seq = case when j.lane is not null and j.run_at <= at then nextval('holdfast.pos') end,
-      pos = case when j.run_at <= at then nextval('holdfast.pos') end
+  set follow = false, blocked = j.waits is not null,
+      lane_seq = case when j.lane is not null and j.run_at <= at and j.waits is null then nextval('holdfast.pos') end,
+      pos = case when j.run_at <= at and j.waits is null then nextval('holdfast.pos') end
   from unnest(v_ids) u(id)
   where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.follow
     and not exists (
@@ -558,11 +558,14 @@ begin
 end
 $$;
 
--- place_of: what a job that ends or moves leaves free: its key, and its place in a lane.
-create or replace function holdfast.place_of(part smallint, queue text, kind text, key text, lane text)
+-- place_of: what a job that ends or moves leaves free: its key, and its place in a lane. For one that is done, also
+-- what those need that wait for it.
+create or replace function holdfast.place_of(
+  part smallint, queue text, kind text, key text, lane text, link uuid default null, id uuid default null,
+  token uuid default null)
 returns jsonb
 language sql stable parallel safe
-as $$ select jsonb_build_array(part, queue, kind, key, lane) $$;
+as $$ select jsonb_build_array(part, queue, kind, key, lane, link, id, token) $$;
 
 -- let_next_in: places are free, an array of place_of: the follow-ups of these keys become ready, and the next jobs of
 -- these lanes.

@@ -486,8 +486,9 @@ begin
   end if;
   v_queue := holdfast.settings_of(j.queue);
   return coalesce(
-    holdfast.explain_expired(j, v_now), holdfast.explain_wait(j, v_now), holdfast.explain_pause(v_queue, v_now),
-    holdfast.explain_strike(j, v_now), holdfast.explain_unread(j, v_now), holdfast.explain_time(j, v_now),
+    holdfast.explain_expired(j, v_now), holdfast.explain_links(j), holdfast.explain_wait(j, v_now),
+    holdfast.explain_pause(v_queue, v_now), holdfast.explain_strike(j, v_now), holdfast.explain_unread(j, v_now),
+    holdfast.explain_time(j, v_now),
     holdfast.explain_place_in_lane(j, v_queue, v_now), holdfast.explain_limit(v_queue, v_now),
     holdfast.explain_rate('Queue', j.queue, v_queue.rate_limit, v_queue.rate_period, holdfast.queue_part(j.queue),
       j.queue, '', v_now),

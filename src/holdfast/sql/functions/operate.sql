@@ -34,6 +34,7 @@ declare
   v_some   uuid[];
   v_told   text[];
   v_all    text[] := '{}';
+  v_links  uuid[] := '{}';
   v_part   smallint;
 begin
   v_locked := holdfast.lock_jobs(stored);
@@ -43,13 +44,16 @@ begin
     join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
     where j.token is not null));
   for v_part in select distinct holdfast.part_of(i) from unnest(v_locked) i order by 1 loop
-    select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null) into v_some, v_told
+    select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null),
+           v_links || array_agg(c.link) filter (where c.link is not null)
+    into v_some, v_told, v_links
     from holdfast.end_cancelled(v_part, v_locked, array_fill(null::uuid, array[cardinality(v_locked)]),
       array_fill(coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor), array[cardinality(v_locked)]),
-        'cancelled', v_now, cancelled.actor) c;
+        'cancelled', v_now, cancelled.actor, alone => true) c;
     v_done := v_done || v_some;
     v_all := v_all || v_told;
   end loop;
+  perform holdfast.end_links(v_links, 'cancelled', v_now);
   select v_done || array_agg(a.id), v_all || array_agg(a.worker) filter (where a.token is not null) into v_done, v_all
   from holdfast.settle_adopted(stored, null, 'cancel', v_now,
     reason => coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor)) a;
@@ -94,10 +98,11 @@ $$;
 
 -- revive: queue ended jobs again; returns which, by their old ids. as_before: only cancelled ones, with their run_at
 -- and attempts. fresh: without their steps. If an id has several ended jobs, it takes a dead one, or the last, and
--- leaves the others. A job goes to the part where its queue now keeps it; the part in its id changes with it.
+-- leaves the others. A job goes to the part where its queue now keeps it; the part in its id changes with it. alone:
+-- the caller tells back_to_links.
 create or replace function holdfast.revive(
   ids uuid[], reason text, actor text, delay interval default null, as_before boolean default false,
-  fresh boolean default false)
+  fresh boolean default false, alone boolean default false)
 returns uuid[]
 language plpgsql
 as $$
@@ -108,6 +113,7 @@ declare
   v_parts  smallint[];
   v_done   uuid[] := '{}';
   v_places bigint[];
+  v_links  uuid[] := '{}';
   v_name   text;
   back     record;
 begin
@@ -132,7 +138,7 @@ begin
         select distinct on (x.id) x.*
         from (
           select y.part, y.id, y.state, y.queue, y.kind, y.key, y.lane, y.fingerprint, y.run_at, y.ended_at, y.steps,
-                 y.tableoid as in_table, y.ctid as in_row
+                 y.link, y.tableoid as in_table, y.ctid as in_row
           from holdfast.ended y
           where y.part = any(v_parts) and y.id = any(v_found) and (not as_before or y.state = 'cancelled')
           for update skip locked   -- they are locked, except what came meanwhile
@@ -199,19 +205,19 @@ begin
            array_agg(b.new_id) filter (where b.new_id <> b.id) as new_ids,
            array_agg(b.queue) filter (where b.new_id <> b.id) as old_queues,
            count(holdfast.keep_steps(b.home, b.new_id, b.steps))
-             filter (where b.steps is not null and not revive.fresh) as stepped
+             filter (where b.steps is not null and not revive.fresh) as stepped,
+           array_agg(array[b.new_id, b.link]) filter (where b.link is not null) as links
     into back
     from back b;
     continue when back.ids is null;
     v_done := v_done || back.ids;
-    if back.old_ids is not null then
-      perform holdfast.rename_jobs(back.old_ids, back.new_ids, back.old_queues);
-    end if;
+    perform holdfast.rename_jobs(back.old_ids, back.new_ids, back.old_queues) where back.old_ids is not null;
     perform holdfast.note_expiry(back.ids, v_now) where as_before;
     perform holdfast.resume_lanes(back.ids, v_now);
     perform holdfast.wake(back.queues, cardinality(back.ids));
+    v_links := v_links || back.links;
   end loop;
-  return v_done;
+  return v_done || case when not alone then holdfast.back_to_links(v_links, reason, actor) end;
 end
 $$;
 
@@ -263,14 +269,14 @@ begin
           run_at       = d.run_at,
           -- Put off, it leaves its lane's order and comes back at the end; due, it needs a place there.
           lane_seq = case
-            when j.lane is null or j.follow or d.run_at > v_now then null
+            when j.lane is null or j.follow or j.waits is not null or d.run_at > v_now then null
             else coalesce(j.lane_seq, nextval('holdfast.pos'))
           end,
           -- a job that was held back is looked at afresh: it may be another one now
           strike = null,
-          blocked = j.blocked and j.strike is null and (j.follow or d.run_at <= v_now),
+          blocked = j.waits is not null or j.blocked and j.strike is null and (j.follow or d.run_at <= v_now),
           pos = case
-            when d.run_at > v_now or j.blocked and j.strike is null then null
+            when d.run_at > v_now or j.waits is not null or j.blocked and j.strike is null then null
             when j.pos is not null and j.priority = coalesce(nullif(changes -> 'priority', 'null')::smallint,
               j.priority) then j.pos
             else nextval('holdfast.pos')
@@ -480,6 +486,9 @@ begin
   if job.steps is not null then
     update holdfast.step s set part = put_into.part, id = put_into.id where s.part = job.part and s.id = job.id;
   end if;
+  if job.waits is not null then
+    perform holdfast.keep_waiting(array[put_into.id], array[job.waits]);
+  end if;
 end
 $$;
 
@@ -585,6 +594,7 @@ declare
   v_locked uuid[];
   v_part   smallint;
   v_ids    uuid[];
+  v_links  uuid[] := '{}';
   gone     record;
 begin
   v_locked := holdfast.lock_jobs(stored);
@@ -592,7 +602,7 @@ begin
     with waiting as (
       delete from holdfast.job j
       where j.part = v_part and j.id = any(v_ids) and j.id = any(v_locked) and j.token is null
-      returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state, j.steps
+      returning j.id, j.queue, j.kind, j.key, j.lane, 'queued' as state, j.steps, j.link
     ), ended as (
       delete from holdfast.ended e
       using (
@@ -602,9 +612,11 @@ begin
         for update skip locked
       ) l
       where e.part = any(array[l.part]) and e.id = l.id and e.tableoid = l.in_table and e.ctid = l.in_row
-      returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state, e.fingerprint
+      returning e.id, e.queue, e.kind, null::text as key, null::text as lane, e.state, e.link, e.fingerprint
     ), removed as (
-      select w.* from waiting w union all select e.id, e.queue, e.kind, e.key, e.lane, e.state, null from ended e
+      select w.* from waiting w
+      union all
+      select e.id, e.queue, e.kind, e.key, e.lane, e.state, null, e.link from ended e
     ), grouped as (
       insert into holdfast.dead_tally (part, fingerprint, kind, queue, jobs)
       select v_part, e.fingerprint, e.kind, e.queue, -count(*)
@@ -622,11 +634,12 @@ begin
     select array_agg(r.id) as ids, array_agg(r.queue) as queues, array_agg(r.kind) as kinds,
            array_agg(r.id) filter (where r.steps is not null) as stepped,
            jsonb_agg(holdfast.place_of(v_part, r.queue, r.kind, r.key, r.lane))
-             filter (where r.key is not null or r.lane is not null) as places
+             filter (where r.key is not null or r.lane is not null) as places, v_links || array_agg(r.link) as links
     into gone
     from removed r;
     continue when gone.ids is null;
     v_done := v_done || gone.ids;
+    v_links := gone.links;
     perform holdfast.note_jobs('deleted', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
     if gone.stepped is not null then
@@ -637,15 +650,17 @@ begin
       perform holdfast.let_next_in(gone.places, v_now);
     end if;
   end loop;
+  perform holdfast.end_links(array_remove(v_links, null), 'deleted', v_now);
   return v_done;
 end
 $$;
 
 -- end_cancelled: end live jobs of one part as cancelled; where a token is given, only if it holds the job.
--- The caller has locked the rows.
+-- The caller has locked the rows. alone: it tells end_links itself, when it has ended those of other parts too.
 create or replace function holdfast.end_cancelled(
-  part smallint, ids uuid[], tokens uuid[], reasons text[], how text, at timestamptz, actor text)
-returns table (id uuid, token uuid, worker text)
+  part smallint, ids uuid[], tokens uuid[], reasons text[], how text, at timestamptz, actor text,
+  alone boolean default false)
+returns table (id uuid, token uuid, worker text, link uuid)
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -680,7 +695,7 @@ begin
   )
   select array_agg(r.id) as ids, array_agg(r.token) as tokens, array_agg(r.worker) as workers,
          array_agg(r.queue) as queues, array_agg(r.kind) as kinds, min(r.why) as why,
-         array_agg(r.id) filter (where r.token is not null) as leased_ids,
+         array_agg((r.job).link) as links, array_agg(r.id) filter (where r.token is not null) as leased_ids,
          array_agg(r.token) filter (where r.token is not null) as leased_tokens,
          array_agg(r.id) filter (where (r.job).steps is not null) as stepped,
          jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
@@ -701,7 +716,10 @@ begin
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, at);
   end if;
-  return query select u.id, u.token, u.worker from unnest(gone.ids, gone.tokens, gone.workers) u(id, token, worker);
+  perform holdfast.end_links(array_remove(gone.links, null), 'cancelled', at) where not alone;
+  return query
+    select u.id, u.token, u.worker, u.link
+    from unnest(gone.ids, gone.tokens, gone.workers, gone.links) u(id, token, worker, link);
 end
 $$;
 
@@ -717,9 +735,9 @@ as $$
 $$;
 
 -- lock_jobs: lock live jobs, always in the order of their ids, so that calls that share jobs wait for each other and
--- do not deadlock. The table is locked first, because every writer needs it: locking a job before the table could
--- deadlock with a change of fanout. Returns the locked ids: a job that came meanwhile is not among them, and must not
--- be changed by callers that ignore tokens.
+-- do not deadlock; those that wait for others come last, since whoever ends those releases them. The table is locked
+-- first, because every writer needs it: locking a job before the table could deadlock with a change of fanout. Returns
+-- the locked ids: a job that came meanwhile is not among them, and must not be changed by callers that ignore tokens.
 create or replace function holdfast.lock_jobs(ids uuid[])
 returns uuid[]
 language plpgsql
@@ -728,7 +746,14 @@ begin
   lock table holdfast.job in row exclusive mode;
   return array(
     select u.id
-    from (select distinct x.id from unnest(ids) x(id) order by x.id) u
+    from (
+      select d.id
+      from (select distinct x.id from unnest(ids) x(id)) d
+      left join lateral (
+        select y.waits is not null as later from holdfast.job y
+        where y.part = holdfast.part_of(d.id) and y.id = d.id limit 1) w on true
+      order by coalesce(w.later, false), d.id
+    ) u
     cross join lateral (
       select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update) j);
 end

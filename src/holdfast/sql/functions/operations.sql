@@ -300,7 +300,8 @@ begin
       select x.said
       from unnest(ids) with ordinality u(id, nth)
       left join lateral (
-        select to_jsonb(e) - '{part,id,queue,kind,key,lane,tenant,subject,headers,payload,created_at}'::text[]
+        select to_jsonb(e)
+                 - '{part,id,queue,kind,key,lane,tenant,subject,headers,payload,created_at,link,takes}'::text[]
                  - case when o.arguments -> 'fresh' = 'true' then '' else 'steps' end as said
         from holdfast.ended e
         where e.part = holdfast.part_of(u.id) and e.id = u.id

@@ -203,6 +203,8 @@ as $$
        or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue
        and j.lane_seq is not null)
        or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.follow)
+       or exists (select from holdfast.link) and exists (   -- no index has them: the part is read
+         select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue and j.waits is not null)
        or exists (select from holdfast.job j where j.part = p.part and j.queue = has_jobs.queue
        and j.strike is not null)
        or exists (select from holdfast.leaving g where g.part = p.part and g.queue = has_jobs.queue))

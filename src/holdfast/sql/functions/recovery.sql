@@ -304,7 +304,7 @@ begin
     delete from holdfast.job j
     using unnest(ids, tokens) u(id, token)
     where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.token = u.token
-    returning j.part, j.id, j.token, j.attempt, j.worker, j.queue, j.kind, j.lane, j.key, j.steps
+    returning j.part, j.id, j.token, j.attempt, j.worker, j.queue, j.kind, j.lane, j.key, j.steps, j.link
   ), noted as (
     insert into holdfast.attempt (part, id, attempt, token, outcome, worker, started_at, ended_at, message)
     select e.part, e.id, e.attempt, e.token, 'reconciled', e.worker,
@@ -326,8 +326,8 @@ begin
   )
   select array_agg(e.id) as ids, array_agg(e.token) as tokens,
          array_agg(e.id) filter (where e.steps is not null) as stepped,
-         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
-           filter (where e.key is not null or e.lane is not null) as places
+         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane, e.link, e.id, e.token))
+           filter (where e.key is not null or e.lane is not null or e.link is not null) as places
   into gone
   from ended e;
   if gone.ids is null then
@@ -339,6 +339,7 @@ begin
   perform holdfast.mark_taken(gone.ids, gone.tokens, 'reconciled');
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, at);
+    perform holdfast.end_done_links(gone.places, null, null, null, true, at);
   end if;
 end
 $$;

@@ -372,7 +372,7 @@ declare
   v_known   constant text[] := '{kind,queue,payload,options,cron,every,anchor,tz,missed,overlap}';
   v_options constant text[] := array(   -- what an item says, less what the schedule itself does
     select f from unnest(holdfast.item_fields()) f where not f in ('id', 'kind', 'queue', 'payload', 'run_at',
-           'delay'));
+           'delay', 'after', 'if_failed', 'take'));
   v_now     constant timestamptz := holdfast.clock();
   v_what    constant text := format('schedule %s', old.name);
   new       holdfast.schedule := old;

@@ -141,7 +141,7 @@ begin
       select holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token) order by x.id
     ) u
     where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key, j.attempt, j.worker, j.steps
+    returning j.part, j.id, j.token, j.queue, j.kind, j.lane, j.key, j.attempt, j.worker, j.steps, j.link
   ), counted as (
     insert into holdfast.tally (part, queue, kind, leased, done)
     select e.part, e.queue, e.kind, -count(*), count(*)
@@ -149,8 +149,8 @@ begin
     group by e.part, e.queue, e.kind
   )
   select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
-         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
-           filter (where e.key is not null or e.lane is not null) as places,
+         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane, e.link, e.id, e.token))
+           filter (where e.key is not null or e.lane is not null or e.link is not null) as places,
          array_agg(e.id) filter (where e.steps is not null) as stepped,
          array_agg(holdfast.happened('acked', v_now, e.id, e.queue, e.kind, 'done', e.attempt, e.worker))
            filter (where e.queue = any(v_told) or '' = any(v_told)) as told
@@ -161,6 +161,9 @@ begin
   end if;
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, v_now);
+    if gone.places @? '$[*][5] ? (@ != null)' then
+      perform holdfast.end_done_links(gone.places, ids, tokens, results, keep or v_keeps, v_now);
+    end if;
   end if;
   if gone.stepped is not null then
     perform holdfast.forget_steps(gone.stepped);
@@ -304,11 +307,10 @@ begin
   into parks
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'suspend';
   if num_nonnulls(acks.ids, keeps.ids, nacks.ids, frees.ids, stops.ids, parks.ids) > 1 then
-    if frees.ids is not null then
-      perform pg_advisory_xact_lock_shared(4915, 1);   -- as a release does, before the jobs
-    end if;
+    perform pg_advisory_xact_lock_shared(4915, 1) where frees.ids is not null;   -- as a release does, before the jobs
     perform holdfast.lock_jobs(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids || parks.ids);
     perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens || parks.tokens);
+    perform holdfast.lock_counts(acks.ids || keeps.ids || nacks.ids || stops.ids);
   end if;
   if frees.unreadable > 0 then
     frees.delays := holdfast.unread(frees.ids, frees.tokens, frees.unread, frees.delays);
@@ -491,6 +493,7 @@ begin
   if cardinality(v_parts) > 1 then   -- else they are locked when they are changed
     perform holdfast.lock_jobs(ids);
     perform holdfast.lock_ledger(tokens);
+    perform holdfast.lock_counts(ids);
   end if;
   v_now := holdfast.clock();   -- behind what may wait: delays are counted from now
   foreach v_part in array v_parts loop
@@ -589,6 +592,7 @@ declare
   v_now  timestamptz;
   v_ids  uuid[] := '{}';
   v_toks uuid[] := '{}';
+  v_links uuid[] := '{}';
   v_part smallint;
   these  record;
 begin
@@ -598,11 +602,16 @@ begin
   end if;
   v_now := holdfast.clock();
   for v_part in select distinct holdfast.part_of(i) from unnest(ids) i order by 1 loop
-    select array_agg(c.id) as ids, array_agg(c.token) as tokens into these
-    from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now, null) c;
+    select array_agg(c.id) as ids, array_agg(c.token) as tokens,
+           array_agg(c.link) filter (where c.link is not null) as links
+    into these
+    from holdfast.end_cancelled(v_part, ids, tokens, reasons, 'cancelled by its holder', v_now, null,
+      alone => true) c;
     v_ids := v_ids || these.ids;
     v_toks := v_toks || these.tokens;
+    v_links := v_links || these.links;
   end loop;
+  perform holdfast.end_links(v_links, 'cancelled', v_now);
   return query
     select s.id, s.outcome, s.detail
     from holdfast.settle_rest('cancel', ids, tokens, v_ids, v_toks, '{cancelled}', v_now, reason => reasons[1]) s;
@@ -640,6 +649,7 @@ declare
   v_slot constant smallint := holdfast.event_slot(at);
   same   record;    -- what all of them share …
   each   record;    -- … or one of each per job
+  v_links uuid[];
   ended  record;
 begin
   -- Looked up here and not beside the jobs: what is said of thousands is mostly said once.
@@ -733,15 +743,14 @@ begin
     perform holdfast.delay_from_now(ended.ids, at);
   end if;
   if ended.dead is not null then
-    perform holdfast.bury(part, ended.dead, ended.groups, at);
+    v_links := holdfast.bury(part, ended.dead, ended.groups, at);
   end if;
   perform holdfast.mark_taken(ended.ids, ended.tokens, how);
   if ended.places is not null then
     perform holdfast.let_next_in(ended.places, at);
   end if;
-  if ended.ready is not null then
-    perform holdfast.wake(ended.ready, cardinality(ended.ready));
-  end if;
+  perform holdfast.wake(ended.ready, cardinality(ended.ready)) where ended.ready is not null;
+  perform holdfast.end_links(v_links, 'dead', at) where v_links is not null;
   select ended.ids, ended.tokens, ended.queues, ended.kinds, ended.workers, ended.outcomes
   into failed_ids, failed_tokens, queues, kinds, workers, outcomes;
 end
@@ -840,9 +849,10 @@ begin
 end
 $$;
 
--- bury: jobs whose last attempt has failed are dead. The caller holds them; groups are those of their errors.
+-- bury: jobs whose last attempt has failed are dead. The caller holds them; groups are those of their errors. Returns
+-- the links of those that have one, or null.
 create or replace function holdfast.bury(part smallint, ids uuid[], groups text[], at timestamptz)
-returns void
+returns uuid[]
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
@@ -850,6 +860,7 @@ as $$
 #variable_conflict use_column
 declare
   v_stepped uuid[];
+  v_links   uuid[];
 begin
   with removed as (
     delete from holdfast.job j
@@ -876,10 +887,14 @@ begin
     where r.lane is not null and l.part = bury.part and l.queue = r.queue and l.name = r.lane
       and coalesce(l.on_failure, q.lane_on_failure, (holdfast.unset_queue(null)).lane_on_failure) = 'halt'
   )
-  select array_agg(r.id) into v_stepped from removed r where (r.job).steps is not null;
+  select array_agg(r.id) filter (where (r.job).steps is not null),
+         array_agg((r.job).link) filter (where (r.job).link is not null)
+  into v_stepped, v_links
+  from removed r;
   if v_stepped is not null then
     perform holdfast.forget_steps(v_stepped);
   end if;
+  return v_links;
 end
 $$;
 

@@ -126,7 +126,7 @@ begin
         from unnest(ids, states, endings) x(id, state, ending)) u
       where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.id = any(v_held) and j.token is null
         and j.attempt = 0
-      returning j as job, j.part, j.id, j.queue, j.kind, j.key, j.lane, u.state, u.ending
+      returning j as job, j.part, j.id, j.queue, j.kind, j.key, j.lane, j.link, u.state, u.ending
     ), ended as (
       insert into holdfast.ended
       select e.*
@@ -140,7 +140,7 @@ begin
       cross join lateral holdfast.ended_of(r.job, r.state, v_now, put_back.reason) o
       -- what may have been edited since, and why it is as it is, stays as it is now
       cross join lateral jsonb_populate_record(o, '{"error": null, "attempts_before": null}' || coalesce(
-        r.ending - '{state,priority,max_attempts,lease_for,reason}'::text[], a.ending, '{}')) e
+        r.ending - '{state,priority,max_attempts,lease_for,reason,link,takes}'::text[], a.ending, '{}')) e
       returning id, state, queue, kind, fingerprint
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)
@@ -157,7 +157,10 @@ begin
     )
     select array_agg(r.id) as ids, array_agg(r.id) filter (where (r.job).steps is not null) as stepped,
            jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
-             filter (where r.key is not null or r.lane is not null) as places
+             filter (where r.key is not null or r.lane is not null) as places,
+           array_agg(r.link) filter (where r.link is not null and r.state <> 'done') as links,
+           jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane, r.link, r.id))
+             filter (where r.link is not null and r.state = 'done') as done
     into gone
     from removed r;
     continue when gone.ids is null;
@@ -169,6 +172,10 @@ begin
     if gone.places is not null then
       perform holdfast.let_next_in(gone.places, v_now);
     end if;
+    if gone.done is not null then
+      perform holdfast.end_done_links(gone.done, null, null, null, true, v_now);
+    end if;
+    perform holdfast.end_links(gone.links, 'dead', v_now);
   end loop;
   return v_back;
 end

@@ -1226,7 +1226,7 @@ as $$
   select row_number() over (), s.name, s.part_of, s.most
   from (values
     ('forgotten', 'forgotten', 5000), ('operations', 'forgotten', null), ('notes', 'forgotten', null),
-      ('unused', 'forgotten', null), ('unreadable', 'forgotten', null),
+      ('unused', 'forgotten', null), ('unreadable', 'forgotten', null), ('links', 'forgotten', null),
     ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000),
       ('unstruck', 'unstruck', 1000), ('expired', 'expired', null),
     ('follows', 'unblocked', 1000), ('settings', 'unblocked', null), ('starts', 'forgotten', null),
@@ -1264,6 +1264,8 @@ begin
       return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_unused() else 0 end;
     when 'unreadable' then
       return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_unreadable() else 0 end;
+    when 'links' then
+      return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_links() else 0 end;
     when 'reaped' then
       return (select count(*) from holdfast.reap(1000));
     when 'rescued' then

@@ -1,0 +1,190 @@
+"""Chains and groups: described by plain expressions, stored at once, run in order by workers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import App, InvalidJob, NewJob, chain, current, group
+from holdfast.errors import InvalidArguments, InvalidTask, Misuse
+from holdfast.worker import Worker
+
+Drain = Callable[..., Worker]
+
+
+@pytest.fixture
+def ran(app: App) -> list[Any]:
+    """What the tasks `add`, `double`, `total` and `broken` were called with, in order."""
+    seen: list[Any] = []
+
+    @app.task
+    def add(x: int, y: int = 1) -> int:
+        seen.append(("add", x))
+        return x + y
+
+    @app.task
+    async def double(x: int) -> int:
+        seen.append(("double", x))
+        return 2 * x
+
+    @app.task(keep_result=True)
+    def total(numbers: list[int | None]) -> int:
+        seen.append(("total", numbers))
+        return sum(number or 0 for number in numbers)
+
+    @app.task(max_attempts=1)
+    def broken(x: int) -> int:
+        raise ValueError(x)
+
+    return seen
+
+
+def test_a_chain_gives_each_the_result_of_the_one_before(
+    app: App, ran: list[Any], drain: Drain
+) -> None:
+    add, double = app.tasks["add"], app.tasks["double"]
+    chain(add.call(1), double, add, double).enqueue()
+    drain()
+
+    assert ran == [("add", 1), ("double", 2), ("add", 4), ("double", 5)]
+
+
+def test_a_group_gives_what_follows_the_list_of_its_results(
+    app: App, ran: list[Any], drain: Drain
+) -> None:
+    add, double, total = (app.tasks[name] for name in ("add", "double", "total"))
+    last = group(add.call(1), add.call(10).then(double), double.call(100)).then(total).enqueue()
+    drain()
+
+    assert ran[-1] == ("total", [2, 22, 200])
+    assert last.result() == 224
+
+
+def test_a_task_is_mapped_over_items(app: App, ran: list[Any], drain: Drain) -> None:
+    last = app.tasks["double"].map(range(50)).then(app.tasks["total"]).enqueue()
+    drain()
+
+    assert len(ran) == 51
+    assert last.result() == 2450
+
+
+def test_a_call_that_two_wait_for_is_stored_once(app: App, ran: list[Any], drain: Drain) -> None:
+    add, double, total = (app.tasks[name] for name in ("add", "double", "total"))
+    first = add.call(1)
+    last = group(first.then(add), first.then(double), first).then(total).enqueue()
+    drain()
+
+    assert ran.count(("add", 1)) == 1
+    assert last.result() == 3 + 4 + 2
+
+
+def test_a_flow_is_part_of_the_transaction_of_its_connection(
+    app: App, ran: list[Any], drain: Drain, connect: Any
+) -> None:
+    connection = connect(autocommit=False)
+    chain(app.tasks["add"].call(1), app.tasks["double"]).enqueue(conn=connection)
+    connection.rollback()
+    drain()
+    assert ran == []
+
+    app.tasks["add"].map([1, 2]).enqueue(conn=connection)
+    connection.commit()
+    drain()
+    assert len(ran) == 2
+
+
+def test_a_handler_adds_what_follows_it_in_its_own_transaction(app: App, drain: Drain) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    def split(n: int) -> int:
+        job = current()
+        with job.transaction(result=n) as conn:
+            app.client.on(conn).enqueue("join", after=[job.id], take={"n": 1})
+        return n
+
+    @app.task
+    def join(n: int) -> None:
+        seen.append(n)
+
+    split.enqueue(7)
+    drain()
+
+    assert seen == [7]
+
+
+def test_a_failure_stops_what_follows_or_not(app: App, ran: list[Any], drain: Drain) -> None:
+    add, broken, total = (app.tasks[name] for name in ("add", "broken", "total"))
+    waiting = broken.call(1).then(add).enqueue()
+    cancelled = broken.call(1).then(add, if_failed="cancel").then(add, if_failed="cancel").enqueue()
+    group(add.call(5), broken.call(1)).then(total, if_failed="run").enqueue()
+    drain()
+
+    assert ran == [("add", 5), ("total", [6, None])]
+    assert waiting.state() == "queued"
+    assert cancelled.state() == "cancelled"
+    assert "Waits for 1 of 1 job" in app.client.jobs.explain(waiting.id)
+
+
+def test_options_of_a_follower_are_its_own(app: App, ran: list[Any]) -> None:
+    add = app.tasks["add"]
+    last = add.call(1).then(add.options(queue="other", priority=7)).enqueue()
+
+    job = app.client.jobs.get(last.id)
+    assert job is not None
+    assert (job.queue, job.priority) == ("other", 7)
+
+
+async def _stored(app: App) -> tuple[int, int]:
+    add, total = app.tasks["add"], app.tasks["total"]
+    await add.map([1, 2]).then(total).aenqueue()
+    handles = await group(add.call(1), add.call(2)).aenqueue()
+    await app.aclose()
+    return len(handles), sum(handle.created for handle in handles)
+
+
+def test_flows_are_stored_from_coroutines(app: App, ran: list[Any], drain: Drain) -> None:
+    import asyncio
+
+    assert asyncio.run(_stored(app)) == (2, 2)
+    drain()
+    assert len(ran) == 5
+
+
+def test_what_cannot_follow_is_refused(app: App, ran: list[Any]) -> None:
+    add, total = app.tasks["add"], app.tasks["total"]
+
+    @app.task
+    def empty() -> None: ...
+
+    @app.task
+    def two(x: int, y: int) -> None: ...
+
+    @app.task(key=lambda x: str(x))
+    def keyed(x: int) -> None: ...
+
+    with pytest.raises(InvalidTask, match="has no argument for the result"):
+        add.call(1).then(empty)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match="missing `y`"):
+        add.call(1).then(two)
+    with pytest.raises(InvalidTask, match="is a function of the arguments, but `x` is a result"):
+        add.call(1).then(keyed)
+    with pytest.raises(Misuse, match="is not a task"):
+        chain(add.call(1), len)  # type: ignore[call-overload]
+    with pytest.raises(Misuse, match="an empty group"):
+        group().then(total)
+    call = add.call(1)
+    with pytest.raises(Misuse, match="given twice"):
+        group(call, call).enqueue()
+
+
+def test_many_jobs_go_in_parts_and_keep_their_order(app: App, ran: list[Any]) -> None:
+    jobs = [NewJob(kind="p")] * 5001 + [NewJob(kind="f", after=[1, 5001])]
+    stored = app.client.enqueue_many(jobs)
+
+    said = app.client.jobs.explain(stored[-1].id)
+    assert said.startswith("Waits for 2 of 2 jobs")
+    with pytest.raises(InvalidJob, match="job 1 of the call waits for 1"):
+        app.client.enqueue("a", after=[1])
+    with pytest.raises(InvalidJob, match="a job with `after` cannot be copied"):
+        app.client.copy([NewJob(kind="a", after=[stored[0].id])])
