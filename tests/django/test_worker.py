@@ -7,19 +7,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from math import inf
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
+from django.utils import timezone
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import schema
 from holdfast.django import app_of
 from holdfast.django.database import address
+from holdfast.worker.process.child import ChildJob
 from tests.conftest import Clock, Connect
 from tests.django.conftest import Drain, forget_connection, use_database
 
@@ -174,6 +178,24 @@ def test_a_worker_that_is_killed_inside_atomic_leaves_neither_row_nor_job(
     drain()
     assert orders() == [7]
     assert app_of().client.jobs.count("kind:tests.django.shop.tasks.add state:done").jobs == 1
+
+
+def test_a_task_in_a_process_of_its_own_has_the_same_transaction() -> None:
+    from tests.django.shop.models import Order
+    from tests.django.shop.tasks import add
+
+    app, result = app_of(), add.enqueue(1)
+    [lease] = app.client.claim(worker="host")
+    worker: Any = SimpleNamespace(begin=lambda job: None, ending=lambda job: nullcontext())
+    job = ChildJob.of(app, lease, 30.0, worker, SimpleNamespace(value=inf))
+    before = timezone.now()
+    with job.transaction(8):
+        Order.objects.create(number=8)
+        assert app.client.jobs.list("state:done") == []
+
+    result.refresh()
+    assert (result.return_value, orders(), job.settled) == (8, [8], True)
+    assert before <= result.started_at
 
 
 def test_a_worker_says_what_is_wrong_with_its_options() -> None:

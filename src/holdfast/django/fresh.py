@@ -1,11 +1,13 @@
 """Database connections that work, around every job that runs in a thread or a process."""
 
 from collections.abc import Iterator
+from time import monotonic
 
 from django.db import connections
+from django.utils import timezone
 
 from holdfast.current import CurrentJob
-from holdfast.django.outages import note_outage
+from holdfast.django.outages import BEGAN, note_outage
 
 
 class FreshConnections:
@@ -13,6 +15,7 @@ class FreshConnections:
 
     def run(self, job: CurrentJob) -> Iterator[None]:
         """Close connections that are too old or broken; an async handler has others."""
+        BEGAN.set((monotonic(), timezone.now()))
         if job.task.runs == "async":
             yield
             return

@@ -2,14 +2,19 @@
 
 import logging
 from contextlib import suppress
+from contextvars import ContextVar
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.utils import timezone
 
 from holdfast.current import CurrentJob
 
 log = logging.getLogger("holdfast.django")
+
+BEGAN: ContextVar[tuple[float, datetime]] = ContextVar("holdfast_django_began")
 
 
 def note_outage(job: CurrentJob, error: BaseException) -> None:
@@ -25,10 +30,15 @@ def note_outage(job: CurrentJob, error: BaseException) -> None:
         return
     with suppress(DatabaseError, InterfaceError):
         connection.close()
-    if _was_away(connection, monotonic() - job.claimed):
+    if _was_away(connection, monotonic() - began()[0]):
         job.cut_by = error
         facts = {"job": str(job.id), "queue": job.queue, "kind": job.kind}
         log.warning("the database was away; the job will run again: %s", error, extra=facts)
+
+
+def began() -> tuple[float, datetime]:
+    """Return when the handler that is running was begun: by the monotonic clock, and by the day."""
+    return BEGAN.get((monotonic(), timezone.now()))
 
 
 def alias_of(job: CurrentJob) -> str:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from holdfast.client import client_on
 from holdfast.current import CurrentJob, current
 from holdfast.django.database import DjangoApp
-from holdfast.django.outages import note_outage
+from holdfast.django.outages import began, note_outage
 from holdfast.django.results import HEADER, as_enqueued, errors_of, kept, new_result, path_of
 from holdfast.django.task import DECLARED
 from holdfast.django.tasks_api import (
@@ -91,7 +91,7 @@ class _Call:
         self._sender = type(task_backends[backend])
         self._alias = task_backends[backend].database
         self._job = job
-        self._started_at = timezone.now()
+        self._started_at = began()[1]
         self._result = new_result(task, backend, args, kwargs)
 
     def run(self) -> Any:

@@ -6,6 +6,7 @@ Everything else imports these names from here and need not know which of them it
 from typing import Any
 
 import django
+from django.core.exceptions import ImproperlyConfigured
 
 if django.VERSION >= (6, 0):
     from django.tasks import default_task_backend, task, task_backends
@@ -57,4 +58,12 @@ def own_backends() -> list[Any]:
     """Return the backends in TASKS that are Holdfast's."""
     from holdfast.django.backend import HoldfastBackend
 
-    return [one for one in task_backends.all() if isinstance(one, HoldfastBackend)]
+    found = []
+    for alias in task_backends:
+        try:
+            backend = task_backends[alias]
+        except ImproperlyConfigured:
+            continue  # another one, of which Django's checks will tell
+        if isinstance(backend, HoldfastBackend):
+            found.append(backend)
+    return found

@@ -2,16 +2,13 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
-from time import monotonic
 from typing import Any
 
 from django.db import connections, transaction
-from django.utils import timezone
 
 from holdfast.client import client_on
 from holdfast.current import CurrentJob, JobTransaction
-from holdfast.django.outages import alias_of, note_outage
+from holdfast.django.outages import alias_of, began, note_outage
 from holdfast.django.results import kept
 from holdfast.django.running import CallTask
 from holdfast.django.tasks_api import normalize_json
@@ -23,8 +20,7 @@ class OrmTransaction(JobTransaction):
 
     def __init__(self, job: CurrentJob, result: Any) -> None:
         if isinstance(job.task, CallTask):
-            ran = timedelta(seconds=monotonic() - (job.started or job.claimed))
-            result = kept(normalize_json(result), timezone.now() - ran)
+            result = kept(normalize_json(result), began()[1])
         super().__init__(job, result)
 
     @contextmanager

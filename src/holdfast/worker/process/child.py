@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from msgspec.structs import replace
+from psycopg import AsyncConnection, Connection
 
 from holdfast.app import App
 from holdfast.current import CurrentJob, JobTransaction
@@ -187,7 +188,7 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
 
     def transaction(self, result: Any = None) -> JobTransaction:
         """Yield a connection whose transaction includes the ack, as in the worker itself."""
-        return ChildTransaction(self, result)
+        return ChildTransaction(self, super().transaction(result))
 
     def hand_over(self, timeout: Duration) -> Ticket:
         """Pass the lease to an external system, as in the worker itself."""
@@ -203,7 +204,15 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
 class ChildTransaction(JobTransaction):
     """A transaction whose commit the worker knows of before it happens."""
 
-    _job: ChildJob
+    def __init__(self, job: ChildJob, inner: JobTransaction) -> None:
+        self._child = job
+        self._inner = inner
+
+    def __enter__(self) -> Connection[Any]:
+        return self._inner.__enter__()
+
+    async def __aenter__(self) -> AsyncConnection[Any]:
+        return await self._inner.__aenter__()
 
     def __exit__(
         self,
@@ -211,8 +220,8 @@ class ChildTransaction(JobTransaction):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        with self._job._worker.ending(self._job):
-            return super().__exit__(kind, error, traceback)
+        with self._child._worker.ending(self._child):
+            return self._inner.__exit__(kind, error, traceback)
 
     async def __aexit__(
         self,
@@ -220,8 +229,8 @@ class ChildTransaction(JobTransaction):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        with self._job._worker.ending(self._job):
-            return await super().__aexit__(kind, error, traceback)
+        with self._child._worker.ending(self._child):
+            return await self._inner.__aexit__(kind, error, traceback)
 
 
 class Loop:

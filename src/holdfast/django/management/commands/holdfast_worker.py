@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotMigrated
 
 
 class Command(BaseCommand):
@@ -46,6 +46,8 @@ class Command(BaseCommand):
         try:
             fleet.run(app, **chosen)
         except HoldfastError as error:
+            if isinstance(error, NotMigrated):
+                error.fix = "Run:  python manage.py migrate"
             raise CommandError(str(error)) from error
 
 
