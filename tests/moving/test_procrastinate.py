@@ -5,11 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import procrastinate
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from holdfast import App, Client, moving
+from holdfast.errors import Refused
 from tests.conftest import Connect
 from tests.moving.conftest import Move, Run
 
@@ -132,6 +135,33 @@ def test_one_row_that_is_refused_does_not_hold_back_the_others(
     assert waiting(connect) == 1
 
 
+def test_a_row_that_holds_anything_else_is_left_and_said(
+    old: procrastinate.App, move: Move, shop: App, client: Client, connect: Connect
+) -> None:
+    for name in ("Ada", "Bob", "Grace"):
+        old.configure_task("mail").defer(to=name)
+    connect().execute("update procrastinate_jobs set args = '[1]' where id = 1")
+    connect().execute("""update procrastinate_jobs set args = '{"self": 1}' where id = 2""")
+
+    report = move("procrastinate", app=shop)
+
+    assert [job.payload for job in client.jobs.list("")] == [{"to": "Grace"}]
+    assert [one.example for one in report.left] == ["1", "2"]
+
+
+def test_only_the_queues_that_were_named_are_looked_at(
+    old: procrastinate.App, move: Move, client: Client, connect: Connect
+) -> None:
+    old.configure_task("mail", lock="one").defer(to="Ada")
+    old.configure_task("mail", lock="one").defer(to="Bob")
+    old.configure_task("mail", queue="slow").defer(to="Grace")
+    connect().execute("select procrastinate_fetch_job_v2(null, null)")
+
+    report = move("procrastinate", queues=["slow"])
+
+    assert ([one.queue for one in report.moved], report.left) == (["slow"], [])
+
+
 def test_a_worker_that_claims_first_keeps_its_job(
     old: procrastinate.App, move: Move, client: Client, connect: Connect
 ) -> None:
@@ -164,6 +194,24 @@ def test_a_worker_that_comes_during_the_move_finds_nothing(
     moving.move(database, "procrastinate", [replace(rows, read=read)], moving.Wishes())
 
     assert [claim.fetchall() for claim in claims] == [[(None,)]]
+
+
+def test_who_may_not_change_the_old_tables_is_told_and_nothing_moves(
+    old: procrastinate.App, database: str, client: Client, connect: Connect
+) -> None:
+    old.configure_task("mail").defer(to="Ada")
+    role, owner = f"stranger_{uuid4().hex}", connect()
+    owner.execute(f"create role {role} login in role holdfast_producer")
+    owner.execute(f"grant select on all tables in schema public to {role}")
+    url = make_conninfo(database, user=role)
+    rows = moving.PACKAGES["procrastinate"]()
+    try:
+        with pytest.raises(Refused, match="permission denied for table procrastinate_jobs"):
+            moving.move(url, "procrastinate", rows, moving.Wishes())
+    finally:
+        owner.execute(f"drop owned by {role}; drop role {role}")
+
+    assert client.jobs.list("") == []
 
 
 def test_the_command_reports_and_exits_with_1_if_something_stays(

@@ -116,6 +116,20 @@ def test_one_server_serves_one_event_loop_after_another(database: str) -> None:
     assert [asyncio.run(ask()), asyncio.run(ask())] == [201, 201]
 
 
+def test_a_server_of_an_app_ends_with_it(database: str) -> None:
+    app = App("postgresql://nobody@nowhere/x")
+    server = Server(app, settings=Settings(insecure=True))
+    app.use(database)  # its address is asked for with the first request
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(server, client=("127.0.0.1", 1))
+        async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as api:
+            return (await api.post("/v1/jobs", json={"kind": "a"})).status_code
+
+    assert asyncio.run(ask()) == 201
+    assert server._live == {}
+
+
 def test_a_websocket_is_turned_away(database: str) -> None:
     sent: list[Any] = []
 

@@ -3,11 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
-from msgspec.structs import replace
+from msgspec import structs
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
@@ -22,6 +22,8 @@ from holdfast.records.fields import declared
 
 # How many rows are read, stored and taken at a time.
 _STRETCH = 1000
+# Fields of a job that every job of a schedule has.
+_REPEATED = ("priority", "lane", "key", "max_attempts", "expires")
 [_PRIORITY] = [one.limits for one in declared(NewJob) if one.name == "priority" and one.limits]
 
 
@@ -102,7 +104,7 @@ def move(
                 moving.rows(rows)
         except psycopg.errors.InsufficientPrivilege as error:
             raise Refused(
-                f"{error.diag.message_primary} to {connection.info.user}",
+                f"{connection.info.user}: {error.diag.message_primary}",
                 fix=f"Run it as the owner of the tables of {package}.",
             ) from error
         return moving.report(dry_run)
@@ -115,7 +117,7 @@ class _Move:
         self._package = package
         self._wishes = wishes
         self._moved: Counter[tuple[str, str, str]] = Counter()
-        self._left: dict[tuple[str, str], list[str]] = {}
+        self._left: dict[tuple[str, str], Left] = {}
         self._running: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
         [[self._now]] = connection.execute("select now()").fetchall()
@@ -147,7 +149,7 @@ class _Move:
             package=self._package,
             dry_run=dry_run,
             moved=[Moved(queue, kind, **known) for (queue, kind), known in counts.items()],
-            left=[Left(kind, len(ids), why, ids[0]) for (kind, why), ids in self._left.items()],
+            left=list(self._left.values()),
             running=dict(sorted(self._running.items())),
             notes=list(self._notes),
         )
@@ -164,16 +166,24 @@ class _Move:
             )
 
     def _read(self, rows: Rows, row: Any) -> Found | None:
+        # Whatever a row holds, the others are moved.
         try:
             found = rows.read(row)
-        except Unreadable as why:
-            self._leave(row.kind, row.id, str(why))
+        except Exception as error:
+            self._leave(row.kind, row.id, error)
             return None
         queues = self._wishes.queues
-        return found if not queues or found.options.get("queue") in queues else None
+        return found if not queues or (found.options.get("queue") or "default") in queues else None
 
-    def _leave(self, kind: str, id: Any, why: str) -> None:
-        self._left.setdefault((kind, why), []).append(str(id))
+    def _leave(self, kind: str, id: Any, error: Exception) -> None:
+        if isinstance(error, Unreadable):
+            why = str(error)
+        elif isinstance(error, Misuse):
+            why = error.what
+        else:
+            why = f"it cannot be read: {type(error).__name__}: {error}"
+        left = self._left.setdefault((kind, why), Left(kind, 0, why, str(id)))
+        self._left[kind, why] = replace(left, rows=left.rows + 1)
 
     def _store(self, found: Sequence[Found]) -> list[Any]:
         """Store what can be stored; returns the ids of those rows."""
@@ -188,15 +198,15 @@ class _Move:
                 try:
                     taken += self._enqueue([pair])
                 except Misuse as error:
-                    self._leave(pair[0].kind, pair[0].id, error.what)
+                    self._leave(pair[0].kind, pair[0].id, error)
         return taken
 
     def _jobs(self, found: Iterable[Found]) -> Iterator[tuple[Found, NewJob]]:
         for one in found:
             try:
                 yield one, self._job(one)
-            except (Unreadable, Misuse) as error:
-                self._leave(one.kind, one.id, getattr(error, "what", str(error)))
+            except Exception as error:
+                self._leave(one.kind, one.id, error)
 
     def _enqueue(self, ready: Sequence[tuple[Found, NewJob]]) -> list[Any]:
         with self._connection.transaction():
@@ -240,28 +250,30 @@ class _Move:
 
     def _store_schedule(self, found: Found) -> bool:
         try:
-            job = self._job(found)
-            options = {
-                name: value
-                for name in ("priority", "lane", "key", "max_attempts", "expires")
-                if (value := getattr(job, name))
-            }
-            schedule = NewSchedule(
-                kind=job.kind,
-                queue=job.queue,
-                payload=json.loads(job.payload) if type(job.payload) is Encoded else job.payload,
-                options=options or None,
-                **found.schedule or {},
-            )
+            schedule = self._schedule(found)
             if self._client.schedules.get(schedule.name):
                 raise Unreadable(f"Holdfast already has a schedule {schedule.name!r}")
             with self._connection.transaction():
                 self._client.schedules.declare([schedule])
         except (Unreadable, Misuse) as error:
-            self._leave(found.kind, found.id, getattr(error, "what", str(error)))
+            self._leave(found.kind, found.id, error)
             return False
         self._count(schedule, "schedules")
         return True
+
+    def _schedule(self, found: Found) -> NewSchedule:
+        try:
+            job = self._job(found)
+        except TypeError as error:
+            raise Unreadable(f"it cannot be read: {error}") from error
+        options = {name: value for name in _REPEATED if (value := getattr(job, name))}
+        return NewSchedule(
+            kind=job.kind,
+            queue=job.queue,
+            payload=json.loads(job.payload) if type(job.payload) is Encoded else job.payload,
+            options=options or None,
+            **found.schedule or {},
+        )
 
 
 def _payload(found: Found, of_django: bool) -> Any:
@@ -282,7 +294,7 @@ def _checked(app: App, kind: str, found: Found, options: dict[str, Any]) -> NewJ
         raise Unreadable("its payload is not an object with the arguments of a task")
     job = task.options(**options).call(*found.args, **found.kwargs).job
     if found.attempts and job.max_attempts:
-        job = replace(job, max_attempts=max(1, job.max_attempts - found.attempts))
+        job = structs.replace(job, max_attempts=max(1, job.max_attempts - found.attempts))
     return job
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.moving.found import Found, Rows, Unreadable
+from holdfast.moving.found import Found, Rows
 
 
 def rows() -> list[Rows]:
@@ -30,13 +30,13 @@ def rows() -> list[Rows]:
 
 
 def _read(row: Any) -> Found:
-    if row.held:
-        raise Unreadable("a running job has its lock; import it when that one has ended")
+    held = "a running job has its lock; import it when that one has ended"
     return Found(
         id=row.id,
         kind=row.kind,
         kwargs=row.args,
         attempts=row.attempts,
+        problem=held if row.held else "",
         options={
             "queue": row.queue_name,
             "priority": row.priority,
