@@ -17,6 +17,7 @@ from bench import (
     cycle,
     drain,
     enqueue,
+    kit,
     lanes,
     middleware,
     notify,
@@ -49,6 +50,7 @@ PARTS = {
     "upkeep": upkeep,
     "settle": settle,
     "settings": settings,
+    "kit": kit,
     "compare": compare,
     "peers": side_by_side,
 }
@@ -71,6 +73,7 @@ QUICK = Options(
     settled=1_000,
     singles=200,
     scheduled=10_000,
+    tests=20,
 )
 
 
@@ -122,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--settled", type=int, help="settle: jobs in a batch (4000)")
     add("--scheduled", type=int, help="settings: jobs for later in the same queue (1000000)")
     add("--before", type=Path, help="compare, middleware: another checkout")
+    add("--tests", type=int, help="kit: tests with a database each (100)")
     add("--singles", type=int, help="peers: jobs enqueued one by one (2000)")
     add("--peers", type=_names, help=f"peers: which of {', '.join(peers.NAMES)}; all by default")
     results = Path(__file__).parent / "results"

@@ -64,6 +64,7 @@ class Options:
     settled: int = 4_000
     singles: int = 2_000
     scheduled: int = 1_000_000
+    tests: int = 100
     peers: tuple[str, ...] = NAMES
     before: Path | None = None
 

@@ -33,6 +33,7 @@ TINY = Options(
     settled=20,
     singles=20,
     scheduled=100,
+    tests=3,
     peers=(),
     before=Path(__file__).parents[1],
 )

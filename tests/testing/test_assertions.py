@@ -38,6 +38,7 @@ def test_a_job_is_found_by_any_of_its_arguments_and_fields(holdfast: Kit, ship: 
     job = holdfast.assert_enqueued(ship)
     holdfast.assert_enqueued("ship", order=str(ORDER))
     holdfast.assert_enqueued(ship, order=ORDER, tags=["new"], express=False)
+    holdfast.assert_enqueued(ship, ORDER, tags=["new"])
     holdfast.assert_enqueued(ship, queue="mail", key="k", priority=3, headers={"from": "web"})
     holdfast.assert_enqueued(ship, run_at=at + timedelta(seconds=9))
     holdfast.assert_enqueued(ship, args={"tags": ANY}, run_at=ANY, count=1)
@@ -101,6 +102,10 @@ def test_a_name_that_is_neither_argument_nor_field_is_refused(
         holdfast.assert_enqueued(ship, oder=ORDER)
     with pytest.raises(Misuse, match=r"ship has no argument `countdown`.*`delay`"):
         holdfast.assert_not_enqueued(ship, countdown=3)
+    with pytest.raises(Misuse, match="ship: 4 has no name"):
+        holdfast.assert_enqueued(ship, ORDER, False, None, 4)
+    with pytest.raises(Misuse, match="'ship' is not a task"):
+        holdfast.crash_next("ship")  # type: ignore[arg-type]
     with pytest.raises(Misuse, match="`queue` is an argument of move and a field of its job"):
         holdfast.assert_enqueued(move, queue="mail")
     move.enqueue("mail")

@@ -243,6 +243,19 @@ def test_a_naive_task_is_told_under_which_faults_it_repeats_its_effect(
     assert "current().transaction()" in told
 
 
+def test_an_effect_is_counted_in_an_async_test_too(holdfast: Kit, app: App) -> None:
+    @app.task
+    async def pay(order_id: int) -> None:
+        async with current().transaction() as conn:
+            await conn.execute(INSERT, [order_id])
+
+    async def test() -> None:
+        faults = [Fault("crash", "after_commit"), Fault("drop_connection", "after_commit")]
+        holdfast.assert_effect_once(pay.call(1), PAID, under=faults)
+
+    asyncio.run(test())
+
+
 def test_effects_elsewhere_are_counted_by_a_function(holdfast: Kit, app: App) -> None:
     naive_gateway: list[int] = []
     careful_gateway: dict[str, int] = {}

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, LiteralString
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import conninfo, embedded, schema
 from holdfast.testing import clock
@@ -69,7 +70,7 @@ class Databases:
         name = f"holdfast_template_{uuid4().hex}"
         self._create(name, "template0")
         self._templates.append(name)
-        url = make_conninfo(self.url, dbname=name)
+        url = _address(self.url, name)
         schema.migrate(url)
         clock.install(url)
         return url
@@ -97,7 +98,7 @@ class Databases:
             # The second test comes with others, as a rule: the next copy is made while it runs.
             if self._copies > 1:
                 self._ahead[source] = _Ahead(lambda: self._copy_now(source))
-        return make_conninfo(self.url, dbname=name)
+        return _address(self.url, name)
 
     def give_back(self, url: str) -> None:
         """End the sessions of a copy, and have it dropped soon."""
@@ -212,6 +213,22 @@ def shared(url: str | None = None) -> Databases:
             made = _SHARED[url] = Databases(url)
             atexit.register(made.close)
         return made
+
+
+def _address(server: str, name: str) -> str:
+    """Return the address of a database in the form that every driver can read."""
+    given = {key: str(value) for key, value in conninfo_to_dict(server).items() if value}
+    user, password = given.pop("user", ""), given.pop("password", "")
+    host, port = given.pop("host", ""), given.pop("port", "")
+    place = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    place += "@" if place else ""
+    if "," in host + port or "/" in host:  # a directory of sockets, or several hosts
+        given |= {"host": host, "port": port}
+    else:
+        place += host + (f":{port}" if port else "")
+    given.pop("dbname", None)
+    parameters = urlencode({k: v for k, v in given.items() if v}, quote_via=quote, safe="/")
+    return f"postgresql://{place}/{quote(name)}" + (f"?{parameters}" if parameters else "")
 
 
 def _memory() -> Path | None:

@@ -4,11 +4,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.client import AsyncClient, Client
 from holdfast.client.aio.pool import AsyncPool
 from holdfast.client.sync.pool import Pool
+
+R = TypeVar("R")
 
 
 @contextmanager
@@ -19,7 +21,8 @@ def inline(drain: Callable[[], Any], adrain: Callable[[], Awaitable[Any]]) -> It
     def enqueue_many(self: Client, *args: Any, **kwargs: Any) -> Any:
         answers = real(self, *args, **kwargs)
         if isinstance(self._door, Pool):
-            _drain_here(drain)
+            # It blocks the event loop, if there is one, as the enqueue itself does.
+            off_loop(drain)
         return answers
 
     async def aenqueue_many(self: AsyncClient, *args: Any, **kwargs: Any) -> Any:
@@ -37,23 +40,24 @@ def inline(drain: Callable[[], Any], adrain: Callable[[], Awaitable[Any]]) -> It
         setattr(AsyncClient, "enqueue_many", areal)  # noqa: B010
 
 
-def _drain_here(drain: Callable[[], Any]) -> None:
+def off_loop(work: Callable[[], R]) -> R:
+    """Call a function that runs an event loop of its own; in a thread if one is running here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        drain()
-        return
-    # A synchronous enqueue on an event loop blocks it anyway; handlers need a loop that is free.
+        return work()
+    answers: list[R] = []
     errors: list[BaseException] = []
 
-    def work() -> None:
+    def apart() -> None:
         try:
-            drain()
+            answers.append(work())
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=work, name="holdfast-inline")
+    thread = threading.Thread(target=apart, name="holdfast-off-loop")
     thread.start()
     thread.join()
     if errors:
         raise errors[0]
+    return answers[0]

@@ -24,7 +24,7 @@ from holdfast.testing.databases import Databases
 from holdfast.testing.draining import LIMIT, Draining, raise_first, tasks_of
 from holdfast.testing.effects import assert_once
 from holdfast.testing.faults import APPLICATION, FAULTS, Fault, Faults
-from holdfast.testing.inline import inline
+from holdfast.testing.inline import inline, off_loop
 from holdfast.testing.matching import WITHIN, Expected
 from holdfast.testing.report import Drained
 
@@ -139,7 +139,7 @@ class Kit:
     def enqueued(
         self,
         task: "Task[..., Any, Any] | str | None" = None,
-        *,
+        *given: Any,
         args: Mapping[str, Any] | None = None,
         within: Duration = WITHIN,
         conn: Any = None,
@@ -152,13 +152,13 @@ class Kit:
         jobs = self._live(conn)
         if task is None:
             return jobs
-        wanted = Expected.read(task, args, within, expected)
+        wanted = Expected.read(task, given, args, within, expected)
         return [job for job in jobs if not wanted.differences(job)]
 
     def assert_enqueued(
         self,
         task: "Task[..., Any, Any] | str",
-        *,
+        *given: Any,
         args: Mapping[str, Any] | None = None,
         count: int | None = None,
         within: Duration = WITHIN,
@@ -167,12 +167,12 @@ class Kit:
     ) -> Job:
         """Raise AssertionError unless a job of the task waits or runs; returns it.
 
-        Name any of its arguments, and any fields of the job: queue, key, lane, tenant, subject,
-        priority, max_attempts, headers, delay, and run_at, give or take `within` seconds. `args`
-        has arguments whose names are taken. `count` is how many jobs must match; by default one or
+        Give any of its arguments, as to `enqueue`, and any fields of the job: queue, key, lane,
+        tenant, subject, priority, max_attempts, headers, delay, and run_at, give or take `within`
+        seconds. `args` has arguments whose names are taken. `count` is how many jobs must match; by default one or
         more. `conn` looks inside a transaction that is not committed.
         """
-        wanted = Expected.read(task, args, within, expected)
+        wanted = Expected.read(task, given, args, within, expected)
         jobs = self._live(conn)
         matches = [job for job in jobs if not wanted.differences(job)]
         if count == 0:
@@ -186,7 +186,7 @@ class Kit:
     def assert_not_enqueued(
         self,
         task: "Task[..., Any, Any] | str | None" = None,
-        *,
+        *given: Any,
         args: Mapping[str, Any] | None = None,
         within: Duration = WITHIN,
         conn: Any = None,
@@ -196,9 +196,11 @@ class Kit:
 
         Without a task, no job at all may wait or run.
         """
-        found = self.enqueued(task, args=args, within=within, conn=conn, **expected)
+        found = self.enqueued(task, *given, args=args, within=within, conn=conn, **expected)
         if found:
-            wanted = Expected.read(task, args, within, expected) if task else "no jobs at all"
+            wanted = (
+                Expected.read(task, given, args, within, expected) if task else "no jobs at all"
+            )
             raise AssertionError(matching.unexpected(wanted, found))
 
     # -- time
@@ -236,7 +238,7 @@ class Kit:
         note of a `current().progress(…)`. The job stays leased: the next attempt runs when the
         lease has expired, with `travel` or `drain(wait=True)`.
         """
-        self._faults.arm(Fault("crash", at), task.kind)
+        self._faults.arm(Fault("crash", at), _kind(task))
 
     def lose_lease(self, task: Task[..., Any, Any], at: str = "start") -> None:
         """Let another worker take the task's next job while its handler runs, at a point.
@@ -244,7 +246,7 @@ class Kit:
         From there `current().held()` is False, and what is written in `current().transaction()` is
         rolled back. The job runs again in the same drain.
         """
-        self._faults.arm(Fault("lose_lease", at), task.kind)
+        self._faults.arm(Fault("lose_lease", at), _kind(task))
 
     def drop_connection_at(
         self,
@@ -261,7 +263,7 @@ class Kit:
         if point != "commit":
             raise Misuse(f"a connection is cut at 'commit', not at {point!r}")
         at = "after_commit" if committed else "before_commit"
-        self._faults.arm(Fault("drop_connection", at), task.kind if task else None)
+        self._faults.arm(Fault("drop_connection", at), _kind(task) if task else None)
 
     def assert_effect_once(
         self,
@@ -276,7 +278,7 @@ class Kit:
         function that returns a number or a collection. Between faults the database returns to
         what it was, for which all connections to it are closed.
         """
-        assert_once(self, call, effect, under)
+        off_loop(lambda: assert_once(self, call, effect, under))
 
     # -- its own
 
@@ -379,6 +381,12 @@ class Kit:
     def _stop_loop(self) -> None:
         if self._runner:
             self._runner.close()
+
+
+def _kind(task: Any) -> str:
+    if not isinstance(task, Task):
+        raise Misuse(f"{task!r} is not a task", fix="Give it the function under @app.task.")
+    return task.kind
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class Expected:
     def read(
         cls,
         task: "Task[..., Any, Any] | str",
+        places: Sequence[Any],
         args: Mapping[str, Any] | None,
         within: Duration,
         given: Mapping[str, Any],
@@ -43,6 +44,7 @@ class Expected:
         expected = cls(task if isinstance(task, str) else task.kind, within=seconds(within))
         if isinstance(task, Task):
             expected.defaults = task.arguments.defaults
+        expected.arguments.update(_by_name(task, places))
         expected.arguments.update(args or {})
         known = (*FIELDS, "run_at", "delay")
         for name, value in given.items():
@@ -103,6 +105,16 @@ class Expected:
                     f"{task.kind} has no argument `{name}`{meant}",
                     fix=f"Expect its arguments, or fields of its job: {', '.join(known)}.",
                 )
+
+
+def _by_name(task: "Task[..., Any, Any] | str", places: Sequence[Any]) -> dict[str, Any]:
+    names = task.arguments.names if isinstance(task, Task) else []
+    if len(places) > len(names):
+        raise Misuse(
+            f"{task if isinstance(task, str) else task.kind}: {places[len(names)]!r} has no name",
+            fix="Give arguments by their names.",
+        )
+    return dict(zip(names, places, strict=False))
 
 
 def nothing_matches(expected: Expected, jobs: Sequence[Job], hint: str) -> str:
