@@ -169,8 +169,8 @@ class Kit:
 
         Give any of its arguments, as to `enqueue`, and any fields of the job: queue, key, lane,
         tenant, subject, priority, max_attempts, headers, delay, and run_at, give or take `within`
-        seconds. `args` has arguments whose names are taken. `count` is how many jobs must match; by default one or
-        more. `conn` looks inside a transaction that is not committed.
+        seconds. `args` has arguments whose names are taken. `count` is how many jobs must match;
+        by default one or more. `conn` looks inside a transaction that is not committed.
         """
         wanted = Expected.read(task, given, args, within, expected)
         jobs = self._live(conn)
