@@ -30,6 +30,7 @@ from bench import (
     settings,
     settle,
     side_by_side,
+    steps,
     upkeep,
 )
 from bench.harness import SETTINGS, Options, Server
@@ -49,6 +50,7 @@ PARTS = {
     "activity": activity,
     "upkeep": upkeep,
     "settle": settle,
+    "steps": steps,
     "settings": settings,
     "kit": kit,
     "compare": compare,

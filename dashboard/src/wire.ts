@@ -205,6 +205,7 @@ export interface Job {
   explain?: string;
   attempts?: Attempt[];
   events?: Event[];
+  steps?: Step[];
   id: string;
   kind: string;
   payload: Json;
@@ -578,6 +579,11 @@ export interface Schedules {
   schedules: Schedule[];
 }
 
+/** An event that was sent. */
+export interface Sent {
+  sent: string;
+}
+
 /** A metric over time: points of unix time and value. */
 export interface Series {
   metric: Metric;
@@ -631,6 +637,21 @@ export interface Slot {
 export interface Standby {
   /** seconds by which it is late; null while the primary answers for it */
   behind: number | null;
+}
+
+/** A step of a job that is done, a sleep, or an event that it waits for or received. */
+export interface Step {
+  name: string;
+  kind: "event" | "sleep" | "step";
+  nth: number;
+  attempt: number;
+  began_at: string;
+  ended_at: string | null;
+  until: string | null;
+  event: string | null;
+  key: string | null;
+  timed_out: boolean;
+  result: Json;
 }
 
 /** The outcome for each job. */

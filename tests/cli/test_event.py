@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.client import Client
-from holdfast.records import Failed
+from holdfast.records import Failed, NewStep, Suspended
 from tests.cli.conftest import PROGRAM, Run
 
 
@@ -105,3 +105,19 @@ def test_strikes_are_added_listed_and_lifted(holdfast: Run, client: Client) -> N
     assert holdfast("strike", "list", "--all", "--json").json[0]["in_force"] is False
     wrong = holdfast("strike", "add", "--reason", "everything")
     assert (wrong.code, "HF228" in wrong.err) == (2, True)
+
+
+def test_a_sent_event_wakes_its_job_whose_steps_are_shown(holdfast: Run, client: Client) -> None:
+    id = client.enqueue("refund").id
+    [lease] = client.claim(worker="w1")
+    client.steps.store([(lease, NewStep("charge", b'{"receipt": 7}', 1, 0.5))])
+    client.settle([Suspended(lease, "approval", 2, event="approved", key="42")])
+    assert "approval" in holdfast("job", "show", id).out
+
+    assert holdfast("event", "send", "approved", '{"by": "Ada"}', "--key", "42").out == (
+        "sent approved\n"
+    )
+
+    assert [again.id for again in client.claim(worker="w1")] == [id]
+    shown = json.loads(holdfast("job", "show", id, "--json").out)["steps"]
+    assert [one["result"] for one in shown] == [{"receipt": 7}, {"by": "Ada"}]

@@ -18,7 +18,8 @@ def nouns(client: type) -> dict[str, type]:
     """The nouns of a client, `jobs` and the others, and the client itself."""
     found = {
         name: get_type_hints(noun.func)["return"]
-        for name, noun in vars(client).items()
+        for owner in reversed(client.__mro__)
+        for name, noun in vars(owner).items()
         if isinstance(noun, cached_property)
     }
     return {"client": client, **found}

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Client
+from holdfast.records import NewStep, Suspended
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 
@@ -338,3 +339,33 @@ def test_of_jobs_that_wait_for_one_another_all_are_stored_or_none(api: Api, clie
     for answer in (backwards, unknown, number):
         assert (answer.status_code, answer.json()["code"]) == (422, "HF214")
     assert client.jobs.list() == []
+
+
+def test_an_event_wakes_the_job_that_waits_and_its_steps_are_shown(
+    api: Api, client: Client
+) -> None:
+    id = client.enqueue("refund").id
+    [lease] = client.claim(worker="w1")
+    client.steps.store([(lease, NewStep("charge", b'{"receipt": 7}', 1, 0.5))])
+    client.settle([Suspended(lease, "approval", 2, event="approved", key="42")])
+
+    answer = api.post("/v1/events", json={"name": "approved", "key": "42", "payload": {"by": 1}})
+
+    assert (answer.status_code, answer.json()) == (202, {"sent": "approved"})
+    assert [again.id for again in client.claim(worker="w1")] == [id]
+    shown = api.get(f"/v1/jobs/{id}", params={"include": "steps"}).json()["steps"]
+    assert [(one["name"], one["kind"], one["result"]) for one in shown] == [
+        ("charge", "step", {"receipt": 7}),
+        ("approval", "event", {"by": 1}),
+    ]
+
+
+def test_an_event_is_refused_to_who_may_use_only_some_queues(
+    api: Api, client: Client, serve: Serve
+) -> None:
+    token = client.tokens.create("mail", ["produce"], queues=["mail"])
+    with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as some:
+        refused = some.post("/v1/events", json={"name": "approved"})
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "HF401")
+    assert api.post("/v1/events", json={"name": ""}).status_code == 422

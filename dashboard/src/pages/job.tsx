@@ -15,12 +15,12 @@ import { Menu } from "../parts/menu";
 import { Timeline } from "../parts/timeline";
 import { go, parts, to } from "../route";
 import { barred } from "../session";
-import type { Attempt, DeadGroup, Job, Queue } from "../wire";
+import type { Attempt, DeadGroup, Job, Queue, Step } from "../wire";
 import { EventText } from "./activity";
 
 export function JobPage() {
   const id = parts.value[1] ?? "";
-  const feed = useFeed<Job>(path(["jobs", id], { include: "attempts,events" }), 1000);
+  const feed = useFeed<Job>(path(["jobs", id], { include: "attempts,events,steps" }), 1000);
   const job = feed.data.value;
   const problem = feed.problem.value;
   if (problem && (problem.status === 404 || problem.status === 410)) return <Gone id={id} problem={problem} />;
@@ -96,6 +96,22 @@ function Shown({ job }: { job: Job }) {
           <Panel title="Attempts" acts={job.fingerprint && <Link to={to(["dead"], { group: job.fingerprint })}>similar failures</Link>}>
             <Attempts job={job} />
           </Panel>
+          {job.steps && job.steps.length > 0 && (
+            <Panel title="Steps" flush>
+              <ol class="events">
+                {job.steps.map((step) => (
+                  <li key={step.name}>
+                    <span class="event-when soft number"><Time at={step.began_at} /></span>
+                    <div class="event-what">
+                      <b>{step.name}</b> <span class="soft">{stepText(step)}</span>
+                      {step.result !== null && step.result !== undefined && <JsonView value={step.result} label={`result of ${step.name}`} />}
+                    </div>
+                    <span class="soft">attempt {step.attempt}</span>
+                  </li>
+                ))}
+              </ol>
+            </Panel>
+          )}
           {job.state === "dead" && job.fingerprint && <Alike job={job} />}
         </div>
         <div class="stack">
@@ -153,6 +169,13 @@ function Shown({ job }: { job: Job }) {
       </div>
     </>
   );
+}
+
+function stepText(step: Step): string {
+  if (step.kind === "sleep") return `sleeps until ${absolute(step.ended_at ?? step.began_at)}`;
+  if (step.timed_out) return "no event came in time";
+  if (step.ended_at === null) return `waits for the event ${step.event}${step.key ? ` (key ${step.key})` : ""}`;
+  return `took ${duration((Date.parse(step.ended_at) - Date.parse(step.began_at)) / 1000)}`;
 }
 
 function Attempts({ job }: { job: Job }) {

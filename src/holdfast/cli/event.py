@@ -10,8 +10,8 @@ import click
 from holdfast.cli import output
 from holdfast.cli.grammar import Group
 from holdfast.cli.selection import find_id
-from holdfast.cli.session import Session, pass_session
-from holdfast.cli.values import duration
+from holdfast.cli.session import Session, actor, pass_session
+from holdfast.cli.values import duration, json_value
 from holdfast.records import Event, EventPage
 
 if TYPE_CHECKING:
@@ -97,6 +97,42 @@ def export(session: Session, /, since: timedelta | None, **chosen: Any) -> None:
             if page.searched_to is None and len(page.events) < PAGE:
                 return
             after = page.searched_to or page.events[-1].seq
+
+
+@event.command(
+    examples=[
+        "holdfast event send approved --key 42",
+        """holdfast event send approved '{"by": "Ada"}' --key 42""",
+    ]
+)
+@click.argument("name")
+@click.argument("payload", required=False)
+@click.option("--key", help="of what it tells; the job waits for the same")
+@click.option("--keep", type=duration, metavar="7d", help="how long, if no job waits  [7d]")
+@click.option("--everyone", is_flag=True, help="for all jobs that wait now; it is not kept")
+@pass_session
+def send(
+    session: Session,
+    /,
+    name: str,
+    payload: str | None,
+    key: str | None,
+    keep: timedelta | None,
+    everyone: bool,
+) -> None:
+    """Send an event to the job that has waited longest for it.
+    If no job waits, it is kept, and the first that waits takes it.
+    """
+    with session.client() as client:
+        client.send_event(
+            name,
+            None if payload is None else json_value(payload),
+            key=key,
+            keep=timedelta(days=7) if keep is None else keep,
+            everyone=everyone,
+            sender=actor(),
+        )
+    session.answer({"sent": name}, lambda: f"sent {output.clean(name)}")
 
 
 def event_line(one: Event) -> str:

@@ -14,7 +14,7 @@ from holdfast.cli.grammar import Group, nearest
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
-from holdfast.records import LABELS, Attempt, Event, Job, NewJob, State
+from holdfast.records import LABELS, Attempt, Event, Job, NewJob, State, Step
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -111,14 +111,16 @@ def show(session: Session, id: str) -> None:
         found = _get(client, find_id(client, id))
         attempts = client.jobs.attempts(found.id)
         why = client.jobs.explain(found.id)
+        steps = client.steps.list(found.id)
         events = client.activity.list(job=found.id, limit=100).events[::-1]
     document = {
         **output.plain(found),
         "attempts": attempts,
+        "steps": steps,
         "events": events,
         "explain": why,
     }
-    session.answer(document, lambda: _described(found, attempts, events, why))
+    session.answer(document, lambda: _described(found, attempts, steps, events, why))
 
 
 @job.command(examples=["holdfast job explain 1f00ab12", "holdfast job explain 1f00ab12 --json"])
@@ -324,7 +326,13 @@ def _get(client: "Client", id: UUID) -> Job:
     return found
 
 
-def _described(job: Job, attempts: Sequence[Attempt], events: Sequence[Event], why: str) -> str:
+def _described(
+    job: Job,
+    attempts: Sequence[Attempt],
+    steps: Sequence[Step],
+    events: Sequence[Event],
+    why: str,
+) -> str:
     about = output.block(
         {
             "id": job.id,
@@ -348,6 +356,8 @@ def _described(job: Job, attempts: Sequence[Attempt], events: Sequence[Event], w
         }
     )
     parts = [about, "payload\n" + _indented(output.pretty(job.payload_json))]
+    if steps:
+        parts.append("steps\n" + _indented(_steps(steps)))
     if attempts:
         parts.append("attempts\n" + _indented(_attempts(attempts)))
     if attempts and attempts[-1].log:
@@ -383,6 +393,22 @@ def _attempts(attempts: Sequence[Attempt]) -> str:
                 ": ".join(part for part in (one.error_kind, one.message) if part),
             )
             for one in attempts
+        ],
+    )
+
+
+def _steps(steps: Sequence[Step]) -> str:
+    return output.table(
+        ("step", "began", "took", "attempt", "result"),
+        [
+            (
+                one.name,
+                output.moment(one.began_at),
+                "waits" if one.ended_at is None else output.span(one.ended_at - one.began_at),
+                one.attempt,
+                "timed out" if one.timed_out else (one.result_json or "-")[:100],
+            )
+            for one in steps
         ],
     )
 

@@ -73,6 +73,9 @@ async def job(request: Request) -> Answer:
     if "events" in include:
         page = await request.reads.activity.list(job=found.id, limit=200)
         told["events"] = [_event(request, one) for one in page.events]
+    if "steps" in include:
+        steps = await request.reads.steps.list(found.id)
+        told["steps"] = [request.live.redaction.step(found, one) for one in steps]
     return Answer(told)
 
 

@@ -42,6 +42,25 @@ async def enqueue(request: Request) -> Answer:
     return Answer(_told(stored, wanted), 201 if stored.created else 200)
 
 
+async def send_event(request: Request) -> Answer:
+    """Send an event: the job that has waited longest for its name and key goes on.
+
+    If no job waits, the event is kept, and the first that waits takes it.
+    """
+    said: inputs.NewEvent = request.body
+    request.user.check_everywhere()
+    await request.client.send_event(
+        said.name,
+        None if said.payload is msgspec.UNSET else said.payload,
+        key=said.key,
+        keep=said.keep,
+        everyone=said.everyone,
+        sender=request.actor,
+    )
+    request.live.note_change()
+    return Answer({"sent": said.name}, 202)
+
+
 async def bulk(request: Request) -> Answer:
     """Store many jobs: a JSON array, or one JSON object per line.
 

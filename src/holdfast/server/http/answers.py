@@ -137,6 +137,13 @@ class Progress(Struct, kw_only=True):
 
 
 Attempt = answer(records.Attempt)
+Step = answer(records.Step)
+
+
+class Sent(Struct, kw_only=True):
+    """An event that was sent."""
+
+    sent: str
 
 
 class EventMore(Struct, kw_only=True):
@@ -167,6 +174,7 @@ class JobMore(Struct, kw_only=True):
     explain: Annotated[str | UnsetType, says("why it is not running")] = UNSET
     attempts: list[Attempt] | UnsetType = UNSET
     events: list[Event] | UnsetType = UNSET
+    steps: list[Step] | UnsetType = UNSET
 
 
 Job = answer(

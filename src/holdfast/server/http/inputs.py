@@ -53,6 +53,23 @@ PARTS: dict[str, Any] = {
 }
 
 NewJob = body(records.NewJob, "A job to enqueue.")
+
+
+class NewEvent(Body):
+    """An event, for the job that has waited longest for its name and key."""
+
+    name: Annotated[Name, says("which event")]
+    key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=500)] | None, says("of what it tells")
+    ] = None
+    payload: Annotated[msgspec.Raw | UnsetType, says("what the job receives")] = UNSET
+    keep: Annotated[
+        Annotated[float, Meta(ge=0, le=31_536_000)],
+        says("seconds for which it is kept if no job waits"),
+    ] = 604_800.0
+    everyone: Annotated[bool, says("for all jobs that wait now; it is not kept")] = False
+
+
 QueueSettings = changes(records.QueueSettings, "QueueSettings", "Settings of a queue to change.")
 
 
@@ -177,7 +194,7 @@ class Upcoming(Body):
 class OneJob(Body):
     """What else to include with a job."""
 
-    include: Annotated[str, says("attempts, events or both, separated by a comma")] = ""
+    include: Annotated[str, says("attempts, events, steps, separated by commas")] = ""
 
 
 class Reason(Body):

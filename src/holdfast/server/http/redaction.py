@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Misuse
-from holdfast.records import Attempt, Job, Schedule
+from holdfast.records import Attempt, Job, Schedule, Step
 from holdfast.server.http import render
 from holdfast.server.http.problems import Problem
 
@@ -57,6 +57,14 @@ class Redaction:
         for name in ("message", "traceback", "log"):
             for value in hidden if told[name] else ():
                 told[name] = told[name].replace(value, MASK)
+        return told
+
+    def step(self, job: Job, one: Step) -> dict[str, Any]:
+        """Return a step of a job; what is redacted in payloads and results is in its result too."""
+        told = render.record(one)
+        for _, path in self._paths(job.kind):
+            if told["result"] is not None:
+                told["result"] = _masked(told["result"], path)
         return told
 
     def payload(self, kind: str | None, raw: msgspec.Raw | None) -> msgspec.Raw | None:

@@ -99,6 +99,16 @@ ROUTES: list[Entry] = [
         },
     ),
     post(
+        "/v1/events",
+        "produce",
+        produce.send_event,
+        inputs.NewEvent,
+        id="sendEvent",
+        tag=PRODUCE,
+        answers=ok(answers.Sent, "The event is sent.", status=202),
+        example={"name": "approved", "key": "42", "payload": {"by": "Ada"}},
+    ),
+    post(
         "/v1/settle",
         "consume",
         consume.settle,

@@ -1,0 +1,89 @@
+"""Durable steps: how many one worker process stores in a second, and what each costs a job alone.
+
+Jobs of five steps that do nothing, many at once, as async and as def handlers; and one job with a
+long row of steps, each of which is on disk before the next begins.
+"""
+
+import subprocess
+import sys
+
+from bench import measures
+from bench.harness import Options, Server
+from bench.report import Figure
+
+STEPS = 5
+SLOTS = 200
+# Says how many seconds the steps of its jobs took.
+WORKER = """
+import sys, time
+from holdfast import App, current
+from holdfast.worker import Worker
+
+url, style, jobs, steps, slots = sys.argv[1:]
+app, times = App(url), []
+
+async def nothing(n: int) -> int:
+    return n
+
+def nothing_either(n: int) -> int:
+    return n
+
+@app.task
+async def in_steps():
+    job = current()
+    times.append(time.perf_counter())
+    for n in range(int(steps)):
+        await job.step(f"step-{n}", nothing, n)
+    times.append(time.perf_counter())
+
+@app.task
+def in_steps_def():
+    job = current()
+    times.append(time.perf_counter())
+    for n in range(int(steps)):
+        job.step(f"step-{n}", nothing_either, n)
+    times.append(time.perf_counter())
+
+task = in_steps if style == "async" else in_steps_def
+app.enqueue_many([task.call() for _ in range(int(jobs))])
+Worker(app, until_idle=True, slots=int(slots)).run()
+assert len(times) == 2 * int(jobs), (len(times), jobs)
+print(max(times) - min(times))
+"""
+
+
+def run(server: Server, options: Options) -> list[Figure]:
+    """Measure both styles and one job alone in turn, round after round."""
+    jobs, alone = max(options.drain // 10, 20), max(options.singles // 2, 10)
+    rates: dict[str, list[float]] = {"async": [], "def": []}
+    costs: dict[str, list[float]] = {"async": [], "def": []}
+    with server.database("steps") as database:
+        url = measures.url_of(database)
+        for _ in range(options.rounds):
+            for style in rates:
+                database.reset()
+                rates[style].append(jobs * STEPS / _seconds(url, style, jobs, STEPS, SLOTS))
+                costs[style].append(_seconds(url, style, 1, alone, 1) / alone * 1e3)
+        left = database.value("select count(*) from holdfast.step")
+        assert left == 0, f"{left} steps were left behind"
+    return [
+        *(
+            Figure(
+                "steps",
+                f"{jobs:,} jobs of {STEPS} steps, {style} handlers",
+                "steps/s",
+                found,
+                at_least=3_000,
+            )
+            for style, found in rates.items()
+        ),
+        *(
+            Figure("steps", f"one job, {style} handler", "ms/step", found, at_most=1.2)
+            for style, found in costs.items()
+        ),
+    ]
+
+
+def _seconds(url: str, style: str, jobs: int, steps: int, slots: int) -> float:
+    asked = [url, style, *map(str, (jobs, steps, slots))]
+    return float(subprocess.check_output([sys.executable, "-c", WORKER, *asked], text=True))
