@@ -46,7 +46,7 @@ def in_steps_def():
 
 task = in_steps if style == "async" else in_steps_def
 app.enqueue_many([task.call() for _ in range(int(jobs))])
-Worker(app, until_idle=True, slots=int(slots)).run()
+Worker(app, until_idle=True, concurrency=int(slots)).run()
 assert len(times) == 2 * int(jobs), (len(times), jobs)
 print(max(times) - min(times))
 """
