@@ -358,18 +358,21 @@ class App:
 
     def _declare(self, fn: Callable[..., Any], settings: TaskSettings) -> Task[..., Any, Any]:
         task: Task[..., Any, Any] = Task(self, fn, settings)
+        self._add(task)
+        return task
+
+    def _add(self, task: Task[..., Any, Any]) -> None:
         for kind in (task.kind, *task.aliases):
             other = self.handlers.get(kind)
             # The same function declared again, as in a notebook, replaces the old one.
-            if other and _identity(other.fn) != _identity(fn):
+            if other and _identity(other.fn) != _identity(task.fn):
                 raise InvalidTask(
                     f"two tasks are of the kind {kind!r}: {other.kind}{declared_at(other.fn)} "
-                    f"and {task.kind}{declared_at(fn)}",
+                    f"and {task.kind}{declared_at(task.fn)}",
                     fix='Give one of them another:  @app.task(kind="…")',
                 )
             self.handlers[kind] = task
         self.tasks[task.kind] = task
-        return task
 
     def _scheduled(
         self,

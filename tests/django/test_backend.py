@@ -307,6 +307,32 @@ def test_results_of_other_tasks_and_of_no_task_are_refused() -> None:
             default_task_backend.get_result(unknown)
 
 
+def test_a_job_runs_and_has_a_result_although_its_queue_is_not_allowed_any_more(
+    drain: Drain,
+) -> None:
+    from tests.django.shop.tasks import attempt
+
+    result = attempt.using(queue_name="mail").enqueue(1)
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["default"]}}):
+        assert attempt.get_result(result.id).task.queue_name == "mail"
+        drain(queues={"mail": 1})
+        assert attempt.get_result(result.id).status == "SUCCESSFUL"
+
+
+def test_wrong_arguments_are_refused_when_enqueued() -> None:
+    from tests.django.shop.tasks import add, attempt
+
+    with pytest.raises(TypeError, match=r"add\.enqueue: missing a required argument: 'a'\."):
+        add.enqueue()
+    with pytest.raises(TypeError, match=r"'delay'.*add\.using\(…\)\.enqueue\(…\)"):
+        add.enqueue(1, delay=5)
+    with pytest.raises(AttributeError, match=r"add\.enqueue\(…\) stores a job"):
+        add.delay(1)
+    attempt.enqueue(1, 2)  # the context is not theirs to give
+
+    assert app_of().client.jobs.count().jobs == 1
+
+
 def test_a_key_keeps_a_second_call_out(told: Told) -> None:
     from tests.django.shop.tasks import add
 

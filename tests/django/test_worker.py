@@ -98,7 +98,7 @@ def test_tasks_of_holdfasts_own_have_the_same_transaction(drain: Drain) -> None:
         drain()
         assert (handle.result(timeout=5), orders()) == ("kept", [5])
     finally:
-        del app.tasks["own"]
+        del app.tasks["own"], app.handlers["own"]
 
 
 def test_a_connection_that_was_cut_while_a_worker_was_idle_is_made_anew(drain: Drain) -> None:

@@ -15,7 +15,7 @@ from holdfast.django.database import app_of
 from holdfast.django.priorities import priority_of_job
 from holdfast.django.results import headers, is_of_django, new_result, result_of
 from holdfast.django.running import declare, known_task
-from holdfast.django.task import HoldfastTask, options_of, refused
+from holdfast.django.task import HoldfastTask, check_arguments, options_of, refused
 from holdfast.django.tasks_api import (
     BaseTaskBackend,
     InvalidTask,
@@ -67,6 +67,7 @@ class HoldfastBackend(BaseTaskBackend):
                 f"{task.name} is declared in the program that runs, where no worker can import it. "
                 "Declare it in a module."
             )
+        check_arguments(task, args, kwargs)
         made = new_result(task, self.alias, args, kwargs, enqueued_at=timezone.now())
         job = self._job(task, made.args, made.kwargs)
         try:

@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -88,12 +89,18 @@ def result_of(
 def as_enqueued(task: Task, backend: str, queue: str, said: Mapping[str, Any]) -> Task:
     """Return a task with the options that a call of it was enqueued with."""
     after = said.get("run_after")
-    return task.using(
-        backend=backend,
-        queue_name=queue,
-        priority=said.get("priority", 0),
-        run_after=datetime.fromisoformat(after) if after else None,
-    )
+    changes = {
+        "backend": backend,
+        "queue_name": queue,
+        "priority": said.get("priority", 0),
+        "run_after": datetime.fromisoformat(after) if after else None,
+    }
+    # Not checked again: the settings may have changed since, or the job was moved.
+    changed = object.__new__(type(task))
+    for field in fields(task):
+        value = changes.get(field.name, getattr(task, field.name))
+        object.__setattr__(changed, field.name, value)
+    return changed
 
 
 def errors_of(attempts: Sequence[Attempt]) -> list[TaskError]:

@@ -49,8 +49,9 @@ def declare(app: DjangoApp, task: Task, backend: str) -> None:
     settings.setdefault("keep_result", True)
     settings |= {"kind": task.module_path, "queue": task.queue_name}
     made = CallTask(app, _handler(task, backend), cast("TaskSettings", settings))
-    app.tasks[made.kind] = made
-    _known[backend, task.module_path] = task
+    app._add(made)
+    for kind in (made.kind, *made.aliases):
+        _known[backend, kind] = task
 
 
 def known_task(kind: str, backend: str) -> Task | None:
@@ -76,7 +77,8 @@ def _handler(task: Task, backend: str) -> Callable[..., Any]:
             return _Call(task, backend, current(), args, kwargs).run()
 
         handler = run
-    handler.__doc__ = task.func.__doc__
+    # Known as the function it calls, of which there is one for each kind.
+    handler.__doc__, handler.__qualname__ = task.func.__doc__, task.module_path
     return handler
 
 
@@ -141,9 +143,11 @@ class _Call:
         unknown = [""] * (lease.attempt - 1 - len(before))
         starts = [one.started_at for one in before if one.started_at]
         said = lease.headers.get(HEADER, {})
+        backend = said.get("backend", self._backend)
         _set(
             self._result,
-            task=as_enqueued(self._task, self._backend, lease.queue, said),
+            task=as_enqueued(self._task, backend, lease.queue, said),
+            backend=backend,
             id=str(lease.id),
             status=TaskResultStatus.RUNNING,
             enqueued_at=lease.created_at,

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from inspect import signature
 from typing import Any
 
+from holdfast import synonyms
 from holdfast.django.tasks_api import InvalidTask, Task
 from holdfast.errors import HoldfastError
 from holdfast.outcome import Policy
@@ -13,8 +16,10 @@ from holdfast.records.job import OnConflict
 # A key or a lane may be chosen by the arguments of the call.
 Chosen = str | Callable[..., str | None] | None
 
-DECLARED = ("timeout", "retry", "retry_budget", "keep_result", "process", "memory")
+DECLARED = ("aliases", "timeout", "retry", "retry_budget", "keep_result", "process", "memory")
 OF_JOBS = (
+    "expires",
+    "expires_at",
     "max_attempts",
     "lease",
     "key",
@@ -33,7 +38,8 @@ class HoldfastTask(Task):
     `using` changes the options of one call: `send.using(key="order-42").enqueue(42)`.
     """
 
-    # How all calls of it run.
+    # How all calls of it run. Aliases are paths that it had before, for jobs that have them.
+    aliases: Sequence[str] = ()
     timeout: Duration | None = None
     retry: Policy = None
     retry_budget: float | None = None
@@ -41,6 +47,8 @@ class HoldfastTask(Task):
     process: bool = False
     memory: int | None = None
     # What a job has, unless `using` says otherwise.
+    expires: Duration | None = None
+    expires_at: datetime | None = None
     max_attempts: int | None = None
     lease: Duration | None = None
     key: Chosen = None
@@ -65,6 +73,23 @@ class HoldfastTask(Task):
         given = {name: value for name, value in changes.items() if value is not None}
         return replace(self, **given)
 
+    def __getattr__(self, name: str) -> Any:
+        told = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in synonyms.ENQUEUE:
+            told += f": {self.name}.enqueue(…) stores a job"
+        raise AttributeError(told, name=name, obj=self)
+
+
+def check_arguments(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError, as a call would, if the function of a task does not take arguments."""
+    context = (None,) if task.takes_context else ()
+    try:
+        signature(task.func).bind(*context, *args, **kwargs)
+    except TypeError as error:
+        options = [name for name in kwargs if synonyms.OPTIONS.get(name, name) in _SAID]
+        hint = f" For an option of the job:  {task.name}.using(…).enqueue(…)" if options else ""
+        raise TypeError(f"{task.name}.enqueue: {error}.{hint}") from None
+
 
 def options_of(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the job of a call; a task of another backend has none."""
@@ -85,3 +110,5 @@ _USED = (
     *(field.name for field in fields(Task) if field.name not in ("func", "takes_context")),
     *OF_JOBS,
 )
+# What somebody may have meant who gave it as an argument.
+_SAID = {*_USED, "delay", "run_at"}
