@@ -18,12 +18,15 @@ from tests.docs import pages
 FILLED = {
     "APP": "shop.jobs:app",
     "FILTER": "state:dead",
-    "ID": "31",
+    "ID": "31",  # of an operation; that of a job is longer
     "ID...|FILTER": "state:dead",
     "NUMBER": "1",
     "VERB": "retry",
     "bash|zsh|fish": "bash",
 }
+
+
+UUIDS = {**FILLED, "ID": "01a1e55f-7243-801b-be13-70cadc5a2605"}
 
 
 def shown() -> dict[str, str]:
@@ -46,15 +49,18 @@ def test_a_command_that_a_page_shows_is_taken(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [FILLED.get(word, word) for word in shlex.split(line, comments=True)[1:]]
+    words = shlex.split(line, comments=True)[1:]
     command: click.Command = main
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
 
     assert command is not main or words == ["--help"]
-    if words:  # without its arguments it is only mentioned
-        with suppress(click.exceptions.Exit):
-            command.make_context(line, words)
+    # Without its arguments it is only mentioned.
+    with suppress(click.exceptions.Exit, click.MissingParameter):
+        try:
+            command.make_context(line, [FILLED.get(word, word) for word in words])
+        except click.BadParameter:
+            command.make_context(line, [UUIDS.get(word, word) for word in words])
 
 
 def test_the_pages_are_searched() -> None:

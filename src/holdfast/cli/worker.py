@@ -82,7 +82,7 @@ def above_zero(value: str) -> timedelta:
 @click.option("--max-jobs", type=positive, metavar="N", help="exit after that many jobs")
 @click.option("--grace", type=duration, metavar="25s", help="time to finish when stopped")
 @click.option("--lease", type=duration, metavar="30s", help="length of leases  [the queue's]")
-@click.option("--timeout", type=above_zero, metavar="30s", help="how long a call may take")
+@click.option("--timeout", type=above_zero, metavar="30s", hidden=True)
 @click.option("--poll", type=above_zero, metavar="3.5s", hidden=True)
 @click.option("--metrics", metavar="[HOST:]PORT", help="serve metrics to Prometheus")
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="import this as well")
