@@ -520,4 +520,5 @@ _STAND_INS: list[Callable[[App], embedded.Database]] = []
 _APPS: "weakref.WeakSet[App]" = weakref.WeakSet()
 _LEFT_TO_THE_PARENT: list[Any] = []
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_after_fork)

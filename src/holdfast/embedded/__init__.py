@@ -14,10 +14,16 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from holdfast.embedded import _users
-from holdfast.embedded._launch import Launch
-from holdfast.embedded._place import place_for, unusable
 from holdfast.errors import EmbeddedUnavailable
+
+try:
+    from holdfast.embedded import _users
+    from holdfast.embedded._launch import Launch
+    from holdfast.embedded._place import place_for, unusable
+except ModuleNotFoundError as error:  # of Windows: everything else works without this server
+    _missing = error.name
+else:
+    _missing = None
 
 __all__ = ["Database", "Server", "resolve", "start", "url"]
 
@@ -121,6 +127,11 @@ def start(
     is made below `data_dir` or /tmp, and deleted when the server stops. `settings` and `binaries`
     count only for the process that starts it. `tcp` adds 127.0.0.1 with a random port and password.
     """
+    if _missing:
+        raise EmbeddedUnavailable(
+            f"the embedded PostgreSQL does not run on this system (Python has no {_missing} here)",
+            fix="Name a server:  HOLDFAST_URL=postgresql://…",
+        )
     shown, directory, account = place_for(data_dir, temporary=temporary)
     try:
         with _users.turn(directory):

@@ -33,6 +33,7 @@ from holdfast.worker.process.spawned import (
     Spawned,
     belong,
     how_it_ended,
+    refuse_off_unix,
     unblock_stops,
 )
 from holdfast.worker.screen import Screen
@@ -75,6 +76,8 @@ def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
     """Return which workers an app needs."""
     if processes < 1:
         raise Misuse(f"processes must be at least 1, not {processes}")
+    if processes > 1:
+        refuse_off_unix(f"processes={processes}")
     kinds = Worker(app, **options).kinds
     hosted = [kind for kind in kinds if app.handlers[kind].runs == "process"]
     others = [kind for kind in kinds if kind not in hosted]

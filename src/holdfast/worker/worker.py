@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import platform
-import resource
 import signal
 import socket
 import sys
@@ -41,6 +40,7 @@ from holdfast.worker.logs import capture_logs
 from holdfast.worker.loop import JobLoop, Runner
 from holdfast.worker.process.runner import ProcessRunner
 from holdfast.worker.process.source import find_source
+from holdfast.worker.process.spawned import refuse_off_unix
 from holdfast.worker.queue_slots import QueueSlots
 from holdfast.worker.settling import Counts
 from holdfast.worker.threads import ThreadRunner
@@ -92,6 +92,9 @@ class Worker:
         self.app = app
         self.id = f"{socket.gethostname().split('.')[0][:40]}-{uuid4().hex[:8]}"
         self.kinds = _kinds(app, kinds)
+        for kind in self.kinds:
+            if app.handlers[kind].runs == "process":
+                refuse_off_unix(f"task {kind!r} has process=True")
         self.queues = _queues(app, self.kinds, queues, concurrency)
         self._lease = None if lease is None else seconds(lease)
         self._grace = seconds(grace)
@@ -118,7 +121,9 @@ class Worker:
         """Work until stopped by a signal or `stop`; raises if any part of it fails."""
         refuse_in_loop()
         self._owns_process = True
-        loop = asyncio.new_event_loop()
+        # Of the two loops of Windows, psycopg can use only this one.
+        windows = sys.platform == "win32"
+        loop = asyncio.SelectorEventLoop() if windows else asyncio.new_event_loop()
         with _signals(self._signalled):
             try:
                 loop.run_until_complete(self.run_async())
@@ -498,5 +503,9 @@ def _checks(app: App) -> dict[str, DoneWhen]:
 
 
 def _rss() -> int:
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

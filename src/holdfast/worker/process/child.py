@@ -8,7 +8,6 @@ handler and decides the outcome. Through the pipe it sends `ready` or `broken`, 
 import asyncio
 import faulthandler
 import inspect
-import resource
 import sys
 import threading
 import traceback
@@ -305,6 +304,8 @@ def _limited(memory: int | None) -> Iterator[None]:
         yield
         return
     # Not RLIMIT_AS: that counts what threads only reserve, 64 MB each.
+    import resource  # not on Windows, where no such child is started
+
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         memory = min(memory, hard)

@@ -15,10 +15,21 @@ from multiprocessing.connection import wait
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from holdfast.errors import Misuse
+
 SPAWN = multiprocessing.get_context("spawn")
 STOPS = (signal.SIGINT, signal.SIGTERM)
 # A worker that has not exited so long after its grace is killed.
 KILL_AFTER = 20.0
+
+
+def refuse_off_unix(what: str) -> None:
+    """Refuse what needs processes that this one can end with all that they started."""
+    if not hasattr(os, "killpg"):
+        raise Misuse(
+            f"{what}: this needs Unix, and does not run on Windows",
+            fix="Use async or thread tasks there, and start more workers for more processes.",
+        )
 
 
 class Spawned:
@@ -46,8 +57,9 @@ class Spawned:
         self._closed = False
         _ALIVE.add(self)
 
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal, from any thread; SIGKILL goes to everything it started as well."""
+    def kill(self, number: signal.Signals | None = None) -> None:
+        """Send a signal, from any thread; SIGKILL, the default, to all that it started as well."""
+        number = number or signal.SIGKILL
         with self._lock, suppress(ProcessLookupError):
             # Once reaped, its pid may belong to another process.
             if self._closed:
