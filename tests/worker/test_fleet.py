@@ -6,15 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from holdfast import App
 from holdfast.client import Client
 from holdfast.errors import Misuse
-from holdfast.worker import fleet
+from holdfast.worker import Worker, fleet
+from tests.ports import free_port
 from tests.worker import handlers
 from tests.worker.handlers import alive, children, told, until
 
@@ -256,10 +260,80 @@ def test_a_script_that_runs_its_app_while_it_is_imported_is_told_so(
     assert 'Write it under  if __name__ == "__main__":' in done.stderr
 
 
+def test_a_worn_worker_is_replaced_by_one_that_works_before_it_is_told_to_stop(
+    run: Run, app: App, client: Client, tmp_path: Path
+) -> None:
+    port = free_port()
+    program = run(f"recycle_jobs=20, concurrency=2, kinds=['here', 'wait_here'], health={port}")
+    release = tmp_path / "release"
+    # It holds the old process while the new one already works.
+    handlers.wait_here.enqueue(str(tmp_path / "told"), str(release))
+    [old] = told(tmp_path / "told")
+    until(lambda: health(port, "/readyz") == (200, "ok"))
+    app.enqueue_many(handlers.here.call() for _ in range(20))
+
+    # The old one still has its job.
+    def answered_by_another() -> bool:
+        return str(handlers.here.enqueue().result(timeout=50)) != old
+
+    until(answered_by_another)
+    assert alive(int(old))
+    release.touch()
+    until(lambda: not alive(int(old)))
+
+    # The address goes over to the new one.
+    until(lambda: health(port, "/livez") == (200, "ok"))
+    assert alive(program.pid)
+    os.kill(program.pid, signal.SIGTERM)
+    code, _ = program.end()
+    assert code == 0
+    assert client.jobs.find("state:queued") == []
+    assert client.jobs.find("state:dead") == []
+
+
+def test_a_blocked_event_loop_is_no_reason_to_kill_a_worker_but_a_late_keeper_is(
+    app: App,
+) -> None:
+    worker = Worker(app)
+    assert (worker.why_dead(), worker.why_not_ready()) == ("", "starting")
+    worker._keeping = Kept(time.monotonic())  # type: ignore[assignment]
+    assert (worker.why_dead(), worker.why_not_ready()) == ("", "")
+    worker._keeping = Kept(time.monotonic() - 42)  # type: ignore[assignment]
+    assert worker.why_dead() == "leases have not been kept for 42 s"
+    worker.stop()
+    assert worker.why_not_ready() == "stopping"
+
+
+def test_a_worker_that_is_to_be_replaced_cannot_be_one_that_ends_by_itself(app: App) -> None:
+    for options in ({"until_idle": True}, {"max_jobs": 5}):
+        with pytest.raises(Misuse, match="does not end by itself"):
+            fleet.run(app, recycle_jobs=10, **options)
+    with pytest.raises(Misuse, match=r"recycle_rss must be at least 1 \(got 0\)"):
+        fleet.run(app, recycle_rss=0)
+
+
+@dataclass
+class Kept:
+    """A thread that keeps leases, and when it last looked at them."""
+
+    looked: float
+
+
+def health(port: int, path: str) -> tuple[int, str]:
+    """Ask a worker; (0, "") if nobody answers."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode().strip()
+    except HTTPError as error:
+        return error.code, error.read().decode().strip()
+    except OSError:
+        return 0, ""
+
+
 _SCRIPT = """
 import logging, sys
 from holdfast.errors import HoldfastError
-from holdfast.worker import fleet
+from holdfast.worker import Worker, fleet
 from tests.worker import handlers
 
 try:

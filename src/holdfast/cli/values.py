@@ -11,7 +11,16 @@ import click
 from holdfast.errors import InvalidJob, PayloadTooLarge
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_SIZES = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1048576, "mb": 1048576}
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "k": 1024,
+    "kb": 1024,
+    "m": 1048576,
+    "mb": 1048576,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+}
 _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 # Far above what any queue accepts; it only keeps a wrong file out of memory.
 _MOST_STDIN = 64 * 1048576

@@ -10,7 +10,7 @@ import click
 from holdfast.cli import locate, output
 from holdfast.cli.grammar import Group, log_format, nearest
 from holdfast.cli.session import Session, actor, pass_session
-from holdfast.cli.values import duration, whole
+from holdfast.cli.values import duration, size, whole
 from holdfast.errors import UnknownWorker
 
 if TYPE_CHECKING:
@@ -80,11 +80,14 @@ def above_zero(value: str) -> timedelta:
 @click.option("--processes", type=positive, default="1", metavar="N", help="ordinary workers (1)")
 @click.option("--until-idle", is_flag=True, help="exit when no jobs are left, for cron")
 @click.option("--max-jobs", type=positive, metavar="N", help="exit after that many jobs")
+@click.option("--recycle-jobs", type=positive, metavar="N", help="a fresh process after N jobs")
+@click.option("--recycle-rss", type=size, metavar="1GB", help="a fresh process above that memory")
 @click.option("--grace", type=duration, metavar="25s", help="time to finish when stopped")
 @click.option("--lease", type=duration, metavar="30s", help="length of leases  [the queue's]")
 @click.option("--timeout", type=above_zero, metavar="30s", hidden=True)
 @click.option("--poll", type=above_zero, metavar="3.5s", hidden=True)
 @click.option("--metrics", metavar="[HOST:]PORT", help="serve metrics to Prometheus")
+@click.option("--health", metavar="[HOST:]PORT", help="answer /livez and /readyz")
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="import this as well")
 @click.option("--reload", is_flag=True, help="restart when a Python file changes")
 @log_format

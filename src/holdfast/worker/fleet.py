@@ -9,8 +9,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from multiprocessing.connection import wait
 from time import monotonic, sleep
 from typing import Any
@@ -19,11 +22,13 @@ import psycopg
 
 from holdfast import __version__, conninfo, schema
 from holdfast.app import SOURCES, App
+from holdfast.client import Client
 from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, Unavailable, WorkerDied
 from holdfast.jitter import random_between
 from holdfast.outcome import seconds
 from holdfast.watch.meter import Address
 from holdfast.worker.allowance import Allowance
+from holdfast.worker.health import AGAIN
 from holdfast.worker.process.source import AppSource, find_source, refuse_while_importing
 from holdfast.worker.process.spawned import (
     KILL_AFTER,
@@ -37,6 +42,7 @@ from holdfast.worker.process.spawned import (
     unblock_stops,
 )
 from holdfast.worker.screen import Screen
+from holdfast.worker.wear import STARTING, WORKING, WORN, Wear, memory
 from holdfast.worker.worker import GRACE, Worker, refuse_in_loop
 
 log = logging.getLogger("holdfast.worker")
@@ -45,23 +51,37 @@ log = logging.getLogger("holdfast.worker")
 AT_ONCE = 10.0
 FIRST_PAUSE = 0.25
 MOST_FALLS = 5
+# How often a fleet looks whether one of its processes is worn; and when it tries again to replace
+# one whose successor died.
+LOOK = 0.5
+REPLACE_AGAIN = 30.0
 
 
-def run(app: App, *, processes: int = 1, screen: Screen | None = None, **options: Any) -> None:
+def run(
+    app: App,
+    *,
+    processes: int = 1,
+    screen: Screen | None = None,
+    recycle_jobs: int | None = None,
+    recycle_rss: int | None = None,
+    **options: Any,
+) -> None:
     """Run the workers of an app until they are stopped; raises if one of them fails.
 
-    `processes` is how many ordinary workers there are. The options are those of Worker.
+    `processes` is how many ordinary workers there are. One that has run `recycle_jobs` jobs, or has
+    `recycle_rss` bytes of memory, is replaced by a fresh one. The options are those of Worker.
     """
+    wear = Wear.read(recycle_jobs, recycle_rss, options)
     refuse_while_importing()
     refuse_in_loop()
     with (screen or Screen.default()).shown():
         # A worker that cron runs is started again; any other waits for its database.
         _look_at_database(app, patient=not options.get("until_idle"))
         roles = plan(app, processes, **options)
-        if len(roles) == 1:
+        if len(roles) == 1 and not wear:
             Worker(app, **roles[0].options).run()
         else:
-            Fleet(find_source(app), roles, screen=screen).run()
+            Fleet(find_source(app), roles, screen=screen, wear=wear).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +114,19 @@ def plan(app: App, processes: int = 1, **options: Any) -> list[Role]:
 
 
 class Fleet:
-    """Workers in their own processes, restarted when they die."""
+    """Workers in their own processes, restarted when they die, and replaced when they are worn.
 
-    def __init__(self, source: AppSource, roles: Sequence[Role], *, screen: Screen | None) -> None:
+    A successor works before its predecessor is told to stop: there is always somebody who claims.
+    """
+
+    def __init__(
+        self,
+        source: AppSource,
+        roles: Sequence[Role],
+        *,
+        screen: Screen | None,
+        wear: Wear | None = None,
+    ) -> None:
         options = roles[0].options
         self._until_idle = bool(options.get("until_idle"))
         self._grace = seconds(options.get("grace", GRACE))
@@ -104,8 +134,9 @@ class Fleet:
         if jobs := options.get("max_jobs"):
             allowance = Allowance(jobs, sharers=len(roles))
         self._members = [
-            Member(source, role, screen, nth, allowance) for nth, role in enumerate(roles)
+            Member(source, role, screen, nth, allowance, wear) for nth, role in enumerate(roles)
         ]
+        self._wears = wear is not None
         self._stopping = False
         self._kill_at = 0.0
         self._failure: HoldfastError | None = None
@@ -133,8 +164,27 @@ class Fleet:
                     self._take_in(member, member.close())
                 elif not member.process and member.start_at <= monotonic():
                     member.start()
+            if self._wears and not self._stopping:
+                self._replace_worn()
+            for member in self._members:
+                if member.process and monotonic() >= member.kill_at:
+                    member.process.kill(signal.SIGKILL)
             if self._stopping and monotonic() >= self._kill_at:
                 self._signal(signal.SIGKILL)
+
+    def _replace_worn(self) -> None:
+        """Start a successor for each that is worn, and let those go whose successor works."""
+        for member in list(self._members):
+            before = member.follows
+            if before and member.state != STARTING:
+                member.follows = None
+                before.leave(self._grace + KILL_AFTER)
+                log.info("worker replaced", extra={"pid": before.pid, "by": member.pid})
+                if not before.process:
+                    self._members.remove(before)
+            elif member.is_due_to_go() and not any(one.follows is member for one in self._members):
+                self._members.append(member.successor())
+                self._members[-1].start()
 
     def _heed(self, caught: Sequence[int]) -> None:
         if len(caught) > 1:
@@ -143,11 +193,18 @@ class Fleet:
         self._stop()
 
     def _take_in(self, member: "Member", code: int) -> None:
-        if code == 0:
-            return
         how = how_it_ended(code)
         facts = {"role": member.role.name, "pid": member.pid, "reason": how}
-        if self._stopping:
+        if member.kill_at < inf or member.follows:
+            self._members.remove(member)
+            if member.follows and not self._stopping:
+                # Its predecessor goes on, and has another successor later.
+                member.follows.wait_for_successor()
+            if code:
+                log.error("worker process died", extra=facts)
+        elif code == 0:
+            return
+        elif self._stopping:
             log.error("worker process died", extra=facts)
             self._fail(f"a worker process ended badly: {how}")
         elif member.falls < MOST_FALLS:
@@ -188,6 +245,8 @@ class Fleet:
         moments = [member.start_at for member in self._unended() if not member.process]
         if self._stopping:
             moments.append(self._kill_at)
+        elif self._wears:
+            moments.append(monotonic() + LOOK)
         return max(min(moments) - monotonic(), 0.0) if moments else None
 
     def _did_something(self) -> bool:
@@ -199,9 +258,22 @@ class Member:
     """One worker of a fleet: its process, and how often it died."""
 
     def __init__(
-        self, source: AppSource, role: Role, screen: Screen | None, nth: int, allowance: Any
+        self,
+        source: AppSource,
+        role: Role,
+        screen: Screen | None,
+        nth: int,
+        allowance: Any,
+        wear: Wear | None = None,
+        follows: "Member | None" = None,
     ) -> None:
         self.role = role
+        # The one it is to replace; and from when on it is killed, once it has been replaced itself.
+        self.follows = follows
+        self.kill_at = inf
+        self._again = (source, role, screen, nth, allowance, wear)
+        self._replace_at = 0.0
+        self._state = SPAWN.RawValue("i", STARTING)
         self.process: Spawned | None = None
         self.pid = 0
         self.falls = 0
@@ -209,11 +281,39 @@ class Member:
         self.start_at = 0.0
         self._started_at = 0.0
         self._claimed = SPAWN.RawValue("q", 0)
-        self._arguments = (source, role, screen, nth, allowance, self._claimed)
+        shared = self._claimed, self._state, wear and wear.soon(), follows is not None
+        self._arguments = (source, role, screen, nth, allowance, *shared)
+
+    @property
+    def state(self) -> int:
+        """What its process says of itself."""
+        state: int = self._state.value
+        return state
+
+    def is_due_to_go(self) -> bool:
+        """Whether its process is worn, and nothing replaces it yet."""
+        worn = bool(self.process) and self.state == WORN and self.kill_at == inf
+        return worn and monotonic() >= self._replace_at
+
+    def successor(self) -> "Member":
+        """Return one that is to replace it."""
+        return Member(*self._again, follows=self)
+
+    def wait_for_successor(self) -> None:
+        """Go on for a while: its successor has died."""
+        self._replace_at = monotonic() + REPLACE_AGAIN
+
+    def leave(self, patience: float) -> None:
+        """Let its process finish its jobs and end."""
+        self.waits = False
+        self.kill_at = monotonic() + patience
+        if self.process:
+            self.process.kill(signal.SIGTERM)
 
     def start(self) -> None:
         """Start its process."""
         self.waits = False
+        self._state.value = STARTING
         self._claimed.value = 0
         self._started_at = monotonic()
         self.process = Spawned(_work, *self._arguments)
@@ -246,8 +346,60 @@ class _Ordered(Worker):
     A signal to all processes of a machine or a terminal reaches it too, besides the fleet.
     """
 
+    state: Any = None
+    wear: Wear | None = None
+    succeeds = False
+
     def _signalled(self, number: int) -> None:
         self.stop()
+
+    def _beat(self, client: Client) -> None:
+        super()._beat(client)
+        # The thread that keeps leases calls this, twice a second.
+        if self.state.value == STARTING:
+            self.state.value = WORKING
+        elif self.state.value == WORKING and self.wear and self.wear.is_reached(self._jobs_ended()):
+            self.state.value = WORN
+            log.info("worker is due to be replaced", extra={"worker": self.id, "rss": memory()})
+
+    def _jobs_ended(self) -> int:
+        return self.counts.acked + self.counts.failed
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        with _in_time(super()._measured, patient=self.succeeds):
+            yield
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        with _in_time(super()._answering, patient=self.succeeds):
+            yield
+
+
+@contextmanager
+def _in_time(serve: Callable[[], AbstractContextManager[None]], *, patient: bool) -> Iterator[None]:
+    """Serve during the block; a successor as soon as its predecessor has left the address."""
+    if not patient:
+        with serve():
+            yield
+        return
+    over = threading.Event()
+
+    def insist() -> None:
+        while not over.is_set():
+            try:
+                with serve():
+                    over.wait()
+            except HoldfastError:
+                over.wait(AGAIN)
+
+    thread = threading.Thread(target=insist, name="holdfast-address", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _work(
@@ -258,19 +410,24 @@ def _work(
     nth: int,
     allowance: Allowance | None,
     claimed: Any,
+    state: Any,
+    wear: Wear | None,
+    succeeds: bool,
 ) -> None:
     belong(parent)
     options = dict(role.options)
     if allowance:
         allowance.join(nth)
         options["max_jobs"] = allowance
-    if (metrics := options.get("metrics")) is not None:
-        # Each process has what only it knows: the ports follow each other.
-        first = Address.read(metrics)
-        options["metrics"] = str(replace(first, port=first.port + nth))
+    for name in ("metrics", "health"):
+        if options.get(name) is not None:
+            # Each process has what only it knows: the ports follow each other.
+            first = Address.read(options[name])
+            options[name] = str(replace(first, port=first.port + nth))
     with (screen or Screen.default()).shown():
         try:
             worker = _Ordered(source.app(), **options)
+            worker.state, worker.wear, worker.succeeds = state, wear, succeeds
             for number in STOPS:
                 signal.signal(number, lambda *_: worker.stop())
             unblock_stops()

@@ -37,6 +37,8 @@ class Keeper:
         self._client = client
         self._watch = watch
         self._noted = threading.Event()
+        # When it last looked at the leases, on the monotonic clock.
+        self.looked = monotonic()
 
     def renew_soon(self) -> None:
         """Send what a handler reported, together with the renewal."""
@@ -51,6 +53,7 @@ class Keeper:
                 self._noted.clear()
             self._renew(monotonic())
             beat()
+            self.looked = monotonic()
 
     def watch(self, stop: threading.Event) -> None:
         """Enforce deadlines until stopped; waits only for the clock."""

@@ -34,6 +34,8 @@ from holdfast.upkeep.loop import DoneWhen, Upkeep
 from holdfast.watch.meter import Address, Meter
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
+from holdfast.worker.health import LATE as LATE_LEASES
+from holdfast.worker.health import served
 from holdfast.worker.lease_clock import USUAL_LEASE
 from holdfast.worker.leases import Keeper, LoopWatch
 from holdfast.worker.logs import capture_logs
@@ -70,7 +72,8 @@ class Worker:
     tells it of work. `metrics` is a port, or an address and a port, where Prometheus can read what
     it measures. `lease` is how long its leases are, renewed while handlers run; without it, what
     the queue says. A job with a lease of its own keeps that. `timeout` is how long its calls of the
-    database may take; the app's by default.
+    database may take; the app's by default. `health` is a port, or an address and a port, where a
+    service manager can ask `/livez` and `/readyz`.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Worker:
         upkeep: bool = True,
         metrics: str | int | None = None,
         timeout: Duration | None = None,
+        health: str | int | None = None,
     ) -> None:
         self.app = app
         self.id = f"{socket.gethostname().split('.')[0][:40]}-{uuid4().hex[:8]}"
@@ -102,6 +106,7 @@ class Worker:
         self._upkeep = upkeep
         self._metrics = None if metrics is None else Address.read(metrics)
         self._meter = None if metrics is None else Meter()
+        self._health = None if health is None else Address.read(health)
         self._looks_every = None if poll is None else seconds(poll)
         self._until_idle = until_idle
         self._allowance = Allowance(max_jobs) if isinstance(max_jobs, int) else max_jobs
@@ -115,6 +120,7 @@ class Worker:
         # Due from the start: a worker that is stopped early may beat before it has declared itself.
         self._beat_at = 0.0
         self._failure: BaseException | None = None
+        self._keeping: Keeper | None = None
         self._wake_main: Callable[[], None] = lambda: None
 
     def run(self) -> None:
@@ -184,7 +190,9 @@ class Worker:
                 meter=self._meter,
             )
             self._watch = LoopWatch(jobs, loop, threading.get_ident())
+            self._watch_itself()
             opened.enter_context(self._measured())
+            opened.enter_context(self._answering())
             opened.callback(self._gone.set)
             self._keeper = keeper = Keeper(jobs, renewals, self._watch)
             asyncs, threads = AsyncRunner(loop, jobs.finish), ThreadRunner(jobs.finish)
@@ -217,8 +225,7 @@ class Worker:
                 # It listens until the end: notifications that arrive while it leaves are passed on.
                 hearing = self._part("listener", lambda: listener.run(self._gone))
                 working = self._part("loop", lambda: jobs.run(runners, keeper))
-                facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
-                log.info("worker started", extra=facts)
+                self._tell_started(keeper)
                 closing = partial(self._close_down, jobs, working, parts)
                 closer = threading.Thread(target=closing, name="holdfast-closer", daemon=True)
                 self._wake_main = partial(_set_soon, loop, ended)
@@ -241,17 +248,49 @@ class Worker:
         client.workers.beat(self.id, measured=jobs.settling.measured(), **self._facts())
         client.workers.leave(self.id)
 
+    def _tell_started(self, keeper: Keeper) -> None:
+        keeper.looked = monotonic()
+        self._keeping = keeper
+        facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
+        log.info("worker started", extra=facts)
+
+    def _watch_itself(self) -> None:
+        if self._meter is None:
+            return
+        watch = self._meter.watch
+        watch("listen_up", "Whether notifications arrive; else it polls", lambda: self.hears)
+        watch("loop_lag_seconds", "How late the event loop answered last", lambda: self._watch.lag)
+
     @contextmanager
     def _measured(self) -> Iterator[None]:
         if self._meter is None or self._metrics is None:
             yield
             return
-        watch = self._meter.watch
-        watch("listen_up", "Whether notifications arrive; else it polls", lambda: self.hears)
-        watch("loop_lag_seconds", "How late the event loop answered last", lambda: self._watch.lag)
         with self._meter.served(self._metrics):
             log.info("metrics", extra={"worker": self.id, "address": str(self._metrics)})
             yield
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        if self._health is None:
+            yield
+            return
+        with served(self._health, self.why_dead, self.why_not_ready):
+            log.info("health", extra={"worker": self.id, "address": str(self._health)})
+            yield
+
+    def why_dead(self) -> str:
+        """Say why this worker should be killed; nothing while it keeps its leases."""
+        if self._keeping is None or self._over.is_set():
+            return ""
+        late = monotonic() - self._keeping.looked
+        return f"leases have not been kept for {late:.0f} s" if late > LATE_LEASES else ""
+
+    def why_not_ready(self) -> str:
+        """Say why this worker does not claim; nothing while it does."""
+        if self._stop_asked.is_set():
+            return "stopping"
+        return "starting" if self._keeping is None else ""
 
     def _runs(self, *sorts: str) -> bool:
         return any(self.app.handlers[kind].runs in sorts for kind in self.kinds)
