@@ -5,6 +5,9 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
+
+from psycopg import AsyncConnection
 
 from holdfast import App, current
 from holdfast.errors import LeaseLost
@@ -92,6 +95,22 @@ async def step(n: int, seconds: float = 0.0) -> None:
     async with job.transaction() as connection:
         await connection.execute(EFFECT, effect(n))
     note("finish", "step", n, job)
+
+
+@app.task(max_attempts=1000, retry=0)
+async def in_steps(n: int, seconds: float = 0.0) -> None:
+    """Five steps, each with an effect of its own, and a sleep without a lease in the middle."""
+    job = current()
+    for nth in range(5):
+        await job.atomic_step(f"effect-{nth}", _effect_of, n * 10 + nth)
+        await asyncio.sleep(seconds)
+        if nth == 2:
+            await job.asleep(seconds=0.1)
+
+
+async def _effect_of(connection: AsyncConnection[Any], n: int) -> int:
+    await connection.execute(EFFECT, effect(n))
+    return n
 
 
 @app.task

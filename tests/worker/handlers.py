@@ -107,6 +107,31 @@ async def insert_and_ack_async(table: str) -> None:
         await connection.execute(f"insert into {table} values ({os.getpid()})")
 
 
+@app.task(process=True, max_attempts=1)
+def in_steps(seen: str) -> None:
+    job = current()
+    job.step("first", append, seen, "first")
+    append(seen, "run")
+    append(seen, job.wait_event("go", timeout=60))
+
+
+@app.task(process=True, max_attempts=1)
+async def in_steps_async(seen: str) -> None:
+    job = current()
+    await job.step("first", append_later, seen, "first")
+    append(seen, "run")
+    append(seen, await job.await_event("go", timeout=60))
+
+
+def append(file: str, word: str) -> None:
+    with Path(file).open("a") as told:
+        told.write(f"{word} ")
+
+
+async def append_later(file: str, word: str) -> None:
+    append(file, word)
+
+
 @app.task(process=True)
 def pass_on(told: str) -> None:
     ticket = current().hand_over(timeout=60)

@@ -94,6 +94,23 @@ def test_a_coroutine_runs_on_the_loop_of_what_the_lifespan_opened(
     assert handle.result() is True
 
 
+def test_a_job_in_a_child_takes_steps_and_waits_without_one(
+    app: App, drain: Callable[..., Worker], tmp_path: Path
+) -> None:
+    files = [tmp_path / "plain", tmp_path / "async"]
+    handlers.in_steps.enqueue(str(files[0]))
+    handlers.in_steps_async.enqueue(str(files[1]))
+    drain()
+    assert [job.state for job in app.client.jobs.list("state:queued")] == ["queued"] * 2
+
+    for _ in files:
+        app.client.send_event("go", "went")
+    drain()
+
+    assert [file.read_text() for file in files] == ["first run run went "] * 2
+    assert {job.state for job in app.client.jobs.list()} == {"done"}
+
+
 def test_the_lifespan_ends_with_the_child(
     drain: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

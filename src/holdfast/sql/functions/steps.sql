@@ -35,7 +35,7 @@ begin
     ) u
     where j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
       and coalesce(j.steps, 0) + u.size <= holdfast.most_steps()
-    returning j.part, j.id, j.token, j.attempt
+    returning j.part, j.id, u.token, j.attempt
   ), stored as (
     insert into holdfast.step (part, id, name, kind, nth, attempt, began_at, ended_at, result)
     select h.part, h.id, a.name, 'step', coalesce(a.nth, 0), h.attempt,
