@@ -27,7 +27,7 @@ returns table (
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
   tenant text, subject text, headers jsonb, lease_for interval, length interval,
-  error text, claimed_at text)
+  error text, followed boolean, claimed_at text)
 language sql security definer
 set search_path = pg_catalog, pg_temp
 as $$

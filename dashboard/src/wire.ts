@@ -317,6 +317,8 @@ export interface Lease {
   length: number;
   /** the error of the previous attempt */
   error?: string;
+  /** other jobs may wait for its result */
+  followed?: boolean;
   headers?: Record<string, Json>;
   traceparent?: string;
   id: string;
@@ -328,7 +330,6 @@ export interface Lease {
   run_at: string;
   created_at: string;
   lease_until: string;
-  followed: boolean;
   queue: string;
   worker: string;
   key?: string;
@@ -817,8 +818,8 @@ export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priori
   {"name": "lane", "label": "Lane", "hint": "jobs of a lane run one at a time, in order", "type": "text", "empty": true},
   {"name": "tenant", "label": "Tenant", "hint": "a fair queue serves its tenants in turn", "type": "text", "empty": true},
   {"name": "subject", "label": "Subject", "hint": "what it is about; you can search for it", "type": "text", "empty": true},
-  {"name": "after", "label": "After", "hint": "jobs that end before it starts: their ids, or their numbers in this call from 1", "type": "json", "empty": true},
-  {"name": "if_failed", "label": "If failed", "hint": "if one of those dies or is cancelled: wait for a person, cancel this one, or run it", "type": "choice", "empty": false, "options": ["wait", "cancel", "run"]},
+  {"name": "after", "label": "After", "hint": "jobs that end first: ids, or places in the call from 1", "type": "json", "empty": true},
+  {"name": "if_failed", "label": "If failed", "hint": "if one fails: wait, cancel this one, or run it", "type": "choice", "empty": false, "options": ["wait", "cancel", "run"]},
   {"name": "take", "label": "Take", "hint": "fields of the payload that are results of those, by number, or `all` as a list", "type": "json", "empty": true},
   {"name": "headers", "label": "Headers", "hint": "a JSON object beside the payload, for example for trace ids", "type": "json", "empty": true},
   {"name": "id", "label": "Id", "hint": "your own id, so that you can repeat the call", "type": "json", "empty": true},

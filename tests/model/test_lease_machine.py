@@ -50,7 +50,8 @@ def test_the_protocol_agrees_with_its_model(
 CLAIMED = """
   id uuid, kind text, payload jsonb, priority smallint, attempt smallint, max_attempts smallint,
   lease_until timestamptz, run_at timestamptz, created_at timestamptz, key text, lane text,
-  tenant text, subject text, headers jsonb, lease_for interval, length interval, error text"""
+  tenant text, subject text, headers jsonb, lease_for interval, length interval, error text,
+  followed boolean"""
 CLAIM = """
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true"""

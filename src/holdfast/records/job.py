@@ -54,11 +54,11 @@ class NewJob(Record, frozen=True, kw_only=True):
     subject: Annotated[Label | None, says("what it is about; you can search for it")] = None
     after: Annotated[
         Awaited | None,
-        says("jobs that end before it starts: their ids, or their numbers in this call from 1"),
+        says("jobs that end first: ids, or places in the call from 1"),
     ] = None
     if_failed: Annotated[
         IfFailed,
-        says("if one of those dies or is cancelled: wait for a person, cancel this one, or run it"),
+        says("if one fails: wait, cancel this one, or run it"),
     ] = "wait"
     take: Annotated[
         Mapping[str, Any] | None,

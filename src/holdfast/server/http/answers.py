@@ -67,6 +67,7 @@ class LeaseMore(Struct, kw_only=True):
     token: Annotated[UUID, says("proves the lease; pass it with every call about the lease")]
     length: Annotated[float, says("seconds that the lease lasts; a touch renews it for as long")]
     error: Annotated[str | UnsetType, says("the error of the previous attempt")] = UNSET
+    followed: Annotated[bool | UnsetType, says("other jobs may wait for its result")] = UNSET
     headers: _Object | UnsetType = UNSET
     traceparent: str | UnsetType = UNSET
 

@@ -41,6 +41,8 @@ def lease(held: Lease) -> dict[str, Any]:
     }
     if held.error is not None:
         told["error"] = held.error
+    if held.followed:
+        told["followed"] = True
     for name in LABELS:
         if (value := getattr(held, name)) is not None:
             told[name] = value
