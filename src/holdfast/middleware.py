@@ -64,6 +64,13 @@ class Carry:
     """
 
     def __init__(self, *variables: ContextVar[Any]) -> None:
+        for variable in variables:
+            if not isinstance(variable, ContextVar):
+                raise Misuse(
+                    f"{variable!r} cannot be carried: it is not a ContextVar",
+                    why=caller(),
+                    fix='Write  request_id = ContextVar("request_id")  and  carry(request_id)',
+                )
         self._variables = {variable.name: variable for variable in variables}
         if len(self._variables) < len(variables):
             raise Misuse("two context variables have the same name", why=caller())
@@ -107,6 +114,12 @@ def carry(*variables: ContextVar[Any]) -> Carry:
 def around(middleware: Sequence[Middleware], verb: str) -> tuple[Around, ...]:
     """Return the methods of this name, outermost first; raises Misuse for what is not one."""
     found = []
+    if not isinstance(middleware, Sequence):
+        raise Misuse(
+            f"middleware={middleware!r} is not a list",
+            why=caller(),
+            fix="Give a list, the outermost first:  App(middleware=[…])",
+        )
     for one in middleware:
         if isinstance(one, type):
             raise Misuse(

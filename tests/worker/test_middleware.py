@@ -274,6 +274,15 @@ def test_what_is_not_a_middleware_is_refused_when_the_app_is_made() -> None:
         assert told in str(refused.value)
 
 
+def test_clumsy_middleware_is_answered_with_what_to_type() -> None:
+    with pytest.raises(Misuse, match="Give a list"):
+        App(middleware=Heard())  # type: ignore[arg-type]
+    with pytest.raises(Misuse, match="it is not a ContextVar"):
+        carry("request_id")  # type: ignore[arg-type]
+    with pytest.raises(Misuse, match="have the same name"):
+        carry(ContextVar("a"), ContextVar("a"))
+
+
 def test_a_middleware_that_does_not_yield_once_fails_the_attempt_with_its_name(make: Make) -> None:
     class Never:
         def run(self, job: CurrentJob) -> Iterator[None]:
