@@ -28,7 +28,7 @@ def app(holdfast: Kit) -> Iterator[App]:
 def naive(app: App) -> Pay:
     """Commits its effect on a connection of its own, before its job is settled."""
 
-    @app.task
+    @app.task(lease=600)
     def naive(order_id: int) -> None:
         with psycopg.connect(app.url) as conn:
             conn.execute(INSERT, [order_id])
@@ -40,7 +40,7 @@ def naive(app: App) -> Pay:
 def careful(app: App) -> Pay:
     """Commits its effect and the end of its job together."""
 
-    @app.task
+    @app.task(lease=600)
     def careful(order_id: int) -> None:
         with current().transaction() as conn:
             conn.execute(INSERT, [order_id])
@@ -82,7 +82,7 @@ def test_a_crash_runs_no_finally_and_rolls_back_what_was_not_committed(
 ) -> None:
     cleaned = []
 
-    @app.task(lease=60)
+    @app.task(lease=600)
     def work() -> None:
         try:
             with current().transaction() as conn:
@@ -95,7 +95,7 @@ def test_a_crash_runs_no_finally_and_rolls_back_what_was_not_committed(
     assert [ran.ended for ran in holdfast.drain()] == ["crashed"]
     assert (paid(), cleaned) == (0, [])
 
-    holdfast.travel(seconds=61)
+    holdfast.travel(seconds=601)
     assert [ran.ended for ran in holdfast.drain(wait=True)] == ["done"]
     assert (paid(), cleaned) == (1, [2])
 
