@@ -29,8 +29,10 @@ def test_help_fits_a_screen_and_ends_with_two_real_examples(run: Run, path: list
 
     lines = shown.out.rstrip("\n").splitlines()
     assert shown.code == 0
-    # A table of the application has many shapes, and a job many fields.
-    assert len(lines) <= {("adopt",): 28, ("job", "enqueue"): 31}.get(tuple(path), 24)
+    # A table of the application has many shapes, a job many fields, and a worker many services.
+    assert len(lines) <= {("adopt",): 28, ("job", "enqueue"): 31, ("worker",): 27}.get(
+        tuple(path), 24
+    )
     assert max(map(len, lines)) <= 80
     assert lines[-3] == "Examples:"
     for example in lines[-2:]:
