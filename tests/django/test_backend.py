@@ -11,7 +11,7 @@ from django.core.checks import run_checks
 from django.db import connection, transaction
 from django.test import override_settings
 
-from holdfast import Client
+from holdfast import Client, NewJob
 from holdfast.client import client_on
 from holdfast.django import app_of
 from holdfast.django.priorities import priority_of_job
@@ -319,6 +319,16 @@ def test_a_job_runs_and_has_a_result_although_its_queue_is_not_allowed_any_more(
         assert attempt.get_result(result.id).status == "SUCCESSFUL"
 
 
+def test_a_job_under_a_path_that_the_task_had_before_still_runs(drain: Drain) -> None:
+    from tests.django.shop.tasks import invoice
+
+    old = NewJob(kind="shop.old.invoice", payload={"args": [1], "kwargs": {}})
+    [enqueued] = client_on(connection).enqueue_many([old])
+    drain()
+
+    assert invoice.get_result(str(enqueued.id)).status == "SUCCESSFUL"
+
+
 def test_wrong_arguments_are_refused_when_enqueued() -> None:
     from tests.django.shop.tasks import add, attempt
 
@@ -436,7 +446,5 @@ def test_a_missing_schema_is_answered_with_what_to_type(empty_database: str) -> 
         add.enqueue(1)
 
 
-def _plain_job() -> Any:
-    from holdfast import NewJob
-
+def _plain_job() -> NewJob:
     return NewJob(kind="plain", payload={"a": 1})

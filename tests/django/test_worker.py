@@ -198,6 +198,24 @@ def test_a_task_in_a_process_of_its_own_has_the_same_transaction() -> None:
     assert before <= result.started_at
 
 
+def test_a_schedule_of_a_task_is_stored_by_a_worker_and_enqueues_its_call(drain: Drain) -> None:
+    from holdfast.django import schedule
+    from holdfast.errors import InvalidTask
+    from tests.django.shop.tasks import aadd
+
+    drain()
+    client = app_of().client
+    [stored] = client.schedules.list()
+    assert (stored.name, stored.cron, stored.tz) == (aadd.module_path, "0 7 * * *", "Europe/Paris")
+    client.schedules.run(stored.name)
+    drain()
+
+    [job] = client.jobs.list()
+    assert aadd.get_result(str(job.id)).return_value == 3
+    with pytest.raises(InvalidTask, match="Write @schedule above @task"):
+        schedule("0 7 * * *")(aadd.func)
+
+
 def test_a_worker_says_what_is_wrong_with_its_options() -> None:
     with pytest.raises(CommandError, match=r"No backend in TASKS uses DATABASES\['elsewhere'\]"):
         call_command("holdfast_worker", database="elsewhere")

@@ -67,7 +67,7 @@ class Dashboard:
         """Answer a request, or let Django answer it."""
         if scope["type"] == "lifespan":
             await self._served()(scope, receive, send)
-        elif scope["type"] == "http" and self._is_ours(scope["path"]):
+        elif scope["type"] == "http" and self._is_ours(_path(scope)):
             await self._answer(scope, receive, send)
         elif self._application is not None:
             await self._application(scope, receive, send)
@@ -97,7 +97,7 @@ class Dashboard:
         return self._server
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == self._path:
+        if _path(scope) == self._path:
             await _redirect(send, f"{scope.get('root_path', '')}{self._path}/")
             return
         user = await self._user(scope)
@@ -109,7 +109,7 @@ class Dashboard:
             }
             await self._served()(below, receive, send)
         elif user == "stranger" and scope["method"] in ("GET", "HEAD") and _wants_page(scope):
-            here = scope.get("root_path", "") + scope["path"]
+            here = scope.get("root_path", "") + _path(scope)
             login = await sync_to_async(resolve_url)(settings.LOGIN_URL)
             await _redirect(send, f"{login}?next={quote(here)}")
         elif user == "stranger":
@@ -151,6 +151,12 @@ def _look_up(scope: Scope) -> User | str:
         return User.of(user.get_username(), role) if role else "forbidden"
     finally:
         connections.close_all()  # the thread ends with the request
+
+
+def _path(scope: Scope) -> str:
+    """Return the path below the place where the whole site is mounted, if it is."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def _wants_page(scope: Scope) -> bool:

@@ -5,11 +5,15 @@ from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from time import monotonic
+from traceback import walk_tb
 from typing import Any
 
+import psycopg
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db.utils import DatabaseErrorWrapper
 from django.utils import timezone
 
+from holdfast.client.statement import was_cut
 from holdfast.current import CurrentJob
 
 log = logging.getLogger("holdfast.django")
@@ -24,9 +28,11 @@ def note_outage(job: CurrentJob, error: BaseException) -> None:
     """
     if error is job.cut_by or not isinstance(error, OperationalError | InterfaceError):
         return
-    connection = connections[alias_of(job)]
-    # Each connection notes its own errors: that of another database is an ordinary failure.
-    if not connection.errors_occurred or (connection.connection and connection.is_usable()):
+    cause, connection = error.__cause__, connections[alias_of(job)]
+    if not isinstance(cause, psycopg.Error) or not was_cut(cause):
+        return
+    # That of another database is an ordinary failure.
+    if _raised_by(error) is not connection or connection.in_atomic_block:
         return
     with suppress(DatabaseError, InterfaceError):
         connection.close()
@@ -34,6 +40,15 @@ def note_outage(job: CurrentJob, error: BaseException) -> None:
         job.cut_by = error
         facts = {"job": str(job.id), "queue": job.queue, "kind": job.kind}
         log.warning("the database was away; the job will run again: %s", error, extra=facts)
+
+
+def _raised_by(error: BaseException) -> Any:
+    """Return the connection of Django's that an error comes from."""
+    for frame, _ in walk_tb(error.__traceback__):
+        wrapper = frame.f_locals.get("self")
+        if isinstance(wrapper, DatabaseErrorWrapper):
+            return wrapper.wrapper
+    return None
 
 
 def began() -> tuple[float, datetime]:

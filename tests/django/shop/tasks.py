@@ -9,6 +9,7 @@ from django.db import connection, connections, transaction
 from psycopg.conninfo import make_conninfo
 
 from holdfast import current
+from holdfast.django import schedule
 from holdfast.django.database import address
 from holdfast.django.tasks_api import TaskContext, task
 from tests.django.shop.models import Order
@@ -20,6 +21,7 @@ def add(a: int, b: int = 0) -> int:
     return a + b
 
 
+@schedule("0 7 * * *", tz="Europe/Paris", kwargs={"b": 2}, args=[1])
 @task
 async def aadd(a: int, b: int) -> int:
     return a + b
@@ -73,7 +75,12 @@ def look_at_itself(context: TaskContext) -> list[Any]:
     return [str(seen.status), seen.started_at and str(seen.started_at), seen.worker_ids]
 
 
-@task(key=lambda number: f"invoice-{number}", lane="invoices", max_attempts=7)
+@task(
+    key=lambda number: f"invoice-{number}",
+    lane="invoices",
+    max_attempts=7,
+    aliases=["shop.old.invoice"],
+)
 def invoice(number: int) -> None: ...
 
 
