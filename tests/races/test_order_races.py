@@ -156,10 +156,13 @@ def test_a_follower_that_was_not_stored_after_all_is_not_waited_for(
 
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("undone", [False, True])
+@pytest.mark.parametrize("followed", [False, True])
 def test_who_adds_a_follower_waits_for_the_end_of_the_job(
-    db: Protocol, held_open: Protocol, start: Start, dies: bool, undone: bool
+    db: Protocol, held_open: Protocol, start: Start, dies: bool, undone: bool, followed: bool
 ) -> None:
     parent = db.put("p")
+    if followed:
+        db.cancel(db.put("g", after=[str(parent)]))
     job = db.take()
     held_open.nack(job, final=True) if dies else held_open.ack(job)
     add = start(lambda session: session.put("f", after=[str(parent)], if_failed="run"))
@@ -174,10 +177,13 @@ def test_who_adds_a_follower_waits_for_the_end_of_the_job(
 
 
 @pytest.mark.parametrize("adds_first", [False, True])
+@pytest.mark.parametrize("followed", [False, True])
 def test_a_dead_job_is_retried_while_a_follower_is_added(
-    db: Protocol, held_open: Protocol, start: Start, adds_first: bool
+    db: Protocol, held_open: Protocol, start: Start, adds_first: bool, followed: bool
 ) -> None:
     parent = db.put("p")
+    if followed:
+        db.cancel(db.put("g", after=[str(parent)]))
     db.nack(db.take(), final=True)
 
     def add(session: Protocol) -> Any:

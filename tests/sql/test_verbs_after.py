@@ -224,6 +224,25 @@ def test_a_follower_that_a_person_cancelled_stays_so_when_its_parent_is_retried(
     assert run(db) == ["a"]
 
 
+def test_a_follower_that_came_back_and_was_cancelled_by_a_person_stays_so(db: Protocol) -> None:
+    parent, follower = put_all(
+        db, {"kind": "a"}, {"kind": "b", "after": [1], "if_failed": "cancel"}
+    )
+    die(db, db.take())
+    db.retry(follower)
+    db.cancel(follower)
+    db.retry(parent)
+
+    assert state(db, follower) == "cancelled"
+
+
+def test_an_expired_parent_counts_as_cancelled(db: Protocol, later: Later) -> None:
+    put_all(db, {"kind": "a", "expires": 5}, {"kind": "b", "after": [1], "if_failed": "run"})
+    later(seconds=10)
+
+    assert run(db) == ["b"]
+
+
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("jobs", [1, 40])
 def test_a_cancelled_follower_that_is_retried_waits_for_what_is_left(

@@ -668,6 +668,9 @@ begin
       from generate_subscripts(links, 1) n
     ) w
     where w.units > 0;
+    update holdfast.link l set stopped = false   -- whoever cancels it from now on means it
+    from generate_subscripts(links, 1) n
+    where l.follower = links[n][2] and l.stopped;
     with back as (
       update holdfast.link l
       set state = null, result = null, stopped = false
