@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -18,6 +19,8 @@ from holdfast import App
 from holdfast.client import Client
 from holdfast.errors import Misuse
 from holdfast.worker import Worker, fleet
+from holdfast.worker.process.source import find_source
+from holdfast.worker.wear import WORKING, WORN, Wear
 from tests.ports import free_port
 from tests.worker import handlers
 from tests.worker.handlers import alive, children, told, until
@@ -289,6 +292,37 @@ def test_a_worn_worker_is_replaced_by_one_that_works_before_it_is_told_to_stop(
     assert code == 0
     assert client.jobs.find("state:queued") == []
     assert client.jobs.find("state:dead") == []
+
+
+def test_the_old_one_is_told_to_stop_only_when_its_successor_works_and_not_if_that_dies(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(fleet.Member, "start", lambda self: None)
+    monkeypatch.setattr(fleet.Member, "leave", lambda self, patience: told.append("leave"))
+    roles = fleet.plan(app, kinds=["here"])
+    one = fleet.Fleet(find_source(app), roles, screen=None, wear=Wear(jobs=1))
+    [old] = one._members
+    old.process = cast("Any", object())
+    old._state.value = WORKING
+    one._replace_worn()
+    assert one._members == [old]
+
+    old._state.value = WORN
+    one._replace_worn()
+    one._replace_worn()
+    _, successor = one._members  # one, however often it looks
+    assert (successor.follows, told) == (old, [])
+    one._take_in(successor, 1)
+    one._replace_worn()
+    # It goes on, and is not replaced again at once.
+    assert (one._members, told) == ([old], [])
+
+    old._replace_at = 0.0
+    one._replace_worn()
+    one._members[1]._state.value = WORKING
+    one._replace_worn()
+    assert told == ["leave"]
 
 
 def test_a_blocked_event_loop_is_no_reason_to_kill_a_worker_but_a_late_keeper_is(
