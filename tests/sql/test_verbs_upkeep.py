@@ -23,7 +23,7 @@ def test_every_step_of_upkeep_reports_what_it_did(db: Protocol, later: Later) ->
     report = db.upkeep()
 
     steps = {"reaped", "promoted", "unstruck", "unblocked", "folded", "sampled", "floors", "pages"}
-    assert set(report) == steps | {"archived"}
+    assert set(report) == steps | {"archived", "expired"}
     assert (report["reaped"], report["promoted"]) == (1, 1)
     assert report["folded"] > 0
 
