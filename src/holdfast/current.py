@@ -389,6 +389,10 @@ class CurrentJob(msgspec.Struct, eq=False):
             self._steps = Steps(self)
         return self._steps
 
+    def steps_left(self) -> Sequence[str]:
+        """Return the steps that the handler has called and that have not ended."""
+        return self._steps.book.running() if self._steps else ()
+
     def steps_to_store(self) -> "list[tuple[Lease, NewStep]]":
         """Return the results of steps inside of `transaction()`, to be stored with it."""
         done = self._steps.pending if self._steps else []

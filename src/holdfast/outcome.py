@@ -9,7 +9,7 @@ of its task says when the next one comes.
 
 import random
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -216,6 +216,9 @@ class Attempted(Protocol):
     def id(self) -> UUID:
         """The job's id."""
 
+    def steps_left(self) -> Sequence[str]:
+        """The steps that its handler has called and that have not ended."""
+
     @property
     def task(self) -> TaskOf:
         """The task whose handler was called."""
@@ -238,6 +241,9 @@ def settle_handler(
             return records.Suspended(job.lease, *job.suspended.args)
         if raised is None:
             raised = StepMisuse(_WENT_ON, fix=_LET_PASS)
+    if raised is None and (left := job.steps_left()):
+        told = ", ".join(map(repr, left))
+        raised = StepMisuse(f"the handler returned before its steps have ended: {told}", fix=_AWAIT)
     if raised is not None and raised is job.cut_by:
         # Nothing is wrong with the job: an outage does not count as an attempt.
         return records.Released(job.lease, _RNG.uniform(1, 5))
@@ -454,6 +460,7 @@ def _cut_own_frames(told: traceback.TracebackException) -> None:
 
 
 _WENT_ON = "the handler returned although its job sleeps or waits: it caught what stops it"
+_AWAIT = "Await them:  await job.step(…)  in an async handler."
 _LET_PASS = "Catch Exception, not BaseException; or raise again what you caught."
 _NOT_AWAITED = "the function returned a coroutine that is never awaited: declare it with async def"
 # Without a state of its own: forked children would all draw the same numbers.

@@ -7,6 +7,7 @@ record says: each name once in a run, and the steps that the handler itself call
 
 import asyncio
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,12 +27,13 @@ from holdfast.errors import (
     InvalidResult,
     InvalidTask,
     LeaseLost,
+    PayloadTooLarge,
     StepMisuse,
     Unavailable,
     UnknownOutcome,
 )
 from holdfast.outcome import Suspend, seconds
-from holdfast.records import Awaited, Duration, NewStep, Step
+from holdfast.records import UNSEEN, Awaited, Duration, NewStep, Step
 from holdfast.step_writer import async_writer_of, writer_of
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 # Between two tries to store a step while the database is away; the worker renews the lease.
 BREATH = 0.2
+# Seconds that a job may sleep or wait: a hundred years, as the database says.
+LONGEST = 3_153_600_000
 
 
 class Book:
@@ -68,6 +72,13 @@ class Book:
 
     def call(self, name: str, *, own: bool) -> int:
         """Note that a step is called; returns its place, or 0 if it has none in the order."""
+        # Before anything is done: what has no name cannot be stored afterwards.
+        given: Any = name
+        if type(given) is not str or not 0 < len(name) <= 200 or _UNSEEN.search(name):
+            raise StepMisuse(
+                f"{self._of}: {name!r} cannot be the name of a step",
+                fix="A name is a text of 1 to 200 printable characters.",
+            )
         with self._lock:
             place = self._called.get(name)
             if name in self._running or (place is not None and name in (self._recorded or {})):
@@ -106,10 +117,14 @@ class Book:
             if recorded and self._recorded is not None:
                 self._recorded.setdefault(name, recorded)
 
+    def running(self) -> list[str]:
+        """Return the steps that were called and have not ended."""
+        return sorted(self._running)
+
     def refuse_running(self, what: str) -> None:
         """Refuse to give the lease back while a step runs, whose result could not be stored."""
         if self._running:
-            running = ", ".join(map(repr, sorted(self._running)))
+            running = ", ".join(map(repr, self.running()))
             raise StepMisuse(
                 f"{self._of}: {what} was called while a step runs: {running}",
                 fix="Await the other steps first; a job sleeps, or waits for one event, at a time.",
@@ -236,6 +251,7 @@ class Steps:
     ) -> Any:
         """Return the payload of an event; give the lease back until it comes."""
         self._refuse_on_loop("wait_event()", "await job.await_event(…)")
+        _check_length("timeout", timeout)
         self._load()
         name, place = self._wait(name, f"event {event}", "wait_event()")
         with self._running(name):
@@ -255,6 +271,7 @@ class Steps:
         self, name: str, event: str, key: str | None, timeout: Duration | None, wanted: Any
     ) -> Any:
         """Like `wait_event`, for async handlers."""
+        _check_length("timeout", timeout)
         await self._aload()
         name, place = self._wait(name, f"event {event}", "await_event()")
         with self._running(name):
@@ -345,6 +362,8 @@ class Steps:
         while True:
             try:
                 return self._held_by(writer.store(client, self._job.lease, done))
+            except PayloadTooLarge as error:
+                raise _too_large(done.name, error) from error
             except (Unavailable, UnknownOutcome) as error:
                 # What was done must not be done again because the database was away for a moment.
                 self._refuse_unheld(error)
@@ -359,6 +378,8 @@ class Steps:
         while True:
             try:
                 return self._held_by(await writer.store(client, self._job.lease, done))
+            except PayloadTooLarge as error:
+                raise _too_large(done.name, error) from error
             except (Unavailable, UnknownOutcome) as error:
                 self._refuse_unheld(error)
                 await asyncio.sleep(BREATH)
@@ -399,8 +420,22 @@ def _check_sleep(until: datetime | None, delay: Duration | None) -> None:
             f"until {until.isoformat()} has no time zone",
             fix="Say which:  datetime.now(UTC), or  at.replace(tzinfo=…)",
         )
-    if delay is not None and seconds(delay) < 0:
-        raise StepMisuse(f"sleep {delay} is not a time", fix="Give one that is 0 or longer.")
+    _check_length("sleep", delay)
+
+
+def _check_length(what: str, length: Duration | None) -> None:
+    if length is not None and not 0 <= seconds(length) <= LONGEST:
+        raise StepMisuse(
+            f"{what} {length} is out of range", fix="Give one of 0 seconds to 100 years."
+        )
+
+
+def _too_large(name: str, error: PayloadTooLarge) -> InvalidResult:
+    # Another attempt would only repeat what was done.
+    return InvalidResult(
+        f"the result of the step {name!r} cannot be stored: {error.what}",
+        fix="Store it elsewhere and return its address; the limit is payload_limit of the queue.",
+    )
 
 
 def _is_async(fn: Any) -> bool:
@@ -471,3 +506,6 @@ def _told(fn: Any) -> str:
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__name__", fn))
+
+
+_UNSEEN = re.compile(f"[{UNSEEN}]")

@@ -513,6 +513,67 @@ def test_a_job_does_not_sleep_while_a_step_runs(app: App, drain: Drain) -> None:
     assert "while a step runs: 'slow'" in str(refused[0])
 
 
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\0b", 5])
+def test_what_has_no_name_is_not_done(app: App, drain: Drain, name: Any) -> None:
+    ran: list[int] = []
+
+    @app.task(max_attempts=1)
+    def handler() -> None:
+        current().step(name, ran.append, 1)
+
+    handler.enqueue()
+    drain()
+
+    assert ran == []
+    assert "cannot be the name of a step" in (only(app).error or "")
+
+
+def test_a_result_that_is_too_large_is_not_made_again(app: App, drain: Drain) -> None:
+    ran: list[int] = []
+
+    def large() -> str:
+        ran.append(1)
+        return "x" * 300_000
+
+    @app.task(max_attempts=3, retry=0)
+    def handler() -> None:
+        current().step("large", large)
+
+    handler.enqueue()
+    drain()
+
+    assert (only(app).state, ran) == ("dead", [1])
+    assert "the result of the step 'large' cannot be stored" in (only(app).error or "")
+
+
+def test_a_handler_that_does_not_await_its_step_fails(app: App, drain: Drain) -> None:
+    async def fetch() -> int:
+        return 1
+
+    @app.task(max_attempts=1)
+    async def handler() -> None:
+        left.append(current().step("fetch", fetch))
+
+    left: list[Any] = []
+    handler.enqueue()
+    drain()
+    left[0].close()
+
+    assert "the handler returned before its steps have ended: 'fetch'" in (only(app).error or "")
+
+
+@pytest.mark.parametrize("days", [-1, 40_000])
+def test_a_job_does_not_sleep_for_ever_or_backwards(app: App, drain: Drain, days: int) -> None:
+    @app.task(max_attempts=1)
+    def handler() -> None:
+        current().sleep(days=days)
+
+    handler.enqueue()
+    drain()
+
+    assert "is out of range" in (only(app).error or "")
+
+
 def test_a_thread_of_the_handler_may_take_steps(app: App, drain: Drain) -> None:
     seen: list[int] = []
 

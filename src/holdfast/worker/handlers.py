@@ -79,7 +79,7 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
             or job.settled
             or job.ticket
             or job.span
-            or job.suspended
+            or job._steps
             or job.task.keep_result
             or job.followed
         )
