@@ -27,6 +27,7 @@ WITH_MORE: dict[str, dict[str, Any]] = {
     "subject": {"subject": "s"},
     "tenant": {"tenant": "t"},
     "lease": {"lease": 9},
+    "expiry": {"expires": 9},
     "policy": {"on_conflict": "replace"},
 }
 # What only the array can say: it is refused there, or read as another type.
@@ -82,7 +83,9 @@ def test_a_job_with_more_is_sent_in_an_array(
 def test_every_field_that_a_job_can_have_besides_is_known_here() -> None:
     named = {name for options in WITH_MORE.values() for name in options}
 
-    assert {*named, "run_at", "kind", "payload", "queue", "priority", "id"} == set(wire._NAMES)
+    others = {"run_at", "expires_at", "after", "if_failed", "take"}
+    plain = {"kind", "payload", "queue", "priority", "id"}
+    assert named | others | plain == set(wire._NAMES)
 
 
 @pytest.mark.parametrize("options", ODD.values(), ids=ODD.keys())

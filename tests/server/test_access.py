@@ -63,7 +63,7 @@ ODD = {
     "DELETE /activity/clear": "admin",
     "DELETE /queues/{queue:path}": "admin",
 }
-PRODUCES = {"enqueue", "bulk", "batch", "restore"}
+PRODUCES = {"enqueue", "bulk", "batch", "restore", "send_event"}
 CONSUMES = {"claim", "ack", "nack", "release", "touch", "settle", "dequeue", "dequeue_many"}
 
 

@@ -51,6 +51,9 @@ _FAR = 0.0005
 _PREPARED_AFTER = 2
 # The first connection attempt ends early, so that a wrong address does not look like a slow one.
 _FIRST = 3.0
+# A reply that does not come within this time is taken for lost where a worker waits for it: most of
+# its leases are longer.
+_SWALLOWED = 10.0
 # Work inside a transaction keeps its connection; other calls wait this long for it.
 _BEHIND_WORK = 60.0
 
@@ -111,7 +114,7 @@ class AsyncPool:
         fails, each is made separately, as after a lost reply. Returns their rows, and whether any
         was sent twice: the first may still be under way.
         """
-        deadline = monotonic() + self._timeout
+        deadline = monotonic() + min(self._timeout, _SWALLOWED)
         try:
             async with self._connection(deadline, proven=False) as connection:
                 if connection.far and len(statements) > 1:
