@@ -1,7 +1,7 @@
 """Answers a service manager that asks whether a worker lives and works: `/livez` and `/readyz`.
 
 It has threads of its own. What it judges by is the thread that keeps leases: a handler that blocks
-the event loop is no reason to kill the process, and with it every other job that runs there.
+the event loop does not justify killing the process, and with it every other job that runs there.
 """
 
 import threading
