@@ -14,17 +14,25 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import embedded
 from tests import partitioned
+from tests.pgbouncer import POOLED, Pooled, pooler
 
 Connect = Callable[..., psycopg.Connection]
 
 # A shell that starts the tests in the background has them ignore SIGINT, and with them all programs
 # that they start: Ctrl-C could not be tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something about the machine, and nothing about Holdfast.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # A test's database need not outlive the machine.
 SETTINGS = {
@@ -85,7 +93,10 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first."""
+    """Put the long files first, and leave out behind a pooler what cannot be there."""
+    for item in items if POOLED else []:
+        for mark in item.iter_markers("direct_only"):
+            item.add_marker(pytest.mark.skip(reason=f"behind a pooler: {mark.args[0]}"))
     items.sort(
         key=lambda item: next((n for n, f in enumerate(LONG) if f in item.nodeid), len(LONG))
     )
@@ -140,24 +151,26 @@ def postgres(binaries: Path) -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def template(postgres: Postgres) -> Iterator[str]:
-    """The name of a migrated database nobody is connected to."""
+def whole_template(postgres: Postgres) -> Iterator[str]:
+    """The name of a migrated database nobody is connected to, whatever else is split."""
     from holdfast import schema
 
-    name = f"holdfast_template_{uuid4().hex}"
-    _create(postgres, name)
-    try:
-        url = make_conninfo(postgres.url, dbname=name)
-        if os.environ.get("HOLDFAST_TEST_SPLIT"):
-            with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(partitioned.script())
-        else:
-            schema.migrate(url)
-        with psycopg.connect(url) as connection:
-            connection.execute(KEPT)
+    with _template(postgres, schema.migrate) as name:
         yield name
-    finally:
-        _drop(postgres, name)
+
+
+@pytest.fixture(scope="session")
+def split_template(postgres: Postgres) -> Iterator[str]:
+    """The same with the hot table split by part, as a sharded cluster has it."""
+    with _template(postgres, partitioned.install) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def template(request: pytest.FixtureRequest) -> str:
+    """The template of this run: that of a sharded cluster if HOLDFAST_TEST_SPLIT is set."""
+    split = bool(os.environ.get("HOLDFAST_TEST_SPLIT"))
+    return request.getfixturevalue("split_template" if split else "whole_template")
 
 
 @pytest.fixture(scope="session")
@@ -186,11 +199,27 @@ def fresh(postgres: Postgres) -> Iterator[Callable[..., AbstractContextManager[s
     drop_those_over()
 
 
+@pytest.fixture(scope="session")
+def through_pooler(postgres: Postgres) -> Iterator[Pooled]:
+    """Turns an address into the one that tests get: itself, or one of a pooler (`make pooled`)."""
+    if not POOLED:
+        yield lambda url: url
+        return
+    with pooler(postgres.url) as turn:
+        yield turn
+
+
 @pytest.fixture
-def database(fresh: Callable[..., AbstractContextManager[str]], template: str) -> Iterator[str]:
-    """The address of a fresh, migrated database."""
+def direct(fresh: Callable[..., AbstractContextManager[str]], template: str) -> Iterator[str]:
+    """The address of a fresh, migrated database, past any pooler."""
     with fresh(template) as url:
         yield url
+
+
+@pytest.fixture
+def database(direct: str, through_pooler: Pooled) -> str:
+    """The address of a fresh, migrated database."""
+    return through_pooler(direct)
 
 
 @pytest.fixture
@@ -201,18 +230,24 @@ def empty_database(fresh: Callable[..., AbstractContextManager[str]]) -> Iterato
 
 
 @pytest.fixture
-def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+def connect(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[Connect]:
     """Opens connections, by default in autocommit to the test's database; closes them at the end.
+
+    They go past a pooler, if there is one.
 
     Further keywords are connection parameters: `connect(user="…", application_name="…")`.
     """
     with ExitStack() as stack:
 
+        def past_pooler() -> str:
+            name = conninfo_to_dict(request.getfixturevalue("database"))["dbname"]
+            return make_conninfo(postgres.url, dbname=name)
+
         def open_connection(
             conninfo: str | None = None, *, autocommit: bool = True, **parameters: str
         ) -> psycopg.Connection:
             connection = psycopg.connect(
-                make_conninfo(conninfo or request.getfixturevalue("database"), **parameters),
+                make_conninfo(conninfo or past_pooler(), **parameters),
                 autocommit=autocommit,
                 prepare_threshold=None,
             )
@@ -275,6 +310,20 @@ def _create(postgres: Postgres, name: str, template: str = "template0") -> None:
             sql.Identifier(name), sql.Identifier(template), strategy
         )
     )
+
+
+@contextmanager
+def _template(postgres: Postgres, install: Callable[[str], object]) -> Iterator[str]:
+    name = f"holdfast_template_{uuid4().hex}"
+    _create(postgres, name)
+    try:
+        url = make_conninfo(postgres.url, dbname=name)
+        install(url)
+        with psycopg.connect(url) as connection:
+            connection.execute(KEPT)
+        yield name
+    finally:
+        _drop(postgres, name)
 
 
 def _end_sessions(postgres: Postgres, name: str) -> None:

@@ -1,5 +1,7 @@
 """The schema with its hot table split by `part`, as a sharded cluster has it."""
 
+import psycopg
+
 from holdfast import schema
 
 SPLIT = 8
@@ -20,3 +22,9 @@ def script() -> str:
     ]
     whole = f"create table holdfast.job ({columns}\n) partition by hash (part);"
     return "\n".join([f"{before}{whole}", *partitions, after])
+
+
+def install(url: str) -> None:
+    """Install it in a database that has no schema."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(script())

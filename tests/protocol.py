@@ -1,5 +1,6 @@
 """The protocol as plain calls: one method per SQL function, arguments and columns by name."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -13,6 +14,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, namedtuple_row, scalar_row
 from psycopg.types.json import Jsonb
+
+# Set by `python -m tests.citus`: the address of a node of a cluster on which the protocol is
+# tested, and that of another one, on which it enqueues what is no part of a transaction.
+NODE = "HOLDFAST_TEST_NODE"
+ELSEWHERE = "HOLDFAST_TEST_ELSEWHERE"
 
 Row = TypeVar("Row")
 Later = Callable[..., None]
@@ -35,6 +41,7 @@ delete from holdfast.job;
 delete from holdfast.ended;
 delete from holdfast.step;
 delete from holdfast.sent;
+delete from holdfast.reply_link;
 delete from holdfast.dead_tally;
 delete from holdfast.attempt;
 delete from holdfast.lease;
@@ -50,6 +57,8 @@ delete from holdfast.watched;
 delete from holdfast.leaving;
 delete from holdfast.link;
 delete from holdfast.countdown;
+delete from holdfast.workflow;
+delete from holdfast.member;
 delete from holdfast.bell;
 delete from holdfast.redo;
 delete from holdfast.expiry;
@@ -234,6 +243,13 @@ class Job(NamedTuple):
 @contextmanager
 def shared_database(url: str, template: str) -> Iterator[str]:
     """A database that many tests share, each after a wipe; its time can be moved."""
+    if node := os.environ.get(NODE):
+        with psycopg.connect(node) as connection:
+            connection.execute("set local citus.enable_ddl_propagation = off")
+            connection.execute("drop schema if exists holdfast_test cascade")
+            connection.execute(CLOCK)
+        yield node
+        return
     name = sql.Identifier(f"holdfast_shared_{uuid4().hex}")
     copied = sql.SQL("create database {} template {}").format(name, sql.Identifier(template))
     with psycopg.connect(url, autocommit=True) as server:
@@ -302,6 +318,8 @@ class Protocol:
     # -- producers
 
     def enqueue(self, *items: Mapping[str, Any], repeat: bool | None = None) -> list[Enqueued]:
+        if os.environ.get(ELSEWHERE) and self._is_idle():
+            return _elsewhere()._rows(Enqueued, "enqueue", items=Jsonb(items), repeat=repeat)
         return self._rows(Enqueued, "enqueue", items=Jsonb(items), repeat=repeat)
 
     def put(self, kind: str = "work", **item: Any) -> UUID:
@@ -559,11 +577,22 @@ class Protocol:
         given = _given(arguments)
         return cursor.execute(_select(function, (), tuple(given)), given).fetchone()
 
+    def _is_idle(self) -> bool:
+        connection = self.connection
+        return (
+            connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+        )
+
     def _rows(self, row: type[Row], function: str, **arguments: Any) -> Sequence[Row]:
         cursor = self.connection.cursor(row_factory=class_row(row))
         given = _given(arguments)
         columns = row._fields  # type: ignore[attr-defined]
         return cursor.execute(_select(function, columns, tuple(given)), given).fetchall()
+
+
+@cache
+def _elsewhere() -> Protocol:
+    return Protocol(psycopg.connect(os.environ[ELSEWHERE], autocommit=True, prepare_threshold=None))
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:

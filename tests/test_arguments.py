@@ -242,6 +242,20 @@ def test_methods_partials_and_wrapped_functions_take_what_remains() -> None:
     assert "Expected `str`" in str(refusal(wrapped, 42))
 
 
+def test_a_function_around_another_may_take_names_alone() -> None:
+    def ship(order: int, to: str) -> str:
+        return f"{order} to {to}"
+
+    @functools.wraps(ship)
+    def logged(**kwargs: Any) -> str:
+        return ship(**kwargs)
+
+    for fn in (ship, logged):
+        arguments = Arguments(fn, fn.__name__)
+        args, kwargs = arguments.decode(bytes(arguments.encode((7, "Ada"), {})))
+        assert fn(*args, **kwargs) == "7 to Ada"
+
+
 # At enqueue, in the caller's stack.
 
 
@@ -502,8 +516,8 @@ def test_types_are_found_where_the_task_is_declared_or_later(
     later = namespace["Later"](1)
 
     local = namespace["around"]()
-    assert type(local.decode('{"value": {"x": 1}}')[1]["value"]).__name__ == "Local"
-    assert namespace["waits"].decode('{"value": {"x": 1}}') == ((), {"value": later})
+    assert type(local.decode('{"value": {"x": 1}}')[0][0]).__name__ == "Local"
+    assert namespace["waits"].decode('{"value": {"x": 1}}') == ((later,), {})
     with pytest.raises(InvalidTask) as caught:
         namespace["lost"].encode((1,), {})
     assert "'Nowhere'" in caught.value.what

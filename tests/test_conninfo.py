@@ -81,7 +81,7 @@ def test_the_address_comes_from_the_caller_or_the_environment(
 @pytest.mark.parametrize(
     ("given", "environment", "seconds"),
     [
-        (None, None, 30.0),
+        (None, None, 60.0),
         (None, "45", 45.0),
         (None, "45s", 45.0),
         (5, "45", 5.0),

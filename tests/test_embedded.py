@@ -69,12 +69,12 @@ class User:
         return self.process.stdout.readline().strip() or self.process.stderr.read()
 
     def leave(self) -> str:
-        said, complained = self.process.communicate("\n", timeout=60)
+        said, complained = self.process.communicate("\n", timeout=200)
         return said + complained
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=200)
 
     def close(self) -> None:
         self.kill()
@@ -299,7 +299,7 @@ sys.stdin.readline()
 """
     user = new_user(pg, forking)
     url = user.url
-    user.process.wait(timeout=60)
+    user.process.wait(timeout=200)
 
     assert answers(url)
     user.process.stdin.close()
@@ -313,7 +313,7 @@ def test_the_terminals_interrupt_does_not_reach_the_server(pg: Path, new_user: N
 
     with embedded.start(pg):
         os.killpg(interrupted.process.pid, signal.SIGINT)
-        interrupted.process.communicate(timeout=60)
+        interrupted.process.communicate(timeout=200)
 
         assert answers(url)
 

@@ -15,6 +15,7 @@ import pytest
 from holdfast import App, Client
 from holdfast.watch.logs import JobFields, JsonFormatter, json_lines
 from holdfast.worker import Worker
+from holdfast.worker.logs import capture_logs
 from tests.ports import free_port
 
 BOUND = {"job", "kind", "queue", "attempt", "max_attempts", "worker"}
@@ -155,6 +156,33 @@ def test_the_logging_of_before_is_back_afterwards() -> None:
         assert root.isEnabledFor(logging.INFO)
 
     assert (root.handlers, root.level) == before
+
+
+def test_warnings_of_a_program_without_logging_of_its_own_are_still_printed_while_a_worker_runs(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(max_attempts=1)
+    def fail() -> None:
+        raise ValueError("the card was refused")
+
+    printed = io.StringIO()
+    last_resort = logging.StreamHandler(printed)
+    last_resort.setLevel(logging.WARNING)
+    monkeypatch.setattr(logging, "lastResort", last_resort)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    configured = logging.getLogger("shop.configured")
+    configured.addHandler(logging.NullHandler())
+    fail.enqueue()
+    with capture_logs():
+        Worker(app, until_idle=True).run()
+        log.warning("the shelf is empty")
+        log.info("of no interest")
+        configured.warning("printed elsewhere")
+    configured.handlers.clear()
+
+    told = printed.getvalue().splitlines()
+    assert told[0] == "job died"
+    assert told[-2:] == ["ValueError: the card was refused", "the shelf is empty"]
 
 
 SHOP = """

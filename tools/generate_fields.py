@@ -80,7 +80,10 @@ WORDS: dict[Any, str] = {
     Awaited: "a list of UUIDs and numbers",
 }
 # What only a call can say, not a task for all its jobs.
-OF_CALLS = ("run_at", "delay", "expires_at", "after", "if_failed", "take", "headers", "id")
+OF_CALLS = (
+    *("run_at", "delay", "expires_at", "after", "if_failed", "take", "workflow", "child_of"),
+    *("headers", "id"),
+)
 
 
 def main() -> int:
@@ -159,7 +162,7 @@ def _enqueue_table() -> str:
         f"| {', '.join(f'`{name}`' for name in option.opts)} `{option.make_metavar(context)}` "
         f"| {option.help} |"
         for option in enqueue.params
-        if isinstance(option, Option) and option.name not in ("url", "json", "quiet")
+        if isinstance(option, Option) and option.name not in ("url", "json", "quiet", "help_all")
     ]
     return "\n".join(["| option | means |", "|---|---|", *rows])
 

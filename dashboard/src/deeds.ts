@@ -6,10 +6,10 @@ import { all } from "./filter";
 import { bulk } from "./parts/bulk";
 import { shell } from "./parts/copy";
 import { confirm, type Field } from "./parts/dialog";
-import { pretty } from "./parts/json";
+import { howStored, pretty } from "./parts/json";
 import { go, to } from "./route";
 import { operations } from "./live";
-import type { Anomaly, Job, Json, Lane, Operation, Queue, Schedule, Worker } from "./wire";
+import type { Anomaly, Job, Json, Lane, Operation, Queue, Schedule, Worker, Workflow } from "./wire";
 
 const reason: Field = { name: "reason", label: "Reason", hint: "shown in Activity", placeholder: "optional" };
 const why = (values: Record<string, string>): Record<string, Json> => (values.reason?.trim() ? { reason: values.reason.trim() } : {});
@@ -69,19 +69,20 @@ export function deleteJob(job: Job, after?: () => void): void {
 /** Change a payload; a dead job is retried with it. */
 export function editJob(job: Job, andRetry: boolean): void {
   const before = pretty(job.payload);
+  const coded = howStored(job.payload);
   confirm<{ id?: string }>({
     title: `${andRetry ? "Edit and retry" : "Edit"} ${job.kind} ${short(job.id)}`,
-    body: andRetry ? "The job will be retried from attempt 1 with this payload. The record of its earlier attempts is kept." : "Takes effect at the next attempt.",
+    body: andRetry ? "The job will be retried from attempt 1 with this payload. The record of its earlier attempts is kept." : coded ? `${coded} Its payload cannot be edited.` : "Takes effect at the next attempt.",
     fields: [
-      { name: "payload", label: "Payload", value: before, lines: 12, mono: true, required: true },
+      ...(coded ? [] : [{ name: "payload", label: "Payload", value: before, lines: 12, mono: true, required: true }]),
       { name: "priority", label: "Priority", value: String(job.priority), options: priorities },
       reason,
     ],
     act: andRetry ? "Save and retry" : "Save",
     deed: (values) => {
-      const payload = parsed(values.payload ?? "");
+      const payload = coded ? job.payload : parsed(values.payload ?? "");
       const change: Record<string, Json> = { ...why(values) };
-      if (values.payload !== before) change.payload = payload;
+      if (!coded && values.payload !== before) change.payload = payload;
       if (Number(values.priority) !== job.priority) change.priority = Number(values.priority);
       const edit: Asked = { method: "PATCH", path: path(["jobs", job.id]), body: change };
       const retry: Asked = { method: "POST", path: path(["jobs", job.id, "retry"]), body: why(values) };
@@ -91,7 +92,7 @@ export function editJob(job: Job, andRetry: boolean): void {
         asked: changed ? edit : retry,
         then: changed && andRetry ? retry : undefined,
         cli:
-          shell("holdfast", "job", "edit", job.id, "--payload", JSON.stringify(payload), Number(values.priority) !== job.priority && `--priority=${values.priority}`, ...because(values)) +
+          shell("holdfast", "job", "edit", job.id, ...(coded ? [] : ["--payload", JSON.stringify(payload)]), Number(values.priority) !== job.priority && `--priority=${values.priority}`, ...because(values)) +
           (andRetry ? " && " + shell("holdfast", "job", "retry", job.id) : ""),
         said: andRetry ? "Saved and queued for retry" : "Saved",
       };
@@ -225,6 +226,41 @@ export function drainQueue(queue: Queue): void {
       asked: { method: "POST", path: path(["queues", queue.queue, "drain"]), body: why(values) },
       cli: shell("holdfast", "job", "cancel", all(["state", "queued"], ["queue", queue.queue]), ...because(values)),
       said: "Draining",
+    }),
+    after: noteOperation,
+  });
+}
+
+export function cancelWorkflow(workflow: Workflow): void {
+  const { waiting, queued, leased } = workflow.jobs;
+  confirm<Operation>({
+    title: `Cancel workflow ${workflow.name}`,
+    body: `Cancels ${plural(waiting + queued + leased, "job")}${leased ? `, of which ${plural(leased, "is", "are")} running` : ""}. Nothing can be added to the workflow. You can undo it for jobs that were not running.`,
+    fields: [reason],
+    act: "Cancel workflow",
+    dismiss: "Go back",
+    bad: true,
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["workflows", workflow.id, "cancel"]), body: why(values) },
+      cli: shell("holdfast", "workflow", "cancel", workflow.id, ...because(values)),
+      said: "Cancelling the workflow",
+    }),
+    after: noteOperation,
+  });
+}
+
+/** Retry what failed in a workflow: all of it, or from a job on. */
+export function retryWorkflow(workflow: Workflow, from?: string): void {
+  const { dead, cancelled } = workflow.jobs;
+  confirm<Operation>({
+    title: `Retry workflow ${workflow.name}${from ? ` from ${short(from)} on` : ""}`,
+    body: `${from ? "The job, and what failed after it," : `${plural(dead + cancelled, "job that failed", "jobs that failed")}`} will be retried from attempt 1. Jobs that are done stay done.`,
+    fields: [reason],
+    act: "Retry",
+    deed: (values) => ({
+      asked: { method: "POST", path: path(["workflows", workflow.id, "retry"]), body: { ...why(values), ...(from ? { from_job: from } : {}) } },
+      cli: shell("holdfast", "workflow", "retry", workflow.id, ...(from ? ["--from", from] : []), ...because(values)),
+      said: "Retrying the workflow",
     }),
     after: noteOperation,
   });

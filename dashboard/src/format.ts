@@ -61,6 +61,9 @@ export function since(at: string, to: number = now.value): number {
   return (to - Date.parse(at)) / 1000;
 }
 
+/** Whether a time is so far away that it means none: a wait without a timeout ends in a hundred years. */
+export const endless = (at: string): boolean => since(at) < -50 * 365 * 86400;
+
 export function relative(at: string): string {
   const seconds = since(at);
   if (Math.abs(seconds) < 1) return "now";

@@ -51,14 +51,15 @@ addEventListener("keydown", (event) => {
   }
 });
 
-/** Step through the rows of the list on the page; the focus is the cursor. */
+/** Step through the rows of the list on the page; the focus is the cursor, on what Enter opens: `data-open`, or the first link. */
 export function step(by: 1 | -1): void {
   const rows = [...document.querySelectorAll<HTMLElement>("main [data-row]")];
   if (!rows.length) return;
   const here = rows.findIndex((row) => row.contains(document.activeElement));
   const next = here < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, here + by));
   const row = rows[next]!;
-  (row.querySelector<HTMLElement>("a") ?? row.querySelector<HTMLElement>("button, input") ?? row).focus();
+  const opener = row.querySelector<HTMLElement>("[data-open]") ?? row.querySelector<HTMLElement>("a") ?? row.querySelector<HTMLElement>("button, input");
+  (opener ?? row).focus();
   row.scrollIntoView({ block: "nearest" });
 }
 

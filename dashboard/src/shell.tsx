@@ -6,7 +6,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { pressing, useAnomalies } from "./attention";
 import { path, reachable, signedOut } from "./api";
 import { useFeed } from "./feed";
-import { count, plural } from "./format";
+import { count, fine, plural } from "./format";
 import { openTyped, step, typing, useKeys } from "./keys";
 import { liveness, paused, togglePause } from "./live";
 import { Link } from "./parts/basics";
@@ -30,10 +30,11 @@ import { SchedulePage, Schedules } from "./pages/schedules";
 import { Settings } from "./pages/settings";
 import { SignIn } from "./pages/signin";
 import { Workers } from "./pages/workers";
+import { WorkflowOne, Workflows } from "./pages/workflows";
 import { go, page, parts, to } from "./route";
 import { barred, instance, me } from "./session";
 import { switchTheme, theme } from "./theme";
-import type { Queue } from "./wire";
+import type { Queue, System } from "./wire";
 
 interface Place {
   name: string;
@@ -48,6 +49,7 @@ export const places: Place[] = [
   { name: "overview", title: "Overview", icon: "overview", key: "o", all: Overview },
   { name: "queues", title: "Queues", icon: "queues", key: "q", all: Queues, one: QueuePage },
   { name: "jobs", title: "Jobs", icon: "jobs", key: "j", all: Jobs, one: JobPage },
+  { name: "workflows", title: "Workflows", icon: "workflows", key: "f", all: Workflows, one: WorkflowOne },
   { name: "dead", title: "Dead", icon: "dead", key: "d", all: Dead },
   { name: "schedules", title: "Schedules", icon: "schedules", key: "s", all: Schedules, one: SchedulePage },
   { name: "workers", title: "Workers", icon: "workers", key: "w", all: Workers },
@@ -104,6 +106,7 @@ export function Shell() {
         <div class="column">
           <TopBar search={search} />
           <Lost />
+          <Late />
           <main id="main" tabIndex={-1} class={`page ${place?.name ?? ""}`}>{Page ? <Page key={parts.value.join("/")} /> : <Nowhere />}</main>
         </div>
       </div>
@@ -241,6 +244,20 @@ function Lost() {
   return (
     <p class="lost" role="alert">
       <Icon name="dead" /> The server does not answer. Showing the last known data; reconnecting…
+    </p>
+  );
+}
+
+// A standby a little behind is what a standby is.
+const LATE_SECONDS = 5;
+
+function Late() {
+  const standby = useFeed<System>(path(["system"]), 10_000).data.value?.standby;
+  if (!standby || !reachable.value || (standby.behind !== null && standby.behind < LATE_SECONDS)) return null;
+  return (
+    <p class="stale strip" role="status">
+      <Icon name="clock" />
+      {standby.behind === null ? "The standby does not answer. The primary answers in its place." : `Showing data of ${fine(standby.behind)} ago: the standby is behind.`}
     </p>
   );
 }

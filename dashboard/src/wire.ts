@@ -230,6 +230,19 @@ export interface Job {
   lease: number | null;
   total_attempts: number;
   expires_at: string | null;
+  workflow: string | null;
+}
+
+/** How many jobs are in which state. */
+export interface JobCounts {
+  total: number;
+  /** for other jobs, an event, or a time */
+  waiting: number;
+  queued: number;
+  leased: number;
+  done: number;
+  dead: number;
+  cancelled: number;
 }
 
 /** A page of jobs; `cursor` is null on the last one. */
@@ -523,6 +536,19 @@ export interface Relation {
   vacuumed_at: string | null;
 }
 
+/** A link for a reply; the secret in its path is shown only here. */
+export interface ReplyLinkMade {
+  id: string;
+  path: string;
+  expires_at: string;
+}
+
+/** A link for a reply opens nothing any more. */
+export interface ReplyLinkRevoked {
+  id: string;
+  revoked: boolean;
+}
+
 /** A schedule: its rule, what it enqueues, and its state. */
 export interface Schedule {
   options: Record<string, Json>;
@@ -653,6 +679,7 @@ export interface Step {
   key: string | null;
   timed_out: boolean;
   result: Json;
+  schema: Json;
 }
 
 /** The outcome for each job. */
@@ -796,13 +823,89 @@ export interface Workers {
   workers: Worker[];
 }
 
+/** A workflow, and how it is doing. */
+export interface Workflow {
+  jobs: JobCounts;
+  id: string;
+  name: string;
+  key: string | null;
+  state: "cancelled" | "done" | "failed" | "running" | "waiting";
+  created_at: string;
+  created_by: string | null;
+  deadline: string | null;
+  ended_at: string | null;
+  reason: string | null;
+  parent: string | null;
+}
+
+/** Jobs of a workflow that have the same kind and queue and wait for the same groups. */
+export interface WorkflowGroup {
+  jobs: JobCounts;
+  group: string;
+  kind: string;
+  queue: string;
+  after: string[];
+  if_failed: "cancel" | "run" | "wait" | null;
+  job: string | null;
+  began_at: string | null;
+  ended_at: string | null;
+  child_of: string | null;
+}
+
+/** A job of a workflow; `nth` is its place in the order in which they were added. */
+export interface WorkflowJob {
+  id: string;
+  kind: string;
+  queue: string;
+  state: "cancelled" | "dead" | "done" | "leased" | "queued";
+  waits: boolean;
+  attempt: number;
+  created_at: string;
+  began_at: string | null;
+  ended_at: string | null;
+  group: string;
+  parent: string | null;
+  after: string[];
+  waits_for: number;
+}
+
+/** A page of the jobs of a workflow; `cursor` is null on the last one. */
+export interface WorkflowJobs {
+  jobs: WorkflowJob[];
+  cursor: string | null;
+}
+
+/** A page of workflows; `cursor` is null on the last one. */
+export interface WorkflowPage {
+  workflows: Workflow[];
+  cursor: string | null;
+}
+
+/** A workflow with its jobs. */
+export interface WorkflowShown {
+  jobs: JobCounts;
+  groups: WorkflowGroup[];
+  /** there are more groups than these */
+  more_groups: boolean;
+  id: string;
+  name: string;
+  key: string | null;
+  state: "cancelled" | "done" | "failed" | "running" | "waiting";
+  created_at: string;
+  created_by: string | null;
+  deadline: string | null;
+  ended_at: string | null;
+  reason: string | null;
+  parent: string | null;
+}
+
 /** What of a job makes another one like it. */
-export const jobFields = ["kind", "payload", "queue", "priority", "expires_at", "max_attempts", "lease", "key", "lane", "tenant", "subject", "headers"] as const;
+export const jobFields = ["kind", "payload", "queue", "priority", "expires_at", "max_attempts", "lease", "key", "lane", "tenant", "subject", "workflow", "headers"] as const;
 
 /** What a filter can ask for; a field that ends in a dot goes on with a path. */
-export const filterFields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "reason", "attempt", "attempts", "priority", "age", "created", "payload."] as const;
+export const filterFields = ["state", "kind", "queue", "lane", "worker", "id", "key", "tenant", "subject", "error", "group", "reason", "attempt", "attempts", "priority", "age", "created", "workflow", "payload."] as const;
 
-export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "expires" | "expires_at" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "after" | "if_failed" | "take" | "headers" | "id">[] = [
+export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priority" | "run_at" | "delay" | "expires" | "expires_at" | "max_attempts" | "lease" | "key" | "on_conflict" | "lane" | "tenant" | "subject" | "after" | "if_failed" | "take" | "workflow" | "child_of" | "headers" | "id">[] = [
   {"name": "kind", "label": "Kind", "hint": "selects the handler", "type": "text", "empty": false},
   {"name": "payload", "label": "Payload", "hint": "any JSON; an empty object by default", "type": "json", "empty": false},
   {"name": "queue", "label": "Queue", "hint": "the queue it waits in", "type": "text", "empty": false},
@@ -821,6 +924,8 @@ export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priori
   {"name": "after", "label": "After", "hint": "jobs that end first: ids, or places in the call from 1", "type": "json", "empty": true},
   {"name": "if_failed", "label": "If failed", "hint": "if one fails: wait, cancel this one, or run it", "type": "choice", "empty": false, "options": ["wait", "cancel", "run"]},
   {"name": "take", "label": "Take", "hint": "fields of the payload that are results of those, by number, or `all` as a list", "type": "json", "empty": true},
+  {"name": "workflow", "label": "Workflow", "hint": "the workflow it belongs to, by its id or that of a job in it", "type": "json", "empty": true},
+  {"name": "child_of", "label": "Child of", "hint": "the job of a workflow that it goes with: cancelled if that is", "type": "json", "empty": true},
   {"name": "headers", "label": "Headers", "hint": "a JSON object beside the payload, for example for trace ids", "type": "json", "empty": true},
   {"name": "id", "label": "Id", "hint": "your own id, so that you can repeat the call", "type": "json", "empty": true},
 ];

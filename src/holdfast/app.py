@@ -19,24 +19,28 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from threading import RLock
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from holdfast import cron, embedded, schema, synonyms
+from holdfast import budget, cron, embedded, schema, synonyms
 from holdfast.callsite import caller, declared_at, module_of_caller
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
+from holdfast.crypto import Encryption
 from holdfast.current import CurrentJob, JobTransaction
+from holdfast.ends import Ends
 from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
 from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap, QueueOptions
+from holdfast.stores import ClaimCheck, sweep
 from holdfast.task import Call, Declares, Task, TaskSettings, astore, store
 from holdfast.watch.webhooks import Looks, OwnDetector
+from holdfast.workflow import Workflow
 
 __all__ = ["App", "Call", "Handle", "Task"]
 
@@ -45,9 +49,6 @@ R = TypeVar("R")
 AnyTask = TypeVar("AnyTask", bound=Task[..., Any, Any])
 AnyClient = TypeVar("AnyClient", Client, AsyncClient)
 
-# Connections that the callers of an app share, and how many more the handlers of a worker may have.
-_ROOM = 4
-_MOST_ROOM = 32
 F = TypeVar("F", bound=Callable[..., Any])
 AnyLooks = TypeVar("AnyLooks", bound=Looks)
 
@@ -60,9 +61,10 @@ class App:
     The database is `url`, or HOLDFAST_URL, or an embedded PostgreSQL in ./.holdfast, which is for
     development and is migrated automatically. `pool_size` is how many connections handlers and
     callers share: 4 by default, and in a worker one more for each slot, up to 32 more. `timeout` is
-    how long a call may take, repeats included: HOLDFAST_TIMEOUT by default, or 30 seconds.
-    `middleware` is around every enqueue and every run, the first of it outermost. Safe to share
-    between threads and across a fork.
+    how long a call may take, repeats included: HOLDFAST_TIMEOUT by default, or 60 seconds.
+    `middleware` is around every enqueue and every run, the first of it outermost. `encryption`
+    and `large_payloads` are those of all tasks that do not say their own. Safe to share between
+    threads and across a fork.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class App:
         pool_size: int | None = None,
         timeout: Duration | None = None,
         middleware: Sequence[Middleware] = (),
+        encryption: Encryption | None = None,
+        large_payloads: ClaimCheck | None = None,
     ) -> None:
         self.name = name
         self.module = module_of_caller()
@@ -80,6 +84,8 @@ class App:
         self.timeout = timeout
         self.around_enqueue = around(middleware, "enqueue")
         self.around_run = around(middleware, "run")
+        self.encryption = encryption
+        self.large_payloads = large_payloads
         self.tasks: dict[str, Task[..., Any, Any]] = {}
         # The same by every kind that they run: their own, and what it was called before.
         self.handlers: dict[str, Task[..., Any, Any]] = {}
@@ -89,10 +95,12 @@ class App:
         # The module and the name under which a new process finds it, if that is known.
         self.home: tuple[str, str] | None = None
         self._given = url
-        self._room = _ROOM
+        self._room = budget.SPARE
         self._lifespan: Callable[..., Any] | None = None
         # A mounted server ends with the app whose database it serves.
         self._ends_too: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        # Who in this process waits for which job.
+        self.ends: Ends
         self._lock: RLock
         self._database: embedded.Database | None
         self._client: Client | None
@@ -111,6 +119,23 @@ class App:
     def task(self, fn: Any = None, **settings: Any) -> Any:
         """Turn a function into a task: `@app.task`, or with settings `@app.task(queue="mail")`."""
         declare = partial(self._declare, settings=cast("TaskSettings", settings))
+        return declare if fn is None else declare(fn)
+
+    @overload
+    def workflow(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self, *, name: str | None = None
+    ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+    def workflow(self, fn: Any = None, *, name: str | None = None) -> Any:
+        """Turn a function that returns a flow into a workflow: `@app.workflow` above it.
+
+        `nightly.start(…)` stores all its jobs as a whole, under the name of the function.
+        """
+
+        def declare(fn: Any) -> Any:
+            return Workflow(self, fn, name or fn.__name__)
+
         return declare if fn is None else declare(fn)
 
     def schedule(
@@ -248,6 +273,16 @@ class App:
         enqueued = await astore(client, calls)
         return _handles(calls, enqueued, conn)
 
+    def sweep_payloads(self, older_than: Duration = timedelta(days=1)) -> int:
+        """Delete payloads in stores whose jobs are gone or were never committed; returns how many.
+
+        Payloads that are younger than `older_than` stay: their transaction may still be open.
+        """
+        before = datetime.now(UTC) - timedelta(seconds=seconds(older_than))
+        checks = [task.codec.large for task in self.tasks.values() if task.codec]
+        stores = {check.store.name: check.store for check in checks if check}
+        return sum(sweep(self.client, store, before) for store in stores.values())
+
     def _transaction_of(self, job: CurrentJob, result: Any) -> JobTransaction:
         """Return what `current().transaction()` enters."""
         return JobTransaction(job, result)
@@ -298,10 +333,10 @@ class App:
 
     def make_room(self, slots: int) -> None:
         """Enlarge the pool for handlers that all use a transaction at the same time."""
-        self._room = _ROOM + min(slots, _MOST_ROOM)
+        self._room = budget.for_handlers(slots)
         if self.pool_size is not None and self.pool_size < self._room:
             log.warning(
-                "%d slots that hold transactions need %d connections; pool_size is %d",
+                "%d slots that hold transactions need %d connections; this pool has %d",
                 slots,
                 self._room,
                 self.pool_size,
@@ -319,6 +354,7 @@ class App:
             client, database = self._client, self._database
             self._client = self._database = None
             self._abandon_closed_loops()
+        self.ends.close()
         if client is not None:
             client.close()
         if database is not None:
@@ -429,6 +465,7 @@ class App:
         self._database = None
         self._client = None
         self._aclients = {}
+        self.ends = Ends()
 
 
 def _identity(fn: Any) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ Enqueued arguments are decoded at once as a worker will decode them, so that a m
 caller's traceback, and a handler always gets values of its declared types.
 """
 
+import asyncio
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from hashlib import sha1
 from inspect import Parameter
+from types import FunctionType
 from typing import Any, cast, get_type_hints
 
 import msgspec
@@ -18,6 +20,8 @@ from msgspec import UNSET
 
 from holdfast import jsonb, synonyms
 from holdfast.callsite import caller, declared_at, outside
+from holdfast.codec import MARK, Codec, Elsewhere, is_coded
+from holdfast.crypto import CannotOpen
 from holdfast.errors import InvalidArguments, InvalidPayload, InvalidResult, InvalidTask
 from holdfast.records.options import JobOptions
 from holdfast.resources import Resource
@@ -43,7 +47,7 @@ class Arguments:
         # A type that is not defined yet is looked up again when the first job comes.
         self._known = _hints(fn)
         if self._known is not None:
-            self._coder = _Coder(self._parameters, self._known, name)
+            self._coder = _Coder(fn, self._parameters, self._known, name)
 
     def encode(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], verb: str = "enqueue"
@@ -81,8 +85,10 @@ class Arguments:
         """
         coder = self._coder or self._late_coder()
         try:
-            if self._old and coder.is_open:
-                payload_json = self._renamed(payload_json)  # all names fit: no error would tell
+            if coder.is_open:  # all names fit: no error would tell
+                self._refuse_coded(payload_json)
+                if self._old:
+                    payload_json = self._renamed(payload_json)
             return coder.decode(payload_json)
         except (msgspec.DecodeError, RecursionError) as error:
             problem = error
@@ -112,6 +118,21 @@ class Arguments:
         told = msgspec.json.encode([self.schema(), self._old], order="sorted")
         return sha1(told, usedforsecurity=False).hexdigest()[:12]
 
+    def opened(self, payload_json: str | bytes) -> str | bytes:
+        """Return a stored payload as it was enqueued; raises InvalidPayload if that cannot be."""
+        return payload_json
+
+    def _refuse_coded(self, payload_json: str | bytes) -> None:
+        if is_coded(payload_json) and MARK in _OBJECT.decode(payload_json):
+            raise self._coded()
+
+    def _coded(self) -> InvalidPayload:
+        return InvalidPayload(
+            f"the payload cannot be read: it is encrypted or in a store, and {self.name}"
+            f"{declared_at(self._fn)} is declared without encryption and large_payloads",
+            fix="Start a worker that declares them:  @app.task(encryption=…)",
+        )
+
     def _renamed(self, payload_json: str | bytes) -> bytes:
         """Return a payload with the arguments under the names they have today."""
         given = _OBJECT.decode(payload_json)
@@ -126,6 +147,8 @@ class Arguments:
         fix = "Start a worker whose function takes it, or edit the payload."
         if unknown := _UNKNOWN.match(str(error)):
             name = unknown[1]
+            if name == MARK:
+                return self._coded()
             fix = (
                 "Start a worker whose function takes it. If it was renamed or is not needed any "
                 f'more:  @app.task(old_arguments={{"{name}": "its new name, or None"}})'
@@ -194,7 +217,7 @@ class Arguments:
         return self._known
 
     def _late_coder(self) -> "_Coder":
-        self._coder = _Coder(self._parameters, self.hints(), self.name)
+        self._coder = _Coder(self._fn, self._parameters, self.hints(), self.name)
         return self._coder
 
     def _option(self, wrong: "_Wrong", verb: str) -> str:
@@ -208,12 +231,55 @@ class Arguments:
         return InvalidArguments(f"{self.name}.{verb}: {what}", where=caller(), fix=fix, code=code)
 
 
+class CodedArguments(Arguments):
+    """The parameters of a function whose payloads are not stored as they are enqueued."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        old: Mapping[str, str | None] | None,
+        codec: Codec,
+    ) -> None:
+        super().__init__(fn, name, old)
+        self._codec = codec
+
+    def decode(self, payload_json: str | bytes) -> Call:
+        """Return the arguments of a payload, as they were enqueued.
+
+        Raises Elsewhere on an event loop, if it has to be fetched: `opened` does, in a thread.
+        """
+        if asyncio._get_running_loop() is not None and self._codec.is_elsewhere(payload_json):
+            raise Elsewhere
+        return super().decode(self._codec.opened(payload_json))
+
+    def decode_opened(self, payload_json: str | bytes) -> Call:
+        """Return the arguments of a payload that was opened."""
+        return super().decode(payload_json)
+
+    def opened(self, payload_json: str | bytes) -> str | bytes:
+        """Return a stored payload as it was enqueued."""
+        return self._codec.opened(payload_json)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the payload, which says that it is encrypted."""
+        told = super().schema()
+        return {**told, "x-encrypted": True} if self._codec.encryption else told
+
+    @cached_property
+    def shape(self) -> str:
+        """A fingerprint of what payloads the function takes, and of the keys it has."""
+        told = msgspec.json.encode([super().shape, self._codec.shape])
+        return sha1(told, usedforsecurity=False).hexdigest()[:12]
+
+
 class Result:
     """What one function returns, as JSON; only of interest to a task that keeps its results."""
 
-    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+    def __init__(self, fn: Callable[..., Any], name: str, codec: Codec | None = None) -> None:
         self.name = name
         self._fn = fn
+        self._codec = codec
         self._decoder: msgspec.json.Decoder[Any] | None = None
         hints = _hints(fn)
         if hints is not None:
@@ -222,15 +288,22 @@ class Result:
     def encode(self, value: Any) -> jsonb.Encoded:
         """Return a result as JSON that is ready to be sent; raise InvalidResult if it cannot be."""
         try:
-            return jsonb.encode(value)
+            text = jsonb.encode(value)
         except jsonb.Unfit as unfit:
             raise InvalidResult(f"the result of {self.name} {unfit}", fix=unfit.fix) from None
+        return self._codec.result(text) if self._codec else text
 
     def decode(self, result_json: str | None) -> Any:
         """Return a kept result in the return type of the function."""
         if self._decoder is None:
             self._decoder = self._made(get_type_hints(_annotated(self._fn), include_extras=True))
-        return self._decoder.decode(result_json or "null")
+        text: str | bytes = result_json or "null"
+        if self._codec is not None and result_json is not None:
+            try:
+                text = self._codec.opened_result(result_json)
+            except CannotOpen as problem:
+                raise msgspec.DecodeError(f"{problem.what}. {problem.fix}") from None
+        return self._decoder.decode(text)
 
     def _made(self, hints: Mapping[str, Any]) -> "msgspec.json.Decoder[Any]":
         wanted = _wanted(hints.get("return", Any))
@@ -252,7 +325,11 @@ class _Wrong(Exception):  # noqa: N818 - never leaves this module
 
 class _Coder:
     def __init__(
-        self, parameters: Sequence[Parameter], hints: Mapping[str, Any], name: str
+        self,
+        fn: Callable[..., Any],
+        parameters: Sequence[Parameter],
+        hints: Mapping[str, Any],
+        name: str,
     ) -> None:
         by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._positional = [p for p in parameters if p.kind in by_place]
@@ -267,6 +344,10 @@ class _Coder:
         ]
         self.is_open = self._open is not None
         self._plain = not (self._only_by_place or self._rest or self._open)
+        # Passed by place they need no names: half the time of a call. A function around another one
+        # may take names alone.
+        needs_all = len(self._required) == len(self._order) == len(parameters)
+        self._in_order = needs_all and type(fn) is FunctionType and not vars(fn)
 
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         self._names: list[str] = []
@@ -302,6 +383,8 @@ class _Coder:
 
     def decode(self, text: str | bytes) -> Call:
         values = msgspec.structs.astuple(self._decoder.decode(text))
+        if self._in_order:
+            return values, {}
         given = {n: v for n, v in zip(self._names, values, strict=True) if v is not UNSET}
         if self._plain:
             return (), given

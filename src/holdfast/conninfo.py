@@ -20,8 +20,9 @@ from holdfast.records import Duration
 VARIABLE = "HOLDFAST_URL"
 LISTEN_VARIABLE = "HOLDFAST_LISTEN_URL"
 TIMEOUT_VARIABLE = "HOLDFAST_TIMEOUT"
-# A call outlives a failover: Patroni's takes 19 to 20 seconds with its own settings.
-TIMEOUT = 30.0
+# A call outlives a failover: Patroni's takes up to 33 seconds with its own settings, and a call
+# that waits for a server that stands still notices a few seconds later.
+TIMEOUT = 60.0
 
 # A dead peer is noticed in seconds, not in the kernel's two hours.
 _NETWORK = {
@@ -56,7 +57,7 @@ def timeout(given: Duration | None = None) -> float:
         wrong = f"the timeout is {given!r}"
     seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
     if not 0 < seconds < inf:
-        raise Misuse(f"{wrong}, which is not a number of seconds above zero", fix="Usual is 30.")
+        raise Misuse(f"{wrong}, which is not a number of seconds above zero", fix="Usual is 60.")
     return seconds
 
 

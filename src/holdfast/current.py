@@ -1,5 +1,6 @@
 """The job that a handler is running: its fields, and what the handler can do with its lease."""
 
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.doubt import amake_certain, assert_not_lost, make_certain
 from holdfast.errors import LeaseLost, Misuse, Unavailable
 from holdfast.leased import FOLLOWED, PAYLOAD, lease_of
 from holdfast.outcome import Stop, Suspend, seconds
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.app import App, Task
     from holdfast.client import AsyncClient, Client
     from holdfast.middleware import Begun
-    from holdfast.records import NewStep, Ticket
+    from holdfast.records import NewStep, ReplyLink, Ticket
     from holdfast.steps import Steps
     from holdfast.watch.tracing import AttemptSpan
 
@@ -176,8 +178,8 @@ class CurrentJob(msgspec.Struct, eq=False):
 
     @property
     def payload(self) -> Any:
-        """The stored payload, decoded at each access."""
-        return self.lease.payload
+        """The payload as it was enqueued, decoded at each access."""
+        return json.loads(self.task.arguments.opened(self.payload_json))
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -186,7 +188,11 @@ class CurrentJob(msgspec.Struct, eq=False):
 
     def held(self) -> bool:
         """Whether this worker certainly still holds the lease."""
-        return monotonic() < self.deadline and not self.settled and self.stopped not in _GONE
+        return monotonic() < self.deadline and self._may_be_held()
+
+    def _may_be_held(self) -> bool:
+        """Whether nobody has said that the lease is lost; its local deadline may have passed."""
+        return not self.settled and self.stopped not in _GONE
 
     def assert_held(self) -> None:
         """Raise LeaseLost unless the lease is certainly held; call it before effects elsewhere.
@@ -343,6 +349,38 @@ class CurrentJob(msgspec.Struct, eq=False):
         """
         return self._stepping().wait_event(name, event, key, timeout, type)
 
+    def reply_link(
+        self,
+        event: str,
+        *,
+        question: str | None = None,
+        expires: Duration | None = None,
+        name: str = "",
+    ) -> "ReplyLink":
+        """Return a link by which somebody without an account answers the wait for this event, once.
+
+        Call it in the step that sends the link, and do not return it from there: results of steps
+        are shown to all who may see the job. `name` is that of the wait, if it has one.
+        """
+        step = name or f"event {event}"
+        return self.app.client.replies.link(
+            self.id, step, question=question, expires=expires, actor=self.lease.worker
+        )
+
+    async def areply_link(
+        self,
+        event: str,
+        *,
+        question: str | None = None,
+        expires: Duration | None = None,
+        name: str = "",
+    ) -> "ReplyLink":
+        """Like `reply_link`, for async handlers."""
+        step = name or f"event {event}"
+        return await self.app.aclient.replies.link(
+            self.id, step, question=question, expires=expires, actor=self.lease.worker
+        )
+
     @overload
     async def await_event(
         self,
@@ -397,6 +435,11 @@ class CurrentJob(msgspec.Struct, eq=False):
         """Return the results of steps inside of `transaction()`, to be stored with it."""
         done = self._steps.pending if self._steps else []
         return [(self.lease, one) for one in done]
+
+    def undo_steps(self) -> None:
+        """Forget the steps of a `transaction()` that was rolled back."""
+        if self._steps:
+            self._steps.undo()
 
     def hand_over(self, timeout: Duration) -> "Ticket":
         """Pass the lease to an external system, which can settle the job with the ticket.
@@ -467,29 +510,28 @@ class JobTransaction:
 
     @contextmanager
     def _sync(self, client: "Client") -> "Iterator[Connection[Any]]":
-        self._job.assert_held()
-        with (
-            self._outages_noted(),
-            client.transaction(self._job.lease, self._result, keep=self._keep) as connection,
-        ):
-            with self._foreign_noted(connection), self._open_noted():
-                yield connection
-            self._job.assert_held()
-            _all_stored(self._job, client.on(connection).steps.store(self._job.steps_to_store()))
+        with self._undone_noted(), self._outages_noted():
+            make_certain(self._job)
+            with client.transaction(self._job.lease, self._result, keep=self._keep) as connection:
+                with self._foreign_noted(connection), self._open_noted():
+                    yield connection
+                assert_not_lost(self._job)
+                on = client.on(connection)
+                all_stored(self._job, on.steps.store(self._job.steps_to_store()))
         self._job.settled = True
 
     @asynccontextmanager
     async def _async(self, client: "AsyncClient") -> "AsyncIterator[AsyncConnection[Any]]":
-        self._job.assert_held()
-        with self._outages_noted():
+        with self._undone_noted(), self._outages_noted():
+            await amake_certain(self._job)
             async with client.transaction(
                 self._job.lease, self._result, keep=self._keep
             ) as connection:
                 with self._foreign_noted(connection), self._open_noted():
                     yield connection
-                self._job.assert_held()
+                assert_not_lost(self._job)
                 on = client.on(connection)
-                _all_stored(self._job, await on.steps.store(self._job.steps_to_store()))
+                all_stored(self._job, await on.steps.store(self._job.steps_to_store()))
         self._job.settled = True
 
     @contextmanager
@@ -499,6 +541,15 @@ class JobTransaction:
             yield
         finally:
             self._job.in_transaction = False
+
+    @contextmanager
+    def _undone_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            # What steps did in it is undone: their results must not be stored by another one.
+            self._job.undo_steps()
+            raise
 
     @contextmanager
     def _outages_noted(self) -> Iterator[None]:
@@ -524,10 +575,11 @@ class JobTransaction:
             raise
 
 
-def _all_stored(job: CurrentJob, answers: Sequence[tuple[str, str | None]]) -> None:
+def all_stored(job: CurrentJob, answers: Sequence[tuple[str, str | None]]) -> None:
+    """Refuse to commit unless the steps of the transaction are stored with it."""
     for outcome, detail in answers:
-        if outcome not in ("stored", "already"):
-            raise LeaseLost(job.id, detail or "")
+        if outcome != "stored":
+            raise LeaseLost(job.id, detail or "a step of this transaction was stored before")
 
 
 _GONE = (Stop.LOST, Stop.FENCED)

@@ -197,6 +197,12 @@ class InvalidPayload(HoldfastError):
     code = "HF230"
 
 
+class PayloadLost(HoldfastError):
+    """The payload of a job is not in its store, or is another one."""
+
+    code = "HF233"
+
+
 class InvalidTask(Misuse):
     """A function that cannot be a task, or not as it was declared."""
 
@@ -354,6 +360,16 @@ class UnknownStrike(HoldfastError):
         super().__init__(
             f"no strike has the number {number}", fix="See them:  holdfast strike list"
         )
+
+
+class UnknownWorkflow(HoldfastError):
+    """No workflow has this id, and no job of one."""
+
+    code = "HF320"
+
+    def __init__(self, id: UUID | str) -> None:
+        super().__init__(f"no workflow has the id {id}", fix="See them:  holdfast workflow list")
+        self.id = id
 
 
 class UnknownToken(HoldfastError):

@@ -4,8 +4,9 @@ A `Flow` is described by plain expressions and stored as a whole, in one transac
 kept of it but its jobs: each waits in the database until those before it have ended.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -13,9 +14,10 @@ from holdfast.callsite import caller
 from holdfast.client import async_client_on, client_on
 from holdfast.errors import InvalidTask, Misuse
 from holdfast.handle import Handle
+from holdfast.middleware import Enqueuing
 from holdfast.records import Enqueued, NewJob
 from holdfast.records.job import IfFailed
-from holdfast.task import Call, Enqueuer, Task
+from holdfast.task import Call, Enqueuer, Task, aas_stored, as_stored
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -24,6 +26,14 @@ D = TypeVar("D")
 E = TypeVar("E")
 R = TypeVar("R")
 A_contra = TypeVar("A_contra", contravariant=True)
+
+
+class Place(TypedDict, total=False):
+    """Where a flow begins: what it waits for, and the workflow or job that it belongs to."""
+
+    after: Sequence[UUID]
+    workflow: UUID
+    child_of: UUID
 
 
 class Takes(Protocol[A_contra, R]):
@@ -51,13 +61,17 @@ class Flow(Generic[R]):
         made: Flow[B] = _following((self,), task, 1, if_failed)
         return made
 
-    def enqueue(self, *, conn: Any = None) -> Handle[R]:
-        """Store all jobs in one transaction, that of `conn` if given; returns the last one's."""
-        return self._last(enqueue(self, conn=conn))
+    def enqueue(self, *, conn: Any = None, **place: Unpack[Place]) -> Handle[R]:
+        """Store all jobs in one transaction, that of `conn` if given; returns the last one's.
 
-    async def aenqueue(self, *, conn: Any = None) -> Handle[R]:
+        `after`: jobs, by id, that the first calls wait for. `workflow`, by its id or that of a job
+        in it, is the one that they join. `child_of`: a job of a workflow that they go with.
+        """
+        return self._last(enqueue(self, conn=conn, **place))
+
+    async def aenqueue(self, *, conn: Any = None, **place: Unpack[Place]) -> Handle[R]:
         """Store all jobs, as `enqueue` does."""
-        return self._last(await aenqueue(self, conn=conn))
+        return self._last(await aenqueue(self, conn=conn, **place))
 
     def _last(self, handles: list[Handle[Any]]) -> Handle[R]:
         return cast("Handle[R]", handles[-1])
@@ -89,17 +103,17 @@ class Group(Generic[R]):
         made: Flow[B] = _following(self.calls, task, "all", if_failed)
         return made
 
-    def enqueue(self, *, conn: Any = None) -> list[Handle[R]]:
+    def enqueue(self, *, conn: Any = None, **place: Unpack[Place]) -> list[Handle[R]]:
         """Store all jobs in one transaction, that of `conn` if given; returns those of the group.
 
-        Of a flow in the group it is the last job.
+        Of a flow in the group it is the last job. `after`, `workflow`, `child_of`: as of a flow.
         """
-        stored = enqueue(*self.calls, conn=conn)
+        stored = enqueue(*self.calls, conn=conn, **place)
         return cast("list[Handle[R]]", stored[len(stored) - len(self.calls) :])
 
-    async def aenqueue(self, *, conn: Any = None) -> list[Handle[R]]:
+    async def aenqueue(self, *, conn: Any = None, **place: Unpack[Place]) -> list[Handle[R]]:
         """Store all jobs, as `enqueue` does."""
-        stored = await aenqueue(*self.calls, conn=conn)
+        stored = await aenqueue(*self.calls, conn=conn, **place)
         return cast("list[Handle[R]]", stored[len(stored) - len(self.calls) :])
 
 
@@ -135,22 +149,37 @@ def chain(first: Any, *tasks: Any) -> Any:
     return first
 
 
-def enqueue(*ends: Call[Any] | Flow[Any], conn: Any = None) -> list[Handle[Any]]:
+def enqueue(
+    *ends: Call[Any] | Flow[Any], conn: Any = None, **place: Unpack[Place]
+) -> list[Handle[Any]]:
     """Store flows with all that is before them; returns a handle for each job, the ends last."""
-    nodes, jobs = _laid_out(ends)
+    nodes, jobs = laid_out(ends, **place)
     if not jobs:
         return []
     client = nodes[0].task.app.client if conn is None else client_on(conn)
-    return _handles(nodes, client.enqueue_many(jobs), conn)
+    with around(nodes, jobs) as inside:
+        inside.answers = client.enqueue_many(as_stored(client, nodes, inside.jobs))
+    return handles(nodes, inside.answers, conn)
 
 
-async def aenqueue(*ends: Call[Any] | Flow[Any], conn: Any = None) -> list[Handle[Any]]:
+async def aenqueue(
+    *ends: Call[Any] | Flow[Any], conn: Any = None, **place: Unpack[Place]
+) -> list[Handle[Any]]:
     """Store flows, as `enqueue` does."""
-    nodes, jobs = _laid_out(ends)
+    nodes, jobs = laid_out(ends, **place)
     if not jobs:
         return []
     client = nodes[0].task.app.aclient if conn is None else async_client_on(conn)
-    return _handles(nodes, await client.enqueue_many(jobs), conn)
+    with around(nodes, jobs) as inside:
+        stored = await aas_stored(client, nodes, inside.jobs)
+        inside.answers = await client.enqueue_many(stored)
+    return handles(nodes, inside.answers, conn)
+
+
+def around(nodes: Sequence[Any], jobs: Sequence[NewJob]) -> Enqueuing:
+    """Return the middleware of the app around these jobs."""
+    pairs = [(node.task.arguments, job) for node, job in zip(nodes, jobs, strict=True)]
+    return Enqueuing(nodes[0].task.app.around_enqueue, pairs)
 
 
 def _following(before: tuple[Any, ...], given: Any, which: Any, if_failed: IfFailed) -> Any:
@@ -169,27 +198,46 @@ def _following(before: tuple[Any, ...], given: Any, which: Any, if_failed: IfFai
             why=caller(),
             fix="Give it one, even if it does not use it.",
         )
+    for one in before:
+        _refuse_half(one.task, task)
     job = given._follower(takes)
     job = replace(job, take={takes: which}, if_failed=if_failed)
     return Flow(task, job, before)
 
 
-def _laid_out(ends: Iterable[Any]) -> tuple[list[Any], list[NewJob]]:
+def _refuse_half(first: Task[..., Any, Any], then: Task[..., Any, Any]) -> None:
+    """Refuse to go on from an encrypted result in clear text, or the other way round."""
+    if _encrypts(first) == _encrypts(then):
+        return
+    sealed, plain = (first, then) if _encrypts(first) else (then, first)
+    raise InvalidTask(
+        f"{then.kind} takes the result of {first.kind}, and only {sealed.kind} is encrypted",
+        why=caller(),
+        fix=f"Declare {plain.kind} with the same encryption:  @app.task(encryption=…)",
+    )
+
+
+def _encrypts(task: Task[..., Any, Any]) -> bool:
+    return task.codec is not None and task.codec.encryption is not None
+
+
+def laid_out(ends: Iterable[Any], **place: Unpack[Place]) -> tuple[list[Any], list[NewJob]]:
     """Return all calls of flows, each after those it waits for and once, and the jobs of them.
 
     The ends come last, in their order, unless one of them is before another.
     """
+    first = place.pop("after", ())
     ends = list(ends)
     last = {id(end) for end in ends}
     places: dict[int, int] = {}
     nodes: list[Any] = []
     jobs: list[NewJob] = []
 
-    def place(node: Any) -> None:
+    def put(node: Any) -> None:
         before = getattr(node, "before", ())
-        after = [places[id(one)] for one in before]
+        after: list[Any] = [places[id(one)] for one in before] or [*(node.job.after or ()), *first]
         nodes.append(node)
-        jobs.append(replace(node.job, after=after) if after else node.job)
+        jobs.append(replace(node.job, after=after, **place) if after or place else node.job)
         places[id(node)] = len(nodes)
 
     # Without recursion: a chain may be longer than the stack is deep.
@@ -201,7 +249,7 @@ def _laid_out(ends: Iterable[Any]) -> tuple[list[Any], list[NewJob]]:
             if id(node) in places:
                 continue
             if seen or not getattr(node, "before", ()):
-                place(node)
+                put(node)
             else:
                 stack.append((node, True))
                 stack += [(one, False) for one in reversed(node.before)]
@@ -212,10 +260,11 @@ def _laid_out(ends: Iterable[Any]) -> tuple[list[Any], list[NewJob]]:
             fix="Give only the ends of flows; what is before them is stored with them.",
         )
     for end in ends:
-        place(end)
+        put(end)
     return nodes, jobs
 
 
-def _handles(nodes: list[Any], stored: list[Enqueued], conn: Any) -> list[Handle[Any]]:
+def handles(nodes: list[Any], stored: Sequence[Enqueued], conn: Any) -> list[Handle[Any]]:
+    """Return a handle for each call that was stored."""
     pairs = zip(nodes, stored, strict=True)
     return [Handle(node.task, one, on_conn=conn is not None) for node, one in pairs]

@@ -1,13 +1,16 @@
 """A caller's handle of a job: its state, its result, and a way to cancel it."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from holdfast.errors import (
+    HoldfastError,
     JobCancelled,
     JobFailed,
     ResultNotKept,
@@ -22,6 +25,11 @@ if TYPE_CHECKING:
     from holdfast.task import Task
 
 R = TypeVar("R")
+
+# Most jobs that somebody waits for have ended by then, and need no notification.
+SOON = 0.05
+# How often it polls while it is sure to be notified.
+LOOK_EVERY = 5.0
 
 
 class Handle(Generic[R]):
@@ -73,16 +81,46 @@ class Handle(Generic[R]):
         """
         client = self.task.app.client
         wait = _Wait(self, timeout)
-        while not wait.has_ended(client.jobs.get(self.id)):
-            time.sleep(wait.pause())
+        bell = threading.Event()
+        with self.task.app.ends.watch(self.id, bell.set) as watch:
+            while not wait.has_ended(client.jobs.get(self.id)):
+                if wait.is_long():
+                    try:
+                        if watch.must_ask(client.listen_url):
+                            client.jobs.await_end([self.id], waiter=watch.waiter)
+                        elif watch.must_look():
+                            watch.sure = bool(client.jobs.not_ending([self.id]))
+                    except HoldfastError:
+                        watch.refused = True
+                bell.wait(wait.pause(sure=watch.sure))
+                bell.clear()
         return wait.result()
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """Wait for the job to end and return what its handler returned, as `result` does."""
         client = self.task.app.aclient
         wait = _Wait(self, timeout)
-        while not wait.has_ended(await client.jobs.get(self.id)):
-            await asyncio.sleep(wait.pause())
+        bell = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(bell.set)
+
+        with self.task.app.ends.watch(self.id, wake) as watch:
+            while not wait.has_ended(await client.jobs.get(self.id)):
+                if wait.is_long():
+                    try:
+                        if watch.must_ask(client.listen_url):
+                            await client.jobs.await_end([self.id], waiter=watch.waiter)
+                        elif watch.must_look():
+                            watch.sure = bool(await client.jobs.not_ending([self.id]))
+                    except HoldfastError:
+                        watch.refused = True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait.pause(sure=watch.sure)):
+                        await bell.wait()
+                bell.clear()
         return wait.result()
 
     def cancel(self, reason: str | None = None) -> bool:
@@ -95,7 +133,10 @@ class Handle(Generic[R]):
 
 
 class _Wait(Generic[R]):
-    """Waits for one job to end: polls often at first, then less often."""
+    """Waits for one job to end: polls often at first, then less often.
+
+    If it takes longer, the end is notified, and it polls seldom.
+    """
 
     def __init__(self, handle: Handle[R], timeout: Duration | None) -> None:
         self._handle = handle
@@ -114,9 +155,15 @@ class _Wait(Generic[R]):
         self._seen = True
         return job.state not in ("queued", "leased")
 
-    def pause(self) -> float:
-        pause = self._pause * random_between(0.5, 1.0)
-        self._pause = min(self._pause * 1.5, 1.0)
+    def is_long(self) -> bool:
+        return time.monotonic() - self._started > SOON
+
+    def pause(self, *, sure: bool) -> float:
+        if sure:
+            pause = LOOK_EVERY * random_between(0.5, 1.0)
+        else:
+            pause = self._pause * random_between(0.5, 1.0)
+            self._pause = min(self._pause * 1.5, 1.0)
         if self._timeout is None:
             return pause
         left = self._started + self._timeout - time.monotonic()

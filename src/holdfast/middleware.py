@@ -274,7 +274,9 @@ class Enqueuing:
     def _end(self, error: BaseException | None) -> None:
         answers: Sequence[Any] = self.answers or [None] * len(self._begun)
         ended = error
-        for begun, answer in zip(self._begun, answers, strict=True):
+        # In reverse, as blocks inside each other end: else what one has put back, such as a
+        # context variable, the next would replace by what the first had set.
+        for begun, answer in reversed(list(zip(self._begun, answers, strict=True))):
             ended = end(begun, answer, error) or ended
         if ended is not None and ended is not error:
             raise ended

@@ -80,8 +80,9 @@ class Suspend(BaseException):
         delay: Duration | None = None,
         event: str | None = None,
         key: str | None = None,
+        schema: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(name, nth, until, delay, event, key)
+        super().__init__(name, nth, until, delay, event, key, schema)
 
     def __str__(self) -> str:
         return f"the job is suspended at {self.args[0]!r}: let this pass"

@@ -292,6 +292,9 @@ def _order(release: str) -> tuple[int, ...]:
 
 def _migrate(connection: psycopg.Connection) -> list[str]:
     connection.execute(f"set local lock_timeout = '30s'; {_LOCK}; {_SETTINGS}")
+    # In a Citus cluster each node has its own: what is made here is not for the others.
+    if connection.execute("select 1 from pg_extension where extname = 'citus'").fetchone():
+        connection.execute("set local citus.enable_ddl_propagation = off")
     # `create schema if not exists` asks for the right to create one even when it exists.
     if connection.execute("select to_regclass('holdfast.migration')").fetchone() == (None,):
         connection.execute(_BOOKKEEPING)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from holdfast.errors import Misuse
@@ -11,6 +11,11 @@ from holdfast.records import Held, NewStep
 
 if TYPE_CHECKING:
     from holdfast.client import AsyncClient, Client
+
+
+T = TypeVar("T")
+# Bytes of results in one call. PostgreSQL takes 256 MB at most, and refuses all if it is more.
+MOST = 8 * 1024 * 1024
 
 
 class StepWriter:
@@ -35,7 +40,7 @@ class StepWriter:
 
     def _lead(self, client: "Client") -> None:
         with self._lock:
-            batch, self._waiting = self._waiting, []
+            batch, self._waiting = _some(self._waiting, [one.done for one in self._waiting])
         try:
             _send(client, batch)
         finally:
@@ -46,6 +51,16 @@ class StepWriter:
                 entry.turn.release()
             if heir:
                 heir.turn.release()
+
+
+def _some(waiting: list[T], steps: Sequence[NewStep]) -> tuple[list[T], list[T]]:
+    """Return those that one call takes, and the rest: a statement must not become too long."""
+    size = 0
+    for nth, step in enumerate(steps):
+        size += len(step.result_json)
+        if size > MOST and nth:
+            return waiting[:nth], waiting[nth:]
+    return waiting, []
 
 
 def _send(client: "Client", batch: Sequence["_Entry"]) -> None:
@@ -104,7 +119,7 @@ class AsyncStepWriter:
     async def _work(self, client: "AsyncClient") -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting, []
+                batch, self._waiting = _some(self._waiting, [done for _, done, _ in self._waiting])
                 await _asend(client, batch)
         finally:
             self._task = None

@@ -7,9 +7,10 @@ record says: each name once in a run, and the steps that the handler itself call
 
 import asyncio
 import inspect
+import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache, partial
@@ -21,9 +22,12 @@ import msgspec
 from holdfast import jsonb
 from holdfast.arguments import Result
 from holdfast.callsite import declared_at
+from holdfast.crypto import CannotOpen
+from holdfast.doubt import amake_certain, assert_not_lost, make_certain
 from holdfast.errors import (
     EventTimeout,
     HoldfastError,
+    InvalidPayload,
     InvalidResult,
     InvalidTask,
     LeaseLost,
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
 BREATH = 0.2
 # Seconds that a job may sleep or wait: a hundred years, as the database says.
 LONGEST = 3_153_600_000
+# Characters of a schema that is stored with a wait; the database takes twice as many bytes.
+SCHEMA = 8000
 
 
 class Book:
@@ -117,6 +123,12 @@ class Book:
             if recorded and self._recorded is not None:
                 self._recorded.setdefault(name, recorded)
 
+    def undo(self, names: Iterable[str]) -> None:
+        """Forget steps whose transaction was rolled back: they may be called again."""
+        with self._lock:
+            for name in names:
+                (self._recorded or {}).pop(name, None)
+
     def running(self) -> list[str]:
         """Return the steps that were called and have not ended."""
         return sorted(self._running)
@@ -162,27 +174,29 @@ class Steps:
         with self._running(name):
             self._load()
             if (known := self.book.on_record(name, place)) is not None:
-                return _decoded(fn, name, known)
-            self._job.assert_held()
+                return self._decoded(fn, name, known)
+            make_certain(self._job)
             _result_of(fn, name)
             began = monotonic()
-            done = _new_step(fn, name, call(), place, began)
-            self._store(done)
+            done = self._new_step(fn, name, call(), place, began)
+            if self._store(done) == "already":
+                return self._other(fn, name, self._job.app.client.steps.list(self._job.id))
             return self._stored(fn, done)
 
     async def _arun(self, name: str, place: int, fn: Any, call: Callable[[], Any]) -> Any:
         with self._running(name):
             await self._aload()
             if (known := self.book.on_record(name, place)) is not None:
-                return _decoded(fn, name, known)
-            self._job.assert_held()
+                return self._decoded(fn, name, known)
+            await amake_certain(self._job)
             _result_of(fn, name)
             began = monotonic()
             returned = call()
             if inspect.isawaitable(returned):
                 returned = await returned
-            done = _new_step(fn, name, returned, place, began)
-            await self._astore(done)
+            done = self._new_step(fn, name, returned, place, began)
+            if await self._astore(done) == "already":
+                return self._other(fn, name, await self._job.app.aclient.steps.list(self._job.id))
             return self._stored(fn, done)
 
     def atomic_step(self, name: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -195,20 +209,23 @@ class Steps:
         with self._running(name):
             self._load()
             if (known := self.book.on_record(name, place)) is not None:
-                return _decoded(fn, name, known)
+                return self._decoded(fn, name, known)
             _result_of(fn, name)
             client = self._job.app.client
             done, began = None, monotonic()
             try:
+                make_certain(self._job)
                 with client.steps.transaction() as connection:
-                    self._job.assert_held()
                     returned = fn(connection, *args, **kwargs)
-                    done = _new_step(fn, name, returned, place, began)
-                    self._job.assert_held()
+                    done = self._new_step(fn, name, returned, place, began)
+                    assert_not_lost(self._job)
                     [answer] = client.on(connection).steps.store([(self._job.lease, done)])
-                    self._held_by(answer)
+                    self._refuse_second(name, self._held_by(answer))
             except UnknownOutcome as error:
+                client.touch([self._job.lease])  # waits for a commit that is under way
                 self._committed(name, client.steps.list(self._job.id), error)
+            except _Stored:
+                return self._other(fn, name, client.steps.list(self._job.id))
             assert done is not None
             return self._stored(fn, done)
 
@@ -216,20 +233,23 @@ class Steps:
         with self._running(name):
             await self._aload()
             if (known := self.book.on_record(name, place)) is not None:
-                return _decoded(fn, name, known)
+                return self._decoded(fn, name, known)
             _result_of(fn, name)
             client = self._job.app.aclient
             done, began = None, monotonic()
             try:
+                await amake_certain(self._job)
                 async with client.steps.transaction() as connection:
-                    self._job.assert_held()
                     returned = await fn(connection, *args, **kwargs)
-                    done = _new_step(fn, name, returned, place, began)
-                    self._job.assert_held()
+                    done = self._new_step(fn, name, returned, place, began)
+                    assert_not_lost(self._job)
                     [answer] = await client.on(connection).steps.store([(self._job.lease, done)])
-                    self._held_by(answer)
+                    self._refuse_second(name, self._held_by(answer))
             except UnknownOutcome as error:
+                await client.touch([self._job.lease])  # waits for a commit that is under way
                 self._committed(name, await client.steps.list(self._job.id), error)
+            except _Stored:
+                return self._other(fn, name, await client.steps.list(self._job.id))
             assert done is not None
             return self._stored(fn, done)
 
@@ -257,11 +277,11 @@ class Steps:
         with self._running(name):
             known = self.book.on_record(name, place)
             if known is None or known.ended_at is None:
-                self._job.assert_held()
+                make_certain(self._job)
                 found = self._job.app.client.steps.await_event(
                     self._job.lease, name, event, key=key, nth=place
                 )
-                self._awaited(found, name, place, event, key, timeout)
+                self._awaited(found, name, place, event, key, timeout, wanted)
                 return _payload(found.result_json, event, wanted)
             if known.timed_out:
                 raise EventTimeout(event, key)
@@ -277,11 +297,11 @@ class Steps:
         with self._running(name):
             known = self.book.on_record(name, place)
             if known is None or known.ended_at is None:
-                self._job.assert_held()
+                await amake_certain(self._job)
                 found = await self._job.app.aclient.steps.await_event(
                     self._job.lease, name, event, key=key, nth=place
                 )
-                self._awaited(found, name, place, event, key, timeout)
+                self._awaited(found, name, place, event, key, timeout, wanted)
                 return _payload(found.result_json, event, wanted)
             if known.timed_out:
                 raise EventTimeout(event, key)
@@ -308,13 +328,15 @@ class Steps:
         event: str,
         key: str | None,
         timeout: Duration | None,
+        wanted: Any,
     ) -> None:
         match found.outcome:
             case "lost":
                 raise LeaseLost(self._job.id, found.detail or "")
             case "waiting":
                 delay = timeout if found.until is None else None
-                self._suspend(Suspend(name, place, found.until, delay, event, key))
+                asked = _schema(wanted)
+                self._suspend(Suspend(name, place, found.until, delay, event, key, asked))
             case "timed_out":
                 raise EventTimeout(event, key)
 
@@ -353,10 +375,10 @@ class Steps:
         if not self.book.loaded:
             self.book.load(await self._job.app.aclient.steps.list(self._job.id))
 
-    def _store(self, done: NewStep) -> None:
+    def _store(self, done: NewStep) -> str:
         if self._job.in_transaction:
             self.pending.append(done)
-            return None
+            return "pending"
         client = self._job.app.client
         writer = writer_of(client)
         while True:
@@ -369,10 +391,10 @@ class Steps:
                 self._refuse_unheld(error)
                 sleep(BREATH)
 
-    async def _astore(self, done: NewStep) -> None:
+    async def _astore(self, done: NewStep) -> str:
         if self._job.in_transaction:
             self.pending.append(done)
-            return None
+            return "pending"
         client = self._job.app.aclient
         writer = async_writer_of(client)
         while True:
@@ -388,17 +410,69 @@ class Steps:
         # What is returned is what the next run would get: no other type, no shared object.
         step = _step(done)
         self.book.ended(done.name, step)
-        return _decoded(fn, done.name, step)
+        return self._decoded(fn, done.name, step)
+
+    def _new_step(
+        self, fn: Callable[..., Any], name: str, returned: Any, place: int, began: float
+    ) -> NewStep:
+        try:
+            encoded = jsonb.encode(returned)
+        except jsonb.Unfit as unfit:
+            raise InvalidResult(
+                f"the result of the step {name!r}{declared_at(fn)} {unfit}",
+                fix=unfit.fix or "Return what JSON can say: values, a dataclass or a model.",
+            ) from None
+        if (codec := self._job.task.codec) is not None:
+            encoded = codec.result(encoded, name)
+        return NewStep(name, encoded, place, monotonic() - began)
+
+    def _decoded(self, fn: Callable[..., Any], name: str, known: Step) -> Any:
+        text: Any = known.result_json
+        try:
+            if text is not None and (codec := self._job.task.codec) is not None:
+                text = codec.opened_result(text, name)
+            return _result_of(fn, name).decode(text)
+        except CannotOpen as problem:
+            # Another worker may have the key: what was done must not be done again for want of it.
+            self._job.unread = True
+            raise InvalidPayload(
+                f"{self._job.kind} {self._job.id}: the result of the step {name!r} cannot be read: "
+                f"{problem.what}",
+                fix=problem.fix,
+            ) from None
+        except msgspec.ValidationError as error:
+            raise InvalidResult(
+                f"the result of the step {name!r} does not fit {_told(fn)} any more: {error}",
+                fix="Change the function back, or forget the job's steps:  "
+                "holdfast job retry --fresh",
+            ) from None
+
+    def _other(self, fn: Callable[..., Any], name: str, known: Sequence[Step]) -> Any:
+        """Return the result that is on record, whoever stored it: the next run gets that one."""
+        [step] = [one for one in known if one.name == name]
+        self.book.ended(name, step)
+        return self._decoded(fn, name, step)
+
+    def _refuse_second(self, name: str, outcome: str) -> None:
+        # An earlier call has committed after all, though nobody heard of it: not a second effect.
+        if outcome == "already":
+            raise _Stored(name)
+
+    def undo(self) -> None:
+        """Forget the steps of a transaction that was rolled back."""
+        self.book.undo([one.name for one in self.pending])
+        self.pending.clear()
 
     def _refuse_unheld(self, error: HoldfastError) -> None:
         if not self._job.held():
             self._job.cut_by = error  # not the job's fault: the attempt does not count
             raise error
 
-    def _held_by(self, answer: tuple[str, str | None]) -> None:
+    def _held_by(self, answer: tuple[str, str | None]) -> str:
         outcome, detail = answer
         if outcome not in ("stored", "already"):
             raise LeaseLost(self._job.id, detail or "")
+        return outcome
 
     def _committed(self, name: str, known: Sequence[Step], error: UnknownOutcome) -> None:
         if all(step.name != name for step in known):
@@ -412,6 +486,10 @@ class Steps:
             raise StepMisuse(
                 f"{self._job.kind}: {what} would block the event loop", fix=f"Use {fix} instead."
             )
+
+
+class _Stored(Exception):  # noqa: N818 - rolls a transaction back, and is caught behind it
+    """The step is on record already."""
 
 
 def _check_sleep(until: datetime | None, delay: Duration | None) -> None:
@@ -445,34 +523,11 @@ def _is_async(fn: Any) -> bool:
     return inspect.iscoroutinefunction(called)
 
 
-def _new_step(
-    fn: Callable[..., Any], name: str, returned: Any, place: int, began: float
-) -> NewStep:
-    try:
-        encoded = jsonb.encode(returned)
-    except jsonb.Unfit as unfit:
-        raise InvalidResult(
-            f"the result of the step {name!r}{declared_at(fn)} {unfit}",
-            fix=unfit.fix or "Return what JSON can say: values, a dataclass or a model.",
-        ) from None
-    return NewStep(name, encoded, place, monotonic() - began)
-
-
 def _step(done: NewStep) -> Step:
     now = datetime.min
     return Step(
         done.name, "step", done.nth, 0, now, now, None, None, None, False, done.result_json.decode()
     )
-
-
-def _decoded(fn: Callable[..., Any], name: str, known: Step) -> Any:
-    try:
-        return _result_of(fn, name).decode(known.result_json)
-    except msgspec.ValidationError as error:
-        raise InvalidResult(
-            f"the result of the step {name!r} does not fit {_told(fn)} any more: {error}",
-            fix="Change the function back, or forget the job's steps:  holdfast job retry --fresh",
-        ) from None
 
 
 def _payload(told: str | None, event: str, wanted: Any) -> Any:
@@ -483,6 +538,17 @@ def _payload(told: str | None, event: str, wanted: Any) -> Any:
             f"the payload of the event {event} does not fit {wanted!r}: {error}",
             fix="Change the type; the event is on record, and a retry reads it again.",
         ) from None
+
+
+def _schema(wanted: Any) -> dict[str, Any] | None:
+    """What the event's payload has to fit, for a form; nothing if it cannot be told in short."""
+    if wanted is Any:
+        return None
+    try:
+        told = jsonb.schema(wanted)
+    except (NameError, TypeError):
+        return None
+    return told if len(json.dumps(told)) <= SCHEMA else None
 
 
 def _result_of(fn: Callable[..., Any], name: str) -> Result:

@@ -24,9 +24,11 @@ from psycopg import Connection
 from psycopg.types.json import Jsonb
 
 from holdfast import synonyms
-from holdfast.arguments import Arguments, Result
+from holdfast.arguments import Arguments, CodedArguments, Result
 from holdfast.callsite import caller, declared_at
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
+from holdfast.codec import Codec
+from holdfast.crypto import Encryption
 from holdfast.errors import InvalidJob, InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.middleware import Enqueuing
@@ -34,6 +36,7 @@ from holdfast.outcome import Policy, check_policy, seconds
 from holdfast.records import Duration, Enqueued, JobOptions, NewJob, NewSchedule
 from holdfast.records.options import TaskDefaults
 from holdfast.resources import wanted
+from holdfast.stores import ClaimCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,6 +73,8 @@ class TaskSettings(TaskDefaults, total=False):
     memory: int | None
     aliases: Sequence[str]
     old_arguments: Mapping[str, str | None]
+    encryption: Encryption | None
+    large_payloads: ClaimCheck | None
 
 
 class Options(JobOptions, total=False):
@@ -161,9 +166,15 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         self.memory = settings.get("memory")
         self.check: DoneWhen | None = None
         self.aliases = tuple(settings.get("aliases", ()))
-        self.arguments = Arguments(fn, self.kind, settings.get("old_arguments"))
+        old = settings.get("old_arguments")
+        self.codec = _codec(app, settings, (self.kind, *self.aliases))
+        self.arguments = (
+            Arguments(fn, self.kind, old)
+            if self.codec is None
+            else CodedArguments(fn, self.kind, old, self.codec)
+        )
         self.wants = wanted(fn, self.kind, self.arguments.hints)
-        self._result = Result(fn, self.kind) if self.keep_result else None
+        self._result = Result(fn, self.kind, self.codec) if self.keep_result else None
         of_jobs = {k: v for k, v in settings.items() if k in Options.__annotations__}
         self._chosen: dict[str, Any] = {k: v for k, v in of_jobs.items() if callable(v)}
         self._fields = {k: v for k, v in of_jobs.items() if not callable(v)}
@@ -196,7 +207,7 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
     def encode_result(self, returned: Any) -> Any:
         """Return a result as the database stores it; raises InvalidResult if it cannot be."""
         if self._result is None:  # another job waits for it
-            self._result = Result(self.fn, self.kind)
+            self._result = Result(self.fn, self.kind, self.codec)
         return self._result.encode(returned)
 
     def decode_result(self, result_json: str | None) -> R:
@@ -257,7 +268,9 @@ class Task(Enqueuer[P, R], Generic[P, R, C]):
         job = self._job((), payload, {}, "schedule")
         options = {field: getattr(job, field) for field in {**self._fields, **self._chosen}}
         queue = options.pop("queue", "default")
-        arguments = msgspec.json.decode(job.payload)
+        # The same every time it is declared: else each worker that starts would change it.
+        stored = job.payload if self.codec is None else self.codec.payload(job.payload, fixed=True)
+        arguments = msgspec.json.decode(stored)
         return NewSchedule(
             name=name, kind=self.kind, queue=queue, payload=arguments, options=options, **rule
         )
@@ -294,9 +307,9 @@ def store(client: Client, calls: "Sequence[Call[Any]]") -> list[Enqueued]:
     """Store calls of tasks of one app, inside its middleware."""
     methods = calls[0].task.app.around_enqueue
     if not methods:
-        return client.enqueue_many([call.job for call in calls])
+        return client.enqueue_many(as_stored(client, calls, [call.job for call in calls]))
     with Enqueuing(methods, [(call.task.arguments, call.job) for call in calls]) as around:
-        around.answers = client.enqueue_many(around.jobs)
+        around.answers = client.enqueue_many(as_stored(client, calls, around.jobs))
     return list(around.answers)
 
 
@@ -304,10 +317,66 @@ async def astore(client: AsyncClient, calls: "Sequence[Call[Any]]") -> list[Enqu
     """Like `store`, on an event loop."""
     methods = calls[0].task.app.around_enqueue
     if not methods:
-        return await client.enqueue_many([call.job for call in calls])
+        return await client.enqueue_many(
+            await aas_stored(client, calls, [call.job for call in calls])
+        )
     with Enqueuing(methods, [(call.task.arguments, call.job) for call in calls]) as around:
-        around.answers = await client.enqueue_many(around.jobs)
+        around.answers = await client.enqueue_many(await aas_stored(client, calls, around.jobs))
     return list(around.answers)
+
+
+def as_stored(client: Client, calls: "Sequence[Any]", jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Return the jobs of calls with their payloads as the database gets them.
+
+    After the middleware, which sees and may change what was enqueued. What is too large for the
+    database is in its store by then: a job never has an address at which nothing is.
+    """
+    if all(call.task.codec is None for call in calls):
+        return jobs
+    changed = []
+    for call, job in zip(calls, jobs, strict=True):
+        if (codec := call.task.codec) is not None:
+            job, large = codec.stored(job)
+            if large is not None:
+                codec.put(client, large)
+        changed.append(job)
+    return changed
+
+
+async def aas_stored(
+    client: AsyncClient, calls: "Sequence[Any]", jobs: Sequence[NewJob]
+) -> Sequence[NewJob]:
+    """Like `as_stored`, on an event loop."""
+    if all(call.task.codec is None for call in calls):
+        return jobs
+    changed = []
+    for call, job in zip(calls, jobs, strict=True):
+        if (codec := call.task.codec) is not None:
+            job, large = codec.stored(job)
+            if large is not None:
+                await codec.aput(client, large)
+        changed.append(job)
+    return changed
+
+
+def _codec(app: "App", settings: TaskSettings, kinds: Sequence[str]) -> Codec | None:
+    encryption = settings.get("encryption", app.encryption)
+    large = settings.get("large_payloads", app.large_payloads)
+    if encryption is None and large is None:
+        return None
+    if large is not None and not isinstance(large, ClaimCheck):
+        raise InvalidTask(
+            f"task {kinds[0]!r}: large_payloads is not a ClaimCheck but {type(large).__name__}",
+            why=caller(),
+            fix="Write  large_payloads=holdfast.stores.ClaimCheck(store)",
+        )
+    if encryption is not None and not isinstance(encryption, Encryption):
+        raise InvalidTask(
+            f"task {kinds[0]!r}: encryption is not an Encryption but {type(encryption).__name__}",
+            why=caller(),
+            fix='Write  encryption=holdfast.crypto.Encryption({"2026-11": key})',
+        )
+    return Codec(encryption, kinds, large, lambda: app.client)
 
 
 def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -> None:

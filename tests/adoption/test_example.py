@@ -30,7 +30,7 @@ def test_a_table_of_reports_is_adopted_and_every_report_made_once(
             env={**os.environ, "HOLDFAST_URL": database},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
         assert done.returncode == 0, done.stderr
 

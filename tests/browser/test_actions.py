@@ -189,18 +189,28 @@ def test_ten_are_retried_first_and_then_all(page: Page, client: Client) -> None:
     group.get_by_role("button", name="Retry 10 first").click()
     expect(dialog(page)).to_contain_text("Jobs added later are not affected")
     dialog(page).get_by_role("button", name="Retry 10").click()
-    expect(page.get_by_label("Operations", exact=True)).to_contain_text("10/10 retried")
+    tray = page.get_by_label("Operations", exact=True)
+    expect(tray).to_contain_text("10/10 retried")
+    expect(tray).to_contain_text("0 passed · 10 have not ended yet")
     assert len(client.jobs.find("state:queued tenant:acme")) == 10
     expect(group).to_contain_text("110")
+    tried = client.claim("mail", worker="web1-3f2c91d0", limit=10)
+    assert {lease.tenant for lease in tried} == {"acme"}  # of the highest priority
+    client.ack(tried[:9])
+    message = "30 s waiting for smtp0.example.org"
+    client.nack(tried[9:], error_kind="TimeoutError", message=message, final=True)
+    told(page, "1 of 10 failed again")
+    expect(tray).to_contain_text("1 of 10 failed again")
+    expect(group).to_contain_text("111")
 
     group.get_by_role("button", name="Retry all").click()
     dialog(page).get_by_label("Rate limit").select_option("")
-    dialog(page).get_by_role("button", name="Retry 110").click()
-    expect(page.get_by_label("Operations", exact=True)).to_contain_text("110/110 retried")
+    dialog(page).get_by_role("button", name="Retry 111").click()
+    expect(tray).to_contain_text("111/111 retried")
 
-    assert len(client.jobs.find("state:queued tenant:acme")) == 120
+    assert len(client.jobs.find("state:queued tenant:acme")) == 111
     page.goto(page.url.replace("dead", "activity"))
-    expect(page.get_by_role("main")).to_contain_text("changed 110")
+    expect(page.get_by_role("main")).to_contain_text("changed 111")
 
 
 def test_a_running_operation_can_be_stopped(page: Page, client: Client) -> None:
@@ -268,6 +278,8 @@ def test_chosen_jobs_are_cancelled_together(page: Page, client: Client) -> None:
     toolbar = page.get_by_role("toolbar", name="Selected jobs")
     expect(toolbar).to_contain_text("3 selected")
     toolbar.get_by_role("button", name="Cancel").click()
+    expect(dialog(page).get_by_role("heading")).to_have_text("Cancel 3 selected jobs")
+    expect(dialog(page)).not_to_contain_text("matching")
     dialog(page).get_by_role("button", name="Cancel 3").click()
 
     expect(page.get_by_label("Operations", exact=True)).to_contain_text("3/3 cancelled")

@@ -41,6 +41,31 @@ def test_rows_are_walked_chosen_and_opened(looker: Page) -> None:
     expect(looker).to_have_url(re.compile(f"/jobs/{third}"))
 
 
+def test_enter_on_the_dead_page_opens_the_group(looker: Page) -> None:
+    looker.goto(looker.url + "dead")
+    expect(looker.locator("[data-row]").first).to_be_visible()
+    looker.keyboard.press("j")
+    looker.keyboard.press("j")
+    second = looker.locator("main .group").nth(1)
+    looker.keyboard.press("Enter")
+
+    expect(second.locator(".members")).to_be_visible()
+    expect(looker).to_have_url(re.compile(f"/dead.group={second.get_attribute('data-row')}"))
+
+
+def test_the_keys_do_not_cover_what_they_do(looker: Page) -> None:
+    looker.keyboard.press("?")
+    rows = looker.get_by_role("dialog", name="Keys").locator("dl > div")
+    expect(rows.first).to_be_visible()
+    covered = rows.evaluate_all(
+        "all => all.filter(row => Math.max(...[...row.querySelectorAll('kbd')].map("
+        "key => key.getBoundingClientRect().right)) >"
+        " row.querySelector('dd').getBoundingClientRect().left).map(row => row.innerText)"
+    )
+
+    assert covered == []
+
+
 def test_all_rows_are_chosen_by_one_key(looker: Page) -> None:
     looker.goto(looker.url + "jobs?q=kind:resize_image state:dead")
     expect(looker.locator("[data-row]")).to_have_count(17)

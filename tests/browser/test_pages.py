@@ -3,9 +3,10 @@
 import csv
 import io
 import re
+import time
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from holdfast.client import Client
 from holdfast.records import NewJob
@@ -240,3 +241,58 @@ def test_a_queues_page_shows_what_runs_next(page: Page, client: Client) -> None:
     expect(shown).to_have_count(2)
     expect(shown.nth(0)).to_contain_text(str(high.id)[-6:])
     expect(shown.nth(1)).to_contain_text(str(low.id)[-6:])
+
+
+def test_what_can_be_done_with_a_row_is_in_sight_on_every_screen(
+    viewing: str, open_page: Open
+) -> None:
+    for width in (1280, 768, 390):
+        page = open_page(viewing, width=width)
+        for path in ("queues", "schedules", "workers"):
+            page.goto(f"{viewing}/{path}")
+            expect(page.locator("td.row-acts").first).to_be_visible()
+            hidden = page.locator("td.row-acts button").evaluate_all(
+                "all => all.filter(one => { const at = one.getBoundingClientRect();"
+                " return at.width && document.elementFromPoint(at.x + at.width / 2, at.y + 9)"
+                "?.closest('td') !== one.closest('td') }).map(one => one.outerHTML)"
+            )
+            assert (width, path, hidden) == (width, path, [])
+
+
+def test_one_fault_is_told_once(shop: str, open_page: Open) -> None:
+    from holdfast.server import Settings
+    from tests.browser.conftest import serving
+
+    with serving(shop, Settings()) as address:
+        page = open_page(f"{address}/queues")
+        expect(page.locator('[data-row="mail"]')).to_be_visible()
+
+    expect(page.get_by_role("alert")).to_have_count(1)
+    page.get_by_role("link", name="Lanes").click()
+    expect(page.get_by_role("heading", name="Lanes")).to_be_visible()
+    expect(page.get_by_text("Nothing has been loaded yet")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(1)
+    expect(page.get_by_text("does not answer")).to_have_count(1)
+
+
+def test_a_queue_with_running_jobs_is_not_idle(viewing: str, open_page: Open) -> None:
+    page = open_page(viewing)
+    row = page.locator('.panel [data-row="images"]')
+
+    expect(row).to_contain_text("4 leased")
+    expect(row).to_contain_text("running")
+
+
+def test_jobs_are_counted_whole(viewing: str, open_page: Open) -> None:
+    """The history has averages, and the page fills a gap with another."""
+    page = open_page("about:blank")
+
+    def halves(route: Route) -> None:
+        now = int(time.time())
+        points = [[now // 20 * 20 - 20 * back, 6.5] for back in range(20, -2, -1)]
+        route.fulfill(json={"metric": "queued", "queue": None, "step": 20, "points": points})
+
+    page.route(re.compile("metrics/series.*metric=queued.*step=20"), halves)
+    page.goto(viewing)
+
+    expect(page.get_by_role("img", name="Jobs waiting. Now queued 7.")).to_be_visible()

@@ -114,6 +114,45 @@ async def _effect_of(connection: AsyncConnection[Any], n: int) -> int:
 
 
 @app.task
+async def opens(n: int, seconds: float = 0.0) -> int:
+    """The first of a workflow: every part of it gets what this returns."""
+    return await _booked(n, n, seconds)
+
+
+@app.task
+async def part(n: int, opened: int, seconds: float = 0.0) -> int:
+    """One of many side by side; plain, so that ends of many are told in one call."""
+    job = current()
+    note("start", "part", n, job)
+    await asyncio.sleep(seconds)
+    return opened + n
+
+
+@app.task
+async def part_booked(n: int, opened: int, seconds: float = 0.0) -> int:
+    """One of many side by side, with an effect of its own."""
+    return await _booked(n, opened + n, seconds)
+
+
+@app.task
+async def closes(n: int, parts: list[int], wanted: list[int], seconds: float = 0.0) -> int:
+    """The last of a workflow: it has its effect only if it was given what all others returned."""
+    if parts != wanted:
+        raise ValueError(f"{n} was given {parts} and not {wanted}")
+    return await _booked(n, n, seconds)
+
+
+async def _booked(n: int, result: int, seconds: float) -> int:
+    job = current()
+    note("start", job.kind, n, job)
+    await asyncio.sleep(seconds)
+    async with job.transaction(result=result) as connection:
+        await connection.execute(EFFECT, effect(n))
+    note("finish", job.kind, n, job)
+    return result
+
+
+@app.task
 async def block(n: int, seconds: float) -> None:
     """Stops the event loop of everybody else on it."""
     job = current()

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from holdfast import embedded, schema
+from tests import partitioned
 
 SETTINGS = {
     "fsync": "off",
@@ -55,11 +56,13 @@ class Server:
         self._home.chmod(0o755)
         self._directory = self._home / "pg"
         # Held all the time: while it is, a stopped server is not taken for one nobody wants.
-        self._place = embedded.start(self._directory, settings=SETTINGS)
+        self._place = self._start()
         self.url = make_conninfo(self._place.url, application_name=WATCHER)
         self._template = f"template_{uuid4().hex}"
         self._execute(f'create database "{self._template}" template template0')
-        schema.migrate(make_conninfo(self.url, dbname=self._template))
+        split = os.environ.get("HOLDFAST_TEST_SPLIT")
+        install = partitioned.install if split else schema.migrate
+        install(make_conninfo(self.url, dbname=self._template))
         self._execute(f"create role {WORKER} login")
         with psycopg.connect(self.url, dbname=self._template) as connection:
             connection.execute(EFFECTS)
@@ -105,7 +108,7 @@ class Server:
     def start(self) -> None:
         """Start it again if it was stopped, with the same data and address."""
         if not (pid := self._postmaster()) or not _runs(pid):
-            embedded.start(self._directory, settings=SETTINGS).stop()
+            self._start().stop()
 
     def end_backends(self, database: str, *, all: bool = False, rng: random.Random) -> int:
         """End one backend of the database, or all, whoever they belong to but the watchers."""
@@ -179,6 +182,11 @@ class Server:
                 with suppress(ValueError):
                     times.append(float(line.split()[0]))
         return [at for at in times if at >= since]
+
+    def _start(self) -> embedded.Server:
+        named = os.environ.get("HOLDFAST_TEST_PG_BIN")
+        binaries = Path(named) if named else None
+        return embedded.start(self._directory, settings=SETTINGS, binaries=binaries)
 
     def _postmaster(self) -> int | None:
         try:

@@ -116,7 +116,10 @@ def test_jobs_in_flight_go_on_through_an_outage_longer_than_their_lease_and_run_
 ) -> None:
     stage.start(8)
     stage.start(8)
-    stage.enqueue("nap", 16, lease=3.0, seconds=7.0)
+    stage.enqueue("nap", 10, lease=3.0, seconds=7.0)
+    # These want to write while the database is away, and are let in after their leases' ends.
+    stage.enqueue("book", 3, first=10, lease=3.0, seconds=2.0)
+    stage.enqueue("book_in_thread", 3, first=13, lease=3.0, seconds=2.0)
     stage.until(stage.began(16))
     # A crash forgets claims that are not on disk yet; whoever commits waits for what came before.
     stage.client.queues.set("default", keep_done=86400)
@@ -128,6 +131,7 @@ def test_jobs_in_flight_go_on_through_an_outage_longer_than_their_lease_and_run_
 
     stage.judge()
     assert stage.runs_twice() == []
+    assert stage.effects() == [(n, 1) for n in range(10, 16)]
 
 
 def test_a_network_that_swallows_everything_is_survived(stage: Stage, scale: Scale) -> None:

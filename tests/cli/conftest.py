@@ -16,7 +16,18 @@ from click.testing import CliRunner
 from holdfast.cli import main
 from holdfast.client import Client
 
-PROGRAM = [sys.executable, "-X", "dev", "-W", "error", "-m", "holdfast"]
+# `python -m holdfast` in Python's development mode, in which the event loop also warns of each turn
+# that took longer than 0.1 s: on a busy machine that says nothing.
+UNHURRIED = """
+import asyncio.base_events as events, runpy
+opened = events.BaseEventLoop.__init__
+def opened_unhurried(loop):
+    opened(loop)
+    loop.slow_callback_duration = 600
+events.BaseEventLoop.__init__ = opened_unhurried
+runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
+"""
+PROGRAM = [sys.executable, "-X", "dev", "-W", "error", "-c", UNHURRIED]
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def program() -> Run:
 
     def execute(*arguments: object, **options: Any) -> Ended:
         done = subprocess.run(
-            [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, **options
+            [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=200, **options
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -253,6 +253,7 @@ def test_the_doctor_finds_a_healthy_database_healthy(holdfast: Run, client: Clie
     assert "ok    connection     PostgreSQL " in ended.out
     assert found["pooling"]["what"] == "a direct connection"
     assert found["listen"]["what"] == "notifications arrive"
+    assert found["workers"]["what"].startswith("0 workers may open up to 0 connections; the server")
     for one in document.json:
         assert one["why"]
         assert one["level"] == "ok" or one["fix"]

@@ -202,6 +202,6 @@ def _without(module: str, *words: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-c", program, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )

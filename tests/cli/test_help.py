@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.worker.worker import GRACE
-from tests.cli.conftest import PROGRAM, Run
+from tests.cli.conftest import Run
 from tests.docs.pages import ROOT
 
 
@@ -29,10 +29,8 @@ def test_help_fits_a_screen_and_ends_with_two_real_examples(run: Run, path: list
 
     lines = shown.out.rstrip("\n").splitlines()
     assert shown.code == 0
-    # A table of the application has many shapes, a job many fields, and a worker many services.
-    assert len(lines) <= {("adopt",): 28, ("job", "enqueue"): 31, ("worker",): 27}.get(
-        tuple(path), 24
-    )
+    # A table of the application has many shapes.
+    assert len(lines) <= {("adopt",): 28}.get(tuple(path), 24)
     assert max(map(len, lines)) <= 80
     assert lines[-3] == "Examples:"
     for example in lines[-2:]:
@@ -40,6 +38,30 @@ def test_help_fits_a_screen_and_ends_with_two_real_examples(run: Run, path: list
         named = words[words.index("holdfast") + 1 :] if "holdfast" in words else []
         # $(…) hides the command inside one word.
         assert _exists(named) or "$(holdfast " in example
+
+
+@pytest.mark.parametrize("path", [["worker"], ["job", "enqueue"]], ids=" ".join)
+def test_options_that_are_only_named_are_told_of_by_help_all(run: Run, path: list[str]) -> None:
+    command: click.Command = main
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    first, whole = run(*path, "--help").out, run(*path, "--help-all")
+
+    told = [
+        option
+        for option in command.params
+        if isinstance(option, click.Option) and option.name not in ("url", "json", "quiet")
+        if option.help and not option.hidden
+    ]
+    assert whole.code == 0
+    assert "--help-all" in first
+    for option in told:
+        # a word of its own, not the beginning of another
+        assert f"{option.opts[-1]}" in first
+        assert option.help is not None
+        assert option.help.split()[0] in whole.out
+    assert len(whole.out.splitlines()) > len(first.splitlines())
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)
@@ -67,8 +89,8 @@ def test_a_command_like_no_other_is_answered_with_all_of_them(run: Run) -> None:
 
     assert answer.code == 2
     assert (
-        "no such command: xyzzy. Commands are: list, show, next, set, pause, resume, explain, "
-        "forecast." in answer.err
+        "no such command: xyzzy. Commands are: list, show, next, place, set, pause, resume, "
+        "explain, forecast." in answer.err
     )
 
 
@@ -88,7 +110,9 @@ def test_help_loads_no_driver_and_starts_at_once() -> None:
     for _ in range(5):
         # Of its own, whatever else the machine is doing.
         before = os.times()
-        subprocess.run([sys.executable, *PROGRAM[-2:], "--help"], capture_output=True, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "holdfast", "--help"], capture_output=True, check=True
+        )
         after = os.times()
         used = after.children_user + after.children_system
         durations.append(used - before.children_user - before.children_system)

@@ -361,18 +361,18 @@ def test_a_filter_needs_consent_and_says_how_many(holdfast: Run, client: Client)
 
 
 def test_preview_shows_and_changes_nothing(holdfast: Run, client: Client) -> None:
-    for _ in range(7):
+    for _ in range(12):
         client.enqueue("greet")
 
     text = holdfast("job", "delete", "kind:greet", "--preview")
     document = holdfast("job", "delete", "kind:greet", "--preview", "--json").json
 
     assert text.code == 0
-    assert text.out.splitlines()[0].startswith("7 jobs matching kind:greet")
+    assert text.out.splitlines()[0].startswith("12 jobs matching kind:greet")
     assert text.out.splitlines()[-1] == "… and 2 more"
-    assert document["count"] == 7
-    assert len(document["sample"]) == 5
-    assert len(client.jobs.find()) == 7
+    assert document["count"] == 12
+    assert len(document["sample"]) == 10
+    assert len(client.jobs.find()) == 12
 
 
 def test_somebody_at_a_terminal_is_asked(client: Client, database: str, terminal: Terminal) -> None:

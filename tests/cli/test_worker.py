@@ -119,7 +119,8 @@ def test_it_runs_what_is_there_and_ends_when_nothing_is_left(worker: Run, client
     assert ended.out == "hello Ada\n"
     assert re.fullmatch(r"holdfast 0\.\S+  \S+ \(user .*\)  schema \d+", banner)
     assert re.fullmatch(
-        r"worker     \S+  queues: default, mail, slow  slots: 24  kinds: greet, send, wait",
+        r"worker     \S+  queues: default, mail, slow  slots: 24  connections: up to \d+"
+        r"  kinds: greet, send, wait",
         introduction,
     )
     assert rest == []
@@ -204,7 +205,7 @@ def test_queues_and_kinds_choose_what_is_claimed(worker: Run, client: Client) ->
     ended = worker("app.py", "-q", "mail:3", "--kinds", "greet", "--until-idle")
 
     assert ended.out == "hello Ada\n"
-    assert "queues: mail  slots: 3  kinds: greet" in ended.err
+    assert "queues: mail  slots: 3  connections: up to 13  kinds: greet" in ended.err
     assert client.jobs.get(wanted.id) is None
     assert len(client.jobs.find("state:queued")) == 2
 

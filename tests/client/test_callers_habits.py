@@ -376,6 +376,7 @@ def test_the_drivers_own_error_shows_what_is_wrong_with_the_transaction(
     engine.dispose()
 
 
+@pytest.mark.direct_only("the process number is the pooler's")
 def test_a_connection_that_broke_fails_as_its_driver_says(database: str, connect: Any) -> None:
     conn = psycopg2.connect(database)
     connect().execute("select pg_terminate_backend(%s, 60000)", [conn.info.backend_pid])

@@ -13,8 +13,11 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast import App
 from holdfast.app import Task
+from holdfast.codec import told
+from holdfast.crypto import Encryption, new_key
 from holdfast.errors import HoldfastError, InvalidArguments, NotMigrated
 from tests.client.callers import LIBRARIES, Caller, calling
+from tests.pgbouncer import Pooled
 
 Receipt = Task[..., None, None]
 
@@ -24,12 +27,12 @@ class CardRefusedError(Exception):
 
 
 @pytest.fixture(scope="module")
-def database(postgres: Any, template: str) -> Iterator[str]:
+def database(postgres: Any, template: str, through_pooler: Pooled) -> Iterator[str]:
     """One database for all tests here: each uses a queue and a table of its own."""
     name = sql.Identifier(f"holdfast_test_{uuid4().hex}")
     create = sql.SQL("create database {} template {}").format(name, sql.Identifier(template))
     postgres.connection.execute(create)
-    yield make_conninfo(postgres.url, dbname=name._obj[0])
+    yield through_pooler(make_conninfo(postgres.url, dbname=name._obj[0]))
     postgres.connection.execute(sql.SQL("drop database {} with (force)").format(name))
 
 
@@ -129,6 +132,20 @@ def test_ten_thousand_jobs_are_stored_in_their_order(
     stored: dict[UUID, int] = dict(found.fetchall())
     assert len(stored) == 10_000
     assert [stored[handle.id] for handle in handles] == list(range(10_000))
+
+
+def test_what_is_encrypted_is_stored_so_on_any_connection(app: App, caller: Caller) -> None:
+    @app.task(encryption=Encryption({"2026-11": new_key()}))
+    def pay(card: str) -> None: ...
+
+    with caller.transaction():
+        one = caller.enqueue(pay, "4111")
+        many = caller.enqueue_many(pay, [pay.call("4111"), pay.call("4111")])
+
+    for handle in (one, *many):
+        job = app.client.jobs.get(handle.id)
+        assert job is not None
+        assert told(job.payload_json)
 
 
 def test_of_very_many_jobs_all_are_stored_or_none(receipt: Receipt, caller: Caller) -> None:

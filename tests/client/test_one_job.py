@@ -83,7 +83,7 @@ def test_a_job_with_more_is_sent_in_an_array(
 def test_every_field_that_a_job_can_have_besides_is_known_here() -> None:
     named = {name for options in WITH_MORE.values() for name in options}
 
-    others = {"run_at", "expires_at", "after", "if_failed", "take"}
+    others = {"run_at", "expires_at", "after", "if_failed", "take", "workflow", "child_of"}
     plain = {"kind", "payload", "queue", "priority", "id"}
     assert named | others | plain == set(wire._NAMES)
 

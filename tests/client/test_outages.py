@@ -77,6 +77,7 @@ def test_the_message_says_that_the_address_came_from_the_environment(
         client.queues.list()
 
 
+@pytest.mark.direct_only("the pooler answers, and tries for a while")
 def test_a_database_that_does_not_exist_is_told_at_once(make_client: Any, database: str) -> None:
     client = make_client(psycopg.conninfo.make_conninfo(database, dbname="nowhere"))
 
@@ -233,6 +234,7 @@ def test_a_move_does_not_mind_connections_that_died_while_idle(
     assert client.jobs.move([id], "mail")[0].changed
 
 
+@pytest.mark.direct_only("the pooler keeps the sessions that refuse to write")
 def test_connections_to_a_server_that_was_demoted_are_left(database: str, connect: Any) -> None:
     admin = connect()
     name = admin.info.dbname

@@ -1,95 +1,26 @@
 """Everything works through PgBouncer in transaction mode, with fewer servers than clients."""
 
-import os
-import shutil
-import socket
-import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import App, Client, NewJob, current, schema
 from holdfast.upkeep import listener
 from holdfast.upkeep.listener import Listener
 from holdfast.worker import Worker
-from tests.ports import free_port
-
-BINARY = (
-    os.environ.get("HOLDFAST_TEST_PGBOUNCER")
-    or shutil.which("pgbouncer")
-    or shutil.which("pgbouncer", path="/usr/sbin")
-)
+from tests.pgbouncer import BINARY, Pooled, pooler
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="pgbouncer is not installed")
 
-Pooled = Callable[[str], str]
-
 
 @pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that another account can read, unlike those of pytest."""
-    with TemporaryDirectory() as path:
-        Path(path).chmod(0o755)
-        yield Path(path)
-
-
-@pytest.fixture
-def pooled(postgres: Any, open_directory: Path) -> Iterator[Pooled]:
+def pooled(postgres: Any) -> Iterator[Pooled]:
     """Turns the address of a database into one that goes through a pool of two."""
-    server = conninfo_to_dict(postgres.url)
-    host, port = str(server["host"]), free_port()
-    # PgBouncer refuses to be root, and must be able to enter the server's directory.
-    account = Path(host).stat().st_uid if host.startswith("/") else 65534
-    password = f"password={server['password']}" if server.get("password") else ""
-    config = open_directory / "pgbouncer.ini"
-    config.write_text(
-        f"""
-        [databases]
-        * = host={host} port={server.get("port") or 5432} user={server["user"]} {password}
-        [pgbouncer]
-        listen_addr = 127.0.0.1
-        listen_port = {port}
-        unix_socket_dir =
-        auth_type = any
-        pool_mode = transaction
-        default_pool_size = 2
-        """
-    )
-    config.chmod(0o644)
-    assert BINARY is not None
-    process = subprocess.Popen(
-        [BINARY, "-q", str(config)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        user=account if os.geteuid() == 0 else None,
-    )
-    try:
-        await_port(port)
-        yield lambda url: make_conninfo(
-            "", host="127.0.0.1", port=port, user="app", dbname=conninfo_to_dict(url)["dbname"]
-        )
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def await_port(port: int) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            assert time.monotonic() < deadline, "pgbouncer did not start"
-            time.sleep(0.02)
-        else:
-            return
+    with pooler(postgres.url) as turn:
+        yield turn
 
 
 def test_six_clients_share_two_servers_without_an_error(pooled: Pooled, database: str) -> None:
@@ -164,11 +95,11 @@ def test_a_listener_that_hears_nothing_leaves_no_session_listening(
 
 
 def test_handlers_that_hold_all_servers_of_the_pool_keep_their_leases(
-    pooled: Pooled, database: str, monkeypatch: pytest.MonkeyPatch
+    pooled: Pooled, direct: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_LISTEN_URL", database)
+    monkeypatch.setenv("HOLDFAST_LISTEN_URL", direct)
     ran: list[str] = []
-    with App(pooled(database)) as app:
+    with App(pooled(direct)) as app:
 
         @app.task
         def hold(name: str) -> None:
@@ -180,7 +111,7 @@ def test_handlers_that_hold_all_servers_of_the_pool_keep_their_leases(
             hold.enqueue(name)
         # A pool of two: the last pair begins when a lease has passed twice.
         Worker(app, concurrency=6, lease=3.0, until_idle=True).run()
-        with Client(database) as client:
+        with Client(direct) as client:
             assert client.jobs.list() == []
             assert client.queues.get("default").done == 6
 

@@ -25,6 +25,7 @@ def single(database: str) -> Any:
         yield client
 
 
+@pytest.mark.direct_only("nothing is prepared there")
 def test_a_repeated_statement_is_prepared(single: Client) -> None:
     for _ in range(5):
         single.enqueue("greet")
@@ -68,6 +69,7 @@ def test_a_call_prepared_before_a_migration_changed_its_answer_succeeds(
     assert single._door.run(call) == [(7, None)]
 
 
+@pytest.mark.direct_only("nothing is prepared there")
 def test_what_is_prepared_is_prepared_again_after_a_rollback(single: Client) -> None:
     """The driver has a session forget all statements then, also those that it did not prepare."""
     for _ in range(5):
@@ -95,6 +97,7 @@ def test_what_a_session_was_told_to_forget_is_sent_on_another(single: Client) ->
     assert single.read_only() is False
 
 
+@pytest.mark.direct_only("nothing is prepared there")
 def test_a_call_succeeds_however_many_connections_a_migration_has_outdated(
     database: str, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +132,7 @@ def test_a_call_succeeds_however_many_connections_a_migration_has_outdated(
         assert tries == [1, 2, 3]
 
 
+@pytest.mark.direct_only("nothing is prepared there")
 def test_nothing_that_a_handler_sends_is_prepared(single: Client) -> None:
     single.enqueue("greet")
     [lease] = single.claim(worker="w")

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -72,6 +72,9 @@ def test_a_payload_that_only_looks_bad_arrives(client: Any, payload: Any) -> Non
         ({"max_attempts": 0}, "HF204"),
         ({"lease": 0}, "HF204"),
         ({"delay": -1}, "HF204"),
+        ({"delay": math.inf}, "HF204"),
+        ({"lease": math.nan}, "HF204"),
+        ({"expires": math.inf}, "HF204"),
         ({"run_at": datetime(2030, 1, 1)}, "HF204"),
         ({"key": "k", "on_conflict": "explode"}, "HF205"),
         ({"queue": ""}, "HF202"),
@@ -88,6 +91,15 @@ def test_a_bad_option_is_refused_under_its_code(
 
     assert refused.value.code == code
     assert str(refused.value).startswith(code)
+
+
+def test_a_setting_that_is_not_a_finite_number_does_not_reset_it(client: Any) -> None:
+    client.queues.set("mail", backoff=7)
+
+    with pytest.raises(InvalidJob, match="backoff inf is not a finite number"):
+        client.queues.set("mail", backoff=math.inf)
+
+    assert client.queues.get("mail").backoff == timedelta(seconds=7)
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_known_one(client: Any) -> None:
@@ -166,6 +178,7 @@ def test_a_database_without_the_schema_says_how_to_make_it(empty_database: str) 
         client.enqueue("greet")
 
 
+@pytest.mark.direct_only("all users of this pooler are one on the server")
 def test_a_user_without_rights_is_refused(connect: Any, database: str) -> None:
     role = f"nobody_{uuid4().hex}"
     connect().execute(f"create role {role} login")

@@ -1,6 +1,7 @@
 """The pages of Django's admin: who sees what, what is found, what is retried and cancelled."""
 
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -133,6 +134,14 @@ def test_models_and_migrations_agree() -> None:
     call_command("makemigrations", "holdfast", check=True, dry_run=True, verbosity=0)
 
 
+def test_what_dumps_all_models_finds_no_rows_of_pages_without_a_table() -> None:
+    for options in ({}, {"use_base_manager": True}):
+        told = StringIO()
+        call_command("dumpdata", stdout=told, verbosity=0, **options)
+        assert "auth.permission" in told.getvalue()
+        assert '"holdfast.' not in told.getvalue()
+
+
 def test_a_flush_deletes_all_jobs(sign_in: SignIn, drain: Drain) -> None:
     from tests.django.shop.tasks import add, fail
 
@@ -143,3 +152,15 @@ def test_a_flush_deletes_all_jobs(sign_in: SignIn, drain: Drain) -> None:
     call_command("flush", interactive=False, verbosity=0)
 
     assert app_of().client.jobs.list() == []
+
+
+def test_a_signal_that_is_not_of_a_flush_deletes_no_job(django_database: None) -> None:
+    from django.core.management.sql import emit_post_migrate_signal
+
+    from tests.django.shop.tasks import add
+
+    add.enqueue(1)
+    # As data migrations do that need permissions: without a plan, as flush.
+    emit_post_migrate_signal(0, False, "default")
+
+    assert len(app_of().client.jobs.list()) == 1

@@ -307,6 +307,28 @@ def test_results_of_other_tasks_and_of_no_task_are_refused() -> None:
             default_task_backend.get_result(unknown)
 
 
+def test_a_job_that_somebody_else_wrote_has_a_result_or_none_and_no_error_of_ours() -> None:
+    call = {"args": [1], "kwargs": {}}
+    path = "tests.django.shop.tasks"
+
+    def stored(kind: str, payload: object, **headers: object) -> str:
+        return str(client_on(connection).enqueue(kind, payload, headers=headers).id)
+
+    unknown = [
+        stored("nowhere.to.be.found", call),
+        stored("os.getcwd", call),
+        stored(f"{path}.plain", call),
+        stored(f"{path}.add", {"args": 1, "kwargs": []}),
+    ]
+    for id in unknown:
+        with pytest.raises(TaskResultDoesNotExist):
+            default_task_backend.get_result(id)
+    for said in (5, {"run_after": "soon", "priority": "high", "backend": ["other"]}):
+        found = default_task_backend.get_result(stored(f"{path}.add", call, django=said))
+        assert (found.args, found.task.run_after, found.task.priority) == ([1], None, 0)
+        assert found.backend == "default"
+
+
 def test_a_job_runs_and_has_a_result_although_its_queue_is_not_allowed_any_more(
     drain: Drain,
 ) -> None:

@@ -6,12 +6,26 @@ from typing import Any
 
 import httpx
 import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.test import Client as Browser
 from django.test import override_settings
 
+from holdfast.django import dashboard
 from holdfast.django.dashboard import with_dashboard
+from holdfast.server.live import stream
 
 HTML = {"accept": "text/html"}
+
+
+def sign_out(name: str) -> None:
+    """Take the permissions of a user away."""
+    from django.contrib.auth.models import User
+
+    User.objects.get(username=name).user_permissions.clear()
+    connections.close_all()
+
 
 Answers = list[httpx.Response]
 
@@ -110,6 +124,57 @@ def test_what_somebody_may_do_is_what_the_permission_says(
     assert [one.status_code for one in (refused, cross_site, tokens)] == [403, 403, 403]
     assert done.is_success
     assert all_tokens.status_code == 200
+
+
+def test_a_stream_ends_when_its_user_may_no_longer_see_it(
+    cookies_of: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "ALLOWED_EVERY", 0.01)
+    monkeypatch.setattr(dashboard, "BELIEVED", 0.0)
+    cookies = cookies_of("ada", "view_dashboard")
+
+    async def watch() -> list[str]:
+        site = with_dashboard(None)
+        begun, told = asyncio.Event(), list[str]()
+
+        async def send(message: Any) -> None:
+            told.append(str(message.get("status", message["type"])))
+            begun.set()
+
+        cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/holdfast/v1/events/stream",
+            "query_string": b"",
+            "headers": [(b"host", b"testserver"), (b"cookie", cookie.encode())],
+        }
+        watching = asyncio.create_task(site(scope, asyncio.Event().wait, send))
+        await begun.wait()
+        await sync_to_async(sign_out)("ada")
+        async with asyncio.timeout(60):
+            await watching
+        await site.stop()
+        return told
+
+    assert asyncio.run(watch())[0] == "200"
+
+
+def test_the_dashboard_needs_a_path_of_its_own() -> None:
+    for path in ("/", "", "//"):
+        with pytest.raises(ImproperlyConfigured, match=r'with_dashboard.*path="/holdfast"'):
+            with_dashboard(None, path=path)
+
+
+def test_a_user_of_a_model_without_permissions_is_refused(
+    cookies_of: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plain:
+        is_authenticated = is_active = True
+
+    monkeypatch.setattr(dashboard, "get_user", lambda request: Plain())
+    [answer] = ask(get("/holdfast/v1/me", cookies=cookies_of("ada")))
+    assert answer.status_code == 403
 
 
 def test_a_host_that_django_does_not_allow_is_refused(

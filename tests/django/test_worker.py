@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from math import inf
 from time import monotonic, sleep
 from types import SimpleNamespace
@@ -16,13 +16,14 @@ from typing import Any
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.utils import timezone
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast import schema
+from holdfast import current, schema
 from holdfast.django import app_of
 from holdfast.django.database import address
+from holdfast.worker import fleet
 from holdfast.worker.process.child import ChildJob
 from tests.conftest import Clock, Connect
 from tests.django.conftest import Drain, forget_connection, use_database
@@ -98,6 +99,37 @@ def test_tasks_of_holdfasts_own_have_the_same_transaction(drain: Drain) -> None:
         drain()
         assert (handle.result(timeout=5), orders()) == ("kept", [5])
     finally:
+        del app.tasks["own"], app.handlers["own"]
+
+
+def test_a_step_inside_the_transaction_of_the_orm_is_stored_by_it_or_not_at_all(
+    drain: Drain,
+) -> None:
+    from tests.django.shop.models import Order
+
+    app = app_of()
+    app.client.queues.set("default", keep_done=60)
+
+    @app.task(max_attempts=1)
+    def own() -> None:
+        job = current()
+
+        def book(number: int) -> int:
+            return Order.objects.create(number=number).number
+
+        with suppress(KeyError), job.transaction():
+            job.step("book", book, 1)
+            raise KeyError
+        with job.transaction():
+            job.step("book", book, 2)
+
+    try:
+        id = own.options(conn=connection).enqueue().id
+        drain()
+        assert orders() == [2]
+        assert [one.result_json for one in app.client.steps.list(id)] == ["2"]
+    finally:
+        app.client.queues.set("default", keep_done=0)
         del app.tasks["own"], app.handlers["own"]
 
 
@@ -221,6 +253,44 @@ def test_a_worker_says_what_is_wrong_with_its_options() -> None:
         call_command("holdfast_worker", database="elsewhere")
     with pytest.raises(CommandError, match="'mail:many' is not a queue and a number"):
         call_command("holdfast_worker", queues="mail:many")
+
+
+def test_a_worker_is_refused_inside_a_transaction_whose_jobs_it_could_not_see() -> None:
+    from tests.django.shop.tasks import store
+
+    with transaction.atomic():
+        store.enqueue(1)
+        with pytest.raises(CommandError, match=r"inside atomic.*TransactionTestCase"):
+            call_command("holdfast_worker", until_idle=True)
+        store.enqueue(2)  # the transaction goes on
+
+    call_command("holdfast_worker", until_idle=True, verbosity=0)
+    assert sorted(orders()) == [1, 2]
+
+
+def test_the_command_has_the_options_of_a_worker_that_matter_to_deploys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(fleet, "run", lambda app, **options: given.update(options))
+    call_command(
+        "holdfast_worker",
+        *("--recycle-jobs", "1000", "--recycle-rss", "1GB", "--health", "8080", "--grace", "25"),
+        *("--queues", "mail:2", "--kinds", "shop.tasks.a,shop.tasks.b"),
+    )
+
+    assert given == {
+        "processes": 1,
+        "until_idle": False,
+        "recycle_jobs": 1000,
+        "recycle_rss": 1 << 30,
+        "health": "8080",
+        "grace": 25.0,
+        "queues": {"mail": 2},
+        "kinds": ["shop.tasks.a", "shop.tasks.b"],
+    }
+    with pytest.raises(CommandError, match="'much' is not a size"):
+        call_command("holdfast_worker", "--recycle-rss", "much")
 
 
 def test_the_command_runs_the_queues_of_the_backend() -> None:

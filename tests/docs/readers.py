@@ -112,7 +112,7 @@ class Reader:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             stdin=subprocess.DEVNULL,
         )
         return done.returncode, done.stdout + done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import psycopg
 import pytest
 
@@ -21,6 +22,7 @@ from holdfast.client.sync.queues import Queues
 from holdfast.records import Done, Failed
 from holdfast.server import Server, Settings
 from holdfast.server.settings import Oidc
+from holdfast.stores import ClaimCheck, DirectoryStore
 from holdfast.upkeep.listener import Listener
 from holdfast.worker import Worker, fleet
 from holdfast.worker.process.source import AppSource
@@ -68,6 +70,23 @@ def test_codes_of_the_table_cover_the_catalogue() -> None:
     outside = [code for code in LISTED if not any(a <= code <= b for a, b in ranges)]
 
     assert outside == []
+
+
+def test_a_key_of_a_workflow_that_another_one_has_by_now(database: str) -> None:
+    with Client(database) as client:
+        [job] = client.workflows.start("import", [NewJob(kind="a")], key="1").jobs
+        client.nack(client.claim(worker="w"), final=True)
+        client.workflows.start("import", [NewJob(kind="a")], key="1")
+
+        assert _code(lambda: client.jobs.retry([job.id])) == "HF217"
+
+
+def test_a_workflow_that_takes_no_more_jobs(database: str, connect: Connect) -> None:
+    with Client(database) as client:
+        id = client.workflows.start("import", [NewJob(kind="a")]).id
+        connect(database).execute("update holdfast.workflow set stopped_at = now()")
+
+        assert _code(lambda: client.enqueue("b", workflow=id)) == "HF216"
 
 
 def test_nobody_listens() -> None:
@@ -192,6 +211,7 @@ def test_a_job_nobody_knows(database: str) -> None:
         (["strike", "lift", "4711"], "HF318"),
         (["token", "revoke", "nosuch"], "HF315"),
         (["anomaly", "show", "nosuch"], "HF319"),
+        (["workflow", "show", "4711f00d"], "HF320"),
         (["serve", "--host", "0.0.0.0"], "HF400"),
         (["job", "cancel", "kind:a"], "HF401"),
     ],
@@ -301,6 +321,19 @@ def test_a_result_that_cannot_be_kept() -> None:
     task = App("postgresql://").task(kind="greet", keep_result=True)(lambda: None)
 
     assert _code(lambda: task.encode_result(object())) == "HF232"
+
+
+def test_a_payload_that_is_not_in_its_store(tmp_path: Path, database: str) -> None:
+    with App(database) as app:
+        store = DirectoryStore(tmp_path)
+        task = app.task(kind="greet", large_payloads=ClaimCheck(store, above=1))(_add)
+        task.enqueue(1, 2)
+        [lease] = app.client.claim(worker="a")
+        for file in tmp_path.iterdir():
+            file.unlink()
+        payload = msgspec.json.encode(lease.payload)
+
+        assert _code(lambda: task.arguments.decode(payload)) == "HF233"
 
 
 def test_results_there_are_not(database: str) -> None:

@@ -20,6 +20,7 @@ FILLED = {
     "FILTER": "state:dead",
     "ID": "31",  # of an operation; that of a job is longer
     "ID...|FILTER": "state:dead",
+    "NODE": "1",
     "NUMBER": "1",
     "VERB": "retry",
     "bash|zsh|fish": "bash",

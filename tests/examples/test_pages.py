@@ -150,7 +150,7 @@ def running(command: str, clone: Path, environment: dict[str, str]) -> Iterator[
         yield
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
+        process.wait(timeout=200)
 
 
 def answers(said: str) -> bool:

@@ -149,6 +149,30 @@ def test_a_row_that_holds_anything_else_is_left_and_said(
     assert [one.example for one in report.left] == ["1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("scheduled_at = 'infinity'", "its time infinity is beyond what Python can hold"),
+        ("scheduled_at = '20000-01-01'", "is beyond what Python can hold"),
+        ("args = (repeat('[', 4000) || repeat(']', 4000))::jsonb", "its JSON is nested too deeply"),
+        ("args = ('[' || repeat('9', 9000) || ']')::jsonb", "its JSON cannot be read: Exceeds"),
+    ],
+)
+def test_a_value_that_python_cannot_hold_does_not_hold_back_the_others(
+    old: procrastinate.App, move: Move, connect: Connect, change: str, why: str
+) -> None:
+    for name in ("a", "b", "c"):
+        old.configure_task(name).defer()
+    connect().execute(f"update procrastinate_jobs set {change} where task_name = 'b'")
+
+    report = move("procrastinate")
+
+    assert [one.kind for one in report.moved] == ["a", "c"]
+    [left] = report.left
+    assert left.kind == "b"
+    assert why in left.why
+
+
 def test_only_the_queues_that_were_named_are_looked_at(
     old: procrastinate.App, move: Move, client: Client, connect: Connect
 ) -> None:

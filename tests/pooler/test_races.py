@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import Client, NewJob
-from tests.client.test_pgbouncer import BINARY, Pooled
+from tests.pgbouncer import BINARY, Pooled
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="pgbouncer is not installed")
 

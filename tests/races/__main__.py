@@ -1,9 +1,10 @@
-"""`python -m tests.races`: every verb over a few shared keys and lanes, until somebody is given up.
+"""`python -m tests.races`: every verb over a few shared keys, lanes, graphs and events.
 
 python -m tests.races [--seconds 60] [--sessions 8] [--seed 0]
 
 Says how often each verb was called, and every error that reached a caller: a deadlock, a failed
-serialization, a violated constraint. The server's word on a deadlock is printed with it.
+serialization, a violated constraint. The server's word on a deadlock is printed with it. At the end
+the books are checked: counters, who waits for whom, and what steps and events are left.
 """
 
 import argparse
@@ -15,10 +16,12 @@ import sys
 import threading
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from holdfast import embedded, schema
 from tests.protocol import Leased, Protocol
@@ -27,6 +30,7 @@ QUEUES = ["plain", "other", "fanned", "spread"]
 KEYS = [f"k{n}" for n in range(6)]
 LANES = [f"l{n}" for n in range(3)]
 POLICIES = ["skip", "replace", "after"]
+EVENTS = ["paid", "sent"]
 REFUSALS = ("HF", "55P03")
 """What a caller may be told: misuse, and that a queue is too busy to be fanned out."""
 
@@ -46,7 +50,7 @@ class Session(threading.Thread):
 
     def run(self) -> None:
         with psycopg.connect(self.url, autocommit=True, prepare_threshold=None) as connection:
-            connection.execute("set deadlock_timeout = '500ms'; set statement_timeout = '30s'")
+            connection.execute("set statement_timeout = '60s'")
             self.db = Protocol(connection)
             while time.monotonic() < self.until and not self.stopper.is_set():
                 verb = self.random.choices(list(VERBS), list(VERBS.values()))[0]
@@ -95,9 +99,88 @@ class Session(threading.Thread):
         self.db.enqueue(*items)
         self.db.enqueue(*items, repeat=True)
 
+    def graph(self) -> None:
+        """A few jobs that wait for each other and for jobs of others, in any queue."""
+        items: list[dict[str, object]] = []
+        others = [str(id) for id in self.some("live")]
+        for nth in range(self.random.choice([2, 4, 12])):
+            before = self.random.sample(range(1, nth + 1), self.random.randrange(nth + 1))
+            asked = self.random.sample(others, self.random.choice([0, 0, min(2, len(others))]))
+            items.append({"kind": "g", "queue": self.random.choice(QUEUES), "max_attempts": 1})
+            if before or asked:
+                items[-1]["after"] = [*before, *asked]
+                items[-1]["if_failed"] = self.random.choice(["wait", "cancel", "run"])
+            if self.random.random() < 0.1:
+                items[-1]["key"] = self.random.choice(KEYS)
+        if self.random.random() < 0.3:
+            self.db.connection.execute(
+                "select from holdfast.workflow_start(name => 'w', key => %s, items => %s)",
+                [self.random.choice([*KEYS, None]), Jsonb(items)],
+            )
+        else:
+            self.db.enqueue(*items)
+
     def claim(self) -> None:
         queue = self.random.choice(QUEUES)
-        self.held += self.db.claim(queue, f"w{self.ident}", max_jobs=self.random.choice([1, 5]))
+        # Some leases end at once: reap takes them back while their holders settle.
+        lease = timedelta(seconds=self.random.choice([0.001, 30, 30]))
+        self.held += self.db.claim(
+            queue, f"w{self.ident}", max_jobs=self.random.choice([1, 5]), lease=lease
+        )
+
+    def reap(self) -> None:
+        self.db.reap()
+
+    def step(self) -> None:
+        self.db.value(
+            "step",
+            items=Jsonb(
+                [
+                    {"id": str(j.id), "token": str(j.token), "name": self.random.choice("xyz")}
+                    for j in self.random.sample(self.held, min(3, len(self.held)))
+                ]
+            ),
+        )
+
+    def suspend(self) -> None:
+        self.db.settle(*(self.wait(j) for j in self.mine()))
+
+    def wait(self, job: Leased) -> dict[str, object]:
+        item = {"id": job.id, "token": job.token, "verb": "suspend"}
+        if self.random.random() < 0.3:
+            return {**item, "name": self.random.choice("stuv"), "delay": 0.2}
+        event = {"event": self.random.choice(EVENTS), "key": self.random.choice(KEYS[:2])}
+        return {**item, "name": f"{event['event']}-{self.random.randrange(9)}", **event}
+
+    def await_event(self) -> None:
+        for job in self.held[:2]:
+            event = self.random.choice(EVENTS)
+            self.db.call(
+                "await_event",
+                columns=["outcome"],
+                id=job.id,
+                token=job.token,
+                step=f"{event}-{self.random.randrange(9)}",
+                event=event,
+                key=self.random.choice(KEYS[:2]),
+            )
+
+    def send_event(self) -> None:
+        with self.db.connection.transaction():
+            for _ in range(self.random.choice([1, 1, 3])):
+                self.db.value(
+                    "send_event",
+                    name=self.random.choice(EVENTS),
+                    key=self.random.choice(KEYS[:2]),
+                    everyone=self.random.random() < 0.2,
+                )
+
+    def undo(self) -> None:
+        row = self.db.connection.execute(
+            "select id from holdfast.operation where state = 'finished' order by random() limit 1"
+        ).fetchone()
+        if row is not None:
+            self.db.connection.execute("select from holdfast.operation_undo(id => %s)", [row[0]])
 
     def ack(self) -> None:
         self.db.ack(*self.mine())
@@ -109,13 +192,13 @@ class Session(threading.Thread):
         self.db.release(*self.mine())
 
     def settle(self) -> None:
-        verbs = ["ack", "nack", "release", "cancel"]
-        self.db.settle(
-            *(
-                {"id": j.id, "token": j.token, "verb": self.random.choice(verbs)}
-                for j in self.mine()
-            )
-        )
+        verbs = ["ack", "nack", "release", "cancel", "suspend"]
+        items = []
+        for job in self.mine():
+            verb = self.random.choice(verbs)
+            item = {"id": job.id, "token": job.token, "verb": verb}
+            items.append(self.wait(job) if verb == "suspend" else item)
+        self.db.settle(*items)
 
     def cancel(self) -> None:
         self.db.cancel(*self.some("live"))
@@ -163,6 +246,57 @@ class Session(threading.Thread):
         self.db.connection.execute("select id from holdfast.operation_step(max_jobs => 20)")
 
 
+def wrong(connection: psycopg.Connection) -> list[str]:
+    """What must not be in the books when nobody is at work."""
+    found = []
+    for what, query in BOOKS.items():
+        row = connection.execute(f"select count(*), min(x::text) from ({query}) x").fetchone()
+        if row is not None and row[0]:
+            found.append(f"{what}: {row[0]}, such as {row[1]}")
+    return found
+
+
+BOOKS = {
+    "followers whose count differs from their links": """
+        select j.id, j.waits, c.open, c.leaves from holdfast.job j cross join lateral (
+          select (select count(*) from holdfast.link l
+                  where l.follower = j.link and not l.counted and l.leaf is null) as open,
+                 (select count(*) from holdfast.countdown c
+                  where c.part = holdfast.part_of(j.link) and c.follower = j.link and c.jobs > 0
+                 ) as leaves) c
+        where j.link is not null and coalesce(j.waits, 0) <> c.open + c.leaves""",
+    "counters that differ from their links": """
+        select c.follower, c.leaf, c.jobs from holdfast.countdown c
+        where exists (select from holdfast.job j where j.link = c.follower) and c.jobs <> (
+          select count(*) from holdfast.link l
+          where l.follower = c.follower and l.leaf = c.leaf and not l.counted)""",
+    "followers that wait for jobs that are done or gone": """
+        select l.parent, l.follower, l.state from holdfast.link l
+        where not l.counted and exists (
+            select from holdfast.job j where j.link = l.follower and j.waits is not null)
+          and l.state is null
+          and not exists (select from holdfast.job j where j.link = l.parent)""",
+    "jobs that wait and are ready": """
+        select j.id from holdfast.job j
+        where j.waits is not null
+          and (not j.blocked or j.pos is not null or j.token is not null)""",
+    "steps without a job": """
+        select s.part, s.id, s.name from holdfast.step s where not exists (
+          select from holdfast.job j where j.part = s.part and j.id = s.id)""",
+    "jobs whose steps are not marked": """
+        select j.id from holdfast.job j where j.steps is null and exists (
+          select from holdfast.step s where s.part = j.part and s.id = j.id)""",
+    "members that ended and live, or live and have ended": """
+        select m.id, m.state from holdfast.member m
+        where (m.state is null) <> exists (select from holdfast.job j where j.link = m.id)""",
+    "events that nobody received and somebody waits for": """
+        select m.event, m.key from holdfast.sent m
+        where not m.late and not m.everyone and exists (
+          select from holdfast.step s
+          where s.event = m.event and s.key = m.key and s.ended_at is null)""",
+}
+
+
 def told(error: psycopg.Error) -> str:
     """The message and the places in the functions, without the text of their statements."""
     context = (error.diag.context or "").splitlines()
@@ -173,7 +307,8 @@ def told(error: psycopg.Error) -> str:
 VERBS = {
     "enqueue": 30, "repeat": 3, "claim": 20, "ack": 8, "nack": 8, "release": 3, "settle": 4,
     "cancel": 4, "retry": 4, "edit": 3, "move": 4, "archive": 1, "delete": 2, "sweep": 3,
-    "upkeep": 1, "fanout": 1, "limit": 1, "operation": 1,
+    "upkeep": 1, "fanout": 1, "limit": 1, "operation": 1, "graph": 8, "reap": 2, "step": 3,
+    "suspend": 3, "await_event": 2, "send_event": 4, "undo": 1,
 }  # fmt: skip
 
 
@@ -211,6 +346,7 @@ def main() -> int:
             session.join()
         with psycopg.connect(server.url, autocommit=True) as connection:
             miscounted = Protocol(connection).recount()
+            faults = wrong(connection)
             row = connection.execute("show data_directory").fetchone()
             assert row is not None
         log = (Path(row[0]).parent / "log").read_text()
@@ -222,7 +358,9 @@ def main() -> int:
         print("\n" + "\n".join(line[:300] for line in met.splitlines()))
     if miscounted:
         print(f"\ncounters differ from the rows: {miscounted}")
-    return int(bool(errors or miscounted))
+    for fault in faults:
+        print(f"\n{fault}")
+    return int(bool(errors or miscounted or faults))
 
 
 if __name__ == "__main__":

@@ -122,6 +122,6 @@ def at_once(other: Open) -> Callable[..., list[Any]]:
 
         with ThreadPoolExecutor(max_workers=threads) as pool:
             futures = [pool.submit(one, nth, sessions[nth]) for nth in range(threads)]
-            return [future.result(timeout=60) for future in futures]
+            return [future.result(timeout=200) for future in futures]
 
     return run

@@ -484,8 +484,8 @@ def test_a_limit_and_a_fan_out_of_one_queue_wait_for_each_other(
 
 
 STEPS = [
-    "forgotten", "operations", "notes", "unused", "unreadable", "links", "reaped", "rescued",
-    "promoted", "unstruck", "expired",
+    "forgotten", "operations", "notes", "unused", "unreadable", "links", "workflows", "reaped",
+    "rescued", "promoted", "unstruck", "expired", "strays",
     "follows", "settings", "starts", "unblocked", "lanes", "folded", "dead", "sampled", "rolled",
     "archived", "activity",
 ]  # fmt: skip

@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.protocol import Leased, Open, Protocol
+from tests.protocol import Later, Leased, Open, Protocol
 
 Start = Callable[..., Any]
 AtOnce = Callable[..., list[Any]]
@@ -121,6 +122,35 @@ def test_mixed_ends_of_shared_followers_do_not_deadlock(db: Protocol, at_once: A
 
         assert at_once(4, work) == [None] * 4
         assert ran(db) == ["f"] * 4
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_reap_of_jobs_that_are_dead_now_does_not_deadlock_with_an_ack(
+    db: Protocol, held_open: Protocol, start: Start, later: Later, turn: int
+) -> None:
+    queues = ["default", "mail"][::turn]  # one of them is reaped first, as their parts come
+    followers = sorted(db.value("new_id", queue="default") for _ in queues)
+    acked = []
+    for follower, queue in zip(followers, queues, strict=True):
+        db.enqueue({"kind": "p", "queue": queue, "max_attempts": 1}, {"kind": "p", "queue": "a"})
+        [dying] = db.claim(queue, lease=timedelta(seconds=5))
+        acked += db.claim("a", lease=timedelta(minutes=1))
+        after = [str(dying.id), str(acked[-1].id)]
+        db.enqueue({"kind": "f", "id": str(follower), "after": after, "if_failed": "run"})
+    later(seconds=6)
+    held_open.connection.execute(
+        "select from holdfast.job where id = %s for update", [followers[0]]
+    )
+
+    ack = start(lambda session: [row.outcome for row in session.ack(*acked)])
+    assert ack.waits()  # for the first follower; it will want the second
+    reap = start(lambda session: [row.outcome for row in session.reap()])
+    assert reap.waits()
+    held_open.connection.rollback()
+
+    assert ack.answer() == ["done", "done"]
+    assert reap.answer() == ["dead", "dead"]
+    assert ran(db) == ["f", "f"]
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -382,3 +412,142 @@ def test_sessions_of_other_isolation_do_not_lose_a_release(
     db.ack(held[1])
 
     assert ran(db) == ["f"]
+
+
+def followers_in_order(db: Protocol, *afters: list[UUID], if_failed: str = "run") -> list[UUID]:
+    """Followers of these jobs, the lower ids first: in that order everybody counts them down."""
+    ids = sorted(db.value("new_id", queue="default") for _ in afters)
+    for id, after in zip(ids, afters, strict=True):
+        db.enqueue(
+            {
+                "kind": "f",
+                "id": str(id),
+                "after": [str(job) for job in after],
+                "if_failed": if_failed,
+            }
+        )
+    return ids
+
+
+def locked(session: Protocol, table: str, **where: UUID) -> None:
+    named = " and ".join(f"{column} = %({column})s" for column in where)
+    session.connection.execute(f"select from holdfast.{table} where {named} for update", where)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete", "undo", "expiry"])
+def test_jobs_and_one_that_waits_end_together_while_an_ack_counts(
+    db: Protocol, held_open: Protocol, start: Start, later: Later, verb: str
+) -> None:
+    db.put("a")
+    acked = db.take(lease=timedelta(days=1))
+    expires = {"expires": 5} if verb == "expiry" else {}
+    ended = db.put("p", queue="mail", **expires)
+    first, last = sorted(db.value("new_id", queue="default") for _ in range(2))
+    db.put("f", id=str(first), after=[str(ended), str(acked.id)], if_failed="run")
+    db.put("f", id=str(last), after=[str(acked.id)], **expires)
+
+    def end(session: Protocol) -> Any:
+        if verb == "expiry":
+            return session.upkeep() and None
+        if verb == "undo":
+            both = ["cancelled", "cancelled"]
+            query = "select holdfast.put_back(%s, %s, null, null, null)"
+            return session.connection.execute(query, [[ended, last], both]).fetchone() and None
+        return getattr(session, verb)(ended, last) and None
+
+    later(seconds=6)
+    locked(held_open, "job", id=first)
+    ack = start(lambda session: session.ack(acked)[0].outcome)
+    assert ack.waits()  # for the first follower; it will want the second
+    other = start(end)
+    assert other.waits()
+    held_open.connection.rollback()
+
+    assert ack.answer() == "done"
+    assert other.answer() is None
+    assert ran(db) == ["f"]
+
+
+def test_what_a_failure_cancels_counts_down_in_the_order_of_all(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.enqueue({"kind": "p"}, {"kind": "a"})
+    failing, acked = db.claim(max_jobs=2)
+    stopped = db.put("s", after=[str(failing.id)], if_failed="cancel")
+    first, _ = followers_in_order(db, [stopped, acked.id], [failing.id, acked.id])
+    locked(held_open, "job", id=first)
+
+    ack = start(lambda session: session.ack(acked)[0].outcome)
+    assert ack.waits()  # for the first follower; it will want the last
+    nack = start(lambda session: session.nack(failing, final=True)[0].outcome)
+    assert nack.waits()
+    held_open.connection.rollback()
+
+    assert ack.answer() == "done"
+    assert nack.answer() == "dead"
+    assert db.state(stopped) == "cancelled"
+    assert ran(db) == ["f", "f"]
+
+
+def test_a_job_and_one_that_was_cancelled_because_of_it_are_retried_at_once(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    parent = db.put("p", max_attempts=1)
+    follower = db.put("f", after=[str(parent)], if_failed="cancel")
+    db.nack(db.take())
+    locked(held_open, "link", parent=parent)
+
+    both = start(lambda session: session.retry(parent)[0].changed)
+    assert both.waits()
+    one = start(lambda session: session.retry(follower)[0].changed)
+    assert one.waits()
+    held_open.connection.rollback()
+
+    assert both.answer()
+    one.answer()
+    assert ran(db) == ["p", "f"]
+
+
+def test_a_check_of_expired_leases_counts_down_in_the_order_of_an_ack(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    queues = ["default", "mail"]
+    leases = []
+    for queue in (*queues, "a", "a"):
+        db.put("p", queue=queue, max_attempts=1)
+        leases.append(db.take(queue, lease=timedelta(seconds=5 if queue != "a" else 600)))
+    *expired, one, two = leases
+    if db.value("part_of", id=expired[0].id) > db.value("part_of", id=expired[1].id):
+        expired.reverse()
+    # the part that is judged first has the follower that is counted last
+    first, _ = followers_in_order(db, [expired[1].id, one.id], [expired[0].id, two.id])
+    later(seconds=6)
+    locked(held_open, "job", id=first)
+
+    ack = start(lambda session: [row.outcome for row in session.ack(one, two)])
+    assert ack.waits()
+    judge = start(
+        lambda session: [row.outcome for row in session.reconcile(*expired, done=[True, False])]
+    )
+    assert judge.waits()
+    held_open.connection.rollback()
+
+    assert ack.answer() == ["done", "done"]
+    assert judge.answer() == ["done", "dead"]
+    assert ran(db) == ["f", "f"]
+
+
+def test_a_lost_lease_does_not_wait_for_whoever_frees_its_slot(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.queue_set("default", limit=1)
+    db.put("p")
+    job = db.take()
+    db.cancel(job.id)
+    held_open.connection.execute("delete from holdfast.leaving")
+
+    ack = start(lambda session: session.ack(job)[0].outcome)
+
+    assert not ack.waits()
+    assert ack.answer() == "lost"
+    held_open.connection.rollback()

@@ -252,3 +252,25 @@ def test_nobody_waits_to_lead_while_upkeep_is_under_way(db: Protocol, held_open:
     assert db.value("lead", holder="bob") is False
     assert db.value("lead", holder="ada") is True
     held_open.connection.commit()
+
+
+def declare(db: Protocol, *names: str) -> list[str]:
+    items = [{"name": name, "kind": "tick", "every": 60} for name in names]
+    rows = db.call("schedule_declare", items=Jsonb(items), owner="shop", columns=("outcome",))
+    return [row.outcome for row in rows]
+
+
+def test_programs_of_two_releases_that_start_together_do_not_deadlock(
+    db: Protocol, held_open: Protocol, start: Callable[..., Any]
+) -> None:
+    declare(db, "a", "b")
+    held_open.connection.execute("select from holdfast.schedule where name = 'b' for update")
+
+    new = start(lambda session: declare(session, "b"))
+    assert new.waits()
+    old = start(lambda session: declare(session, "a", "b"))
+    assert old.waits()
+    held_open.connection.rollback()
+
+    assert new.answer() == ["same"]
+    assert old.answer() == ["same", "same"]

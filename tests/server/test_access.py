@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -63,7 +64,7 @@ ODD = {
     "DELETE /activity/clear": "admin",
     "DELETE /queues/{queue:path}": "admin",
 }
-PRODUCES = {"enqueue", "bulk", "batch", "restore", "send_event"}
+PRODUCES = {"enqueue", "bulk", "batch", "restore", "send_event", "create_link"}
 CONSUMES = {"claim", "ack", "nack", "release", "touch", "settle", "dequeue", "dequeue_many"}
 
 
@@ -76,6 +77,8 @@ def scope_by_what_it_does(entry: Entry) -> str:
         if does in PRODUCES:
             return "produce"
         return "consume" if does.removesuffix("_many") in CONSUMES or does in CONSUMES else "?"
+    if family == "replies":
+        return "produce" if does in PRODUCES else "operate"
     if family == "sign_in":
         return "admin"
     return "read" if entry.method == "GET" else "operate"
@@ -167,6 +170,8 @@ def test_addresses_that_need_nothing_are_few_and_known() -> None:
         "GET /docs",
         "POST /v1/session",
         "DELETE /v1/session",
+        "GET /reply",
+        "POST /reply",
         "GET /sign-in",
         "POST /sign-in",
         "GET /oidc/sign-in",
@@ -566,6 +571,25 @@ def test_callers_of_one_name_do_not_share_keys(serve: Serve, client: Client) -> 
 
     assert ids[0] == ids[2] != ids[1]
     assert leases[0] == leases[2] != leases[1]
+
+
+def test_a_token_of_some_queues_takes_no_results_of_jobs_of_others(
+    serve: Serve, client: Client
+) -> None:
+    token = client.tokens.create("php", ["produce", "consume"], queues=["mail"])
+    near, far = client.enqueue("a", queue="mail"), client.enqueue("a", queue="secret")
+    job = {"kind": "b", "queue": "mail", "take": {"x": 1}}
+    with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
+        answers = [
+            api.post("/v1/jobs", json=job | {"after": [str(far.id)]}),
+            api.post("/v1/jobs", json=job | {"after": [str(uuid4())]}),
+            api.post("/v1/jobs/bulk", json=[job | {"after": [str(far.id)]}]),
+        ]
+        allowed = api.post("/v1/jobs", json=job | {"after": [str(near.id)]})
+
+    # whether it exists or not
+    assert [(one.status_code, one.json()["code"]) for one in answers] == [(422, "HF214")] * 3
+    assert allowed.status_code == 201
 
 
 def test_a_token_of_some_queues_learns_nothing_of_others_by_trying(

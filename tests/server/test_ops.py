@@ -11,7 +11,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from holdfast import App, Cancel, Client
+from holdfast import App, Cancel, Client, NewJob
 from holdfast.worker import Worker
 from tests import promtext
 from tests.docs import pages
@@ -51,6 +51,7 @@ def exposed(postgres: Any, template: str) -> Exposed:
         with serving(server) as served, served.client() as api, Client(database) as client:
             promtext.check(api.get("/metrics").text)
             told = promtext.check(_worked(App(database), port))
+            client.workflows.start("import", [NewJob(kind="read")])
             client.upkeep.run()
             told |= promtext.check(api.get("/metrics").text)
     finally:

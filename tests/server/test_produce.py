@@ -336,6 +336,10 @@ def test_of_jobs_that_wait_for_one_another_all_are_stored_or_none(api: Api, clie
     number = api.post("/v1/jobs", json={"kind": "a", "after": [1]})
 
     assert (told["created"], len(told["errors"])) == (0, 1)
+    for refused in ({"kind": ""}, {"kind": "b", "id": "x"}, {"kind": 7}):
+        some = [{"kind": "a"}, refused | {"after": [1]}, {"kind": "c"}]
+        told = api.post("/v1/jobs/bulk", json=some).json()
+        assert (told["created"], len(told["errors"])) == (0, 1)
     for answer in (backwards, unknown, number):
         assert (answer.status_code, answer.json()["code"]) == (422, "HF214")
     assert client.jobs.list() == []

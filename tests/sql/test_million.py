@@ -29,9 +29,9 @@ class Cost(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def million_jobs(postgres: Any, template: str) -> Iterator[Protocol]:
+def million_jobs(postgres: Any, whole_template: str) -> Iterator[Protocol]:
     with (
-        shared_database(postgres.url, template) as url,
+        shared_database(postgres.url, whole_template) as url,
         psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection,
     ):
         db = Protocol(connection)

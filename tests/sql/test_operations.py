@@ -72,7 +72,7 @@ def test_chunks_of_all_parts_add_up_to_all(db: Protocol) -> None:
     found = preview(db, "retry", "state:dead")
     done = run(db, found.token, max_jobs=9)
 
-    assert (found.total, found.capped, len(found.sample)) == (70, False, 5)
+    assert (found.total, found.capped, len(found.sample)) == (70, False, 10)
     assert (done.state, done.seen, done.changed) == ("done", 70, 70)
     assert len(db.list("state:queued", max_jobs=1000)) == 70
 

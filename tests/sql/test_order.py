@@ -44,6 +44,14 @@ def test_what_waits_comes_in_the_order_in_which_it_will_run(db: Protocol) -> Non
     assert again == [str(id) for id in (*order[:3], held.id)]
 
 
+FORGOTTEN = """
+delete from pg_statistic where starelid = 'holdfast.dead'::regclass;
+update pg_class set relpages = 0, reltuples = -1, relallvisible = 0
+where oid = 'holdfast.dead'::regclass
+  or oid in (select indexrelid from pg_index where indrelid = 'holdfast.dead'::regclass);
+"""
+
+
 @pytest.mark.parametrize("planned", ["never analysed", "while empty", "with a few"])
 def test_a_list_of_what_died_last_reads_no_more_than_it_shows(
     db: Protocol, later: Later, planned: str
@@ -51,7 +59,10 @@ def test_a_list_of_what_died_last_reads_no_more_than_it_shows(
     if planned == "with a few":
         db.put(max_attempts=1)
         db.nack(db.take())
-    if planned != "never analysed":
+    if planned == "never analysed":
+        # As autovacuum may have done in the minutes of other tests.
+        db.connection.execute(FORGOTTEN)
+    else:
         db.connection.execute("vacuum analyze holdfast.dead")
     db.enqueue(*[{"kind": "work", "max_attempts": 1}] * 400)
     for _ in range(40):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -31,13 +32,20 @@ LOOK = {
         "explain_queue",
         "explain_lane",
         "forecast",
+        "nodes",
         "doctor",
     ),
     "success",
     *("waited_for", "followers"),
+    *("workflow_of", "workflow_find", "workflow_groups", "workflow_jobs"),
+    *("workflow_state", "workflow_counts", "workflow_ended_at"),  # the view of workflows calls them
+    *("workflow_within", "workflow_of_link"),
     "adopted_rows",  # the view of all jobs calls it as whoever looks
 }
-PRODUCE = {"enqueue", "enqueue_one", "copied", "send_event"}
+PRODUCE = {
+    *("enqueue", "enqueue_one", "copied", "send_event", "workflow_start", "workflow_of"),
+    *("large_put", "await_end", "not_ending"),
+}
 HOLD = {
     *(
         "claim",
@@ -52,7 +60,8 @@ HOLD = {
         "guard",
     ),
     *("await_work", "hear", "pass_on", "ping"),
-    *("step", "steps", "await_event"),
+    *("step", "steps", "await_event", "reply_link"),
+    *("large_get", "large_list", "large_used", "large_delete"),
 }
 KEEP_UP = {
     *("reap", "promote", "sweep", "raise_floors", "fold", "turn_pages", "upkeep", "upkeep_steps"),
@@ -64,7 +73,8 @@ KEEP_UP = {
 }
 OPERATE = {
     *("cancel", "retry", "edit", "move", "archive", "delete", "recount"),
-    *("queue_set", "sort_some", "lane_set", "pause", "resume", "stop_worker"),
+    *("workflow_cancel", "workflow_retry"),
+    *("queue_set", "sort_some", "place", "lane_set", "pause", "resume", "stop_worker"),
     *("schedule_set", "schedule_run", "schedule_pause", "schedule_resume", "schedule_delete"),
     *("lane_release", "operation_preview", "operation_start", "operation_cancel", "operation_undo"),
     *("strike_add", "strike_lift"),
@@ -74,6 +84,7 @@ OPERATE = {
 SERVE = {
     *("token_create", "token_find", "token_revoke", "link_spend"),
     *("once", "answered", "tell", "receipt", "watch"),
+    *("reply_asked", "reply", "reply_link_revoke"),
 }
 MAY_CALL = {
     "holdfast_reader": ANYONE | LOOK,
@@ -182,6 +193,26 @@ def test_nobody_reads_what_proves_a_lease_or_a_caller(acting: Roles, role: str) 
     shown = reader.connection.execute("select * from holdfast.api_tokens").description or []
 
     assert not {column.name for column in shown} & {"hash", "secret"}
+
+
+def test_no_table_shows_a_token_after_an_upgrade_either(acting: Roles) -> None:
+    acting.owner.connection.execute("select holdfast.turn_pages()")  # tables of days to come
+    grants = resources.files("holdfast") / "sql" / "grants.sql"
+    acting.owner.connection.execute(grants.read_text().encode())
+
+    shown = acting.owner.connection.execute(
+        """
+        select r.rolname, c.relname
+        from pg_class c
+        join pg_attribute a on a.attrelid = c.oid and a.attname = 'token'
+        cross join pg_roles r
+        where c.relnamespace = 'holdfast'::regnamespace and r.rolname like 'holdfast\\_%'
+          and c.relkind in ('r', 'p', 'v')
+          and has_column_privilege(r.oid, c.oid, a.attnum, 'select')
+        """
+    ).fetchall()
+
+    assert shown == []
 
 
 @pytest.mark.parametrize("role", MAY_CALL)

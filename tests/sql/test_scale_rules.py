@@ -24,8 +24,16 @@ NAMES = [
     "x" * 120,
     *(f"queue {n}" for n in range(200)),
 ]
-# Few rows that belong to no queue; every node has all of them.
-NOT_OF_JOBS = ["anomalies", "api_token", "api_tokens", "operation", "operations"]
+# Rows that belong to no queue; every node has all of them.
+NOT_OF_JOBS = [
+    "anomalies",
+    "api_token",
+    "api_tokens",
+    "operation",
+    "operations",
+    "reply_link",
+    "workflow",
+]
 
 
 def test_every_unique_index_of_a_table_with_parts_leads_with_the_part(db: Protocol) -> None:

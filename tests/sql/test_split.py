@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from tests import partitioned
 from tests.protocol import Protocol, shared_database
@@ -20,12 +19,9 @@ OTHERS = f"select to_jsonb(j) from holdfast.job j where j.queue <> '{OURS}' orde
 
 
 @pytest.fixture(scope="module")
-def split(postgres: Any, fresh: Callable[..., Any]) -> Iterator[str]:
-    with fresh() as url:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(partitioned.script())
-        with shared_database(postgres.url, str(conninfo_to_dict(url)["dbname"])) as made:
-            yield made
+def split(postgres: Any, split_template: str) -> Iterator[str]:
+    with shared_database(postgres.url, split_template) as made:
+        yield made
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from tests.conftest import Connect
 from tests.protocol import Later, Leased, Protocol
 
 
@@ -236,6 +237,23 @@ def test_a_follower_that_came_back_and_was_cancelled_by_a_person_stays_so(db: Pr
     assert state(db, follower) == "cancelled"
 
 
+def test_a_follower_comes_back_only_with_the_one_that_it_was_cancelled_for(db: Protocol) -> None:
+    first, second, follower = put_all(
+        db, {"kind": "a"}, {"kind": "b"}, {"kind": "f", "after": [1, 2], "if_failed": "cancel"}
+    )
+    held = db.claim(max_jobs=2)
+    die(db, held[0])
+    db.retry(follower)
+    die(db, held[1])
+    assert state(db, follower) == "cancelled"
+
+    db.retry(first)
+    assert state(db, follower) == "cancelled"
+    db.retry(second)
+    assert state(db, follower) == "queued"
+    assert run(db) == ["a", "b", "f"]
+
+
 def test_an_expired_parent_counts_as_cancelled(db: Protocol, later: Later) -> None:
     put_all(db, {"kind": "a", "expires": 5}, {"kind": "b", "after": [1], "if_failed": "run"})
     later(seconds=10)
@@ -394,6 +412,52 @@ def test_a_call_that_is_sent_again_stores_and_runs_nothing_twice(db: Protocol) -
     assert run(db) == []
 
 
+def test_to_send_many_again_costs_what_it_cost_the_first_time(connect: Connect) -> None:
+    # A database of its own: what other tests left behind decides how the planner reads.
+    db = Protocol(connect())
+    read = "select coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_xact_user_tables"
+
+    def rows_read(jobs: int) -> int:
+        items: list[dict[str, Any]] = [{"kind": "p", "id": str(uuid4())} for _ in range(jobs)]
+        items.append({"kind": "f", "id": str(uuid4()), "after": list(range(1, jobs + 1))})
+        db.enqueue(*items, repeat=True)
+        with db.connection.transaction():
+            [[before]] = db.connection.execute(read).fetchall()
+            db.enqueue(*items, repeat=True)
+            [[after]] = db.connection.execute(read).fetchall()
+        return int(after - before)
+
+    few, many = rows_read(20), rows_read(80)
+
+    assert many < 8 * few  # not sixteen times as many for four times the jobs
+
+
+def test_numbers_of_order_may_be_written_with_a_point(db: Protocol) -> None:
+    # as some languages write every number; a claim must not fail because of one
+    item = {"kind": "b", "after": [1.0], "take": {"x": 1.0}}
+    db.enqueue({"kind": "a"}, item)
+    db.ack(db.take(), results=[7])
+
+    assert db.take().payload == {"x": 7}
+
+
+def test_results_that_are_too_long_together_do_not_stop_the_claims_of_a_queue(
+    db: Protocol,
+) -> None:
+    db.enqueue(*[{"kind": "p"}] * 2, {"kind": "f", "after": [1, 2], "take": {"x": "all", "y": 1}})
+    db.ack(*db.claim(max_jobs=2), results=["a", "b"])
+    # as a thousand results of the usual limit would be
+    db.connection.execute(
+        "update holdfast.link set result = to_jsonb(repeat('x', 40 * 1024 * 1024))"
+    )
+
+    payload = db.take().payload
+
+    limit = 64 * 1024 * 1024
+    too_large = {"too_large": 3 * (40 * 1024 * 1024 + 2), "limit": limit}
+    assert payload == {"x": too_large, "y": too_large}
+
+
 def test_a_job_may_wait_for_one_that_has_ended(db: Protocol) -> None:
     db.queue_set("kept", keep_done=3600)
     kept, lost, dead = db.put("k", queue="kept"), db.put("l"), db.put("d", queue="dying")
@@ -440,6 +504,8 @@ def test_what_nobody_knows_cannot_be_waited_for(db: Protocol) -> None:
         ({"after": [1], "if_failed": "x"}, "if_failed 'x' of item 2 is not wait, cancel or run"),
         ({"after": [1], "take": {"x": "y"}}, "take .* of item 2 cannot be understood"),
         ({"after": [1], "take": [1]}, "take .* of item 2 cannot be understood"),
+        ({"after": [1], "take": {"x": 2}}, "take .* names more jobs than its after does"),
+        ({"take": {"x": 1}}, "take .* names more jobs than its after does"),
         ({"after": [1], "take": {"x": 1}, "payload": [1]}, "must be an object"),
         ({"after": [1], "key": "k", "on_conflict": "after"}, "has both after and on_conflict"),
         ({"waits": 1}, "unknown field 'waits'"),

@@ -97,6 +97,11 @@ def test_steps_of_many_jobs_are_stored_at_once_and_one_that_is_lost_is_alone(db:
         ({"token": "1", "name": "x"}, "HF201"),
         ({"name": ""}, "HF202"),
         ({"name": "x", "nth": "1"}, "HF201"),
+        ({"name": "x", "nth": 1.5}, "HF201"),
+        ({"name": "x", "nth": -1}, "HF201"),
+        ({"name": "x", "nth": 10**30}, "HF201"),
+        ({"name": "x", "seconds": -1}, "HF201"),
+        ({"name": "x", "seconds": 1e30}, "HF201"),
         ({"name": "x", "more": 1}, "HF201"),
         ({"name": "x", "result": "x" * 300000}, "HF210"),
     ],
@@ -194,7 +199,19 @@ def test_who_has_lost_a_job_cannot_suspend_it(db: Protocol, later: Later) -> Non
 
 
 @pytest.mark.parametrize(
-    "item", [{}, {"delay": 1, "until": "2030-01-01T00:00:00Z"}, {"until": "soon"}, {"key": "x"}]
+    "item",
+    [
+        {},
+        {"delay": 1, "until": "2030-01-01T00:00:00Z"},
+        {"until": "soon"},
+        {"until": "infinity"},
+        {"key": "x"},
+        {"delay": 1, "nth": 1.5},
+        {"delay": 1, "nth": 10**30},
+        {"delay": 1, "schema": {"type": "boolean"}},
+        {"event": "go", "schema": "boolean"},
+        {"event": "go", "schema": {"enum": ["x" * 200] * 101}},
+    ],
 )
 def test_a_suspend_says_what_it_waits_for(db: Protocol, item: dict[str, Any]) -> None:
     db.put()
@@ -204,6 +221,17 @@ def test_a_suspend_says_what_it_waits_for(db: Protocol, item: dict[str, Any]) ->
         suspend(db, job, **item)
 
     assert info.value.sqlstate == "HF201"
+
+
+def test_what_a_wait_takes_is_kept_with_it_and_after_it(db: Protocol) -> None:
+    id = db.put()
+    suspend(db, db.take(), event="go", schema={"type": "boolean"})
+    schema = "select schema, result from holdfast.steps(%s)"
+
+    assert db.connection.execute(schema, [id]).fetchall() == [({"type": "boolean"}, None)]
+    send(db, payload=Jsonb(True))
+    db.ack(db.take(), keep=True)
+    assert db.connection.execute(schema, [id]).fetchall() == [({"type": "boolean"}, True)]
 
 
 def test_an_event_wakes_the_job_that_has_waited_longest(db: Protocol) -> None:
@@ -315,6 +343,48 @@ def test_an_event_is_sent_with_its_transaction_or_not_at_all(db: Protocol, other
     sender.connection.commit()
 
     assert len(db.claim()) == 1
+
+
+@pytest.mark.parametrize("how", [{"keep": timedelta(0)}, {"everyone": True}])
+def test_who_waits_receives_an_event_however_short_it_is_kept_and_whatever_the_clock_does(
+    db: Protocol, later: Later, how: dict[str, Any]
+) -> None:
+    db.put()
+    suspend(db, db.take(), event="go")
+    later(seconds=-5)  # the clock was set back, or another server took over
+
+    send(db, **how)
+
+    assert len(db.claim()) == 1
+    assert kept(db) == 0
+
+
+def test_an_event_that_is_kept_for_less_than_its_transaction_takes_is_received(
+    db: Protocol, other: Any, later: Later
+) -> None:
+    db.put()
+    suspend(db, db.take(), event="go")
+    sender = other(autocommit=False)
+    send(sender, keep=timedelta(seconds=5))
+    later(seconds=10)
+    sender.connection.commit()
+
+    assert len(db.claim()) == 1
+
+
+def test_an_event_that_nobody_wanted_is_not_received_once_its_time_is_over(
+    db: Protocol, later: Later
+) -> None:
+    send(db, keep=timedelta(seconds=5))
+    later(seconds=10)
+    db.put()
+    job = db.take()
+
+    assert awaited(db, job).outcome == "waiting"
+    suspend(db, job, event="go")
+    assert db.claim() == []
+    rows(db, "select holdfast.upkeep(steps => '{promoted}')")
+    assert kept(db) == 0
 
 
 def test_an_event_of_an_old_snapshot_is_handed_out_by_upkeep(db: Protocol, other: Any) -> None:

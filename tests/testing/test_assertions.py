@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import Misuse
-from holdfast.testing import Kit
+from holdfast.testing import Kit, kit
 
 ORDER = UUID("0190f3a0-0000-7000-8000-000000000001")
 
@@ -66,6 +66,19 @@ def test_the_nearest_job_is_shown_with_what_differs(holdfast: Kit, app: App, shi
         "  delay: expected 30 s, is 60 s",
         "Enqueued are also: bill (1)",
     ]
+
+
+def test_a_job_is_found_however_many_were_enqueued_since(
+    holdfast: Kit, ship: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kit, "PAGE", 2)
+    ship.enqueue(ORDER)
+    for _ in range(4):
+        ship.enqueue(UUID(int=0))
+
+    assert len(holdfast.enqueued(ship)) == 5
+    with pytest.raises(AssertionError, match="expected none"):
+        holdfast.assert_not_enqueued(ship, ORDER)
 
 
 def test_a_count_that_differs_is_told_with_the_jobs(holdfast: Kit, ship: Any) -> None:

@@ -12,6 +12,8 @@ from holdfast import App, Cancel, Release, Retry, chain, group
 from holdfast.app import Call, Handle, Task
 from holdfast.flow import Flow, Group
 from holdfast.outcome import NEVER, Exponential, Fixed
+from holdfast.records import new_id
+from holdfast.workflow import Run
 
 app = App("postgresql://localhost/shop", name="shop")
 
@@ -158,6 +160,10 @@ def add(numbers: list[int], start: int = 0) -> float:
     return start + sum(numbers)
 
 
+@app.task
+def nothing_of(number: float) -> None: ...
+
+
 assert_type(chain(greet.call("Ada"), count), Flow[int])
 assert_type(chain(greet.call("Ada"), greet, count), Flow[int])
 assert_type(chain(send.call("ada@x.io"), add), Flow[float])
@@ -198,3 +204,53 @@ count.map([1, 2])  # refused
 greet.map(["Ada"]).then(add)  # refused
 count.map(["Ada"]).then(add).then(greet)  # refused
 wrong_end: Flow[str] = count.map(["Ada"]).then(add)  # refused
+
+
+# Workflows: what the function takes is what starts it, and what it describes is the result.
+
+
+@app.workflow
+def counted(names: list[str], *, start: int = 0) -> Flow[float]:
+    return count.map(names).then(add)
+
+
+@app.workflow(name="greetings")
+def greetings(names: list[str]) -> Group[str]:
+    return greet.map(names)
+
+
+assert_type(counted(["Ada"]), Flow[float])
+assert_type(counted.start(["Ada"], start=1), Run[float])
+assert_type(counted.start(["Ada"]).result(), float)
+assert_type(greetings.start(["Ada"]).result(timeout=5), list[str])
+assert_type(counted.options(key="7", deadline=3600).start(["Ada"]), Run[float])
+assert_type(counted(["Ada"]).then(nothing_of).enqueue(child_of=new_id()), Handle[None])
+assert_type(group(counted(["Ada"]), counted(["Bob"])), Group[float])
+
+
+async def asynchronous_workflows() -> None:
+    assert_type(await counted.astart(["Ada"]), Run[float])
+    assert_type(await (await greetings.astart(["Ada"])).aresult(), list[str])
+
+
+@app.workflow
+def wrong_result(names: list[str]) -> Flow[str]:
+    return count.map(names).then(add)  # refused
+
+
+@app.workflow
+def no_flow(names: list[str]) -> int:
+    return len(names)
+
+
+counted.start("Ada")  # refused
+counted.start(["Ada"], 1)  # refused
+counted.start([1])  # refused
+counted.options(keys="7")  # refused
+counted.options(deadline="soon")  # refused
+no_flow.start(["Ada"])  # refused
+wrong_run: Run[str] = counted.start(["Ada"])  # refused
+wrong_list: list[int] = greetings.start(["Ada"]).result()  # refused
+counted(["Ada"]).then(count)  # refused
+count.map(["Ada"]).enqueue(child_of="job")  # refused
+count.map(["Ada"]).then(add).enqueue(after=7)  # refused

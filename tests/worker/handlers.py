@@ -57,7 +57,7 @@ def vanish(how: str, told: str = "") -> None:
         case "with a fork":
             # The fork has the pipe too, and lives on.
             if os.fork() == 0:
-                time.sleep(60)
+                time.sleep(240)
             os._exit(4)
 
 

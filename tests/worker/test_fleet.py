@@ -256,7 +256,7 @@ def test_a_script_that_runs_its_app_while_it_is_imported_is_told_so(
         env={**os.environ, "HOLDFAST_URL": database},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
     assert done.returncode == 1

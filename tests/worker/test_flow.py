@@ -1,12 +1,14 @@
 """Chains and groups: described by plain expressions, stored at once, run in order by workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast import App, InvalidJob, NewJob, chain, current, group
+from holdfast import App, HoldfastError, InvalidJob, NewJob, chain, current, group
 from holdfast.errors import InvalidArguments, InvalidTask, Misuse
+from holdfast.middleware import around
 from holdfast.worker import Worker
 
 Drain = Callable[..., Worker]
@@ -188,3 +190,121 @@ def test_many_jobs_go_in_parts_and_keep_their_order(app: App, ran: list[Any]) ->
         app.client.enqueue("a", after=[1])
     with pytest.raises(InvalidJob, match="a job with `after` cannot be copied"):
         app.client.copy([NewJob(kind="a", after=[stored[0].id])])
+
+
+def test_a_workflow_is_started_under_its_name_and_knows_its_result(
+    app: App, ran: list[Any], drain: Drain
+) -> None:
+    add, total = app.tasks["add"], app.tasks["total"]
+
+    @app.workflow
+    def sums(numbers: list[int]) -> Any:
+        return add.map(numbers).then(total)
+
+    first = sums.options(key="7", deadline=3600).start([1, 2])
+    second = sums.options(key="7").start([3])
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    assert first.state() == "running"
+    with pytest.raises(Misuse, match="has its key"):
+        second.result()
+    drain()
+
+    assert first.result() == 5
+    assert first.state() == "done"
+    found = app.client.workflows.get(first.id)
+    assert found is not None
+    assert (found.name, found.jobs.total, found.jobs.done) == ("sums", 3, 3)
+    assert sums.options(key="7").start([3]).created
+
+
+def test_a_workflow_of_a_group_returns_the_list_and_an_empty_one_is_refused(
+    app: App, ran: list[Any], drain: Drain
+) -> None:
+    total = app.tasks["total"]
+
+    @app.workflow(name="side by side")
+    def beside(lists: list[list[int]]) -> Any:
+        return total.map(lists)
+
+    run = beside.start([[1, 2], [3]])
+    drain()
+
+    assert run.result() == [3, 3]
+    with pytest.raises(Misuse, match="a group without calls"):
+        beside.start([])
+    with pytest.raises(Misuse, match="unknown option `keys`"):
+        beside.options(keys="7")  # type: ignore[call-arg]
+
+
+def test_a_handler_adds_children_and_followers_to_its_workflow_in_its_transaction(
+    app: App, ran: list[Any], drain: Drain
+) -> None:
+    add, double, total = (app.tasks[name] for name in ("add", "double", "total"))
+
+    @app.task(retry=0)
+    def split(parts: int) -> int:
+        job = current()
+        with job.transaction(result=parts) as connection:
+            add.map(range(parts)).then(total).enqueue(conn=connection, child_of=job.id)
+            chain(double.call(50), add).enqueue(conn=connection, after=[job.id], workflow=job.id)
+            if job.attempt == 1:
+                raise ConnectionError  # nothing is stored
+        return parts
+
+    @app.workflow
+    def splitting(parts: int) -> Any:
+        return group(split.call(parts))
+
+    run = splitting.start(3)
+    drain()
+
+    kinds = [one.kind for one in app.client.workflows.jobs(run.id)]
+    assert kinds == ["split", "add", "add", "add", "total", "double", "add"]
+    assert ("total", [1, 2, 3]) in ran
+    assert ran.count(("double", 50)) == 1
+    assert run.state() == "done"
+
+
+def test_a_cancelled_workflow_refuses_what_its_handler_adds(
+    app: App, ran: list[Any], drain: Drain
+) -> None:
+    add = app.tasks["add"]
+    caught: list[HoldfastError] = []
+
+    @app.task(max_attempts=1)
+    def late(parts: int) -> None:
+        job = current()
+        app.client.workflows.cancel(job.id)
+        try:
+            add.map(range(parts)).enqueue(child_of=job.id)
+        except HoldfastError as error:
+            caught.append(error)
+
+    @app.workflow
+    def lost() -> Any:
+        return group(late.call(2))
+
+    run = lost.start()
+    drain()
+
+    assert [error.code for error in caught] == ["HF216"]
+    assert ran == []
+    assert run.state() is not None
+
+
+def test_middleware_is_around_every_job_of_a_flow(app: App, ran: list[Any], drain: Drain) -> None:
+    seen: list[str] = []
+
+    class Notes:
+        def enqueue(self, job: NewJob) -> Generator[NewJob, Any, None]:
+            seen.append(job.kind)
+            yield replace(job, tenant="acme")
+
+    add, total = app.tasks["add"], app.tasks["total"]
+    app.around_enqueue = around([Notes()], "enqueue")
+    last = add.map([1, 2]).then(total).enqueue()
+
+    assert seen == ["add", "add", "total"]
+    job = app.client.jobs.get(last.id)
+    assert job is not None
+    assert job.tenant == "acme"

@@ -96,6 +96,24 @@ def test_sentry_has_each_failed_attempt_once_and_a_transaction_for_each_run(
     assert traces == {request.trace_id}
 
 
+@pytest.mark.parametrize("odd", [5, True, ["a"], {"a": 1}, "no trace"])
+def test_a_header_that_is_not_a_trace_does_not_keep_a_job_from_running(
+    database: str, sent: Kept, odd: Any
+) -> None:
+    ran = []
+    with App(database, middleware=[integrations.sentry()]) as app:
+
+        @app.task
+        def pay() -> None:
+            ran.append(1)
+
+        app.client.enqueue("pay", headers={"sentry-trace": odd, "baggage": odd})
+        drain(app)
+
+    assert ran == [1]
+    assert sent.errors() == []
+
+
 def test_structlog_has_the_job_and_what_it_carries(database: str) -> None:
     with (
         structlog.testing.capture_logs(

@@ -105,7 +105,7 @@ def test_a_pool_too_small_for_the_slots_is_told_at_the_start(
 
         Worker(app, concurrency=8, until_idle=True).run()
 
-    told = "8 slots that hold transactions need 12 connections; pool_size is 2"
+    told = "8 slots that hold transactions need 12 connections; this pool has 2"
     assert told in caplog.messages
 
 
@@ -514,41 +514,55 @@ def test_a_part_that_fails_ends_the_worker_with_its_error(
         Worker(app).run()
 
 
+@pytest.mark.parametrize("taken", [True, False])
 @pytest.mark.parametrize("sort", ["async", "thread"])
-def test_past_its_deadline_a_handler_gets_no_transaction_although_nobody_took_its_job(
-    app: App, start: Start, monkeypatch: pytest.MonkeyPatch, sort: str
+def test_past_its_deadline_a_handler_gets_a_transaction_unless_its_job_was_taken(
+    app: App, start: Start, monkeypatch: pytest.MonkeyPatch, sort: str, taken: bool
 ) -> None:
-    def unreachable(self: Client, *args: Any, **options: Any) -> Any:
-        raise Unavailable("planted")
-
-    monkeypatch.setattr(Client, "touch", unreachable)
-    raised: list[BaseException] = []
+    monkeypatch.setattr("holdfast.worker.leases.Keeper._renew", lambda self, now: None)
+    ended: list[str] = []
     entered: list[bool] = []
+
+    def lose() -> None:
+        if taken:
+            while not app.client.upkeep.reap():
+                time.sleep(0.02)
 
     @app.task(kind="work")
     async def awork() -> None:
         job = holdfast.current()
         while job.held():
             await asyncio.sleep(0.02)
-        with pytest.raises(LeaseLost) as refused:
+        await asyncio.to_thread(lose)
+        try:
             async with job.transaction():
                 entered.append(True)
-        raised.append(refused.value)
+        except LeaseLost as error:
+            ended.append(str(error))
+        else:
+            ended.append("done")
 
     def work() -> None:
         job = holdfast.current()
         while job.held():
             time.sleep(0.02)
-        with pytest.raises(LeaseLost) as refused, job.transaction():
-            entered.append(True)
-        raised.append(refused.value)
+        lose()
+        try:
+            with job.transaction():
+                entered.append(True)
+        except LeaseLost as error:
+            ended.append(str(error))
+        else:
+            ended.append("done")
 
-    (awork if sort == "async" else app.task(kind="thread")(work)).enqueue()
-    start(lease=1, upkeep=False, concurrency=1)
-    wait_for(lambda: bool(raised))
+    task = awork if sort == "async" else app.task(kind="thread")(work)
+    task.enqueue()
+    # One job: what was taken is not claimed again.
+    start(lease=1, upkeep=False, concurrency=1, max_jobs=1)
+    wait_for(lambda: bool(ended))
 
-    assert "was not renewed in time" in str(raised[0])
-    assert entered == []
+    assert entered == ([] if taken else [True])
+    assert ended == ["done"] if not taken else "lease lost" in ended[0]
 
 
 def test_a_handler_past_its_deadline_does_not_hold_its_job_and_goes_on_until_somebody_knows(

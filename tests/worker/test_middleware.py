@@ -191,6 +191,30 @@ def test_a_middleware_of_enqueue_sees_all_ways_to_enqueue(make: Make, database: 
     ]
 
 
+def test_around_jobs_enqueued_together_the_last_to_begin_is_the_first_to_end(make: Make) -> None:
+    depth: ContextVar[int] = ContextVar("depth", default=0)
+    ended: list[str] = []
+
+    class Nested:
+        def enqueue(self, job: NewJob) -> Iterator[None]:
+            token = depth.set(depth.get() + 1)
+            yield
+            depth.reset(token)
+            ended.append(json.loads(job.payload)["name"])
+
+    app = make(Nested())
+
+    @app.task
+    def greet(name: str) -> None: ...
+
+    app.enqueue_many([greet.call(name) for name in "abc"])
+    assert (depth.get(), ended) == (0, ["c", "b", "a"])
+
+    with pytest.raises(InvalidJob):
+        app.enqueue_many([greet.call("d"), greet.options(priority=99).call("e")])
+    assert depth.get() == 2  # without a finally
+
+
 def test_a_changed_payload_is_checked_and_the_kind_cannot_change(make: Make) -> None:
     class Changes:
         change: Any = None

@@ -125,7 +125,7 @@ def test_the_lifespan_ends_with_the_child(
 
 
 # Much less than the fork lives, which must not keep anybody waiting.
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("how", "message"),
     [

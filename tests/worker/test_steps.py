@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Thread
@@ -10,9 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, LeaseLost, current
+from holdfast import App, LeaseLost, current, jsonb, step_writer
+from holdfast.client.aio.steps import AsyncSteps
 from holdfast.errors import EventTimeout, InvalidResult, StepMisuse
-from holdfast.records import Job
+from holdfast.records import Job, NewStep
 from holdfast.worker import Worker
 from tests.conftest import Clock
 
@@ -195,6 +197,116 @@ def test_a_step_inside_the_transaction_of_the_ack_is_stored_by_it(app: App, drai
 
     [step] = app.client.steps.list(id)
     assert (step.name, step.result, step.attempt) == ("inside", "yes", 2)
+
+
+def test_a_step_of_a_transaction_that_was_rolled_back_is_not_on_record(
+    app: App, drain: Drain
+) -> None:
+    with app.client.steps.transaction() as connection:
+        connection.execute("create table effect (n int)")
+    app.client.queues.set("default", keep_done=60)
+
+    @app.task(max_attempts=1)
+    def book() -> None:
+        job = current()
+
+        def write(connection: psycopg.Connection, n: int) -> int:
+            connection.execute("insert into effect values (%s)", [n])
+            return n
+
+        with suppress(KeyError), job.transaction() as connection:
+            job.step("first", write, connection, 1)
+            job.step("second", write, connection, 2)
+            raise KeyError
+        with job.transaction() as connection:
+            # in the same place as before, and done again, because it was undone
+            assert job.step("first", write, connection, 3) == 3
+
+    id = book.enqueue().id
+    drain()
+
+    with app.client.steps.transaction() as connection:
+        assert connection.execute("select n from effect").fetchall() == [(3,)]
+    assert [(step.name, step.result_json) for step in app.client.steps.list(id)] == [("first", "3")]
+    assert only(app).state == "done"
+
+
+def test_an_atomic_step_that_was_stored_unheard_has_no_second_effect(
+    app: App, drain: Drain
+) -> None:
+    results: list[int] = []
+    with app.client.steps.transaction() as connection:
+        connection.execute("create table effect (n int)")
+
+    @app.task(max_attempts=1)
+    def book() -> None:
+        job = current()
+
+        def write(connection: psycopg.Connection, n: int) -> int:
+            connection.execute("insert into effect values (%s)", [n])
+            # the commit of an earlier call, whose reply was lost, takes place only now
+            app.client.steps.store([(job.lease, NewStep("book", b"1", 1, 0.0))])
+            return n
+
+        results.append(job.atomic_step("book", write, 2))
+
+    @app.task(max_attempts=1)
+    async def abook() -> None:
+        job = current()
+
+        async def write(connection: psycopg.AsyncConnection[Any], n: int) -> int:
+            await connection.execute("insert into effect values (%s)", [n])
+            await app.aclient.steps.store([(job.lease, NewStep("book", b"1", 1, 0.0))])
+            return n
+
+        results.append(await job.atomic_step("book", write, 2))
+
+    @app.task(max_attempts=1)
+    def call() -> None:
+        job = current()
+
+        def elsewhere() -> int:
+            app.client.steps.store([(job.lease, NewStep("call", b"1", 1, 0.0))])
+            return 2
+
+        results.append(job.step("call", elsewhere))
+
+    for task in (book, abook, call):
+        task.enqueue()
+    drain()
+
+    # what is on record is what the next run would get
+    assert results == [1, 1, 1]
+    with app.client.steps.transaction() as connection:
+        assert connection.execute("select n from effect").fetchall() == []
+    assert app.client.jobs.list("") == []
+
+
+def test_results_that_are_large_together_are_stored_in_several_calls(
+    app: App, drain: Drain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_writer, "MOST", 250)
+    sizes: list[int] = []
+    real = AsyncSteps.store
+
+    async def store(self: Any, done: Any) -> Any:
+        sizes.append(len(done))
+        return await real(self, done)
+
+    monkeypatch.setattr(AsyncSteps, "store", store)
+
+    @app.task(max_attempts=1)
+    async def many() -> None:
+        job = current()
+        names = [f"step-{n}" for n in range(7)]
+        await asyncio.gather(*(job.step(name, lambda: "x" * 98) for name in names))
+
+    many.enqueue()
+    drain()
+
+    assert app.client.jobs.list("") == []
+    assert sum(sizes) == 7
+    assert max(sizes) == 2  # of 100 bytes each
 
 
 def test_a_stale_holder_stores_nothing(app: App, drain: Drain) -> None:
@@ -421,6 +533,22 @@ def test_a_job_gets_the_event_that_it_waits_for(app: App, drain: Drain) -> None:
     drain()
 
     assert seen == ["run", "run", {"by": "Ada"}]
+
+
+def test_a_wait_tells_what_it_takes(app: App, drain: Drain) -> None:
+    @app.task(max_attempts=1)
+    async def typed() -> None:
+        await current().await_event("ready", type=Receipt)
+
+    @app.task(max_attempts=1)
+    def untyped() -> None:
+        current().wait_event("ready")
+
+    stored = [typed.enqueue(), untyped.enqueue()]
+    drain()
+
+    told = [app.client.steps.list(one.id)[0].schema for one in stored]
+    assert told == [jsonb.schema(Receipt), None]
 
 
 def test_an_event_that_comes_before_the_wait_is_not_lost(app: App, drain: Drain) -> None:

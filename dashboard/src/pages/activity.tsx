@@ -25,7 +25,7 @@ const EVENTS: [string, string[]][] = [
   ["Queues and lanes", ["queue_set", "paused", "resumed", "lane_set", "lane_released", "struck", "strike_lifted"]],
   ["Schedules", ["schedule_set", "schedule_run", "schedule_paused", "schedule_resumed", "schedule_deleted"]],
   ["Operations", ["operation_started", "operation_ended", "operation_cancelled", "operation_failed"]],
-  ["Workers and tokens", ["worker_stopped", "worker_left", "token_created", "token_revoked"]],
+  ["Workers and tokens", ["worker_stopped", "worker_left", "token_created", "token_revoked", "reply_link_created", "reply_link_revoked", "replied"]],
 ];
 
 const said = (event: string): string => event.replace("_", " ");

@@ -74,7 +74,7 @@ function Group({ group, open }: { group: DeadGroup; open: boolean }) {
   return (
     <li class="group" data-row={group.fingerprint}>
       <div class="group-head">
-        <button type="button" class="group-open" aria-expanded={open} aria-label={`${open ? "Close" : "Open"} ${name}`} onClick={() => setQuery({ group: open ? null : group.fingerprint })}>
+        <button type="button" class="group-open" data-open="1" aria-expanded={open} aria-label={`${open ? "Close" : "Open"} ${name}`} onClick={() => setQuery({ group: open ? null : group.fingerprint })}>
           <Icon name={open ? "down" : "right"} />
         </button>
         <div class="group-what">

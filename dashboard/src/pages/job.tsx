@@ -3,7 +3,7 @@ import { path, type Problem } from "../api";
 import { archiveJob, cancelJob, deleteJob, editJob, jobsOf, moveJob, retryJob } from "../deeds";
 import { useFeed } from "../feed";
 import { all } from "../filter";
-import { absolute, duration, fine, plural, short } from "../format";
+import { absolute, duration, endless, fine, plural, short } from "../format";
 import { useKeys } from "../keys";
 import { Button, Countdown, Fact, Facts, Head, Link, Mono, None, Panel, ProgressNote, StateMark, Time } from "../parts/basics";
 import { CopyAs, CopyButton, shell } from "../parts/copy";
@@ -12,10 +12,12 @@ import { openEnqueue } from "../parts/enqueue";
 import { Icon } from "../parts/icon";
 import { JsonView } from "../parts/json";
 import { Menu } from "../parts/menu";
+import { Reply } from "../parts/reply";
+import { Steps, waits } from "../parts/steps";
 import { Timeline } from "../parts/timeline";
 import { go, parts, to } from "../route";
 import { barred } from "../session";
-import type { Attempt, DeadGroup, Job, Queue, Step } from "../wire";
+import type { Attempt, DeadGroup, Job, Queue } from "../wire";
 import { EventText } from "./activity";
 
 export function JobPage() {
@@ -40,6 +42,7 @@ function Shown({ job }: { job: Job }) {
   const retry = why ?? (ended ? undefined : "The job has not ended");
   const cancel = why ?? (ended ? "The job has ended" : undefined);
   const edit = why ?? (job.state === "queued" || job.state === "dead" ? undefined : "Only queued and dead jobs can be edited");
+  const asking = job.state === "queued" ? job.steps?.find((step) => step.kind === "event" && waits(step)) : undefined;
   useKeys({
     r: () => !retry && retryJob(job),
     c: () => !cancel && cancelJob(job),
@@ -93,23 +96,13 @@ function Shown({ job }: { job: Job }) {
 
       <div class="split">
         <div class="stack">
+          {asking && <Reply key={asking.name} step={asking} />}
           <Panel title="Attempts" acts={job.fingerprint && <Link to={to(["dead"], { group: job.fingerprint })}>similar failures</Link>}>
             <Attempts job={job} />
           </Panel>
           {job.steps && job.steps.length > 0 && (
-            <Panel title="Steps" flush>
-              <ol class="events">
-                {job.steps.map((step) => (
-                  <li key={step.name}>
-                    <span class="event-when soft number"><Time at={step.began_at} /></span>
-                    <div class="event-what">
-                      <b>{step.name}</b> <span class="soft">{stepText(step)}</span>
-                      {step.result !== null && step.result !== undefined && <JsonView value={step.result} label={`result of ${step.name}`} />}
-                    </div>
-                    <span class="soft">attempt {step.attempt}</span>
-                  </li>
-                ))}
-              </ol>
+            <Panel title="Steps" flush acts={<span class="soft number">{plural(job.steps.length, "step")}</span>}>
+              <Steps steps={job.steps} />
             </Panel>
           )}
           {job.state === "dead" && job.fingerprint && <Alike job={job} />}
@@ -121,7 +114,7 @@ function Shown({ job }: { job: Job }) {
               <Fact name="Priority"><span class="number">{job.priority}</span></Fact>
               <Fact name="Attempts"><span class="number">{job.attempt} of {job.max_attempts}</span>{job.total_attempts > job.attempt && <span class="soft"> ({job.total_attempts} in total, including earlier retries)</span>}</Fact>
               <Fact name="Enqueued"><Time at={job.created_at} /></Fact>
-              {job.state === "queued" && <Fact name="Run at"><Time at={job.run_at} /></Fact>}
+              {job.state === "queued" && <Fact name="Run at">{endless(job.run_at) ? "when its event comes" : <Time at={job.run_at} />}</Fact>}
               {job.expires_at && !job.ended_at && <Fact name="Expires"><Time at={job.expires_at} /></Fact>}
               {job.lease_until && <Fact name="Lease"><Countdown until={job.lease_until} /></Fact>}
               {job.worker && <Fact name="Worker"><Link to={jobsOf(["worker", job.worker])} class="mono">{job.worker}</Link></Fact>}
@@ -131,6 +124,7 @@ function Shown({ job }: { job: Job }) {
               {job.lane && <Fact name="Lane"><Link to={jobsOf(["lane", job.lane])} class="mono">{job.lane}</Link></Fact>}
               {job.tenant && <Fact name="Tenant"><Link to={jobsOf(["tenant", job.tenant])}>{job.tenant}</Link></Fact>}
               {job.subject && <Fact name="Subject"><Link to={jobsOf(["subject", job.subject])}>{job.subject}</Link></Fact>}
+              {job.workflow && <Fact name="Workflow"><Link to={to(["workflows", job.workflow])} class="mono">{short(job.workflow)}</Link></Fact>}
               {job.reason && <Fact name="Reason">{job.reason}</Fact>}
             </Facts>
             {job.progress && (
@@ -171,17 +165,10 @@ function Shown({ job }: { job: Job }) {
   );
 }
 
-function stepText(step: Step): string {
-  if (step.kind === "sleep") return `sleeps until ${absolute(step.ended_at ?? step.began_at)}`;
-  if (step.timed_out) return "no event came in time";
-  if (step.ended_at === null) return `waits for the event ${step.event}${step.key ? ` (key ${step.key})` : ""}`;
-  return `took ${duration((Date.parse(step.ended_at) - Date.parse(step.began_at)) / 1000)}`;
-}
-
 function Attempts({ job }: { job: Job }) {
   const told = [...(job.attempts ?? [])].reverse();
   if (!told.length) {
-    const sentence = job.attempt === 0 ? "No attempts yet." : job.state === "leased" ? "The first attempt is running. Attempts are recorded when they fail." : "No failed attempts.";
+    const sentence = job.attempt === 0 ? (job.steps?.length ? "Attempt 1 has begun and pauses between its steps. No attempt has failed." : "No attempts yet.") : job.state === "leased" ? "The first attempt is running. Attempts are recorded when they fail." : "No failed attempts.";
     return <p class="soft">{sentence}</p>;
   }
   return (

@@ -63,7 +63,7 @@ export function Jobs() {
   };
   const chosen = (verb: "retry" | "cancel") => {
     if (barred("operate")) return;
-    if (picked.length > 1) bulk(verb, idFilter(picked));
+    if (picked.length > 1) bulk(verb, idFilter(picked), { chosen: picked.length });
     else {
       const job = focused();
       if (job) (verb === "retry" ? retryJob : cancelJob)(job);
@@ -158,7 +158,7 @@ function SelectionBar({ jobs, filter }: { jobs: Job[]; filter: string }) {
     if (one && verb === "cancel") return cancelJob(one);
     if (one && verb === "archive") return archiveJob(one);
     if (one && verb === "delete") return deleteJob(one);
-    bulk(verb, q);
+    bulk(verb, q, { chosen: jobs.length });
   };
   return (
     <div class="selection" role="toolbar" aria-label="Selected jobs">

@@ -197,13 +197,20 @@ function Busiest({ queues }: { queues: Queue[] }) {
       {rows.map((queue) => (
         <li key={queue.queue} data-row={queue.queue}>
           <Link to={to(["queues", queue.queue])} class="strong clip">{queue.queue}</Link>
-          <span class="soft clip">{queue.paused_at ? "paused" : queue.oldest === null ? "idle" : `oldest ${duration(queue.oldest)}`}</span>
+          <span class="soft clip">{now(queue)}</span>
           <span class="number soft rows-end">{count(queue.queued)} queued</span>
           <span class="number soft rows-end">{count(queue.leased)} leased</span>
         </li>
       ))}
     </ul>
   );
+}
+
+function now(queue: Queue): string {
+  if (queue.paused_at) return "paused";
+  if (queue.oldest !== null) return `oldest ${duration(queue.oldest)}`;
+  if (queue.leased) return "running";
+  return queue.queued ? "none ready" : "idle";
 }
 
 function Groups({ groups }: { groups: DeadGroup[] }) {

@@ -16,8 +16,8 @@ import type { Job, Queue, Schedule, Slot } from "../wire";
 const columns: Column<Schedule>[] = [
   { name: "name", title: "Schedule", cell: (one) => <Link to={to(["schedules", one.name])} class="strong">{one.name}</Link>, text: (one) => one.name, wide: true },
   { name: "rule", title: "Rule", cell: (one) => <Rule schedule={one} />, text: (one) => one.cron ?? one.every, rank: 2 },
-  { name: "tz", title: "Zone", cell: (one) => one.tz, text: (one) => one.tz, rank: 3 },
-  { name: "kind", title: "Kind", cell: (one) => <Mono>{one.kind}</Mono>, text: (one) => one.kind, rank: 2 },
+  { name: "tz", title: "Zone", hidden: true, cell: (one) => one.tz, text: (one) => one.tz, rank: 3 },
+  { name: "kind", title: "Kind", cell: (one) => <span class="mono clip names" title={one.kind}>{one.kind}</span>, text: (one) => one.kind, rank: 3 },
   { name: "queue", title: "Queue", cell: (one) => <Link to={to(["queues", one.queue])}>{one.queue}</Link>, text: (one) => one.queue, rank: 3 },
   { name: "state", title: "State", cell: (one) => <ScheduleState schedule={one} />, text: (one) => one.state },
   { name: "next", title: "Next", right: true, cell: (one) => <span class="number"><Time at={one.next_at} /></span>, text: (one) => one.next_at },

@@ -147,7 +147,7 @@ function SystemPanel() {
   return (
     <Panel title="System" flush acts={<CopyAs asked={{ method: "GET", path: path(["system"]) }} />}>
       <Wait feed={system} rows={6}>
-        {({ database }) => (
+        {({ database, standby }) => (
           <>
             <div class="system">
               <Facts>
@@ -155,6 +155,7 @@ function SystemPanel() {
                 <Fact name="Schema">{database.schema}, migrated by {database.release}</Fact>
                 <Fact name="Database">{bytes(database.size)}</Fact>
                 <Fact name="Connections">{count(database.connections)} of {count(database.max_connections)}</Fact>
+                {standby && <Fact name="Standby">{standby.behind === null ? "does not answer; the primary answers in its place" : standby.behind ? `${fine(standby.behind)} behind` : "up to date"}</Fact>}
                 <Fact name="Oldest transaction">{database.oldest_transaction === null ? "none visible" : `open for ${fine(database.oldest_transaction)}`}</Fact>
               </Facts>
             </div>
@@ -182,7 +183,7 @@ function Relations({ relations }: { relations: Relation[] }) {
             <th scope="col" class="right" title="with its indexes">Size</th>
             <th scope="col" class="right rank2">Rows</th>
             <th scope="col" class="right">Dead rows</th>
-            <th scope="col" class="right">Last vacuum</th>
+            <th scope="col" class="right rank2">Last vacuum</th>
           </tr>
         </thead>
         <tbody>
@@ -192,7 +193,7 @@ function Relations({ relations }: { relations: Relation[] }) {
               <td class="right number">{bytes(one.size)}</td>
               <td class="right rank2"><Count value={one.rows} quiet /></td>
               <td class="right"><Count value={one.dead} quiet /></td>
-              <td class="right">{one.vacuumed_at ? <Time at={one.vacuumed_at} /> : "never"}</td>
+              <td class="right rank2">{one.vacuumed_at ? <Time at={one.vacuumed_at} /> : "never"}</td>
             </tr>
           ))}
           {rest.length > 0 && (
@@ -201,7 +202,7 @@ function Relations({ relations }: { relations: Relation[] }) {
               <td class="right number">{bytes(sum("size"))}</td>
               <td class="right rank2"><Count value={sum("rows")} quiet /></td>
               <td class="right"><Count value={sum("dead")} quiet /></td>
-              <td />
+              <td class="rank2" />
             </tr>
           )}
         </tbody>

@@ -25,7 +25,7 @@ const columns: Column<Worker>[] = [
   { name: "acks", title: "Last ack", hidden: true, right: true, cell: (one) => <span class="number">{one.acked_at ? <Age at={one.acked_at} /> : <None />}</span>, text: (one) => one.acked_at, rank: 3 },
   { name: "rss", title: "Memory", right: true, cell: (one) => <span class="number">{bytes(one.rss)}</span>, text: (one) => one.rss, rank: 3 },
   { name: "lag", title: "Loop lag", right: true, tip: "How long its event loop was blocked", cell: (one) => <span class={`number${(one.loop_lag ?? 0) > 1 ? " bad" : ""}`}>{duration(one.loop_lag)}</span>, text: (one) => one.loop_lag, rank: 3 },
-  { name: "version", title: "Version", cell: (one) => <span class="clip names" title={one.version ?? ""}>{one.version ?? <None />}</span>, text: (one) => one.version, rank: 3 },
+  { name: "version", title: "Version", hidden: true, cell: (one) => <span class="clip names" title={one.version ?? ""}>{one.version ?? <None />}</span>, text: (one) => one.version, rank: 3 },
   { name: "host", title: "Host", hidden: true, cell: (one) => one.host ?? <None />, text: (one) => one.host, rank: 3 },
   { name: "pid", title: "Pid", hidden: true, right: true, cell: (one) => one.pid ?? <None />, text: (one) => one.pid, rank: 3 },
   { name: "python", title: "Python", hidden: true, cell: (one) => one.python ?? <None />, text: (one) => one.python, rank: 3 },

@@ -1,7 +1,7 @@
 // Small parts of every page: links, buttons, times, states, meters.
 
 import type { AnchorHTMLAttributes, ComponentChildren } from "preact";
-import { absolute, coarse, count, now, relative, short, since, zone } from "../format";
+import { absolute, coarse, count, endless, now, relative, short, since, zone } from "../format";
 import { href, to } from "../route";
 import type { Job, State } from "../wire";
 import { Icon, type IconName } from "./icon";
@@ -143,6 +143,7 @@ export function Countdown({ until }: { until: string }) {
 export function JobNote({ job }: { job: Job }) {
   if (job.state === "leased" && job.progress) return <ProgressNote progress={job.progress} />;
   if (job.error) return <span class="clip" title={job.error}>{job.error}</span>;
+  if (job.state === "queued" && endless(job.run_at)) return <span class="soft">waits for an event</span>;
   if (job.state === "queued" && Date.parse(job.run_at) > now.value) return <span class="soft">due <Time at={job.run_at} /></span>;
   if (job.reason) return <span class="clip soft" title={job.reason}>{job.reason}</span>;
   return <span class="none" />;

@@ -8,7 +8,7 @@ import { absolute, count, plural, short } from "../format";
 import { operations } from "../live";
 import { to } from "../route";
 import { barred } from "../session";
-import type { Json, Operation, Preview, Verb } from "../wire";
+import type { Job, JobPage, Json, Operation, Preview, Verb } from "../wire";
 import { Button, Link, Meter } from "./basics";
 import { CopyAs, shell } from "./copy";
 import { confirm, Modal } from "./dialog";
@@ -21,11 +21,13 @@ interface Wanted {
   /** Only this many of the newest jobs, to try it first. */
   limit?: number;
   title?: string;
+  /** The filter names this many jobs that somebody chose. */
+  chosen?: number;
 }
 
 const wanted = signal<Wanted | null>(null);
 
-export function bulk(verb: Verb, filter: string, options: { limit?: number; title?: string } = {}): void {
+export function bulk(verb: Verb, filter: string, options: Omit<Wanted, "verb" | "filter"> = {}): void {
   wanted.value = { verb, filter, ...options };
 }
 
@@ -94,6 +96,8 @@ function Asking({ start }: { start: Wanted }) {
     setBusy(true);
     try {
       const operation = await ask<Operation>(starts);
+      // The sample has the newest of them: all, if there are few.
+      if (start.limit && verb === "retry" && preview!.sample.length === preview!.count) canaries.value = { ...canaries.value, [operation.id]: preview!.sample };
       operations.value = { ...operations.value, [operation.id]: operation };
       close();
       toast(`${said.act}: started for ${plural(preview!.count, "job")}`);
@@ -105,12 +109,12 @@ function Asking({ start }: { start: Wanted }) {
   }
 
   return (
-    <Modal title={start.title ?? (start.limit ? `${said.act} ${start.limit} first` : `${said.act} all matching jobs`)} close={close}>
+    <Modal title={start.title ?? (start.chosen ? `${said.act} ${plural(start.chosen, "selected job")}` : `${said.act} all matching jobs`)} close={close}>
       <form onSubmit={(event) => void run(event)}>
         <p class="modal-body">
-          Jobs matching <code>{q}</code> {said.text}
+          {start.chosen ? `The ${plural(start.chosen, "selected job")}` : <>Jobs matching <code>{q}</code></>} {said.text}
         </p>
-        {!start.title && (
+        {!start.title && !start.chosen && (
           <label class="field">
             <span>Action</span>
             <select value={verb} onChange={(event) => setVerb(event.currentTarget.value as Verb)}>
@@ -169,7 +173,7 @@ function Asking({ start }: { start: Wanted }) {
             <span>
               Reason <small>shown in Activity</small>
             </span>
-            <input value={reason} placeholder="optional" onInput={(event) => setReason(event.currentTarget.value)} />
+            <input value={reason} autofocus placeholder="optional" onInput={(event) => setReason(event.currentTarget.value)} />
           </label>
         </div>
         {sure && (
@@ -195,6 +199,38 @@ function Asking({ start }: { start: Wanted }) {
         </footer>
       </form>
     </Modal>
+  );
+}
+
+/** The jobs that were retried first, by the operation that did it. */
+const canaries = signal<Record<string, string[]>>({});
+
+const announced = new Set<string>();
+
+/** What became of the jobs that were retried first. */
+function Canary({ operation, ids }: { operation: Operation; ids: string[] }) {
+  const page = useFeed<JobPage>(path(["jobs"], { q: `id:${ids.join(",")}`, limit: ids.length }), 1000);
+  const told = page.data.value?.jobs;
+  // A reply that is a little old shows them dead as they were before.
+  const since = Date.parse(operation.started_at ?? operation.created_at);
+  const ended = (job: Job) => job.state !== "queued" && job.state !== "leased" && Date.parse(job.ended_at ?? "") >= since;
+  const open = told?.filter((job) => !ended(job)) ?? [];
+  const died = told?.filter((job) => ended(job) && job.state !== "done").length ?? 0;
+  // One that is gone is done: only queues that keep done jobs still have it.
+  const done = ids.length - died - open.length;
+  const over = told !== undefined && open.length === 0;
+  const verdict = died === 0 ? `All ${count(ids.length)} passed` : `${count(died)} of ${count(ids.length)} failed again`;
+  useEffect(() => {
+    if (over && !announced.has(operation.id)) toast(verdict, died > 0);
+    if (over) announced.add(operation.id);
+  }, [over]);
+  if (!told) return null;
+  if (over) return <strong class={`canary ${died ? "bad" : "good"}`} role="status">{verdict}</strong>;
+  const failing = open.filter((job) => job.attempt > 0 && job.state === "queued").length;
+  return (
+    <span class="canary number soft">
+      {count(done)} passed{died > 0 && ` · ${count(died)} failed again`}{failing > 0 && ` · ${count(failing)} failed once and will be retried`} · {plural(open.length - failing, "has", "have")} not ended yet
+    </span>
   );
 }
 
@@ -245,6 +281,7 @@ export function OperationLine({ operation, away }: { operation: Operation; away?
         {operation.done > operation.changed ? ` · ${count(operation.done - operation.changed)} skipped: they had already changed` : ""}
         {operation.problem ? ` · ${operation.problem}` : ""}
       </span>
+      {canaries.value[operation.id] && operation.state === "done" && <Canary operation={operation} ids={canaries.value[operation.id]!} />}
     </div>
   );
 }
@@ -283,6 +320,8 @@ export function undoOperation(operation: Operation): void {
       said: "Undo started",
     }),
     after: (started) => {
+      const { [operation.id]: _, ...others } = canaries.value;
+      canaries.value = others;
       operations.value = { ...operations.value, [started.id]: started };
       refreshAll();
     },

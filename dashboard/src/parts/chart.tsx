@@ -52,7 +52,7 @@ export function Chart({ title, label, times, lines, unit = "count", height = 220
     plot.current?.setData(data(times, lines));
   });
 
-  const write = (value: number | null) => (value === null ? "–" : unit === "seconds" ? duration(value) : compact(value));
+  const write = (value: number | null) => (value === null ? "–" : unit === "seconds" ? duration(value) : compact(unit === "count" ? Math.round(value) : value));
   const last = (line: Line) => [...line.values].reverse().find((value) => value !== null) ?? null;
   const shown = (line: Line) => (hovered === null ? last(line) : (line.values[hovered] ?? null));
   return (
@@ -107,7 +107,7 @@ function options(host: HTMLElement, lines: Line[], unit: string, height: number,
     scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.12 : unit === "seconds" ? 1 : 4] } },
     axes: [
       { ...axis, grid: { show: false }, size: 30, space: 70, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step, utc)) },
-      { ...axis, size: 52, values: (_, splits) => splits.map(write), ...(unit === "seconds" ? { incrs: DURATIONS } : {}) },
+      { ...axis, size: 52, values: (_, splits) => splits.map(write), ...(unit === "seconds" ? { incrs: DURATIONS } : unit === "count" ? { incrs: WHOLE } : {}) },
     ],
     series: [
       {},
@@ -126,6 +126,9 @@ function options(host: HTMLElement, lines: Line[], unit: string, height: number,
 
 // Common time steps.
 const DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
+
+// Of things that are counted there is no half.
+const WHOLE = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 const alpha = (hex: string): string => hex + "24";
 

@@ -180,7 +180,8 @@ export function Modal({ title, close, children, side = false }: { title: string;
   );
 }
 
-function attempt<T>(make: () => T): T | undefined {
+/** What is made, or undefined if it cannot be made yet. */
+export function attempt<T>(make: () => T): T | undefined {
   try {
     return make();
   } catch {

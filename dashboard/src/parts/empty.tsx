@@ -22,7 +22,10 @@ export function Empty({ icon = "info", title, children, commands = [] }: { icon?
   );
 }
 
+/** An error; with `retry`, in place of data that could not be loaded. */
 export function Trouble({ problem, retry }: { problem: Problem; retry?: () => void }) {
+  // The frame says that the server does not answer; one alert about one fault.
+  if (retry && problem.status === 0) return <p class="soft" role="status">Nothing has been loaded yet. The page fills as soon as the server answers.</p>;
   return (
     <div class="trouble" role="alert">
       <Icon name="dead" />
@@ -49,10 +52,10 @@ export function Blind({ since }: { since: string | null }) {
   );
 }
 
-/** A line above data that could not be refreshed: it shows the last known state. */
+/** A line above data that could not be refreshed. That the whole server does not answer, the frame says. */
 export function Stale({ feed }: { feed: Feed<unknown> }) {
   const problem = feed.problem.value;
-  if (!problem || feed.data.value === undefined) return null;
+  if (!problem || problem.status === 0 || feed.data.value === undefined) return null;
   return (
     <p class="stale" role="status">
       <Icon name="clock" /> Showing the last known data: {problem.detail || problem.title}

@@ -1,19 +1,19 @@
 // The drawer that enqueues a job: a form made from the kind's schema, or plain JSON.
 
 import { signal } from "@preact/signals";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { ask, path, type Asked, type Problem } from "../api";
-import { parsed, priorities } from "../deeds";
+import { priorities } from "../deeds";
 import { refreshAll, useFeed } from "../feed";
 import { short } from "../format";
 import { to } from "../route";
-import type { JsonSchema, Kind } from "../types";
+import type { Kind } from "../types";
 import { newJobFields, type Json, type Queue } from "../wire";
 import { Button, Link } from "./basics";
 import { CopyAs, copy, shell } from "./copy";
-import { Modal } from "./dialog";
+import { attempt, Modal } from "./dialog";
 import { Trouble } from "./empty";
-import { pretty } from "./json";
+import { usePayload } from "./form";
 import { toast } from "./toast";
 
 interface Start {
@@ -47,24 +47,15 @@ function Drawer({ begin }: { begin: Start }) {
   const [delay, setDelay] = useState("");
   const [plain, setPlain] = useState<Record<string, string>>({ key: begin.key ?? "", lane: begin.lane ?? "" });
   const [attempts, setAttempts] = useState("");
-  const [text, setText] = useState(pretty(begin.payload ?? {}));
-  const [values, setValues] = useState<Record<string, string>>({});
-  const [raw, setRaw] = useState(begin.payload !== undefined);
   const [problem, setProblem] = useState<Problem | Error>();
   const [busy, setBusy] = useState(false);
   const close = () => (start.value = null);
 
   const known = kinds.data.value?.kinds.find((one) => one.kind === kind.trim());
-  const schema = known?.schema ? resolved(known.schema) : null;
-  const form = schema && !raw && fillable(schema);
-  useEffect(() => setValues(form ? defaults(schema) : {}), [kind, form !== false && form !== null]);
-
-  function payload(): Json {
-    return form ? assembled(schema, values) : parsed(text || "{}");
-  }
+  const payload = usePayload({ schema: known?.schema ?? null, start: begin.payload, of: kind, none: "This kind takes no arguments." });
 
   function request(): Asked {
-    const body: Record<string, Json> = { kind: kind.trim(), payload: payload() };
+    const body: Record<string, Json> = { kind: kind.trim(), payload: payload.read() };
     const target = queue.trim() || known?.queue || "";
     if (target) body.queue = target;
     if (priority !== "0") body.priority = Number(priority);
@@ -117,31 +108,7 @@ function Drawer({ begin }: { begin: Start }) {
             </datalist>
           </label>
           {known?.doc && <p class="soft doc">{known.doc}</p>}
-          {schema && (
-            <div class="segments" role="group" aria-label="Payload as">
-              <button type="button" aria-pressed={!raw} disabled={!fillable(schema)} onClick={() => setRaw(false)}>Form</button>
-              <button
-                type="button"
-                aria-pressed={raw}
-                onClick={() => {
-                  if (form) setText(pretty(attempt(payload) ?? {}));
-                  setRaw(true);
-                }}
-              >
-                JSON
-              </button>
-            </div>
-          )}
-          {form ? (
-            <Form schema={schema} values={values} set={(name, value) => setValues((all) => ({ ...all, [name]: value }))} />
-          ) : (
-            <label class="field">
-              <span>
-                Payload <small>JSON</small>
-              </span>
-              <textarea class="mono" rows={10} spellcheck={false} value={text} onInput={(event) => setText(event.currentTarget.value)} />
-            </label>
-          )}
+          {payload.fields}
           <details class="options">
             <summary>Options</summary>
             <div class="field-pair">
@@ -199,117 +166,6 @@ function Drawer({ begin }: { begin: Start }) {
   );
 }
 
-function Form({ schema, values, set }: { schema: JsonSchema; values: Record<string, string>; set: (name: string, value: string) => void }) {
-  const required = new Set(schema.required ?? []);
-  const names = Object.entries(schema.properties ?? {});
-  if (!names.length) return <p class="soft">This kind takes no arguments.</p>;
-  return (
-    <>
-      {names.map(([name, part]) => {
-        const type = typeOf(part);
-        const value = values[name] ?? "";
-        const id = `argument-${name}`;
-        return (
-          <div class="field" key={name}>
-            <label for={id}>
-              <span class="mono">{name}</span> <small>{[part.description?.replace(/\.$/, ""), hint(part), required.has(name) ? "" : "optional"].filter(Boolean).join(", ")}</small>
-            </label>
-            {part.enum ? (
-              <select id={id} value={value} onChange={(event) => set(name, event.currentTarget.value)}>
-                {!required.has(name) && <option value="" />}
-                {part.enum.map((one) => <option key={String(one)} value={JSON.stringify(one)}>{String(one)}</option>)}
-              </select>
-            ) : type === "boolean" ? (
-              <select id={id} value={value} onChange={(event) => set(name, event.currentTarget.value)}>
-                {!required.has(name) && <option value="" />}
-                <option value="true">true</option>
-                <option value="false">false</option>
-              </select>
-            ) : type === "object" || type === "array" || type === "" ? (
-              <textarea id={id} class="mono" rows={3} spellcheck={false} value={value} placeholder={type === "array" ? "[]" : type === "object" ? "{}" : "JSON"} onInput={(event) => set(name, event.currentTarget.value)} />
-            ) : (
-              <input id={id} value={value} inputMode={type === "integer" ? "numeric" : type === "number" ? "decimal" : undefined} autocomplete="off" required={required.has(name) && type !== "string"} onInput={(event) => set(name, event.currentTarget.value)} />
-            )}
-          </div>
-        );
-      })}
-    </>
-  );
-}
-
-const fillable = (schema: JsonSchema): boolean => typeOf(schema) === "object" && schema.properties !== undefined;
-
-/** The schema with its references put in place, as far as the form looks: its fields and their alternatives. */
-function resolved(schema: JsonSchema): JsonSchema {
-  const known = schema.$defs ?? {};
-  const follow = (one: JsonSchema): JsonSchema => {
-    // One that refers to itself, or to nothing, is left as it is.
-    for (let found: JsonSchema | undefined, hops = 0; one.$ref && hops < 9; hops++) {
-      const { $ref, ...beside } = one;
-      found = known[decodeURIComponent($ref.replace("#/$defs/", ""))];
-      if (!found) break;
-      one = { ...found, ...beside };
-    }
-    return one;
-  };
-  const field = (one: JsonSchema): JsonSchema => {
-    const { anyOf, ...whole } = follow(one);
-    const real = anyOf?.map(follow).filter((each) => each.type !== "null");
-    if (real?.length === 1) return { ...real[0], ...whole };
-    return anyOf ? { ...whole, anyOf: real } : whole;
-  };
-  const top = follow(schema);
-  const properties = Object.entries(top.properties ?? {}).map(([name, part]) => [name, field(part)] as const);
-  return { ...top, properties: top.properties && Object.fromEntries(properties) };
-}
-
-// A schema may allow null beside the type itself; the form then leaves the field out.
-function typeOf(schema: JsonSchema): string {
-  if (Array.isArray(schema.type)) return schema.type.find((one) => one !== "null") ?? "";
-  if (schema.type) return schema.type;
-  const real = schema.anyOf?.filter((one) => one.type !== "null");
-  return real?.length === 1 ? typeOf(real[0]!) : "";
-}
-
-function hint(schema: JsonSchema): string {
-  if (schema.enum) return "";
-  const format = schema.format ?? schema.anyOf?.find((one) => one.format)?.format;
-  return [typeOf(schema), format && `(${format})`].filter(Boolean).join(" ");
-}
-
-function defaults(schema: JsonSchema): Record<string, string> {
-  const out: Record<string, string> = {};
-  const required = new Set(schema.required ?? []);
-  for (const [name, part] of Object.entries(schema.properties ?? {})) {
-    if (part.enum && required.has(name)) out[name] = JSON.stringify(part.default ?? part.enum[0]);
-    else if (typeOf(part) === "boolean" && required.has(name)) out[name] = String(part.default ?? false);
-    else if (part.default !== undefined && part.default !== null) out[name] = typeof part.default === "string" && !part.enum ? part.default : JSON.stringify(part.default);
-  }
-  return out;
-}
-
-function assembled(schema: JsonSchema, values: Record<string, string>): Json {
-  const required = new Set(schema.required ?? []);
-  const out: Record<string, Json> = {};
-  for (const [name, part] of Object.entries(schema.properties ?? {})) {
-    const text = values[name] ?? "";
-    const type = typeOf(part);
-    if (text === "" && !(required.has(name) && type === "string")) {
-      if (required.has(name)) throw new Error(`${name} is missing`);
-      continue;
-    }
-    if (type === "string" && !part.enum) out[name] = text;
-    else {
-      try {
-        out[name] = JSON.parse(text) as Json;
-      } catch {
-        throw new Error(`${name}: ${text} is not valid ${type || "JSON"}`);
-      }
-    }
-  }
-  return out;
-}
-
 function seconds(text: string): number {
   const match = /^\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)?\s*$/.exec(text);
   if (!match) throw new Error(`${text} is not a duration: use, for example, 30s, 10m or 2h`);
@@ -329,12 +185,4 @@ function python(value: Json): string {
   if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
   if (typeof value === "object") return `{${Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${python(one)}`).join(", ")}}`;
   return JSON.stringify(value);
-}
-
-function attempt<T>(make: () => T): T | undefined {
-  try {
-    return make();
-  } catch {
-    return undefined;
-  }
 }

@@ -136,6 +136,7 @@ const hints: Record<(typeof filterFields)[number], string> = {
   attempts: ">5, including earlier retries",
   priority: ">=5",
   age: "time since it was enqueued: <2h",
+  workflow: "the id of a workflow",
   created: "a time, or a date: >=2026-01-31",
   "payload.": "payload.user.id:42",
 };

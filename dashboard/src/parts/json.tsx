@@ -8,6 +8,8 @@ import { CopyButton } from "./copy";
 const LONG = 60_000;
 
 export function JsonView({ value, label }: { value: Json; label: string }) {
+  const coded = howStored(value);
+  if (coded) return <p class="quiet" aria-label={label}>{coded}</p>;
   const text = pretty(value);
   return (
     <div class="json">
@@ -19,13 +21,22 @@ export function JsonView({ value, label }: { value: Json; label: string }) {
   );
 }
 
+/** How a payload, result or step is stored that is not as it was enqueued; undefined if it is. */
+export function howStored(value: unknown): string | undefined {
+  const coded = (value as { $holdfast?: { key?: string; store?: string; address?: string; bytes?: number } } | null)?.$holdfast;
+  if (typeof coded !== "object" || coded === null) return undefined;
+  if (coded.store) return `In the store ${coded.store} at ${coded.address}, ${coded.bytes} bytes${coded.key ? `, encrypted with the key ${coded.key}` : ""}.`;
+  if (!coded.key) return undefined;
+  return `Encrypted with the key ${coded.key}. Only its task can read it.`;
+}
+
 export function pretty(value: unknown): string {
   return JSON.stringify(value, null, 2) ?? "null";
 }
 
 /** One line, for where there is little room. */
 export function brief(value: unknown, most = 80): string {
-  const text = value instanceof Exact ? value.text : JSON.stringify(value) ?? "";
+  const text = howStored(value) ?? (value instanceof Exact ? value.text : (JSON.stringify(value) ?? ""));
   return text.length > most ? text.slice(0, most - 1) + "…" : text;
 }
 

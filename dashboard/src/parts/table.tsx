@@ -182,6 +182,6 @@ function cell(text: string): string {
 }
 
 function classes<T>(column: Column<T>): string | undefined {
-  const names = [column.right && "right", column.wide && "wide", column.rank === 3 && "rank3", column.rank === 2 && "rank2"].filter(Boolean);
+  const names = [column.right && "right", column.wide && "wide", column.rank === 3 && "rank3", column.rank === 2 && "rank2", !column.title && "row-acts"].filter(Boolean);
   return names.length ? names.join(" ") : undefined;
 }

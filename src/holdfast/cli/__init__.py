@@ -18,6 +18,7 @@ from holdfast.cli.job import job
 from holdfast.cli.lane import lane
 from holdfast.cli.migrate import migrate
 from holdfast.cli.moving import import_jobs
+from holdfast.cli.node import node
 from holdfast.cli.op import op
 from holdfast.cli.queue import queue
 from holdfast.cli.schedule import schedule
@@ -28,6 +29,7 @@ from holdfast.cli.top import top
 from holdfast.cli.upkeep import upkeep
 from holdfast.cli.webhook import webhook
 from holdfast.cli.worker import worker
+from holdfast.cli.workflow import workflow
 
 __all__ = ["main"]
 
@@ -52,6 +54,7 @@ for command in (
     queue,
     dead,
     op,
+    workflow,
     top,
     doctor,
     bench,
@@ -63,6 +66,7 @@ for command in (
     webhook,
     token,
     upkeep,
+    node,
     adopt,
     unadopt,
     adopted,

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
+from textwrap import wrap
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -39,12 +40,24 @@ _EXIT_CODES: dict[type[HoldfastError], int] = {
 
 
 class Command(click.Command):
-    """A command that takes the common options and whose help ends with examples."""
+    """A command that takes the common options and whose help ends with examples.
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
+    Options that are `seldom` used are only named, so that help fits a screen; --help-all has all.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        seldom: Sequence[str] = (),
+        **attributes: Any,
+    ) -> None:
         super().__init__(*args, **attributes)
         self.examples = examples
+        self.seldom = seldom
         self.params += _common_options()
+        if seldom:
+            self.params.append(_help_all())
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
@@ -57,12 +70,25 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [p for p in self.params if isinstance(p, click.Option) and p.name not in _COMMON]
+        named = () if ctx.meta.get(_ALL) else self.seldom
         with formatter.section("Options"):
-            if records := [record for option in own if (record := option.get_help_record(ctx))]:
+            shown = [option for option in own if option.name not in named]
+            if records := [record for option in shown if (record := option.get_help_record(ctx))]:
                 formatter.write_dl(records)
-            logs = any(param.name == "log_format" for param in self.params)
-            more = "--log-format text|json, " if logs else ""
-            formatter.write(f"  also {more}--url URL, --json, --quiet, --help\n")
+            more = [option.opts[-1] for option in own if option.name in named]
+            if any(param.name == "log_format" for param in self.params):
+                more.append("--log-format text|json")
+            more += ["--url URL", "--json", "--quiet", "--help"]
+            if named:
+                more.append("--help-all")
+            lines = wrap(
+                f"also {', '.join(more)}",
+                formatter.width,
+                initial_indent="  ",
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            )
+            formatter.write("\n".join(lines) + "\n")
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
@@ -158,9 +184,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 _COMMON = ("url", "json", "quiet")
+_ALL = "holdfast.help_all"
 _OF_EXTRA = re.compile(r"""([\w-]+).*\bextra == ['"](\w+)""")
 # With a line for the others, what fits a screen of 24 lines.
-_MOST_COMMANDS = 9
+_MOST_COMMANDS = 8
 
 
 def _variable(ctx: click.Context, param: click.Parameter) -> str | None:
@@ -183,6 +210,18 @@ def unseen(value: str) -> str:
             return str(file.read()).strip()
     except OSError as error:
         raise click.BadParameter(f"{value}: {error.strerror}") from None
+
+
+def _help_all() -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.meta[_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=show
+    )
 
 
 def _common_options() -> list[click.Parameter]:

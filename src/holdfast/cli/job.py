@@ -35,6 +35,7 @@ def job() -> None:
 
 @job.command(
     short_help="Store a job and print its id.",
+    seldom=("expires_at", "lease", "tenant", "subject", "if_failed", "workflow", "id"),
     examples=[
         """holdfast job enqueue greet '{"name": "Ada"}' --delay 10m""",
         "holdfast job enqueue import - --queue slow --key daily < order.json",
@@ -44,7 +45,7 @@ def job() -> None:
 @click.argument("payload", required=False, metavar="[JSON|-]")
 @options_of(
     NewJob,
-    leave_out=("kind", "payload", "headers", "take"),
+    leave_out=("kind", "payload", "headers", "take", "child_of"),
     spelt={"queue": ("-q", "--queue"), "priority": ("-p", "--priority"), "run_at": ("--at",)},
 )
 @click.option("--header", "header", multiple=True, metavar="NAME=VALUE", help="may be repeated")
@@ -352,7 +353,7 @@ def _described(
             "group": job.fingerprint,
             "reason": job.reason,
             "headers": job.headers_json,
-            "result": job.result_json,
+            "result": output.stored(job.result_json),
         }
     )
     parts = [about, "payload\n" + _indented(output.pretty(job.payload_json))]
@@ -406,7 +407,7 @@ def _steps(steps: Sequence[Step]) -> str:
                 output.moment(one.began_at),
                 "waits" if one.ended_at is None else output.span(one.ended_at - one.began_at),
                 one.attempt,
-                "timed out" if one.timed_out else (one.result_json or "-")[:100],
+                "timed out" if one.timed_out else (output.stored(one.result_json) or "-")[:100],
             )
             for one in steps
         ],

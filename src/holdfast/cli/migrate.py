@@ -14,6 +14,7 @@ from holdfast.cli.session import SOURCES, Session, pass_session
 )
 @click.option("--plan", "mode", flag_value="plan", help="show what would be applied")
 @click.option("--sql", "mode", flag_value="sql", help="print the script for an empty database")
+@click.option("--shard", "mode", flag_value="shard", help="also on all nodes of a Citus cluster")
 @click.option("--check", "mode", flag_value="check", help="exit 4 unless it is up to date")
 @pass_session
 @click.pass_context
@@ -30,15 +31,19 @@ def migrate(ctx: click.Context, session: Session, mode: str | None) -> None:
     if mode == "sql":
         _print_script(session)
         return
-    from holdfast import schema
+    from holdfast import nodes, schema
 
     with session.database() as database:
         url, source = database.url, SOURCES[database.origin]
         if mode == "check":
             schema.check(url, source=source)
+        if mode == "shard":
+            _shard(session, url, source)
+            return
         before = schema.status(url, source=source)
         if mode is None and before.pending:
-            applied = schema.migrate(url, source=source)
+            everywhere = nodes.is_sharded(url, source=source)
+            applied = (nodes.shard if everywhere else schema.migrate)(url, source=source)
             session.answer(
                 {"database": before.database, "version": before.needed, "applied": applied},
                 lambda: "\n".join(f"applied {name}" for name in applied),
@@ -80,6 +85,18 @@ def status(session: Session) -> None:
     )
     if found.problem:
         session.say(str(found.problem))
+
+
+def _shard(session: Session, url: str, source: str) -> None:
+    from holdfast import nodes
+
+    applied = nodes.shard(url, source=source)
+    found = nodes.nodes(url, source=source)
+    session.answer(
+        {"nodes": [one._asdict() for one in found], "applied": applied},
+        lambda: "\n".join(f"applied {name}" for name in applied),
+    )
+    session.say(f"Holdfast is on {len(found)} nodes; place a queue on one:  holdfast queue place")
 
 
 def _print_script(session: Session) -> None:

@@ -85,10 +85,21 @@ def short(id: UUID) -> str:
 
 
 def pretty(json_text: str) -> str:
-    """Indent JSON as it is stored, digit for digit."""
+    """Indent JSON as it is stored, digit for digit; of what is encrypted, say that it is."""
     import msgspec
 
+    from holdfast import codec
+
+    if told := codec.told(json_text):
+        return told
     return clean(msgspec.json.format(json_text, indent=2), keep="\n")
+
+
+def stored(json_text: str | None) -> str | None:
+    """Return JSON as it is stored, or say how it is."""
+    from holdfast import codec
+
+    return codec.told(json_text) or json_text
 
 
 def ago(at: datetime | None) -> str:

@@ -83,6 +83,25 @@ def next(session: Session, name: str, limit: int) -> None:
         session.say(f"no jobs are waiting in queue {name}")
 
 
+@queue.command(examples=["holdfast queue place mail 1", "holdfast queue place mail 0"])
+@click.argument("name", metavar="QUEUE")
+@click.argument("node", metavar="NODE", type=click.IntRange(0))
+@pass_session
+def place(session: Session, name: str, node: int) -> None:
+    """Have a queue live on a node of a Citus cluster.
+
+    New jobs go there at once, waiting ones follow, running ones end where they are.
+    """
+    from holdfast import nodes
+    from holdfast.cli.session import SOURCES
+
+    with session.database() as database:
+        source = SOURCES[database.origin]
+        nodes.place(database.url, name, node, actor=actor(), source=source)
+    session.answer({"queue": name, "node": node}, lambda: "")
+    session.say(f"queue {name} lives on node {node}; workers for it connect there")
+
+
 @queue.command(
     "set",
     examples=[

@@ -207,7 +207,7 @@ def _page(found: Schedule, coming: "list[datetime]", last: Sequence[Slot], notes
         "anchor": found.anchor and output.moment(found.anchor),
         "kind": found.kind,
         "queue": found.queue,
-        "payload": found.payload_json if found.payload_json != "{}" else None,
+        "payload": output.stored(found.payload_json) if found.payload_json != "{}" else None,
         "options": found.options_json if found.options_json != "{}" else None,
         "missed": found.missed,
         "overlap": found.overlap,

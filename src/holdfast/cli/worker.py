@@ -73,6 +73,7 @@ def above_zero(value: str) -> timedelta:
     context_settings={"auto_envvar_prefix": "HOLDFAST_WORKER"},
     invoke_without_command=True,
     short_help="Run the jobs of an app; see and stop workers.",
+    seldom=("kinds", "max_jobs", "recycle_jobs", "recycle_rss", "imports", "lease"),
     examples=["holdfast worker shop.jobs:app -q mail:8,axiom:1", "holdfast worker app.py --reload"],
 )
 @click.option("-q", "--queues", type=queues, metavar="mail:8,axiom:1", help="slots per queue")
@@ -84,7 +85,7 @@ def above_zero(value: str) -> timedelta:
 @click.option("--recycle-rss", type=size, metavar="1GB", help="a fresh process above that memory")
 @click.option("--grace", type=duration, metavar="25s", help="time to finish when stopped")
 @click.option("--lease", type=duration, metavar="30s", help="length of leases  [the queue's]")
-@click.option("--timeout", type=above_zero, metavar="30s", hidden=True)
+@click.option("--timeout", type=above_zero, metavar="60s", hidden=True)
 @click.option("--poll", type=above_zero, metavar="3.5s", hidden=True)
 @click.option("--metrics", metavar="[HOST:]PORT", help="serve metrics to Prometheus")
 @click.option("--health", metavar="[HOST:]PORT", help="answer /livez and /readyz")
@@ -94,7 +95,10 @@ def above_zero(value: str) -> timedelta:
 @pass_session
 @click.pass_context
 def worker(ctx: click.Context, session: Session, /, **options: Any) -> None:
-    """Run the jobs of APP: a module (shop.jobs:app) or a file (app.py)."""
+    """Run the jobs of APP: a module (shop.jobs:app) or a file (app.py).
+
+    A process opens up to 10 connections and one more for each slot.
+    """
     if ctx.invoked_subcommand:
         return
     if len(ctx.args) != 1:

@@ -25,6 +25,8 @@ Row = tuple[Any, ...]
 
 # Databases that cannot be reached, by address, and since when: for all clients of a process.
 AWAY: dict[str, float] = {}
+# Addresses where a database has answered this process: it is waited for if it is away.
+REACHED: set[str] = set()
 
 
 class Statement(Record, frozen=True):
@@ -101,6 +103,8 @@ _MISUSE: dict[str, type[HoldfastError]] = {
     "HF210": PayloadTooLarge,
     "HF211": InvalidJob,
     "HF214": InvalidJob,
+    "HF215": InvalidJob,
+    "HF218": InvalidJob,
     "HF220": InvalidFilter,
     "HF221": InvalidSetting,
     "HF222": InvalidSetting,

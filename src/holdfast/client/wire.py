@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from inspect import signature
+from math import isfinite
 from typing import (
     Any,
     LiteralString,
@@ -184,6 +185,8 @@ def are_plain(jobs: Iterable[NewJob]) -> bool:
         and job.expires_at is None
         and job.lease is None
         and job.after is None
+        and job.workflow is None
+        and job.child_of is None
         for job in jobs
     )
 
@@ -303,8 +306,17 @@ def _item(job: NewJob, id: UUID) -> dict[str, Any]:
         elif isinstance(value, timedelta):
             item[name] = value.total_seconds()
         else:
-            item[name] = value
+            item[name] = finite(value, name)
     return item
+
+
+def finite(value: Any, name: str) -> Any:
+    """Return a value; refuse a number that JSON cannot say: it would be sent as null, unset."""
+    if isinstance(value, float) and not isfinite(value):
+        raise InvalidJob(
+            f"{name} {value} is not a finite number", code="HF204", fix="Leave it out for none."
+        )
+    return value
 
 
 _NAMES = [field.name for field in fields(NewJob)]
@@ -353,7 +365,10 @@ def _object(values: Mapping[str, Any], what: str) -> str:
 
 
 def _seconds(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
+    return {
+        k: v.total_seconds() if isinstance(v, timedelta) else finite(v, k)
+        for k, v in values.items()
+    }
 
 
 def moment(at: datetime, what: str) -> datetime:
@@ -383,6 +398,8 @@ def _settlement(wanted: Settlement) -> dict[str, Any]:
         item |= {"name": wanted.name, "nth": wanted.nth}
         if wanted.event is not None:
             item |= {"event": wanted.event, "key": wanted.key}
+            if wanted.schema is not None:
+                item["schema"] = wanted.schema
         if wanted.until is not None:
             item["until"] = moment(wanted.until, "until")
     if isinstance(wanted, Failed):

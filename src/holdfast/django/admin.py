@@ -18,6 +18,7 @@ from django.urls import path, reverse
 from django.utils.http import urlencode
 
 from holdfast.client import Client, client_on
+from holdfast.codec import told
 from holdfast.django.models import DeadGroup, Job
 from holdfast.django.tasks_api import own_backends
 from holdfast.errors import HoldfastError, NotMigrated
@@ -122,9 +123,10 @@ class JobAdmin(_Page):
             waits = job.state == "queued"
             context |= {
                 "job": job,
-                "payload": _pretty(job.payload),
+                "payload": told(job.payload_json) or _pretty(job.payload),
                 "headers": _pretty(job.headers) if job.headers else "",
-                "result": _pretty(job.result) if job.result_json is not None else "",
+                "result": told(job.result_json)
+                or (_pretty(job.result) if job.result_json is not None else ""),
                 "attempts": client.jobs.attempts(id),
                 "explained": client.jobs.explain(id) if waits else "",
                 "ended": job.state not in ("queued", "leased"),

@@ -8,13 +8,12 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.db import connections
 from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from holdfast.client import Client, client_on
 from holdfast.django.database import app_of
 from holdfast.django.priorities import priority_of_job
 from holdfast.django.results import headers, is_of_django, new_result, result_of
-from holdfast.django.running import declare, known_task
+from holdfast.django.running import declare, task_of
 from holdfast.django.task import HoldfastTask, check_arguments, options_of, refused
 from holdfast.django.tasks_api import (
     BaseTaskBackend,
@@ -91,8 +90,10 @@ class HoldfastBackend(BaseTaskBackend):
         job = client.jobs.get(id)
         if job is None or not is_of_django(job):
             raise TaskResultDoesNotExist(result_id)
+        task = task_of(job.kind, self.alias)
+        if task is None:
+            raise TaskResultDoesNotExist(f"{result_id}, because there is no task {job.kind}")
         receipt = client.jobs.receipt(job.id) if job.state == "leased" else None
-        task = known_task(job.kind, self.alias) or import_string(job.kind)
         claimed_at = receipt.claimed_at if receipt else None
         return result_of(task, job, client.jobs.attempts(job.id), claimed_at)
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user
-from django.core.exceptions import DisallowedHost
+from django.core.exceptions import DisallowedHost, ImproperlyConfigured
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.shortcuts import resolve_url
@@ -32,7 +32,6 @@ ROLES = (
 )
 # For so many seconds it is believed who a session belongs to: a page asks several times a second.
 BELIEVED = 2.0
-_USER = "holdfast.django.user"
 
 
 def with_dashboard(
@@ -47,6 +46,11 @@ def with_dashboard(
     Users need one of the permissions `holdfast.view_dashboard`, `operate_dashboard` and
     `administer_dashboard`; a superuser has all. Whoever is not signed in is sent to LOGIN_URL.
     """
+    if not path.strip("/"):
+        raise ImproperlyConfigured(
+            f"with_dashboard: {path!r} would leave no address to Django. Give the dashboard one of "
+            'its own:  path="/holdfast"'
+        )
     return Dashboard(application, path, database, Settings(ways=(), name=name))
 
 
@@ -90,7 +94,7 @@ class Dashboard:
             source = f"DATABASES[{self._database!r}]"
             self._server = Server(
                 found,
-                auth=lambda request: request.scope.get(_USER),
+                auth=self._signed_in,
                 settings=self._settings,
                 source=source,
             )
@@ -102,11 +106,7 @@ class Dashboard:
             return
         user = await self._user(scope)
         if isinstance(user, User):
-            below = {
-                **scope,
-                _USER: user,
-                "root_path": scope.get("root_path", "") + self._path,
-            }
+            below = {**scope, "root_path": scope.get("root_path", "") + self._path}
             await self._served()(below, receive, send)
         elif user == "stranger" and scope["method"] in ("GET", "HEAD") and _wants_page(scope):
             here = scope.get("root_path", "") + _path(scope)
@@ -119,6 +119,11 @@ class Dashboard:
         else:
             permission = ROLES[-1][0]
             await _say(send, 403, f"You are signed in, and lack the permission {permission}.")
+
+    async def _signed_in(self, request: Any) -> User | None:
+        """Return who calls, asked again while a stream is open: its user may sign out."""
+        user = await self._user(request.scope)
+        return user if isinstance(user, User) else None
 
     async def _user(self, scope: Scope) -> User | str:
         """Return who calls; or why nobody does: "stranger", "host" or "forbidden"."""
@@ -147,7 +152,9 @@ def _look_up(scope: Scope) -> User | str:
         user = get_user(request)
         if not user.is_authenticated or not user.is_active:
             return "stranger"
-        role = next((role for permission, role in ROLES if user.has_perm(permission)), None)
+        # A model of the project's own need not have permissions.
+        may = getattr(user, "has_perm", lambda _: False)
+        role = next((role for permission, role in ROLES if may(permission)), None)
         return User.of(user.get_username(), role) if role else "forbidden"
     finally:
         connections.close_all()  # the thread ends with the request

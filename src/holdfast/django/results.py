@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -28,8 +29,22 @@ def headers(task: Task, backend: str, more: Mapping[str, Any] | None) -> dict[st
 
 def is_of_django(job: Job) -> bool:
     """Whether a job is a call of one of Django's tasks."""
-    payload = job.payload
-    return isinstance(payload, dict) and payload.keys() == {"args", "kwargs"}
+    match job.payload:
+        case {"args": list(), "kwargs": dict(), **more}:
+            return not more
+    return False
+
+
+def said_of(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the header of Django says; nothing of what another program may have put there."""
+    said = headers.get(HEADER)
+    found: dict[str, Any] = said if isinstance(said, dict) else {}
+    sorts = {"backend": str, "priority": int, "run_after": str}
+    kept = {name: found[name] for name, sort in sorts.items() if type(found.get(name)) is sort}
+    after = kept.pop("run_after", "")
+    with suppress(ValueError):
+        kept["run_after"] = datetime.fromisoformat(after)
+    return kept
 
 
 def kept(returned: Any, started_at: datetime) -> dict[str, Any]:
@@ -56,12 +71,12 @@ def result_of(
     task: Task, job: Job, attempts: Sequence[Attempt], claimed_at: datetime | None
 ) -> TaskResult:
     """Return the result of a job; `claimed_at` is when a running one was claimed."""
-    said = job.headers.get(HEADER, {})
+    said = said_of(job.headers)
     status = _status(job)
     done = status == TaskResultStatus.SUCCESSFUL
     returned = job.result if isinstance(job.result, dict) else {}
     starts = [one.started_at for one in attempts if one.started_at and one.outcome != "done"]
-    if done and (began := parse_datetime(returned.get("started_at", ""))):
+    if done and (began := parse_datetime(str(returned.get("started_at", "")))):
         starts.append(began)
     elif claimed_at:
         starts.append(claimed_at)
@@ -88,12 +103,11 @@ def result_of(
 
 def as_enqueued(task: Task, backend: str, queue: str, said: Mapping[str, Any]) -> Task:
     """Return a task with the options that a call of it was enqueued with."""
-    after = said.get("run_after")
     changes = {
         "backend": backend,
         "queue_name": queue,
         "priority": said.get("priority", 0),
-        "run_after": datetime.fromisoformat(after) if after else None,
+        "run_after": said.get("run_after"),
     }
     # Not checked again: the settings may have changed since, or the job was moved.
     changed = object.__new__(type(task))

@@ -2,19 +2,21 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from holdfast.client import client_on
 from holdfast.current import CurrentJob, current
 from holdfast.django.database import DjangoApp
 from holdfast.django.outages import began, note_outage
-from holdfast.django.results import HEADER, as_enqueued, errors_of, kept, new_result, path_of
+from holdfast.django.results import as_enqueued, errors_of, kept, new_result, path_of, said_of
 from holdfast.django.task import DECLARED
 from holdfast.django.tasks_api import (
     Task,
@@ -54,11 +56,21 @@ def declare(app: DjangoApp, task: Task, backend: str) -> None:
         _known[backend, kind] = task
 
 
-def known_task(kind: str, backend: str) -> Task | None:
-    """Return the task of a kind, if its module was imported."""
-    return _known.get((backend, kind)) or next(
-        (task for (_, path), task in _known.items() if path == kind), None
-    )
+def task_of(kind: str, backend: str) -> Task | None:
+    """Return the task of a kind, whose module may have to be imported; None if there is none."""
+    for look in (lambda: None, lambda: import_string(kind), _import_all):
+        with suppress(ImportError):
+            look()
+        if found := _known.get((backend, kind)) or next(
+            (task for (_, path), task in _known.items() if path == kind), None
+        ):
+            return found
+    return None
+
+
+def _import_all() -> None:
+    """Import all tasks: one of them may have had the path before, and have it as an alias."""
+    import_module("holdfast.django.site")
 
 
 def _handler(task: Task, backend: str) -> Callable[..., Any]:
@@ -142,7 +154,7 @@ class _Call:
         before = failed[max(len(failed) - lease.attempt + 1, 0) :]  # not of an earlier life
         unknown = [""] * (lease.attempt - 1 - len(before))
         starts = [one.started_at for one in before if one.started_at]
-        said = lease.headers.get(HEADER, {})
+        said = said_of(lease.headers)
         backend = said.get("backend", self._backend)
         _set(
             self._result,

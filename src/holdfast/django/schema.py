@@ -1,6 +1,7 @@
 """The schema in Django's databases: with `manage.py migrate`, in tests, after upgrades."""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 
 from django.db import connections
 
@@ -8,6 +9,9 @@ from holdfast import schema
 from holdfast.client import client_on
 from holdfast.django.database import address
 from holdfast.django.tasks_api import own_backends
+
+flushes: ContextVar[bool] = ContextVar("flushes", default=False)
+"""Whether `manage.py flush` is under way, which deletes all data, as after each test."""
 
 
 def is_wanted_in(database: str) -> bool:

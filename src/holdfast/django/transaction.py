@@ -7,11 +7,12 @@ from typing import Any
 from django.db import connections, transaction
 
 from holdfast.client import client_on
-from holdfast.current import CurrentJob, JobTransaction
+from holdfast.current import CurrentJob, JobTransaction, all_stored
 from holdfast.django.outages import alias_of, began, note_outage
 from holdfast.django.results import kept
 from holdfast.django.running import CallTask
 from holdfast.django.tasks_api import normalize_json
+from holdfast.doubt import assert_not_lost, make_certain
 from holdfast.errors import Misuse
 
 
@@ -26,16 +27,19 @@ class OrmTransaction(JobTransaction):
     @contextmanager
     def _sync(self, client: Any) -> Iterator[Any]:
         job, alias = self._job, alias_of(self._job)
-        job.assert_held()
+        make_certain(job)
         try:
             # Inside another block it would be the other's to commit.
-            with transaction.atomic(using=alias, durable=True):
+            with self._undone_noted(), transaction.atomic(using=alias, durable=True):
                 connection = connections[alias]
                 # First of all: what else runs on commit may fail, and the job has ended.
                 transaction.on_commit(self._settled, using=alias)
-                yield connection
-                job.assert_held()
-                [acked] = client_on(connection).ack([job.lease], [self._result], keep=self._keep)
+                with self._open_noted():
+                    yield connection
+                assert_not_lost(job)
+                client = client_on(connection)
+                all_stored(job, client.steps.store(job.steps_to_store()))
+                [acked] = client.ack([job.lease], [self._result], keep=self._keep)
                 acked.raise_if_lost()
         except Exception as error:
             note_outage(job, error)

@@ -44,7 +44,8 @@ class Sentry:
                 scope.set_tag(f"holdfast.{name}", value)
             scope.set_context("holdfast", _facts(job))
             transaction = sentry_sdk.continue_trace(
-                {k: headers[k] for k in ("sentry-trace", "baggage") if k in headers},
+                # Whoever enqueues over HTTP may put anything there; Sentry reads texts only.
+                {k: v for k in ("sentry-trace", "baggage") if isinstance(v := headers.get(k), str)},
                 op="queue.process",
                 name=job.kind,
                 source="task",

@@ -16,6 +16,7 @@ from holdfast.app import App
 from holdfast.client import Client, client_on
 from holdfast.errors import Misuse, Refused
 from holdfast.jsonb import Encoded
+from holdfast.moving import odd
 from holdfast.moving.found import Found, Rows, Unreadable
 from holdfast.records import NewJob, NewSchedule
 from holdfast.records.fields import declared
@@ -129,6 +130,7 @@ class _Move:
     def rows(self, rows: Rows) -> None:
         self._require(rows.table)
         with self._connection.cursor("waiting", row_factory=namedtuple_row) as waiting:
+            odd.allow(waiting)
             waiting.execute(rows.waiting)
             while some := waiting.fetchmany(_STRETCH):
                 found = [one for row in some if (one := self._read(rows, row))]
@@ -168,6 +170,7 @@ class _Move:
     def _read(self, rows: Rows, row: Any) -> Found | None:
         # Whatever a row holds, the others are moved.
         try:
+            odd.refuse(row)
             found = rows.read(row)
         except Exception as error:
             self._leave(row.kind, row.id, error)
@@ -295,6 +298,8 @@ def _checked(app: App, kind: str, found: Found, options: dict[str, Any]) -> NewJ
     job = task.options(**options).call(*found.args, **found.kwargs).job
     if found.attempts and job.max_attempts:
         job = structs.replace(job, max_attempts=max(1, job.max_attempts - found.attempts))
+    if task.codec and job.payload is not None:
+        job = structs.replace(job, payload=task.codec.payload(job.payload))
     return job
 
 

@@ -57,6 +57,7 @@ from holdfast.records.queue import (
     Success,
 )
 from holdfast.records.record import Record, decoded_object
+from holdfast.records.reply import ReplyAsked, ReplyLink, ReplyState
 from holdfast.records.schedule import (
     Declared,
     DueSchedule,
@@ -68,6 +69,15 @@ from holdfast.records.schedule import (
 )
 from holdfast.records.step import Awaited, NewStep, Step
 from holdfast.records.worker import Kind, Tended, WorkerRow
+from holdfast.records.workflow import (
+    JobCounts,
+    Started,
+    Workflow,
+    WorkflowGroup,
+    WorkflowJob,
+    WorkflowState,
+    WorkflowTally,
+)
 
 __all__ = [
     "LABELS",
@@ -101,6 +111,7 @@ __all__ = [
     "Forecast",
     "Held",
     "Job",
+    "JobCounts",
     "JobOptions",
     "JobPage",
     "Kind",
@@ -126,12 +137,16 @@ __all__ = [
     "Record",
     "Relation",
     "Released",
+    "ReplyAsked",
+    "ReplyLink",
+    "ReplyState",
     "Schedule",
     "Scope",
     "Settled",
     "Settlement",
     "Severity",
     "Slot",
+    "Started",
     "State",
     "Step",
     "Strike",
@@ -144,6 +159,11 @@ __all__ = [
     "Watched",
     "Webhook",
     "WorkerRow",
+    "Workflow",
+    "WorkflowGroup",
+    "WorkflowJob",
+    "WorkflowState",
+    "WorkflowTally",
     "decoded_object",
     "id_head",
     "new_id",

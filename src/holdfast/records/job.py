@@ -64,6 +64,12 @@ class NewJob(Record, frozen=True, kw_only=True):
         Mapping[str, Any] | None,
         says("fields of the payload that are results of those, by number, or `all` as a list"),
     ] = None
+    workflow: Annotated[
+        UUID | None, says("the workflow it belongs to, by its id or that of a job in it")
+    ] = None
+    child_of: Annotated[
+        UUID | None, says("the job of a workflow that it goes with: cancelled if that is")
+    ] = None
     headers: Annotated[
         Mapping[str, Any] | None,
         says("a JSON object beside the payload, for example for trace ids"),
@@ -155,6 +161,7 @@ class Job(Given, frozen=True):
     progress_json: str | None = None
     total_attempts: int = 0
     expires_at: datetime | None = None
+    workflow: UUID | None = None
 
     @property
     def result(self) -> Any:

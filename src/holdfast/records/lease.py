@@ -1,7 +1,7 @@
 """The right to run a job for a while, and how it ends."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self
 from uuid import UUID, uuid4
@@ -132,7 +132,8 @@ class Cancelled(Record, frozen=True):
 class Suspended(Record, frozen=True):
     """Give a lease back until the job has slept, or has received an event: no attempt counts.
 
-    It sleeps `until` a time or for `delay`; it waits that long at most for its `event`.
+    It sleeps `until` a time or for `delay`; it waits that long at most for its `event`, whose
+    payload `schema` describes to those who may send it.
     """
 
     verb: ClassVar = "suspend"
@@ -143,6 +144,7 @@ class Suspended(Record, frozen=True):
     delay: Duration | None = None
     event: str | None = None
     key: str | None = None
+    schema: Mapping[str, Any] | None = None
 
 
 Settlement = Done | Failed | Released | Cancelled | Suspended

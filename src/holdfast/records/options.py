@@ -32,6 +32,8 @@ class JobOptions(TypedDict, total=False):
     after: Awaited | None
     if_failed: IfFailed
     take: Mapping[str, Any] | None
+    workflow: UUID | None
+    child_of: UUID | None
     headers: Mapping[str, Any] | None
     id: UUID | None
 

@@ -4,14 +4,15 @@ import json
 from datetime import datetime
 from typing import Any, Literal
 
-from holdfast.records.record import Record
+from holdfast.records.record import Record, decoded_object
 
 
 class Step(Record, frozen=True):
     """A step of a job that is done, a sleep, or an event that it waits for or received.
 
     `nth` is its place among those that the handler itself called; 0 if something beside it did.
-    `ended_at` of a sleep is when it is over; None: it still waits for its event.
+    `ended_at` of a sleep is when it is over; None: it still waits for its event, whose payload has
+    to fit `schema`, if its handler gave a type.
     """
 
     name: str
@@ -25,6 +26,12 @@ class Step(Record, frozen=True):
     key: str | None
     timed_out: bool
     result_json: str | None
+    schema_json: str | None = None
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the event's payload; decoded anew at each access."""
+        return None if self.schema_json is None else decoded_object(self.schema_json)
 
     @property
     def result(self) -> Any:

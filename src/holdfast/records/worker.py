@@ -49,7 +49,7 @@ class Tended(Record, frozen=True):
 
     `doubtful`: jobs wait for somebody to look whether they are done. `operating`: an operation
     waits for its next step. `detecting`: detectors are due. `delivering`: anomalies wait to be
-    told.
+    told. `empty`: none of the caller's queues has a job that a claim could take.
     """
 
     leads: bool
@@ -59,6 +59,7 @@ class Tended(Record, frozen=True):
     operating: bool = False
     detecting: bool = False
     delivering: bool = False
+    empty: bool | None = None
 
 
 class Kind(Record, frozen=True):

@@ -26,6 +26,8 @@ from holdfast.server.http.direct import DIRECT, Direct, Document
 from holdfast.server.http.problems import SOON, Problem
 from holdfast.server.http.redaction import Redaction
 from holdfast.server.http.request import (
+    FORM,
+    FORM_BODY,
     JSON,
     MANY,
     NDJSON,
@@ -166,6 +168,8 @@ class Server:
         body = await self._body(http, entry, request.user)
         if entry.body is not None:
             request.body = body if entry.body is MANY else decoded(body, entry.body)
+        elif entry.form:
+            request.body = body
         if entry.changes:
             try:
                 response = await _handled(entry, request, body)
@@ -223,7 +227,8 @@ class Server:
         if entry.method in ("GET", "DELETE"):
             return b""
         # A caller who is not signed in may send only a small body.
-        limit = self.settings.body_limit if entry.scope else UNKNOWN_BODY
+        unknown = FORM_BODY if entry.form else UNKNOWN_BODY
+        limit = self.settings.body_limit if entry.scope else unknown
         limit = min(limit, self.settings.body_limit)
         direct: Direct | None = http.scope.get(DIRECT)
         body = direct.body() if direct else None
@@ -235,6 +240,10 @@ class Server:
         else:
             self._bodies.check(user.caller, len(body))
         sort = media_type(http)
+        if entry.form:
+            if body and sort != FORM:
+                raise Problem(415, "HF406", f"the body is {sort or 'of no type'}, not {FORM}")
+            return body
         if body and sort != JSON and not (entry.body is MANY and sort == NDJSON):
             raise Problem(
                 415,

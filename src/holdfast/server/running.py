@@ -25,6 +25,7 @@ from holdfast.records import (
     Schedule,
     System,
     WorkerRow,
+    WorkflowTally,
 )
 from holdfast.server.api.prometheus import Totals
 from holdfast.server.doors.access import Gate
@@ -189,6 +190,10 @@ class Live:
     async def lanes(self) -> Sequence[Lane]:
         """Return the lanes, as they were within a second."""
         return await self._shared.get("lanes", self.reads.lanes.list)
+
+    async def workflows(self) -> Sequence[WorkflowTally]:
+        """Return how many workflows there are, as it was within a second."""
+        return await self._shared.get("workflows", self.reads.workflows.tally)
 
     async def system(self) -> System:
         """Return versions and sizes of the database, some seconds old: sizes are expensive."""

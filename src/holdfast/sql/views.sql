@@ -10,7 +10,8 @@ select
   -- what the holder of now said, not one before it
   case when j.token is not null and j.progress -> 'attempt' = to_jsonb(j.attempt) then j.progress end as progress,
   -- over all its lives: a retry counts from 0 again
-  coalesce(j.attempts_before, 0) + j.attempt as total_attempts, j.expires_at
+  coalesce(j.attempts_before, 0) + j.attempt as total_attempts, j.expires_at,
+  case when j.link is not null then holdfast.workflow_of_link(j.link) end as workflow
 from holdfast.job j
 union all
 select
@@ -18,7 +19,7 @@ select
   e.priority, e.attempt, e.max_attempts, e.run_at, e.created_at, null, e.worker,
   e.key, e.lane, e.tenant, e.subject, e.headers, e.payload, e.error, e.fingerprint,
   e.reason, e.result, e.ended_at, e.lease_for, e.part, null, coalesce(e.attempts_before, 0) + e.attempt,
-  e.expires_at
+  e.expires_at, case when e.link is not null then holdfast.workflow_of_link(e.link) end
 from holdfast.ended e;
 
 -- adopted_rows: rows of an adopted table as jobs, without the tokens of their leases; which rows, as for
@@ -32,7 +33,7 @@ as $$
   select r.id, r.queue, r.kind, r.state, r.priority, r.attempt, r.max_attempts, r.run_at, r.created_at, r.lease_until,
          r.worker, null::text as key, r.lane, r.tenant, r.subject, null::jsonb as headers, r.payload, r.error,
          r.fingerprint, r.reason, null::jsonb as result, r.ended_at, null::interval as lease, adopted_rows.part,
-         null::jsonb as progress, r.total_attempts, null::timestamptz as expires_at
+         null::jsonb as progress, r.total_attempts, null::timestamptz as expires_at, null::uuid as workflow
   from holdfast.adopted_jobs(adopted_rows.part, ids, before, most) r
 $$;
 
@@ -92,6 +93,14 @@ cross join holdfast.unset_queue(null) d
 cross join lateral (
   select q.paused_at is not null and (q.paused_until is null or q.paused_until > holdfast.now()) as paused) p
 cross join lateral (select holdfast.oldest(n.name) as since) o;
+
+-- workflows: how they are doing is asked of their jobs, until somebody has noted how they ended.
+create or replace view holdfast.workflows as
+select
+  w.id, w.name, w.key, coalesce(w.state, holdfast.workflow_state(w.id)) as state, w.created_at, w.created_by,
+  w.deadline, coalesce(w.ended_at, holdfast.workflow_ended_at(w.id)) as ended_at, w.reason, w.parent,
+  coalesce(w.jobs, holdfast.workflow_counts(w.id)) as jobs, w.ended_at is null as unsettled
+from holdfast.workflow w;
 
 create or replace view holdfast.dead_groups as
 select g.fingerprint, g.kind, g.queue, l.error, g.jobs, f.ended_at as first_at, l.ended_at as last_at

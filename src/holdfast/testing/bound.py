@@ -7,6 +7,8 @@ from time import monotonic
 from typing import Any, NoReturn
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from holdfast.app import Task
 from holdfast.client import Client
 from holdfast.current import CurrentJob, running
@@ -36,6 +38,8 @@ def job(
     """
     now = datetime.now(UTC)
     new = task.call(*args, **kwargs).job if args or kwargs else None
+    if new and task.codec:
+        new = replace(new, payload=task.codec.payload(new.payload))
     lease = Lease(
         id=uuid4(),
         kind=task.kind,

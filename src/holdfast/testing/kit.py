@@ -28,6 +28,9 @@ from holdfast.testing.inline import inline, off_loop
 from holdfast.testing.matching import WITHIN, Expected
 from holdfast.testing.report import Drained
 
+# How many jobs are read at once.
+PAGE = 10_000
+
 
 class Kit:
     """A test's own database, in which all apps of the process enqueue while it is open.
@@ -366,7 +369,13 @@ class Kit:
 
     def _live(self, conn: Any) -> list[Job]:
         client = self.client if conn is None else client_on(conn)
-        return list(client.jobs.list("state:queued,leased", limit=10_000))[::-1]
+        # All of them: of a page, an assertion that there is no such job could not fail.
+        found: list[Job] = []
+        while some := client.jobs.list(
+            "state:queued,leased", limit=PAGE, before=found[-1].id if found else None
+        ):
+            found += some
+        return found[::-1]
 
     def _hint(self, conn: Any) -> str:
         sql = (

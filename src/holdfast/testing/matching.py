@@ -1,5 +1,6 @@
 """Finds the jobs that a test expects, and describes how the nearest one differs."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Expected:
     fields: dict[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     within: float = WITHIN
+    task: "Task[..., Any, Any] | None" = None
 
     @classmethod
     def read(
@@ -44,6 +46,7 @@ class Expected:
         expected = cls(task if isinstance(task, str) else task.kind, within=seconds(within))
         if isinstance(task, Task):
             expected.defaults = task.arguments.defaults
+            expected.task = task
         expected.arguments.update(_by_name(task, places))
         expected.arguments.update(args or {})
         known = (*FIELDS, "run_at", "delay")
@@ -67,7 +70,7 @@ class Expected:
         found: dict[str, str] = {}
         if job.kind != self.kind:
             found["kind"] = f"expected {self.kind}, is {job.kind}"
-        payload = job.payload if isinstance(job.payload, dict) else {}
+        payload = self._payload(job)
         stored = {**self.defaults, **payload} if job.kind == self.kind else payload
         for name, value in self.arguments.items():
             if name not in stored:
@@ -78,6 +81,11 @@ class Expected:
             if told := self._field(job, name, value):
                 found[name] = told
         return found
+
+    def _payload(self, job: Job) -> dict[str, Any]:
+        if self.task is not None and job.kind == self.kind:
+            return dict(json.loads(self.task.arguments.opened(job.payload_json)))
+        return job.payload if isinstance(job.payload, dict) else {}
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())

@@ -6,7 +6,7 @@ leader, to save the others the work. A duty that fails does not stop the others.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from functools import partial
@@ -62,7 +62,8 @@ class Upkeep:
 
     `holder` names this process among those that could lead. `checks`, by kind, are asked before a
     job whose worker vanished is run again. `detectors`, by code, are the app's own. Idle, it makes
-    one transaction in twice `every` seconds, and one in five to detect.
+    one transaction in twice `every` seconds, and one in five to detect. `empty` is called when it
+    has seen that none of `queues` has a job, so that a worker in this process need not look, too.
     """
 
     def __init__(
@@ -73,8 +74,12 @@ class Upkeep:
         checks: Mapping[str, DoneWhen] | None = None,
         detectors: Mapping[str, OwnDetector] | None = None,
         every: float = 1.0,
+        queues: Sequence[str] = (),
+        empty: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
+        self._queues = list(queues) or None
+        self._empty = empty
         self._holder = holder
         self._checks = dict(checks or {})
         self._detectors = dict(detectors or {})
@@ -183,13 +188,17 @@ class Upkeep:
                 tended = self._step_by_step()
             else:
                 try:
-                    tended = self._client.upkeep.tend(self._holder, length=LEAD)
+                    tended = self._client.upkeep.tend(
+                        self._holder, length=LEAD, queues=self._queues
+                    )
                 except (HoldfastError, psycopg.Error) as error:
                     if isinstance(error, SchemaError | Refused):
                         raise
                     # One step that takes too long must not keep the others from being done.
                     self._apart = True
                     raise
+            if tended.empty and self._queues:
+                self._empty()
             said = tended.done or {}
             done = _added(done, said)
             if not said.get("more") or monotonic() > end or self._stopped.is_set():

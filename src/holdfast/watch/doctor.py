@@ -9,7 +9,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
-from holdfast import conninfo, schema
+from holdfast import budget, conninfo, schema
 from holdfast.client import Client
 from holdfast.errors import HoldfastError, SchemaError
 from holdfast.records import Checkup
@@ -42,6 +42,7 @@ def examine(client: Client, *, source: str = "") -> Iterator[Checkup]:
     yield _clock(client)
     yield _listening(client)
     yield from client.doctor()
+    yield _workers(client)
 
 
 def _connection(direct: psycopg.Connection[Any], connecting: float) -> Iterator[Checkup]:
@@ -111,6 +112,23 @@ def _listening(client: Client) -> Checkup:
     )
 
 
+def _workers(client: Client) -> Checkup:
+    """Compare what the running workers may open with what the server lets in."""
+    running = [one for one in client.workers.list() if one.alive]
+    most = sum(budget.of_worker(one.slots).total for one in running)
+    with psycopg.connect(
+        **conninfo.parameters(client.url, application_name="doctor")
+    ) as connection:
+        [limit] = connection.execute(_LIMIT).fetchone() or (0,)
+    return Checkup(
+        "workers",
+        "ok" if most <= limit else "warn",
+        f"{len(running)} workers may open up to {most} connections; the server lets in {limit}",
+        "A worker process opens up to 10 connections and one more for each slot.",
+        None if most <= limit else "Run fewer slots, raise max_connections, or use a pooler.",
+    )
+
+
 def _hears(client: Client) -> bool:
     me = f"doctor {uuid4()}"
     parameters = conninfo.parameters(client.listen_url, application_name="doctor")
@@ -126,5 +144,9 @@ def _hears(client: Client) -> bool:
     return False
 
 
+_LIMIT = """
+select current_setting('max_connections')::integer
+  - current_setting('superuser_reserved_connections')::integer
+"""
 _SCHEMA = "Programs and database must have the same functions."
 _POOLING = "A pooler in transaction mode accepts LISTEN but delivers no notifications."

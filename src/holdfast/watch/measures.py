@@ -1,6 +1,6 @@
 """What workers measure: how long jobs waited, and how long they ran."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Spans of time that end at 1, 2, 4, 8 … milliseconds; the last one, from over an hour, has no end.
@@ -16,13 +16,29 @@ class Measures:
 
     def waited(self, queue: str, kind: str, microseconds: int) -> None:
         """Record how long a job waited from when it was due until it was claimed."""
-        span = (microseconds // 1000).bit_length() if microseconds > 0 else 0
-        self._of(queue, kind)[0][span if span < SPANS else SPANS - 1] += 1
+        self.all_waited(queue, [(kind, microseconds)])
+
+    def all_waited(self, queue: str, jobs: Iterable[tuple[str, int]]) -> None:
+        """Record of many jobs of a queue, each with its kind, how many microseconds they waited."""
+        last, counts = "", [0]
+        for kind, microseconds in jobs:
+            if kind != last:  # most are of one kind
+                last, counts = kind, self._of(queue, kind)[0]
+            span = (microseconds // 1000).bit_length() if microseconds > 0 else 0
+            counts[span if span < SPANS else SPANS - 1] += 1
 
     def ran(self, queue: str, kind: str, seconds: float) -> None:
         """Record how long a handler ran."""
-        span = int(seconds * 1000).bit_length()
-        self._of(queue, kind)[1][span if span < SPANS else SPANS - 1] += 1
+        self.all_ran([(queue, kind, seconds)])
+
+    def all_ran(self, jobs: Iterable[tuple[str, str, float]]) -> None:
+        """Record of many jobs, each with its queue and kind, how many seconds they ran."""
+        place, last, counts = "", "", [0]
+        for queue, kind, seconds in jobs:
+            if kind != last or queue != place:
+                place, last, counts = queue, kind, self._of(queue, kind)[1]
+            span = int(seconds * 1000).bit_length()
+            counts[span if span < SPANS else SPANS - 1] += 1
 
     def ended(self, attempt: Mapping[str, Any]) -> None:
         """Record a successful attempt."""

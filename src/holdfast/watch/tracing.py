@@ -40,12 +40,19 @@ class Ran(Protocol):
 
 
 def enqueueing(
-    jobs: Sequence[NewJob], ids: Sequence[UUID]
+    jobs: Sequence[NewJob], ids: Sequence[UUID], workflow: tuple[UUID, str] | None = None
 ) -> AbstractContextManager[Sequence[NewJob]]:
-    """Enqueue jobs inside a span; yields the same jobs, with its context in their headers."""
+    """Enqueue jobs inside a span; yields the same jobs, with its context in their headers.
+
+    `workflow` is the id and name of one that they start: every attempt of its jobs is linked to
+    this span, which names it.
+    """
     if (tracer := _tracer()) is None:
         return nullcontext(jobs)
-    return _enqueueing(tracer, jobs, ids)
+    about = {}
+    if workflow is not None:
+        about = {"holdfast.workflow.id": str(workflow[0]), "holdfast.workflow.name": workflow[1]}
+    return _enqueueing(tracer, jobs, ids, about)
 
 
 def copying(jobs: Iterable[NewJob]) -> AbstractContextManager[Iterable[NewJob]]:
@@ -57,7 +64,8 @@ def copying(jobs: Iterable[NewJob]) -> AbstractContextManager[Iterable[NewJob]]:
 
 def enabled() -> bool:
     """Whether the program has set up a tracer provider."""
-    return _tracer() is not None
+    # Asked for every job: most programs end here.
+    return "opentelemetry.trace" in sys.modules and _tracer() is not None
 
 
 def begin(lease: Lease) -> "AttemptSpan | None":
@@ -161,9 +169,8 @@ def outcome(job: Ran, settlement: Settlement | None) -> str:
 
 @contextmanager
 def _enqueueing(
-    tracer: Any, jobs: Sequence[NewJob], ids: Sequence[UUID]
+    tracer: Any, jobs: Sequence[NewJob], ids: Sequence[UUID], about: dict[str, Any]
 ) -> Iterator[Sequence[NewJob]]:
-    about: dict[str, Any] = {}
     queues, kinds = {job.queue for job in jobs}, {job.kind for job in jobs}
     if len(queues) == 1:
         about["messaging.destination.name"] = jobs[0].queue

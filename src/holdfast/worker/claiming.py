@@ -20,6 +20,8 @@ MOST_AHEAD = 400
 # long.
 FIRST_LOOK = 0.01
 ENOUGH_LOOKS = 3
+# From here on they are no longer counted: the pause would be years, and soon too large a number.
+MANY_LOOKS = 30
 # How long this worker stays on the list of waiting workers; it renews this well before.
 PATIENCE = 60.0
 SAYS_AGAIN = 10.0
@@ -79,6 +81,19 @@ class Claiming:
             for slots in self.queues.values():
                 slots.awaited_until, slots.look_at = 0.0, min(slots.look_at, soon)
         self._bell.set()
+
+    def seen_empty(self) -> None:
+        """Count it as a poll that upkeep has just found no job in these queues.
+
+        What it did before, and how it looked, is what a poll does. Those that come soon after a
+        queue ran empty are made all the same, and so are those of a worker that nobody notifies.
+        """
+        now = monotonic()
+        with self._lock:
+            for slots in self.queues.values():
+                if slots.dry and slots.rests and self._is_awaited(slots, now):
+                    later = max(slots.look_at, now + self._poll())
+                    slots.look_at = min(later, slots.awaited_until)
 
     def look_again(self) -> None:
         """Claim from every queue at once, as at the start."""
@@ -224,11 +239,12 @@ class Claiming:
         # Under the lock: a notification requests a claim now, which must not be delayed.
         with self._lock:
             if short and slots.dry and (self._is_awaited(slots, now) or self._ear() is None):
-                slots.look_at = now + min(self._poll(), FIRST_LOOK * 3**slots.looks)
+                poll, soon = self._poll(), FIRST_LOOK * 3**slots.looks
+                slots.look_at, slots.rests = now + min(poll, soon), poll <= soon
                 if self._ear() is not None:
                     # Even if it polls rarely, it has to renew its place on the list of waiting
                     # workers.
                     slots.look_at = min(slots.look_at, slots.awaited_until)
-                slots.looks += 1
+                slots.looks = min(slots.looks + 1, MANY_LOOKS)
             else:
-                slots.dry, slots.look_at, slots.looks = short, 0.0, 0
+                slots.dry, slots.look_at, slots.looks, slots.rests = short, 0.0, 0, False

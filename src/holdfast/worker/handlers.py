@@ -8,14 +8,18 @@ else:
     after = finish(job, ending(job, returned))
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum
 from types import CoroutineType
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from holdfast.arguments import CodedArguments
+from holdfast.codec import Elsewhere
 from holdfast.current import CurrentJob, running
 from holdfast.errors import InvalidPayload
+from holdfast.leased import FOLLOWED
 from holdfast.middleware import Begun, begin, end
 from holdfast.outcome import error_kind, error_message, settle_handler
 from holdfast.records import Done, Failed, Settlement
@@ -58,6 +62,24 @@ def call(job: CurrentJob) -> Any:
             raise
         # A row of an adopted table: other columns than those it takes do not matter.
         args, kwargs = task.arguments.decode_row(job.payload_json)
+    except Elsewhere:
+        return _fetch_and_call(job)
+    return _call(job, args, kwargs)
+
+
+async def _fetch_and_call(job: CurrentJob) -> Any:
+    arguments = cast("CodedArguments", job.task.arguments)
+    try:
+        opened = await asyncio.to_thread(arguments.opened, job.payload_json)
+        args, kwargs = arguments.decode_opened(opened)
+    except InvalidPayload:
+        job.unread = True
+        raise
+    return await _call(job, args, kwargs)
+
+
+def _call(job: CurrentJob, args: Any, kwargs: Any) -> Any:
+    task = job.task
     if task.around:
         begun: Begun = []
         job.around = begun
@@ -81,7 +103,7 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
             or job.span
             or job._steps
             or job.task.keep_result
-            or job.followed
+            or (job.row[FOLLOWED] if job._lease is None else job._lease.followed)
         )
         and type(returned) is not CoroutineType
     ):

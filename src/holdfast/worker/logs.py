@@ -60,6 +60,11 @@ def capture_logs() -> Iterator[None]:
 
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        # With a handler at the root, even this one, Python no longer prints warnings of a program
+        # that has none of its own, such as a site under uvicorn: a failed job would be silent.
+        last_resort = logging.lastResort
+        if last_resort and record.levelno >= last_resort.level and not _has_handler(record.name):
+            last_resort.handle(record)
         if (job := running.get(None)) is None:
             return
         try:
@@ -68,6 +73,16 @@ class _Handler(logging.Handler):
             job.log.add(self.format(record))
         except Exception:
             self.handleError(record)
+
+
+def _has_handler(name: str) -> bool:
+    """Whether records of a logger reach a handler besides the one here."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if any(one is not _handler for one in logger.handlers):
+            return True
+        logger = logger.parent
+    return False
 
 
 _lock = threading.Lock()

@@ -219,15 +219,15 @@ class JobLoop:
             job.finished = True
             now = monotonic()
             ran = None if job.started is None else now - job.started
-            if ran is not None:
-                self.settling.add_ran(job, ran)
-            if ended is ACKED and not self._budgets and not job.stopped:
-                self.settling.add_acked(job)
+            if ended is ACKED and ran is not None and not self._budgets and not job.stopped:
+                self.settling.add_acked(job, ran)
             else:
                 self.settling.add(job, self._charged(job, settlement_of(job, ended)))
+                if ran is not None:
+                    self.settling.add_ran(job, ran)
             slots.ended += 1
             slots.running -= 1
-            after = self._next_to_start(slots)
+            after = self._next_to_start(slots, now)
         if self._meter and ran is not None:
             self._meter.ran(job, ran)
         self._ring(slots)
@@ -368,18 +368,18 @@ class JobLoop:
         slots = self._queues[claim.queue]
         jobs = self._hold(claim, sent, rows)
         self.counts.claims.appendleft(datetime.now(UTC))
+        self.settling.add_claimed(claim.queue, rows)
         with self._lock:
-            self.settling.add_claimed(claim.queue, rows)
             if self._stopping.is_set():
                 for job in jobs:
                     self._give_back(job)
                 return
             slots.waiting.extend(jobs)
-            starting = []
-            while (first := self._next_to_start(slots)) is not None:
+            starting, now = [], monotonic()
+            while (first := self._next_to_start(slots, now)) is not None:
                 starting.append(first)
         for job in starting:
-            self._begin(job, monotonic())
+            self._begin(job, now)
             self._runners[job.task.runs].start(job)
 
     def _hold(self, claim: Claim, sent: float, rows: Iterable[Row]) -> list[CurrentJob]:
@@ -400,10 +400,10 @@ class JobLoop:
         self.held.update(jobs)
         return jobs
 
-    def _next_to_start(self, slots: QueueSlots) -> CurrentJob | None:
+    def _next_to_start(self, slots: QueueSlots, now: float) -> CurrentJob | None:
         while slots.waiting and slots.running < slots.slots and not self._stopping.is_set():
             job = slots.waiting.popleft()
-            if job.held():
+            if now < job.deadline:
                 slots.running += 1
                 return job
             # It waited too long, perhaps in a stopped process: it may run elsewhere by now.

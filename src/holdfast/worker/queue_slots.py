@@ -22,6 +22,8 @@ class QueueSlots:
     look_at: float = 0.0
     dry: bool = False
     looks: int = 0
+    # It has been empty for a while: the next claim is one of the regular polls.
+    rests: bool = False
     # Until when the database will notify this worker of the next job, and on which connection.
     awaited_until: float = 0.0
     ear: int | None = None

@@ -177,10 +177,13 @@ class _Lines(logging.Handler):
         return "\n".join([line, *(f"    {each}".rstrip() for each in trace)])
 
 
-def _introduction(*, worker: str, queues: dict[str, int], kinds: list[str]) -> str:
+def _introduction(
+    *, worker: str, queues: dict[str, int], kinds: list[str], connections: int
+) -> str:
     some = ", ".join(kinds[:6]) + (f" and {len(kinds) - 6} more" if len(kinds) > 6 else "")
     names, slots = ", ".join(queues), sum(queues.values())
-    return f"worker     {worker}  queues: {names}  slots: {slots}  kinds: {some}"
+    most = f"connections: up to {connections}"
+    return f"worker     {worker}  queues: {names}  slots: {slots}  {most}  kinds: {some}"
 
 
 def _trace(record: logging.LogRecord, facts: dict[str, Any]) -> list[str]:

@@ -84,14 +84,18 @@ class Settling:
         # Two threads may settle for a moment, when there is suddenly plenty to do, or no more.
         self._noting = threading.Lock()
         self._acked: list[CurrentJob] = []
+        # How long handlers ran, by queue and kind: noted here and counted later, many at once.
+        self._ran: list[tuple[str, str, float]] = []
+        self._measuring = threading.Lock()
         self._others: list[tuple[CurrentJob, Settlement | None]] = []
         # Checked once: at 30,000 jobs a second even a record that is not shown would cost too much.
         self._logs = log.isEnabledFor(logging.DEBUG)
         self._notes = self._logs or meter is not None
 
-    def add_acked(self, job: CurrentJob) -> None:
+    def add_acked(self, job: CurrentJob, seconds: float) -> None:
         """Record that a job succeeded with nothing to store, under the lock."""
         self._acked.append(job)
+        self._ran.append((job.queue, job.task.kind, seconds))
 
     def add(self, job: CurrentJob, settlement: Settlement | None) -> None:
         """Record how else a job ended, under the lock; None if the database already knows."""
@@ -99,16 +103,17 @@ class Settling:
 
     def add_ran(self, job: CurrentJob, seconds: float) -> None:
         """Record how long a handler ran, under the lock."""
-        self._counts.busy_time += seconds
-        self._measures.ran(job.queue, job.task.kind, seconds)
+        self._ran.append((job.queue, job.task.kind, seconds))
 
     def add_claimed(self, queue: str, rows: Iterable[Row]) -> None:
-        """Record how long jobs waited before they were claimed, under the lock."""
-        waited = self._measures.waited
-        for row in rows:
+        """Record how long jobs waited before they were claimed."""
+        waited = [
             # A lease is counted from when it was claimed, by the clock of the database.
-            claimed = row[LEASE_UNTIL] - microseconds_of(row[LENGTH])
-            waited(queue, row[KIND], claimed - row[RUN_AT])
+            (row[KIND], row[LEASE_UNTIL] - microseconds_of(row[LENGTH]) - row[RUN_AT])
+            for row in rows
+        ]
+        with self._measuring:
+            self._measures.all_waited(queue, waited)
 
     def put_back(self, ended: Ended) -> None:
         """Keep what could not be sent for the next time."""
@@ -121,6 +126,8 @@ class Settling:
         with self._lock:
             ended, self._acked = Ended(self._acked), []
             others, self._others = self._others, []
+            ran, self._ran = self._ran, []
+        self._measure(ran)
         if (ended.acked or others) and self._on_ended:
             self._on_ended()
         for job, settlement in others:
@@ -208,7 +215,15 @@ class Settling:
     def measured(self) -> dict[str, Any] | None:
         """Return what was measured since this was last called; from any thread."""
         with self._lock:
+            ran, self._ran = self._ran, []
+        self._measure(ran)
+        with self._measuring:
             return self._measures.take()
+
+    def _measure(self, ran: Sequence[tuple[str, str, float]]) -> None:
+        with self._measuring:
+            self._measures.all_ran(ran)
+            self._counts.busy_time += sum(seconds for _, _, seconds in ran)
 
     def _note_failed(self, job: CurrentJob, failed: Failed, *, died: bool) -> None:
         told = {**fields_of(job), "error": f"{failed.error_kind}: {failed.message}"}
@@ -255,7 +270,7 @@ class Settling:
             "ended_at": ended,
             "log": job.log.text() if job.log is not None else None,
         }
-        with self._lock:
+        with self._measuring:
             self._measures.ended(attempt)
 
 

@@ -22,7 +22,9 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from holdfast import __version__, conninfo
+from msgspec.structs import replace
+
+from holdfast import __version__, budget, conninfo
 from holdfast.app import App, Task
 from holdfast.client import Client
 from holdfast.errors import HoldfastError, Misuse, Unavailable, UnknownOutcome
@@ -137,6 +139,12 @@ class Worker:
                 _close(loop)
 
     @property
+    def connections(self) -> budget.Budget:
+        """How many connections this process may open, and what for; not those of its children."""
+        sorts = sum(self._runs(sort) for sort in ("async", "thread"))
+        return budget.of_worker(sum(self.queues.values()), sorts)
+
+    @property
     def hears(self) -> bool:
         """Whether notifications of new jobs arrive; otherwise it polls."""
         return self._listener is not None and self._listener.up
@@ -160,7 +168,7 @@ class Worker:
             capture_logs(),
             Client(
                 url,
-                pool_size=4,
+                pool_size=budget.OWN,
                 timeout=self._timeout,
                 application_name=name,
                 listen_url=listen_url,
@@ -216,6 +224,8 @@ class Worker:
                         holder=self.id,
                         checks=_checks(self.app),
                         detectors=self.app.detectors,
+                        queues=list(self.queues),
+                        empty=jobs.claiming.seen_empty,
                     )
                     work["upkeep"] = lambda: upkeep.run(self._over)
                     if self._until_idle:
@@ -252,7 +262,7 @@ class Worker:
         keeper.looked = monotonic()
         self._keeping = keeper
         facts = {"worker": self.id, "queues": self.queues, "kinds": self.kinds}
-        log.info("worker started", extra=facts)
+        log.info("worker started", extra={**facts, "connections": self.connections.total})
 
     def _watch_itself(self) -> None:
         if self._meter is None:
@@ -538,7 +548,22 @@ def _about(kind: str, task: Task[..., Any, Any]) -> dict[str, Any]:
 
 
 def _checks(app: App) -> dict[str, DoneWhen]:
-    return {kind: task.check for kind, task in app.handlers.items() if task.check}
+    return {
+        kind: task.check if task.codec is None else _opened(task, task.check)
+        for kind, task in app.handlers.items()
+        if task.check
+    }
+
+
+def _opened(task: Task[..., Any, Any], check: DoneWhen) -> DoneWhen:
+    """Give a check the payload as it was enqueued."""
+
+    def opened(conn: Any, job: Any, /) -> bool:
+        text = task.arguments.opened(job.payload_json)
+        told = text if isinstance(text, str) else text.decode()
+        return check(conn, replace(job, payload_json=told))
+
+    return opened
 
 
 def _rss() -> int:

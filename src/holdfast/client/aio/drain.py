@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from holdfast.client import raw, wire
 from holdfast.client.aio.noun import AsyncNoun
-from holdfast.client.sql import SETTLE
+from holdfast.client.sql import ACK, SETTLE
 from holdfast.client.statement import Row, Statement
-from holdfast.records import Claim, Record, Settled, Settlement
+from holdfast.records import Claim, Done, Record, Settled, Settlement
 
 # Returns only the jobs that could not be acked.
 _ACK_LOST = (
@@ -55,13 +55,25 @@ class AsyncDrain(AsyncNoun):
             proofs = tokens if len(set(tokens)) > 1 else tokens[:1]
             parameters = [raw.Ids.of(ids), raw.Ids.of(proofs)]
             statements.append(Statement("ack", _ACK_LOST, parameters, raw=True))
-        if settlements:
-            statements.append(Statement("settle", SETTLE, [wire.settlements(settlements)]))
+        # Results go by an ack of their own: it takes them as one array, and checks no item.
+        returned = [one for one in settlements if type(one) is Done and not one.keep]
+        others = [one for one in settlements if type(one) is not Done or one.keep]
+        if returned:
+            leases = wire.held_arrays([one.lease for one in returned])
+            results = wire.results([one.result for one in returned])
+            statements.append(Statement("ack", ACK, [*leases, results, "false"]))
+        if others:
+            statements.append(Statement("settle", SETTLE, [wire.settlements(others)]))
         statements += [_claim(claim, self._door.durable) for claim in claims]
         rows, repeated = await self._door.run_all(statements)
         answers = iter(rows)
         lost = _places(next(answers), ids) if ids else {}
-        settled = [Settled(*row) for row in next(answers)] if settlements else []
+        acked = iter(next(answers) if returned else ())
+        rest = iter(next(answers) if others else ())
+        settled = [
+            Settled(*next(acked if type(one) is Done and not one.keep else rest))
+            for one in settlements
+        ]
         # A claim that was sent twice may have given more than it asked for: all of them are held.
         return Exchanged(lost, settled, list(answers), repeated)
 

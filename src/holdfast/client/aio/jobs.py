@@ -20,6 +20,24 @@ class AsyncJobs(AsyncNoun):
         """Return a job; None if it does not exist, or was deleted when done."""
         return await self._first(Job, "holdfast.get(id => %s::uuid)", [id], reads=True)
 
+    async def await_end(
+        self, ids: Sequence[UUID], *, waiter: str, patience: Duration = 60.0
+    ) -> None:
+        """Request a notification, within `patience`, of the end of these jobs.
+
+        It is sent on the channel `holdfast_ended`, as the id, a line feed and the waiter, and once
+        right away, which shows that it arrives. It is only a hint: poll as well, and ask
+        `not_ending` when it has arrived.
+        """
+        await self._value(
+            "holdfast.await_end(ids => %s::uuid[], waiter => %s, patience => %s::interval)",
+            [list(ids), waiter, wire.interval(patience)],
+        )
+
+    async def not_ending(self, ids: Sequence[UUID]) -> list[UUID]:
+        """Return which of these jobs are live and not being changed at this moment."""
+        return list(await self._value("holdfast.not_ending(ids => %s::uuid[])", [list(ids)]))
+
     async def receipt(self, id: UUID) -> Receipt | None:
         """Return what is still known about a job that was done and deleted minutes ago."""
         return await self._first(Receipt, "holdfast.receipt(id => %s::uuid)", [id], reads=True)

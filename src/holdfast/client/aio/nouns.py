@@ -12,6 +12,7 @@ from holdfast.client.aio.lanes import AsyncLanes
 from holdfast.client.aio.operations import AsyncOperations
 from holdfast.client.aio.pool import AsyncBound, AsyncPool
 from holdfast.client.aio.queues import AsyncQueues
+from holdfast.client.aio.replies import AsyncReplies
 from holdfast.client.aio.schedules import AsyncSchedules
 from holdfast.client.aio.steps import AsyncSteps
 from holdfast.client.aio.strikes import AsyncStrikes
@@ -20,6 +21,7 @@ from holdfast.client.aio.tokens import AsyncTokens
 from holdfast.client.aio.upkeep import AsyncUpkeep
 from holdfast.client.aio.webhooks import AsyncWebhooks
 from holdfast.client.aio.workers import AsyncWorkers
+from holdfast.client.aio.workflows import AsyncWorkflows
 
 
 class AsyncNouns:
@@ -66,6 +68,16 @@ class AsyncNouns:
     def steps(self) -> AsyncSteps:
         """Steps of jobs: list, and what handlers use to store them."""
         return AsyncSteps(self._door)
+
+    @cached_property
+    def replies(self) -> AsyncReplies:
+        """Links by which somebody without an account answers a wait: link, asked, send, revoke."""
+        return AsyncReplies(self._door)
+
+    @cached_property
+    def workflows(self) -> AsyncWorkflows:
+        """Workflows: start, list, get, groups, jobs."""
+        return AsyncWorkflows(self._door)
 
     @cached_property
     def drain(self) -> AsyncDrain:

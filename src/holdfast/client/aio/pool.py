@@ -7,7 +7,7 @@ for minutes. After an outage of 37 s its first connection came 28 s late.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from itertools import count
@@ -26,9 +26,11 @@ from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
 from holdfast.client import raw
+from holdfast.client.primaries import WHO, Primary, primary_of
 from holdfast.client.slots import AsyncSlots
 from holdfast.client.statement import (
     AWAY,
+    REACHED,
     Row,
     Statement,
     is_outdated,
@@ -37,6 +39,7 @@ from holdfast.client.statement import (
     translate,
     was_cut,
 )
+from holdfast.client.waits import QUIET, TICK, Quiet, TooLate, until
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
 from holdfast.jitter import random_between
 
@@ -49,7 +52,8 @@ _FAR = 0.0005
 # A statement that a connection repeats is parsed and planned once. Not behind a pooler: there the
 # next transaction may be in another session, which does not know it.
 _PREPARED_AFTER = 2
-# The first connection attempt ends early, so that a wrong address does not look like a slow one.
+# The first connection attempt of a process to an address ends early, so that a wrong one does not
+# look like a slow one.
 _FIRST = 3.0
 # A reply that does not come within this time is taken for lost where a worker waits for it: most of
 # its leases are longer.
@@ -77,7 +81,8 @@ class AsyncPool:
         self._slots: AsyncSlots[_Connection] = AsyncSlots(size)
         self._size = size
         self._closed = False
-        self._connected_once = False
+        # Who answered at this address when it was last looked at, and when that was.
+        self._answers: tuple[float, Primary | None] = (-inf, None)
 
     async def run(self, statement: Statement, cut: psycopg.Error | None = None) -> list[Row]:
         """Make a call; if that is safe, repeat it until it succeeds or time is up.
@@ -189,7 +194,7 @@ class AsyncPool:
                     return rows
             try:
                 return await _fetch_own(connection, statement)
-            except _TooLate:
+            except TooLate:
                 # If the connection were only closed, the server would finish the query for no
                 # reader.
                 if statement.reads:
@@ -228,14 +233,17 @@ class AsyncPool:
 
     async def _connect(self, deadline: float) -> "_Connection":
         started = monotonic()
-        give_up = deadline if self._connected_once else min(deadline, started + _FIRST)
+        known = self._url in REACHED
+        give_up = deadline if known else min(deadline, started + _FIRST)
         for turn in count(1):
             try:
                 connection = await _Connection.connect(**self._parameters)
                 connection.deadline = deadline
                 try:
                     connection.far = await _round_trip(connection) > _FAR
-                    if await _is_direct(connection):
+                    direct, connection.server = await _met(connection)
+                    connection.is_replaced = self._is_replaced
+                    if direct:
                         connection.prepare_threshold = _PREPARED_AFTER
                         connection.quick = connection.info.encoding == "utf-8"
                 except BaseException:
@@ -244,7 +252,7 @@ class AsyncPool:
             except psycopg.OperationalError as error:
                 self._note_away(error)
                 pause = _jitter(turn + 2)
-                final = not self._connected_once and _is_final(error)
+                final = not known and _is_final(error)
                 if final or monotonic() + pause > give_up:
                     raise conninfo.cannot_connect(
                         self._url,
@@ -256,10 +264,35 @@ class AsyncPool:
                 await asyncio.sleep(pause)
             else:
                 connection.adapters.register_loader("jsonb", TextLoader)
-                self._connected_once = True
+                REACHED.add(self._url)
                 self._note_back()
                 return connection
         raise AssertionError("unreachable")
+
+    async def _is_replaced(self, connection: "_Connection") -> bool:
+        """Whether another server has taken over from the one that does not reply."""
+        if connection.server is None:
+            return False
+        looked, answers = self._answers
+        if monotonic() - looked >= QUIET:
+            # Noted before: many calls may wait for the same server.
+            self._answers = (monotonic(), answers)
+            answers = await self._who_answers() or answers
+            self._answers = (monotonic(), answers)
+        return connection.server.is_followed_by(answers)
+
+    async def _who_answers(self) -> "Primary | None":
+        try:
+            connection = await _Connection.connect(**self._parameters)
+        except psycopg.OperationalError:
+            return None
+        try:
+            connection.deadline = monotonic() + QUIET
+            return (await _met(connection))[1]
+        except psycopg.OperationalError:
+            return None
+        finally:
+            await connection.close()
 
     async def _discard_idle(self) -> None:
         for connection in self._slots.clear():
@@ -271,7 +304,7 @@ class AsyncPool:
 
     def _note_away(self, error: psycopg.Error) -> None:
         # Logged once for all clients of a process; otherwise each would log the outage.
-        if self._connected_once and AWAY.setdefault(self._url, now := monotonic()) is now:
+        if self._url in REACHED and AWAY.setdefault(self._url, now := monotonic()) is now:
             log.warning(
                 "database unreachable",
                 extra={"server": conninfo.server(self._url), "reason": _first_line(error)},
@@ -384,6 +417,8 @@ class _Connection(AsyncConnection[Row]):
     patience = 0.0
     far = False
     quick = False
+    server: Primary | None = None
+    is_replaced: "Callable[[_Connection], Awaitable[bool]] | None" = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -395,26 +430,18 @@ class _Connection(AsyncConnection[Row]):
         deadline = self.deadline
         if deadline is None:
             deadline = monotonic() + self.patience
-        # Not the inherited wait, which cancels the query when it is interrupted.
-        return await waiting.wait_async(_until(gen, deadline), self.pgconn.socket, 0.1)
-
-
-class _TooLate(psycopg.OperationalError):
-    """There was no reply before the deadline."""
-
-
-def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
-    """Run a generator of the driver until it has waited past the deadline."""
-    try:
-        wanted = next(gen)
+        wanted = None
         while True:
-            ready = yield wanted
-            if not ready and monotonic() > deadline:
-                raise _TooLate("no answer from the server before the deadline")
-            wanted = gen.send(ready)
-    except StopIteration as stop:
-        result: RV = stop.value
-        return result
+            try:
+                # Not the inherited wait, which cancels the query when it is interrupted.
+                waits = until(gen, deadline, wanted)
+                return await waiting.wait_async(waits, self.pgconn.socket, TICK)
+            except Quiet as quiet:
+                wanted = quiet.wanted
+            if self.is_replaced and await self.is_replaced(self):
+                # What it confirmed from now on would be lost.
+                await self.close()
+                raise TooLate("no answer from the server, and another one has taken over")
 
 
 async def _fetch_own(connection: _Connection, statement: Statement) -> list[Row]:
@@ -524,10 +551,15 @@ async def _round_trip(connection: AsyncConnection[Row]) -> float:
     return monotonic() - started
 
 
-async def _is_direct(connection: AsyncConnection[Row]) -> bool:
-    """Whether nothing stands between that answers for the server, as a pooler does."""
-    [(session,)] = await (await connection.execute("select pg_backend_pid()")).fetchall()
-    return bool(session == connection.info.backend_pid)
+async def _met(connection: AsyncConnection[Row]) -> tuple[bool, Primary | None]:
+    """Return whether the server itself answers, not a pooler; and which primary it is, if it is."""
+    try:
+        [(session, cluster, timeline)] = await (await connection.execute(WHO)).fetchall()
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.InternalError):
+        # A service that calls itself PostgreSQL may not tell.
+        [(session,)] = await (await connection.execute("select pg_backend_pid()")).fetchall()
+        cluster = timeline = None
+    return bool(session == connection.info.backend_pid), primary_of(cluster, timeline)
 
 
 async def _lives(connection: AsyncConnection[Any]) -> bool:

@@ -42,23 +42,25 @@ class AsyncUpkeep(AsyncNoun):
         length: Duration = 5.0,
         steps: Sequence[str] | None = None,
         failed: Mapping[str, str] | None = None,
+        queues: Sequence[str] | None = None,
     ) -> Tended:
         """Run all steps of upkeep once, or some, if `holder` leads; see `lead` and `run`.
 
-        `failed` records, by step, why the caller could not do it.
+        `failed` records, by step, why the caller could not do it. The result says whether `queues`
+        are empty.
         """
         sql: LiteralString = (
-            "select leads, done, next_slot, doubtful, operating, detecting, delivering "
+            "select leads, done, next_slot, doubtful, operating, detecting, delivering, empty "
             "from holdfast.tend(holder => %s, length => %s::interval, "
-            "steps => %s::text[], failed => %s::jsonb)"
+            "steps => %s::text[], failed => %s::jsonb, queues => %s::text[])"
         )
         named = None if steps is None else [*steps]
         recorded = None if failed is None else wire.settings(failed, "failed")
         # Idempotent: a call that takes too long is cancelled, so that it does not run beside the
         # next.
-        statement = Statement(
-            "tend", sql, [holder, wire.interval(length), named, recorded], reads=True
-        )
+        asked = None if queues is None else [*queues]
+        values = [holder, wire.interval(length), named, recorded, asked]
+        statement = Statement("tend", sql, values, reads=True)
         [(leads, done, *rest)] = await self._door.run(statement)
         return Tended(leads, done and wire.decoded_object(done), *rest)
 

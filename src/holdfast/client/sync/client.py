@@ -44,7 +44,7 @@ _LEASE = wire.columns(Lease, without=_CLAIMED, names={"lease": "lease_for"})
 class Client(Nouns):
     """Calls the SQL protocol of one database, over a few connections opened when needed.
 
-    Every call has a deadline (`timeout`, else HOLDFAST_TIMEOUT, else 30 seconds). A call that is
+    Every call has a deadline (`timeout`, else HOLDFAST_TIMEOUT, else 60 seconds). A call that is
     safe to repeat is repeated on a new connection until then. Without a url, HOLDFAST_URL names the
     database; errors show `source` as the place where a url came from. `listen_url` is a direct
     address to listen for notifications, needed if `url` points to a pooler. Safe to share between
@@ -291,6 +291,10 @@ class Client(Nouns):
                 yield door.connection
                 [settled] = self.on(door.connection).ack([lease], [result], keep=keep)
                 settled.raise_if_lost()
+                if settled.outcome == "already":  # what was written here would be done twice
+                    raise LeaseLost(
+                        settled.id, f"job {settled.id} has ended with this lease before"
+                    )
         except UnknownOutcome as error:
             # A touch waits for a commit in progress, so its result is final.
             [touched] = self.touch([lease])

@@ -12,6 +12,7 @@ from holdfast.client.sync.lanes import Lanes
 from holdfast.client.sync.operations import Operations
 from holdfast.client.sync.pool import Bound, Pool
 from holdfast.client.sync.queues import Queues
+from holdfast.client.sync.replies import Replies
 from holdfast.client.sync.schedules import Schedules
 from holdfast.client.sync.steps import Steps
 from holdfast.client.sync.strikes import Strikes
@@ -20,6 +21,7 @@ from holdfast.client.sync.tokens import Tokens
 from holdfast.client.sync.upkeep import Upkeep
 from holdfast.client.sync.webhooks import Webhooks
 from holdfast.client.sync.workers import Workers
+from holdfast.client.sync.workflows import Workflows
 
 
 class Nouns:
@@ -66,6 +68,16 @@ class Nouns:
     def steps(self) -> Steps:
         """Steps of jobs: list, and what handlers use to store them."""
         return Steps(self._door)
+
+    @cached_property
+    def replies(self) -> Replies:
+        """Links by which somebody without an account answers a wait: link, asked, send, revoke."""
+        return Replies(self._door)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        """Workflows: start, list, get, groups, jobs."""
+        return Workflows(self._door)
 
     @cached_property
     def drain(self) -> Drain:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
@@ -22,9 +22,11 @@ from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
 from holdfast.client import raw
+from holdfast.client.primaries import WHO, Primary, primary_of
 from holdfast.client.slots import Slots
 from holdfast.client.statement import (
     AWAY,
+    REACHED,
     Row,
     Statement,
     is_outdated,
@@ -33,6 +35,7 @@ from holdfast.client.statement import (
     translate,
     was_cut,
 )
+from holdfast.client.waits import QUIET, TICK, Quiet, TooLate, until
 from holdfast.errors import Misuse, Unavailable, UnknownOutcome
 from holdfast.jitter import random_between
 
@@ -45,7 +48,8 @@ _FAR = 0.0005
 # A statement that a connection repeats is parsed and planned once. Not behind a pooler: there the
 # next transaction may be in another session, which does not know it.
 _PREPARED_AFTER = 2
-# The first connection attempt ends early, so that a wrong address does not look like a slow one.
+# The first connection attempt of a process to an address ends early, so that a wrong one does not
+# look like a slow one.
 _FIRST = 3.0
 # A reply that does not come within this time is taken for lost where a worker waits for it: most of
 # its leases are longer.
@@ -73,7 +77,8 @@ class Pool:
         self._slots: Slots[_Connection] = Slots(size)
         self._size = size
         self._closed = False
-        self._connected_once = False
+        # Who answered at this address when it was last looked at, and when that was.
+        self._answers: tuple[float, Primary | None] = (-inf, None)
 
     def run(self, statement: Statement, cut: psycopg.Error | None = None) -> list[Row]:
         """Make a call; if that is safe, repeat it until it succeeds or time is up.
@@ -185,7 +190,7 @@ class Pool:
                     return rows
             try:
                 return _fetch_own(connection, statement)
-            except _TooLate:
+            except TooLate:
                 # If the connection were only closed, the server would finish the query for no
                 # reader.
                 if statement.reads:
@@ -224,14 +229,17 @@ class Pool:
 
     def _connect(self, deadline: float) -> "_Connection":
         started = monotonic()
-        give_up = deadline if self._connected_once else min(deadline, started + _FIRST)
+        known = self._url in REACHED
+        give_up = deadline if known else min(deadline, started + _FIRST)
         for turn in count(1):
             try:
                 connection = _Connection.connect(**self._parameters)
                 connection.deadline = deadline
                 try:
                     connection.far = _round_trip(connection) > _FAR
-                    if _is_direct(connection):
+                    direct, connection.server = _met(connection)
+                    connection.is_replaced = self._is_replaced
+                    if direct:
                         connection.prepare_threshold = _PREPARED_AFTER
                         connection.quick = connection.info.encoding == "utf-8"
                 except BaseException:
@@ -240,7 +248,7 @@ class Pool:
             except psycopg.OperationalError as error:
                 self._note_away(error)
                 pause = _jitter(turn + 2)
-                final = not self._connected_once and _is_final(error)
+                final = not known and _is_final(error)
                 if final or monotonic() + pause > give_up:
                     raise conninfo.cannot_connect(
                         self._url,
@@ -252,10 +260,35 @@ class Pool:
                 time.sleep(pause)
             else:
                 connection.adapters.register_loader("jsonb", TextLoader)
-                self._connected_once = True
+                REACHED.add(self._url)
                 self._note_back()
                 return connection
         raise AssertionError("unreachable")
+
+    def _is_replaced(self, connection: "_Connection") -> bool:
+        """Whether another server has taken over from the one that does not reply."""
+        if connection.server is None:
+            return False
+        looked, answers = self._answers
+        if monotonic() - looked >= QUIET:
+            # Noted before: many calls may wait for the same server.
+            self._answers = (monotonic(), answers)
+            answers = self._who_answers() or answers
+            self._answers = (monotonic(), answers)
+        return connection.server.is_followed_by(answers)
+
+    def _who_answers(self) -> "Primary | None":
+        try:
+            connection = _Connection.connect(**self._parameters)
+        except psycopg.OperationalError:
+            return None
+        try:
+            connection.deadline = monotonic() + QUIET
+            return (_met(connection))[1]
+        except psycopg.OperationalError:
+            return None
+        finally:
+            connection.close()
 
     def _discard_idle(self) -> None:
         for connection in self._slots.clear():
@@ -267,7 +300,7 @@ class Pool:
 
     def _note_away(self, error: psycopg.Error) -> None:
         # Logged once for all clients of a process; otherwise each would log the outage.
-        if self._connected_once and AWAY.setdefault(self._url, now := monotonic()) is now:
+        if self._url in REACHED and AWAY.setdefault(self._url, now := monotonic()) is now:
             log.warning(
                 "database unreachable",
                 extra={"server": conninfo.server(self._url), "reason": _first_line(error)},
@@ -380,6 +413,8 @@ class _Connection(Connection[Row]):
     patience = 0.0
     far = False
     quick = False
+    server: Primary | None = None
+    is_replaced: "Callable[[_Connection], bool] | None" = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -391,26 +426,18 @@ class _Connection(Connection[Row]):
         deadline = self.deadline
         if deadline is None:
             deadline = monotonic() + self.patience
-        # Not the inherited wait, which cancels the query when it is interrupted.
-        return waiting.wait(_until(gen, deadline), self.pgconn.socket, 0.1)
-
-
-class _TooLate(psycopg.OperationalError):
-    """There was no reply before the deadline."""
-
-
-def _until(gen: PQGen[RV], deadline: float) -> Generator[Any, Any, RV]:
-    """Run a generator of the driver until it has waited past the deadline."""
-    try:
-        wanted = next(gen)
+        wanted = None
         while True:
-            ready = yield wanted
-            if not ready and monotonic() > deadline:
-                raise _TooLate("no answer from the server before the deadline")
-            wanted = gen.send(ready)
-    except StopIteration as stop:
-        result: RV = stop.value
-        return result
+            try:
+                # Not the inherited wait, which cancels the query when it is interrupted.
+                waits = until(gen, deadline, wanted)
+                return waiting.wait(waits, self.pgconn.socket, TICK)
+            except Quiet as quiet:
+                wanted = quiet.wanted
+            if self.is_replaced and self.is_replaced(self):
+                # What it confirmed from now on would be lost.
+                self.close()
+                raise TooLate("no answer from the server, and another one has taken over")
 
 
 def _fetch_own(connection: _Connection, statement: Statement) -> list[Row]:
@@ -518,10 +545,15 @@ def _round_trip(connection: Connection[Row]) -> float:
     return monotonic() - started
 
 
-def _is_direct(connection: Connection[Row]) -> bool:
-    """Whether nothing stands between that answers for the server, as a pooler does."""
-    [(session,)] = (connection.execute("select pg_backend_pid()")).fetchall()
-    return bool(session == connection.info.backend_pid)
+def _met(connection: Connection[Row]) -> tuple[bool, Primary | None]:
+    """Return whether the server itself answers, not a pooler; and which primary it is, if it is."""
+    try:
+        [(session, cluster, timeline)] = (connection.execute(WHO)).fetchall()
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.InternalError):
+        # A service that calls itself PostgreSQL may not tell.
+        [(session,)] = (connection.execute("select pg_backend_pid()")).fetchall()
+        cluster = timeline = None
+    return bool(session == connection.info.backend_pid), primary_of(cluster, timeline)
 
 
 def _lives(connection: Connection[Any]) -> bool:

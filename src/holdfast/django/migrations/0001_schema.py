@@ -28,6 +28,7 @@ class Migration(migrations.Migration):
             fields=[("id", models.UUIDField(primary_key=True, serialize=False))],
             options={
                 "managed": False,
+                "base_manager_name": "objects",
                 "default_permissions": ("view",),
                 "permissions": [
                     ("retry_job", "Can retry jobs"),
@@ -46,6 +47,10 @@ class Migration(migrations.Migration):
                     models.CharField(max_length=64, primary_key=True, serialize=False),
                 )
             ],
-            options={"managed": False, "default_permissions": ("view",)},
+            options={
+                "managed": False,
+                "base_manager_name": "objects",
+                "default_permissions": ("view",),
+            },
         ),
     ]

@@ -14,7 +14,8 @@ STATIC = Path(__file__).parents[1] / "static"
 
 # Addresses of pages. All are the same document, which reads its own address.
 PAGES = (
-    "queues", "jobs", "dead", "schedules", "workers", "lanes", "anomalies", "activity", "settings",
+    "queues", "jobs", "workflows", "dead", "schedules", "workers", "lanes", "anomalies", "activity",
+    "settings",
 )  # fmt: skip
 _UNCHANGING = {"Cache-Control": "public, max-age=31536000, immutable"}
 

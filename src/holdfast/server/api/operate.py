@@ -365,17 +365,18 @@ async def undo_operation(request: Request) -> Answer:
         found.id, rate=_rate(said.rate), reason=said.reason, actor=request.actor
     )
     assert started is not None
-    return _begun(request, started)
+    return begun(request, started)
 
 
 async def _begin(request: Request, token: UUID, rate: float | str | None) -> Answer:
     started = await request.client.operations.start(token, rate=_rate(rate), actor=request.actor)
     if started is None:
         raise Problem(404, "HF314", "no preview has this token", fix="Create a new preview.")
-    return _begun(request, started)
+    return begun(request, started)
 
 
-def _begun(request: Request, started: Operation) -> Answer:
+def begun(request: Request, started: Operation) -> Answer:
+    """Answer that an operation has begun, and run it."""
     request.live.operations.ring()
     place = f"{request.http.scope.get('root_path', '')}/v1/operations/{started.id}"
     return Answer(operation(started), 202, {"Location": place})

@@ -1,6 +1,6 @@
 """Storing jobs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +26,7 @@ async def enqueue(request: Request) -> Answer:
     and the response is 200 with the id of the first.
     """
     wanted: Any = request.body
-    request.user.check_queues([wanted.queue])
+    _check(request, wanted)
     job = _job(wanted, _trace(request))
     if any(isinstance(one, int) for one in job.after or ()):
         raise InvalidJob(
@@ -34,6 +34,7 @@ async def enqueue(request: Request) -> Answer:
             code="HF214",
             fix="Give ids of jobs; or send all jobs as a list to /v1/jobs/bulk.",
         )
+    await _check_after(request, [job])
     if request.is_single:
         stored = await request.live.calls.enqueue(job)
     else:
@@ -78,14 +79,19 @@ async def store(request: Request, items: Iterable[Any], read: Callable[[Any], An
     wanted: list[tuple[int, NewJob]] = []
     errors: list[dict[str, Any]] = []
     trace = _trace(request)
+    in_order = False
     for index, item in enumerate(items):
+        said = None
         try:
             said = read(item)
-            request.user.check_queues([said.queue])
+            _check(request, said)
             wanted.append((index, _job(said, trace)))
         except HoldfastError as error:
             errors.append(_refused(index, error))
-    if any(job.after for _, job in wanted):
+        # Also of one that is refused: the others must not be stored without it.
+        in_order = in_order or _waits(item if said is None else said)
+    if in_order:
+        await _check_after(request, [job for _, job in wanted])
         stored, refused = await _store_together(request.client, wanted, errors)
     else:
         stored, refused = await _store(request.client, wanted)
@@ -125,6 +131,17 @@ def _read(item: bytes) -> Any:
     return decoded(item, inputs.NewJob, where="job")
 
 
+def _waits(said: Any) -> bool:
+    """Tell whether a job, or an item that is not one, names others that it waits for."""
+    if isinstance(said, bytes):
+        try:
+            said = msgspec.json.decode(said)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+    after = said.get("after") if isinstance(said, dict) else getattr(said, "after", None)
+    return bool(after)
+
+
 def _items(request: Request) -> list[bytes]:
     body: bytes = request.body
     if media_type(request.http) == NDJSON:
@@ -155,6 +172,18 @@ async def _store(
     return [(index, one) for (index, _), one in zip(jobs, stored, strict=True)], []
 
 
+async def _check_after(request: Request, jobs: Sequence[NewJob]) -> None:
+    """Refuse a user of some queues to wait for jobs of others, whose results would be taken."""
+    if request.user.queues is None:
+        return
+    mine = {job.id for job in jobs}
+    asked = {one for job in jobs for one in job.after or () if isinstance(one, UUID)}
+    for id in sorted(asked - mine):
+        found = await request.client.jobs.get(id)
+        if found is None or not request.user.sees(found.queue):
+            raise InvalidJob(f"job {id} is not known, so nothing can wait for it", code="HF214")
+
+
 async def _store_together(
     client: AsyncClient, jobs: list[tuple[int, NewJob]], errors: list[dict[str, Any]]
 ) -> tuple[list[tuple[int, Enqueued]], list[dict[str, Any]]]:
@@ -179,12 +208,22 @@ def _trace(request: Request) -> Mapping[str, str]:
     return {name: text for name, text in found.items() if 0 < len(text) <= 512}
 
 
+def _check(request: Request, wanted: Any) -> None:
+    """Refuse a job of a queue that is not the user's, or of a workflow that may use others."""
+    request.user.check_queues([wanted.queue])
+    if wanted.workflow is not None or wanted.child_of is not None:
+        request.user.check_everywhere()
+
+
 def _job(wanted: Any, trace: Mapping[str, str]) -> NewJob:
     fields = given(wanted)
     if trace and "traceparent" not in (wanted.headers or {}):
         fields["headers"] = {**(wanted.headers or {}), **trace}
     if wanted.id is not None:
         fields["id"] = _id(wanted.id)
+    for name in ("workflow", "child_of"):
+        if (text := getattr(wanted, name)) is not None:
+            fields[name] = _id(text)
     if wanted.after is not None:
         fields["after"] = [one if isinstance(one, int) else _id(one) for one in wanted.after]
     return NewJob(**fields)

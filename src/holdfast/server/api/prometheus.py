@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.records import Depth, Queue, WorkerRow
+from holdfast.records import Depth, Queue, WorkerRow, WorkflowTally
 from holdfast.server.doors.access import User
 from holdfast.server.http.request import Request
 from holdfast.watch.labels import MOST_KINDS, MOST_QUEUES, Names
@@ -34,6 +34,7 @@ async def metrics(request: Request) -> Response:
         *_queues([one for one in queues if user.sees(one.queue)], dead, totals),
         *_jobs(totals, user),
         *_workers(await live.workers()),
+        *(_workflows(await live.workflows(), totals) if user.queues is None else ()),
         _gauge(
             "listen_up", "1 while notifications arrive; at 0 it polls", live.feed.mode == "live"
         ),
@@ -53,6 +54,7 @@ class Totals:
     def __init__(self) -> None:
         self.queues = Names(MOST_QUEUES)
         self.kinds = Names(MOST_KINDS)
+        self.workflows = Names(MOST_KINDS)
         self._before: dict[Place, Counter[str]] | None = None
         self._grown: dict[Place, Counter[str]] = {}
 
@@ -148,6 +150,20 @@ def _workers(workers: Sequence[WorkerRow]) -> Iterable[Metric]:
     slots.add_metric(["total"], sum(one.slots for one in alive))
     yield slots
     yield _gauge("workers", "Running workers, including HTTP consumers", len(alive))
+
+
+def _workflows(workflows: Sequence[WorkflowTally], totals: Totals) -> Iterable[Metric]:
+    sums: Counter[tuple[str, str]] = Counter()
+    for one in sorted(workflows, key=lambda one: -one.workflows):
+        sums[totals.workflows.label(one.name), one.state] += one.workflows
+    family = GaugeMetricFamily(
+        "holdfast_workflows",
+        "Workflows that are live, or ended within the last hour, by how",
+        labels=["name", "state"],
+    )
+    for labels, count in sums.items():
+        family.add_metric(labels, count)
+    yield family
 
 
 def _info() -> Metric:

@@ -70,6 +70,18 @@ class NewEvent(Body):
     everyone: Annotated[bool, says("for all jobs that wait now; it is not kept")] = False
 
 
+class NewReplyLink(Body):
+    """A link by which somebody without an account answers one wait of a job."""
+
+    step: Annotated[Name, says("the name of the wait")]
+    question: Annotated[
+        Annotated[str, Meta(max_length=2000)] | None, says("shown with the form")
+    ] = None
+    expires: Annotated[
+        Annotated[float, Meta(gt=0, le=31_536_000)], says("seconds until it expires")
+    ] = 604_800.0
+
+
 QueueSettings = changes(records.QueueSettings, "QueueSettings", "Settings of a queue to change.")
 
 
@@ -185,6 +197,31 @@ class DeadPage(Page):
     ] = "enqueued"
 
 
+class WorkflowPage(Body):
+    """Parameters of a list of workflows."""
+
+    name: Annotated[str, says("only workflows of this name")] = ""
+    key: Annotated[str, says("only workflows with this key")] = ""
+    state: Annotated[
+        Literal["", "running", "waiting", "done", "failed", "cancelled"], says("only in this state")
+    ] = ""
+    limit: Annotated[int, Meta(ge=1, le=500), says("workflows on a page")] = 50
+    cursor: Annotated[str, Meta(max_length=200), says("the cursor of the previous page")] = ""
+
+
+class WorkflowJobs(Body):
+    """Parameters of the list of jobs of a workflow."""
+
+    group: Annotated[str, says("only the jobs of this group")] = ""
+    state: Annotated[
+        Literal["", "queued", "leased", "done", "dead", "cancelled"], says("only in this state")
+    ] = ""
+    limit: Annotated[int, Meta(ge=1, le=500), says("jobs on a page")] = 50
+    cursor: Annotated[
+        str, Meta(pattern="^[0-9]{0,18}$"), says("the cursor of the previous page")
+    ] = ""
+
+
 class Upcoming(Body):
     """How many of the next jobs."""
 
@@ -201,6 +238,12 @@ class Reason(Body):
     """The reason of an action, for the activity log."""
 
     reason: Annotated[Text | None, says("recorded in the activity log")] = None
+
+
+class WorkflowRetried(Reason):
+    """Retries what failed in a workflow."""
+
+    from_job: Annotated[UUID | None, says("only this job and those that follow it")] = None
 
 
 EDITABLE = ("payload", "priority", "run_at", "max_attempts", "lease", "headers")
@@ -365,9 +408,9 @@ class SignIn(Body):
 
 
 class Link(Body):
-    """The one-time sign-in link."""
+    """A link that works once."""
 
-    link: Annotated[str, Meta(max_length=200), says("the link that holdfast serve printed")] = ""
+    link: Annotated[str, Meta(max_length=200), says("the secret in the link")] = ""
 
 
 class Begin(Body):

@@ -28,6 +28,7 @@ from holdfast.errors import (
     UnknownSchedule,
     UnknownStrike,
     UnknownWorker,
+    UnknownWorkflow,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -120,6 +121,7 @@ _STATUSES: dict[type[HoldfastError], int] = {
     UnknownWorker: 404,
     UnknownAnomaly: 404,
     UnknownStrike: 404,
+    UnknownWorkflow: 404,
     Misuse: 422,
     Refused: 403,
 }
@@ -141,6 +143,10 @@ TITLES = {
     "HF210": "Payload too large",
     "HF211": "Reserved name",
     "HF214": "Unknown job to wait for",
+    "HF215": "Unknown workflow to join",
+    "HF216": "Workflow is cancelled",
+    "HF217": "Key of workflow in use",
+    "HF218": "Nothing to reply to",
     "HF219": "Bad finding",
     "HF220": "Bad filter",
     "HF221": "Bad setting",
@@ -162,6 +168,7 @@ TITLES = {
     "HF317": "No message",
     "HF318": "No such strike",
     "HF319": "No such anomaly",
+    "HF320": "No such workflow",
     "HF400": "Refusing to listen",
     "HF401": "Not allowed",
     "HF402": "Not signed in",

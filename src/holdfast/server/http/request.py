@@ -30,6 +30,9 @@ MANY = bytes
 BODY_PATIENCE = 30.0
 # Bytes that a caller who is not signed in may send.
 UNKNOWN_BODY = 4096
+# … and in the form of a page that everybody may open who has its link.
+FORM = "application/x-www-form-urlencoded"
+FORM_BODY = 65_536
 
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 

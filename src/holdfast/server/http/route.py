@@ -37,7 +37,8 @@ class Entry:
     The rest is for the contract, which tools/generate_contract.py makes of it; summary and
     description are the docstring of the handler. `items` is what a handler itself reads the body
     as, or each item of it. `refuses` are refusals beside those of every address of its sort.
-    `takes_key`: the handler has a way of its own to answer a repeat.
+    `takes_key`: the handler has a way of its own to answer a repeat. `form`: the body is what a
+    page's form sends, as bytes.
     """
 
     method: str
@@ -55,6 +56,7 @@ class Entry:
     items: Any = None
     example: Any = None
     takes_key: bool = False
+    form: bool = False
 
     # Whether it changes something, like a GET that leases jobs.
     changes: bool = field(init=False)

@@ -3,9 +3,9 @@
 from holdfast.server.api import dashboard
 from holdfast.server.http.route import Entry, get
 from holdfast.server.relay.routes import ALIASES, RELAY
-from holdfast.server.routes import access, jobs, queues, watch
+from holdfast.server.routes import access, jobs, queues, watch, workflows
 
-V1: list[Entry] = [*jobs.ROUTES, *queues.ROUTES, *watch.ROUTES, *access.ROUTES]
+V1: list[Entry] = [*jobs.ROUTES, *workflows.ROUTES, *queues.ROUTES, *watch.ROUTES, *access.ROUTES]
 
 # The dashboard's documents and files. They get their data from /v1, like any other client.
 PAGES: list[Entry] = [

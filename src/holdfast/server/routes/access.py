@@ -1,7 +1,7 @@
 """The addresses of the server itself: tokens, signing in, health, this contract."""
 
 from holdfast.server.api import contract, health
-from holdfast.server.doors import sign_in
+from holdfast.server.doors import replies, sign_in
 from holdfast.server.http import answers, inputs
 from holdfast.server.http.refusals import NOT_THERE
 from holdfast.server.http.route import Entry, get, ok, text, to
@@ -89,6 +89,26 @@ ROUTES: list[Entry] = [
         id="signInByLink",
         tag=ACCESS,
         answers=ok(says="A session cookie is set; the dashboard is next.", status=303),
+    ),
+    get(
+        "/reply",
+        None,
+        replies.page,
+        inputs.Link,
+        id="replyPage",
+        tag=ACCESS,
+        answers=text("A page with a form.", "text/html"),
+    ),
+    Entry(
+        "POST",
+        "/reply",
+        None,
+        replies.reply,
+        query=inputs.Link,
+        form=True,
+        id="replyByLink",
+        tag=ACCESS,
+        answers=text("The answer is sent.", "text/html"),
     ),
     get(
         "/oidc/sign-in",

@@ -8,7 +8,8 @@ from holdfast.server.api import (
     operate,
     produce,
 )
-from holdfast.server.http import answers, inputs
+from holdfast.server.doors import replies
+from holdfast.server.http import answers, inputs, reply_answers
 from holdfast.server.http.refusals import GONE, LEASE_LOST, NOT_THERE, PREVIEW_TOO_OLD, WRONG_STATE
 from holdfast.server.http.request import MANY
 from holdfast.server.http.route import Entry, Told, get, ok, post, to
@@ -107,6 +108,32 @@ ROUTES: list[Entry] = [
         tag=PRODUCE,
         answers=ok(answers.Sent, "The event is sent.", status=202),
         example={"name": "approved", "key": "42", "payload": {"by": "Ada"}},
+    ),
+    # Not for an Idempotency-Key: what it answers is a secret, and would be stored.
+    Entry(
+        "POST",
+        "/v1/jobs/{id}/reply-links",
+        "produce",
+        replies.create_link,
+        body=inputs.NewReplyLink,
+        id="createReplyLink",
+        tag=PRODUCE,
+        answers=ok(
+            reply_answers.ReplyLinkMade,
+            "The link, which is shown only here.",
+            status=201,
+            links={"revoke": to("revokeReplyLink", id="/id")},
+        ),
+        example={"step": "event approved", "question": "Refund 42 €?", "expires": 86400},
+    ),
+    Entry(
+        "DELETE",
+        "/v1/reply-links/{id}",
+        "operate",
+        replies.revoke_link,
+        id="revokeReplyLink",
+        tag=PRODUCE,
+        answers=ok(reply_answers.ReplyLinkRevoked),
     ),
     post(
         "/v1/settle",

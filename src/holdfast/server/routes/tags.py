@@ -4,12 +4,13 @@ from holdfast.server.relay.routes import TAG as RELAY_TAG
 
 PRODUCE, CONSUME, JOBS, OPERATIONS = "Produce", "Consume", "Jobs", "Operations"
 QUEUES, SCHEDULES, WORKERS, WATCH = "Queues", "Schedules", "Workers", "Watch"
-ACCESS, SERVER = "Access", "Server"
+ACCESS, SERVER, WORKFLOWS = "Access", "Server", "Workflows"
 TAGS = {
     PRODUCE: "Storing jobs.",
     CONSUME: "Leasing jobs and ending leases.",
     JOBS: "Reading jobs and changing them one by one.",
     OPERATIONS: "Changing many jobs: preview, start, follow, stop.",
+    WORKFLOWS: "Jobs that belong together, under a name.",
     QUEUES: "Queues, kinds, lanes, strikes and settings.",
     SCHEDULES: "Jobs at regular times.",
     WORKERS: "The workers that run jobs.",

@@ -16,6 +16,20 @@ returns timestamptz
 language sql volatile parallel safe
 as $$ select holdfast.now() + (clock_timestamp() - statement_timestamp()) $$;
 
+-- commit_lightly: do not wait for the disk when this transaction commits. Where a standby is synchronous, it waits all
+-- the same: a claim that the standby has not received is undone when that one takes over, and its job would run again
+-- while the first handler still runs.
+create or replace function holdfast.commit_lightly()
+returns void
+language plpgsql
+as $$
+begin
+  if current_setting('synchronous_standby_names') = '' then
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+end
+$$;
+
 -- queue_part: the part of a queue. Clients compute the same: first four bytes of md5, modulo 64.
 create or replace function holdfast.queue_part(queue text)
 returns smallint
@@ -365,4 +379,12 @@ language sql immutable parallel safe
 as $$
   select case when name ~ '^[A-Za-z0-9_@%+=./-]+$' then name
               else '"' || replace(replace(name, '\', '\\'), '"', '\"') || '"' end
+$$;
+
+-- is_coded: whether a payload is not stored as it was enqueued: it is encrypted, or kept elsewhere.
+create or replace function holdfast.is_coded(payload jsonb)
+returns boolean
+language sql immutable parallel safe
+as $$
+  select jsonb_typeof(payload) = 'object' and payload ? '$holdfast'
 $$;

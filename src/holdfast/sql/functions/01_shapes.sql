@@ -26,6 +26,8 @@ begin
   q.fanout := 1;
   q.activity := 'failures';
   q.keep_activity := '7 days';
+  q.node :=   -- no setting: null, but on the nodes of a cluster
+    case when name like 'holdfast.%' then null else nullif(current_setting('holdfast.unplaced', true), '') end;
   return q;
 end
 $$;
@@ -66,7 +68,7 @@ returns text[]
 language sql immutable parallel safe
 as $$
   select holdfast.plain_fields() || '{run_at,delay,expires,expires_at,max_attempts,lease,key,on_conflict,lane,tenant,'
-    'after,if_failed,take,headers,subject}'
+    'after,if_failed,take,workflow,child_of,headers,subject}'
 $$;
 
 -- copied_fields: the columns of holdfast.job that a producer may write by COPY: those that need no decision.
@@ -77,7 +79,7 @@ as $$
   select '{part,created_at,by_kind}' || array(
     select f from unnest(holdfast.item_fields()) f
     where not f in ('key', 'on_conflict', 'lane', 'lease', 'delay', 'expires', 'expires_at', 'after', 'if_failed',
-      'take'))
+      'take', 'workflow', 'child_of'))
 $$;
 
 -- job_of_item: an item as a job that waits, with the settings of its queue. due: when it may run, as due_at says.
@@ -266,7 +268,8 @@ as $$
     and (item ->> 'max_attempts' is null or case when jsonb_typeof(item -> 'max_attempts') = 'number'
       then (item ->> 'max_attempts')::numeric between 1 and 32767 and (item ->> 'max_attempts')::numeric % 1 = 0
       else false end)
-    and (not item ?| '{after,if_failed,take}' or holdfast.order_ok(item))
+    and (not item ?| '{after,if_failed,take}' or holdfast.order_ok(item) and holdfast.takes_ok(item))
+    and coalesce(holdfast.is_id(item ->> 'workflow'), true) and coalesce(holdfast.is_id(item ->> 'child_of'), true)
 $$;
 
 -- is_key: whether a value is a label of at most 1,000 bytes: what the index of keys can hold. A short text is known by
@@ -368,6 +371,12 @@ begin
       item ->> 'on_conflict', v_item));
   end if;
   perform holdfast.refuse_order(item, v_item);
+  foreach v_field in array '{workflow,child_of}'::text[] loop
+    if not holdfast.is_id(item ->> v_field) then
+      perform holdfast.refuse('HF204', format('%s %s of %s is not an id', v_field, holdfast.told(item -> v_field),
+        v_item), null, 'It is the id that workflow_start returned, or that of a job.');
+    end if;
+  end loop;
   if holdfast.out_of_range(item) then
     perform holdfast.refuse('HF204', format('%s of %s (%s) contains a number beyond 1e308',
       case when holdfast.out_of_range(item -> 'payload') then 'payload' else 'headers' end, v_item, item ->> 'kind'),

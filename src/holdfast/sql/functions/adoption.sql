@@ -714,9 +714,7 @@ begin
   if not found then
     return;
   end if;
-  if not durable then
-    perform set_config('synchronous_commit', 'off', true);
-  end if;
+  perform holdfast.commit_lightly() where not durable;
   v_lanes := a.spec -> 'columns' ? 'lane';
   for turn in 1 .. 2 loop
     loop

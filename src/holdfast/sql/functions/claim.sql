@@ -1,11 +1,11 @@
 -- claim: lease up to max_jobs ready jobs of one queue to one worker, highest priority first, then in the order of
 -- becoming due. The caller creates the token: after a lost reply it calls held(token). durable => false commits the
--- claim asynchronously: a job whose claim is lost in a crash is only claimed again. Use it only if the call is the
--- whole transaction, because it applies to the caller's other writes too. If a limit, a rate or a lane applies, the
--- claim always commits as the session does: a claim lost in a crash would admit a second holder beside the first.
--- lease_for is the job's own lease, if it has one; it takes precedence over the claim's. length is how long the lease
--- is in either case, and for how long a touch renews it. error is the error of the last attempt. followed: others may
--- wait for its result.
+-- claim asynchronously, unless a standby is synchronous: a job whose claim is lost in a crash is only claimed again.
+-- Use it only if the call is the whole transaction, because it applies to the caller's other writes too. If a limit, a
+-- rate or a lane applies, the claim always commits as the session does: a claim lost in a crash would admit a second
+-- holder beside the first. lease_for is the job's own lease, if it has one; it takes precedence over the claim's.
+-- length is how long the lease is in either case, and for how long a touch renews it. error is the error of the last
+-- attempt. followed: others may wait for its result.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true)
@@ -60,7 +60,7 @@ begin
     return;
   end if;
   v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
-  perform set_config('synchronous_commit', 'off', true) where not durable;
+  perform holdfast.commit_lightly() where not durable;
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
@@ -243,7 +243,7 @@ begin
     v_alone := v_alone or v_got > 0;
     exit when v_got < numbers[nth];
   end loop;
-  perform set_config('synchronous_commit', 'off', true) where not durable and not v_alone;
+  perform holdfast.commit_lightly() where not durable and not v_alone;
 end
 $$;
 

@@ -64,6 +64,7 @@ begin
   if exists (select from holdfast.queue q where q.name = copied.queue and q.adopted is not null) then
     perform holdfast.refuse_adopted(queue);
   end if;
+  perform holdfast.refuse_other_node(queue);
   perform holdfast.refuse_elsewhere(queue);
   insert into holdfast.tally (part, queue, kind, queued, enqueued)
   select holdfast.queue_part(copied.queue), copied.queue, c.kind, c.jobs, c.jobs

@@ -90,6 +90,7 @@ begin
     ) k;
 
   return query select s.name, s.level, s.what, s.why, s.fix from holdfast.doctor_of_server() s;
+  return query select s.name, s.level, s.what, s.why, s.fix from holdfast.doctor_of_cluster() s;
 
   return query
     select 'tables', case when t.broken is not null then 'fail' when t.refused > 0 then 'warn' else 'ok' end,
@@ -167,5 +168,36 @@ begin
       when a.age > 500000000 then 'warn' else 'ok' end, format('%s transactions old', a.age),
       'At two billion the server stops accepting writes.', 'vacuum (freeze) holdfast.job;'
     from (select age(d.datfrozenxid) as age from pg_database d where d.datname = current_database()) a;
+end
+$$;
+
+-- doctor_of_cluster: the same, of the nodes of a Citus cluster; nothing without one.
+create or replace function holdfast.doctor_of_cluster()
+returns table (name text, level text, what text, why text, fix text)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if holdfast.here() is null then
+    return;
+  end if;
+  return query
+    select 'nodes', case when n.nodes is null and n.placed = 0 then 'ok' when n.silent is not null then 'fail'
+        when n.strays > 0 then 'warn' else 'ok' end,
+      case when n.nodes is null then 'Holdfast is on the coordinator only'
+        when n.silent is not null then format('node %s does not answer: %s', n.silent, n.problem)
+        when n.strays > 0 then format('%s waiting jobs are not on the node where their queue lives', n.strays)
+        else format('%s nodes, %s queues placed', n.nodes, n.placed) end,
+      'Jobs of queues on a node that does not answer neither start nor can be enqueued; strays wait for upkeep.',
+      case when n.silent is not null then 'holdfast migrate --shard'
+        when n.strays > 0 then 'HOLDFAST_URL=$(holdfast node url 0) holdfast upkeep' end
+    from (
+      select case when exists (select from holdfast.node_tables()) then count(*) end as nodes,
+             (select count(*) from holdfast.queue q where q.node is not null) as placed,
+             (array_agg(x.node order by x.node) filter (where x.problem is not null))[1] as silent,
+             (array_agg(x.problem order by x.node) filter (where x.problem is not null))[1] as problem,
+             sum(x.strays) as strays
+      from holdfast.nodes() x
+    ) n;
 end
 $$;

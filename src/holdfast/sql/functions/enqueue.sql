@@ -69,18 +69,13 @@ begin
     perform holdfast.check_items(items);
   end if;
 
-  if not batch.simple and items @? '$[*].after' then
-    return query
-      select a.ord, a.id, a.created, a.duplicate_of, a.behind, a.holder, a.held_since
-      from holdfast.enqueue_linked(items, repeat, v_names, batch.ids, batch.largest, v_now, v_seed) a;
-    return;
-  end if;
   if batch.plain and not repeat and cardinality(v_names) = 1 then
     select q.* into v_queue from holdfast.queue q where q.name = v_names[1];
     if not found then
       v_queue := holdfast.unset_queue(v_names[1]);
     end if;
-    if v_queue.fanout = 1 and v_queue.adopted is null and batch.largest <= v_queue.payload_limit then
+    if v_queue.fanout = 1 and v_queue.adopted is null and v_queue.node is null
+       and batch.largest <= v_queue.payload_limit then
       v_ids := holdfast.store_plain(items, v_queue, v_now, v_seed, batch.ids > 0);
       if cardinality(v_ids) = batch.jobs then
         if v_queue.lease_limit is not null then
@@ -104,6 +99,16 @@ begin
         from unnest(v_ids) with ordinality as o(id, ord);
       return;
     end if;
+  end if;
+  if v_ids is null and holdfast.lives_elsewhere(v_names) then
+    return query select p.* from holdfast.enqueue_placed(items, repeat) p;
+    return;
+  elsif not batch.simple
+     and (items @? '$[*].after' or items @? '$[*].workflow' or items @? '$[*].child_of') then
+    return query
+      select a.ord, a.id, a.created, a.duplicate_of, a.behind, a.holder, a.held_since
+      from holdfast.enqueue_linked(items, repeat, v_names, batch.ids, batch.largest, v_now, v_seed) a;
+    return;
   end if;
   if batch.jobs > 1 and not batch.plain and items @? '$[*].key' then
     select e.* into done
@@ -535,15 +540,17 @@ begin
     lock table holdfast.job in row exclusive mode;
   end if;
   select q.max_attempts, q.fair, q.by_kind, q.activity, q.fanout = 1 and q.adopted is null and q.lease_limit is null
-         and q.payload_limit >= 300 as plain
+         and q.node is null and q.payload_limit >= 300 as plain
   into known
   from holdfast.queue q
   where q.name = store_one.queue;
   if not found then
     v_unset := holdfast.unset_queue(store_one.queue);
-    select v_unset.max_attempts, v_unset.fair, v_unset.by_kind, v_unset.activity,
-           holdfast.queue_ok(store_one.queue) as plain
-    into known;
+    known.max_attempts := v_unset.max_attempts;
+    known.fair := v_unset.fair;
+    known.by_kind := v_unset.by_kind;
+    known.activity := v_unset.activity;
+    known.plain := holdfast.queue_ok(store_one.queue) and v_unset.node is null;
   end if;
   if not known.plain then
     return false;
@@ -694,7 +701,7 @@ begin
   lock table holdfast.job in row exclusive mode;   -- before the settings are read: fanout decides where a key lives
   v_queue := holdfast.settings_of(queue);
   if v_queue.fanout > 1 or v_queue.adopted is not null or v_queue.lease_limit is not null
-     or largest > v_queue.payload_limit then
+     or v_queue.node is not null or largest > v_queue.payload_limit then
     return null;
   end if;
   begin

@@ -330,9 +330,13 @@ begin
   end if;
   for these in
     with gone as (
+      -- A reap that frees one now may wait for what the caller holds.
       delete from holdfast.leaving g
-      using (select distinct holdfast.part_of(x.id) as part, x.id, x.token from unnest(ids, tokens) x(id, token)) u
-      where g.part = u.part and g.id = u.id and g.token = u.token
+      where g.ctid = any(array(
+        select y.ctid
+        from unnest(ids, tokens) x(id, token)
+        join holdfast.leaving y on y.part = holdfast.part_of(x.id) and y.id = x.id and y.token = x.token
+        for update of y skip locked))
       returning g.part, g.queue, g.lane
     )
     select g.part, array_agg(g.queue) as queues, array_agg(g.queue) filter (where g.lane is not null) as lane_queues,
@@ -440,6 +444,7 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   perform holdfast.named('lane', lane);
+  perform holdfast.refuse_other_node(queue);
   if settings is null or jsonb_typeof(settings) <> 'object' then
     perform holdfast.refuse('HF221', 'settings must be a JSON object', null, 'For example {"limit": 2}.');
   end if;
@@ -558,14 +563,11 @@ begin
 end
 $$;
 
--- place_of: what a job that ends or moves leaves free: its key, and its place in a lane. For one that is done, also
--- what those need that wait for it.
-create or replace function holdfast.place_of(
-  part smallint, queue text, kind text, key text, lane text, link uuid default null, id uuid default null,
-  token uuid default null)
+-- place_of: what a job that ends or moves leaves free: its key, and its place in a lane.
+create or replace function holdfast.place_of(part smallint, queue text, kind text, key text, lane text)
 returns jsonb
 language sql stable parallel safe
-as $$ select jsonb_build_array(part, queue, kind, key, lane, link, id, token) $$;
+as $$ select jsonb_build_array(part, queue, kind, key, lane) $$;
 
 -- let_next_in: places are free, an array of place_of: the follow-ups of these keys become ready, and the next jobs of
 -- these lanes.

@@ -30,6 +30,18 @@ as $$
      and (coalesce(item -> 'after', '[]') in ('[]', 'null') or coalesce(item ->> 'on_conflict', 'skip') = 'skip')
 $$;
 
+-- takes_ok: whether an item takes results only of jobs that it waits for.
+create or replace function holdfast.takes_ok(item jsonb)
+returns boolean
+language sql stable
+as $$
+  select not exists (
+    select
+    from jsonb_each(case jsonb_typeof(item -> 'take') when 'object' then item -> 'take' else '{}' end) t
+    where jsonb_array_length(case jsonb_typeof(item -> 'after') when 'array' then item -> 'after' else '[]' end)
+      < case jsonb_typeof(t.value) when 'number' then (t.value #>> '{}')::numeric else 0 end)
+$$;
+
 -- refuse_order: refuse what order_ok does not accept, with the reason.
 create or replace function holdfast.refuse_order(item jsonb, what text)
 returns void
@@ -45,6 +57,9 @@ begin
   elsif not holdfast.order_ok(jsonb_build_object('take', item -> 'take')) then
     perform holdfast.refuse('HF204', format('take %s of %s cannot be understood', holdfast.told(item -> 'take'), what),
       null, 'It says for fields of the payload whose result they are: {"total": 1, "rows": "all"}.');
+  elsif not holdfast.takes_ok(item) then
+    perform holdfast.refuse('HF204', format('take %s of %s names more jobs than its after does', holdfast.told(
+      item -> 'take'), what), null, '1 is the first job of after. "all" is the list of all results.');
   elsif not holdfast.order_ok(jsonb_build_object('take', item -> 'take', 'payload', item -> 'payload')) then
     perform holdfast.refuse('HF204', format('payload of %s must be an object, since take sets fields of it', what));
   elsif not holdfast.order_ok(jsonb_build_object('after', item -> 'after', 'on_conflict', item -> 'on_conflict')) then
@@ -72,12 +87,17 @@ declare
   v_states  text[];
   v_results jsonb[];
   v_first   uuid[] := '{}';
+  v_before  integer[];
   v_items   jsonb;
+  v_flows   constant uuid[] := holdfast.workflows_of(items, at);
   done      record;
 begin
+  -- Asked once, not for each link: it looks at every item.
+  v_before := case when repeat then holdfast.stored_before(items, names, at, seed) else '{}' end;
   select array_agg(w.ord), array_agg(w.ref), array_agg(w.asked) into v_ords, v_refs, v_asked
   from holdfast.refs_of(items) w
-  where not repeat or not w.ord = any(holdfast.stored_before(items, names, at, seed));
+  left join unnest(v_before) b(ord) on b.ord = w.ord
+  where b.ord is null;
   for turn in 1 .. 10 loop
     perform holdfast.lock_jobs(v_first);
     begin
@@ -94,6 +114,9 @@ begin
       v_first := v_first || array_remove(done.rivals, null);
       perform holdfast.link_items(
         items, v_items, v_ords, v_refs, v_links, v_states, v_results, done.ids, done.rivals, at);
+      if v_flows is not null then
+        perform holdfast.join_workflows(items, v_flows, v_ords, v_refs, v_links, done.ids, done.rivals, at);
+      end if;
       return query
         select a.ord, a.id, a.created, a.duplicate_of, a.behind, a.holder, a.held_since
         from holdfast.enqueue_answers(done.ids, done.rivals, done.lanes, done.limited, done.helds) a;
@@ -140,8 +163,8 @@ begin
         select i.item, i.ord, (i.item ->> 'id')::uuid as id
         from jsonb_array_elements(items) with ordinality i(item, ord)
       )
-      select g.ord::integer, coalesce(case when jsonb_typeof(a.value) = 'number' then (a.value #>> '{}')::integer end,
-               b.ord::integer),
+      select g.ord::integer, coalesce(case when jsonb_typeof(a.value) = 'number'
+               then (a.value #>> '{}')::numeric::integer end, b.ord::integer),
              case when jsonb_typeof(a.value) = 'string' and b.ord is null then (a.value #>> '{}')::uuid end
       from given g
       cross join lateral jsonb_array_elements(nullif(g.item -> 'after', 'null')) with ordinality a(value, nth)
@@ -149,7 +172,7 @@ begin
       order by g.ord, a.nth;
   else
     return query
-      select i.ord::integer, case when jsonb_typeof(a.value) = 'number' then (a.value #>> '{}')::integer end,
+      select i.ord::integer, case when jsonb_typeof(a.value) = 'number' then (a.value #>> '{}')::numeric::integer end,
              case when jsonb_typeof(a.value) = 'string' then (a.value #>> '{}')::uuid end
       from jsonb_array_elements(items) with ordinality i(item, ord)
       cross join lateral jsonb_array_elements(nullif(i.item -> 'after', 'null')) with ordinality a(value, nth)
@@ -264,9 +287,10 @@ begin
       select distinct l.ref from links l where l.ref is not null
     )
     select jsonb_agg(case
-      when f.ord is null and p.ref is null then i.item - '{after,if_failed,take}'::text[]
-      when coalesce(f.open, 0) = 0 then i.item - '{after,if_failed}'::text[] || '{"linked": true}'
-      else i.item - '{after,if_failed}'::text[] || jsonb_build_object('linked', true, 'waits',
+      when f.ord is null and p.ref is null and not i.item ?| '{workflow,child_of}' then
+        i.item - '{after,if_failed,take}'::text[]
+      when coalesce(f.open, 0) = 0 then i.item - '{after,if_failed,workflow,child_of}'::text[] || '{"linked": true}'
+      else i.item - '{after,if_failed,workflow,child_of}'::text[] || jsonb_build_object('linked', true, 'waits',
         coalesce(nullif(holdfast.leaves(f.open), 0), f.open)) end order by i.ord)
     from jsonb_array_elements(items) with ordinality i(item, ord)
     left join followers f on f.ord = i.ord
@@ -380,41 +404,47 @@ begin
 end
 $$;
 
--- end_done_links: jobs are done, some of which have links. places are their place_of; ids, tokens and results are those
--- of the call, parallel. kept: some of them may be in the history, where they keep what they took.
+-- end_done_links: jobs are done that have links: [link, id, token] of each. ids, tokens and results are those of the
+-- call, parallel. kept: some of them may be in the history, where they keep what they took.
 create or replace function holdfast.end_done_links(
-  places jsonb, ids uuid[], tokens uuid[], results jsonb, kept boolean, at timestamptz)
+  linked uuid[], ids uuid[], tokens uuid[], results jsonb, kept boolean, at timestamptz)
 returns void
 language plpgsql
-set enable_hashjoin = on set enable_nestloop = on
+set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = on set enable_nestloop = off
 as $$
 #variable_conflict use_column
 declare
   these record;
 begin
-  select array_agg(x.link) as links, array_agg(r.value) as results,
-         array_agg(x.link) filter (where not coalesce(kept, false) or not exists (
-           select from holdfast.ended e where e.part = holdfast.part_of(x.id) and e.id = x.id)) as gone
+  select array_agg(x.link) as links, array_agg(nullif(end_done_links.results -> r.nth, 'null')) as results,
+         array_agg(x.id) as ids, array_agg(x.token) as tokens
   into these
-  from (
-    select (p ->> 6)::uuid as id, (p ->> 5)::uuid as link, (p ->> 7)::uuid as token
-    from jsonb_array_elements(places) p
-    where p ->> 5 is not null
-    offset 0
-  ) x
-  left join lateral (
-    select nullif(end_done_links.results -> (min(u.nth) - 1)::integer, 'null') as value
+  from (select linked[n][1] as link, linked[n][2] as id, linked[n][3] as token
+    from generate_subscripts(linked, 1) n) x
+  left join (
+    -- one that is named twice has its first result
+    select u.id, u.token, min(u.nth)::integer - 1 as nth
     from unnest(ids, tokens) with ordinality u(id, token, nth)
-    where end_done_links.results is not null and u.id = x.id and u.token = x.token
-  ) r on true;
-  if these.links is null then
-    return;
-  end if;
+    where end_done_links.results is not null
+    group by u.id, u.token
+  ) r on r.id = x.id and r.token = x.token;
   perform holdfast.settle_links(these.links, array_fill('done'::text, array[cardinality(these.links)]), these.results,
-    at);
-  if these.gone is not null then
-    perform holdfast.drop_links(these.gone);
-  end if;
+    at, these.tokens);
+  perform holdfast.drop_links(case when coalesce(kept, false) then holdfast.not_kept(these.links, these.ids)
+    else these.links end);
+end
+$$;
+
+-- not_kept: the links of those of these jobs that are not in the history.
+create or replace function holdfast.not_kept(links uuid[], ids uuid[])
+returns uuid[]
+language plpgsql stable
+set enable_seqscan = off set enable_nestloop = on
+as $$
+begin
+  return array(
+    select u.link from unnest(links, ids) u(link, id)
+    where not exists (select from holdfast.ended e where e.part = holdfast.part_of(u.id) and e.id = u.id));
 end
 $$;
 
@@ -422,10 +452,13 @@ $$;
 create or replace function holdfast.drop_links(followers uuid[])
 returns void
 language plpgsql
-set enable_seqscan = off
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 begin
-  delete from holdfast.link l using unnest(followers) u(id) where l.follower = u.id and l.counted;
+  delete from holdfast.link l using unnest(followers) u(id)
+  where l.follower = u.id and l.counted and not exists (
+    select from holdfast.member m where m.part = holdfast.part_of(u.id) and m.id = u.id);
   delete from holdfast.countdown c using unnest(followers) u(id)
   where c.part = any(array[holdfast.part_of(u.id)]) and c.follower = u.id and c.jobs = 0;
 end
@@ -433,7 +466,8 @@ $$;
 
 -- settle_links: jobs have ended. Their followers count them, and are released when nothing is left, or are cancelled if
 -- they ask for that; which is the end of those, and so on. parents are known by their links; parallel arrays.
-create or replace function holdfast.settle_links(parents uuid[], states text[], results jsonb[], at timestamptz)
+create or replace function holdfast.settle_links(
+  parents uuid[], states text[], results jsonb[], at timestamptz, tokens uuid[] default null)
 returns void
 language plpgsql
 set plan_cache_mode = force_generic_plan set jit = off
@@ -442,9 +476,14 @@ set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
-  ended record;
+  v_locked boolean := false;
+  ended    record;
 begin
   loop
+    perform holdfast.end_members(parents, states, tokens, at);
+    if tokens is null then   -- otherwise all are done
+      perform holdfast.note_orphans(parents, states);
+    end if;
     with marked as (
       update holdfast.link l
       set state = u.state, result = u.result, counted = u.state = 'done' or l.if_failed = 'run'
@@ -459,18 +498,25 @@ begin
     select array_agg(m.follower) filter (where m.counted) as followers,
            array_agg(m.leaf) filter (where m.counted) as leaves,
            array_agg(m.follower) filter (where not m.counted and m.if_failed = 'cancel') as stopped,
+           array_agg(m.parent) filter (where not m.counted and m.if_failed = 'cancel') as stoppers,
            array_agg(format('job %s, which it waited for, %s', m.parent, case m.state when 'dead' then 'died'
              else 'was ' || m.state end)) filter (where not m.counted and m.if_failed = 'cancel') as reasons
     into ended
     from marked m;
+    -- Whoever is cancelled is counted by its own followers: in another step, but locked in one order.
+    if ended.stopped is not null and not v_locked then
+      perform holdfast.lock_reached(ended.stopped, ended.followers, ended.leaves, holdfast.located(ended.stopped));
+      v_locked := true;
+    end if;
     if ended.followers is not null then
       perform holdfast.count_down(ended.followers, ended.leaves, at);
     end if;
     exit when ended.stopped is null;
-    parents := holdfast.stop_followers(ended.stopped, ended.reasons, at);
+    parents := holdfast.stop_followers(ended.stopped, ended.stoppers, ended.reasons, at);
     exit when parents is null;
     states := array_fill('cancelled'::text, array[cardinality(parents)]);
     results := null;
+    tokens := null;
   end loop;
 end
 $$;
@@ -514,44 +560,120 @@ begin
 end
 $$;
 
--- lock_counts: lock what the ends of these jobs may count down, for a call that ends them in several steps: in the
--- order in which one step would.
-create or replace function holdfast.lock_counts(ids uuid[])
+-- lock_counts: lock what the ends of these jobs may count down, for a call that ends them in several steps, or ends
+-- jobs that wait for others: in the order in which one step would. done: followers count them. failed: followers
+-- may also be cancelled because of them, which ends those. also: live jobs to be locked beside the followers. gone:
+-- links of jobs that have ended and are to be deleted.
+create or replace function holdfast.lock_counts(
+  done uuid[], failed uuid[], also uuid[] default '{}', gone uuid[] default '{}')
 returns void
 language plpgsql
-set enable_seqscan = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  v_links     constant uuid[] := array(
+  v_failed constant uuid[] := holdfast.links_of(failed || also) || gone;
+  v_done   constant uuid[] := holdfast.links_of(done);
+begin
+  if cardinality(v_failed) + cardinality(v_done) = 0 then
+    perform holdfast.lock_jobs(also) where cardinality(also) > 0;
+    return;
+  end if;
+  perform holdfast.lock_reached(v_failed, f.followers, f.leaves, also)
+  from (
+    select array_agg(l.follower) as followers, array_agg(l.leaf) as leaves
+    from unnest(v_done) u(link)
+    join holdfast.link l on l.part = any(array[holdfast.part_of(u.link)]) and l.parent = u.link and not l.counted
+  ) f;
+end
+$$;
+
+-- links_of: the links of those of these live jobs that have one.
+create or replace function holdfast.links_of(ids uuid[])
+returns uuid[]
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+  return array(
     select j.link
     from unnest(ids) u(id)
     join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.link is not null);
+end
+$$;
+
+-- lock_reached: lock counters, then jobs that wait, each in the order of followers: what these followers count
+-- (parallel arrays), what the failed ends of these links count and cancel, what the ends of those do, and so on.
+create or replace function holdfast.lock_reached(failed uuid[], followers uuid[], leaves smallint[], also uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  v_reached   uuid[];
   v_followers uuid[];
 begin
-  if cardinality(v_links) = 0 then
-    return;
-  end if;
-  perform from (
-    select distinct l.follower, l.leaf
-    from unnest(v_links) u(link)
+  v_reached := array(
+    with recursive reached as (
+      select x.link from unnest(failed) x(link)
+      union
+      select l.follower
+      from reached r
+      join holdfast.link l on l.part = any(array[holdfast.part_of(r.link)]) and l.parent = r.link and not l.counted
+      where l.if_failed = 'cancel'
+    )
+    select r.link from reached r);
+  select array_agg(c.follower), array_agg(c.leaf) into followers, leaves
+  from (
+    select u.follower, u.leaf from unnest(followers, leaves) u(follower, leaf)
+    union
+    select l.follower, l.leaf
+    from unnest(v_reached) u(link)
     join holdfast.link l on l.part = any(array[holdfast.part_of(u.link)]) and l.parent = u.link and not l.counted
-    where l.leaf is not null
-    order by l.follower, l.leaf
+  ) c;
+  perform from (
+    select u.follower, u.leaf from unnest(followers, leaves) u(follower, leaf) where u.leaf is not null
+    order by u.follower, u.leaf
   ) a
   cross join lateral (
     select from holdfast.countdown c
     where c.part = holdfast.part_of(a.follower) and c.follower = a.follower and c.leaf = a.leaf for update) c;
   v_followers := array(
-    select distinct l.follower
-    from unnest(v_links) u(link)
-    join holdfast.link l on l.part = any(array[holdfast.part_of(u.link)]) and l.parent = u.link and not l.counted);
-  perform holdfast.lock_jobs(v_followers);
+    select distinct x from unnest(followers || v_reached) x where x is not null and x <> all(coalesce(failed, '{}')));
+  v_followers := holdfast.located(v_followers);
+  lock table holdfast.job in row exclusive mode;
+  -- One that waits no longer may be held by somebody who wants what the caller holds.
+  perform from (select distinct x.id from unnest(v_followers || also) x(id) order by x.id) u
+  cross join lateral (
+    select from holdfast.job j
+    where j.part = holdfast.part_of(u.id) and j.id = u.id and (j.waits is not null or u.id = any(also)) for update) j;
 end
 $$;
 
--- let_followers_in: followers have this much less to wait for; those with nothing left take their places. One that has
--- ended meanwhile is looked at once more behind whoever may be bringing it back; then its revival counts anew.
+-- lock_ends: the same for expired jobs, [part, id, …] each, of which the first ones are about to be taken back. Those
+-- that are dead then count down in the order in which an ack does, whatever parts they are in. True if there are any:
+-- then the caller ends no others in this transaction.
+create or replace function holdfast.lock_ends(jobs jsonb, most integer)
+returns boolean
+language plpgsql
+set enable_seqscan = off
+as $$
+declare
+  v_ends constant uuid[] := array(
+    select j.id
+    from jsonb_array_elements(jobs) with ordinality x(e, nth)
+    join holdfast.job j on j.part = any(array[(x.e ->> 0)::smallint]) and j.id = (x.e ->> 1)::uuid
+    where x.nth <= most and j.link is not null and j.attempt >= j.max_attempts);
+begin
+  perform holdfast.lock_counts('{}', v_ends);
+  return cardinality(v_ends) > 0;
+end
+$$;
+
+-- let_followers_in: followers have this much less to wait for; those with nothing left take their places. One that was
+-- moved meanwhile is looked for once more. One that has ended counts anew if it comes back: whoever brings it back has
+-- waited for the links that the caller has marked, or the caller for theirs.
 create or replace function holdfast.let_followers_in(followers uuid[], units integer[], at timestamptz)
 returns void
 language plpgsql
@@ -590,20 +712,20 @@ begin
     select array_agg(x.follower), array_agg(x.units) into followers, units
     from unnest(followers, units) x(follower, units)
     where x.follower <> all(coalesce(these.found, '{}'));
-    perform holdfast.lock_ended(holdfast.located(followers));
     v_ids := holdfast.located(followers);
   end loop;
 end
 $$;
 
--- stop_followers: cancel followers, if they still wait. Returns their links, or null.
-create or replace function holdfast.stop_followers(followers uuid[], reasons text[], at timestamptz)
+-- stop_followers: cancel followers, if they still wait. They come back with those because of which they are cancelled:
+-- parents, parallel. Returns their links, or null.
+create or replace function holdfast.stop_followers(
+  followers uuid[], parents uuid[], reasons text[], at timestamptz)
 returns uuid[]
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_part  smallint;
   v_links uuid[];
   these   record;
 begin
@@ -628,8 +750,9 @@ begin
   end loop;
   update holdfast.link l
   set stopped = true
-  from unnest(v_links) u(id)
-  where l.follower = u.id and not l.counted and l.state is not null and l.if_failed = 'cancel';
+  from unnest(followers, parents) u(follower, parent)
+  where l.part = any(array[holdfast.part_of(u.parent)]) and l.parent = u.parent and l.follower = u.follower
+    and u.follower = any(v_links);
   return v_links;
 end
 $$;
@@ -657,7 +780,10 @@ declare
   v_done uuid[] := '{}';
   v_more uuid[];
 begin
+  perform holdfast.lock_links(array(select links[n][2] from generate_subscripts(links, 1) n))
+  where cardinality(links) > 0;
   while cardinality(links) > 0 loop
+    perform holdfast.back_to_workflows(array(select links[n][2] from generate_subscripts(links, 1) n), reason);
     perform holdfast.keep_waiting(array_agg(w.id), array_agg(w.units))
     from (
       select links[n][1] as id, (
@@ -697,6 +823,93 @@ begin
 end
 $$;
 
+-- come_back: these links of jobs that are retried, and those of the jobs that were cancelled because of them and come
+-- back with them.
+create or replace function holdfast.come_back(links uuid[])
+returns uuid[]
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+  return array(
+    with recursive back as (
+      select x.link from unnest(links) x(link)
+      union
+      select l.follower
+      from back b
+      join holdfast.link l on l.part = any(array[holdfast.part_of(b.link)]) and l.parent = b.link and not l.counted
+      where l.stopped
+    )
+    select b.link from back b);
+end
+$$;
+
+-- cancelled_with: the jobs that were cancelled because of these, which have ended, and come back with them.
+create or replace function holdfast.cancelled_with(ids uuid[])
+returns uuid[]
+language plpgsql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  v_links constant uuid[] := array(
+    select e.link
+    from unnest(ids) u(id)
+    join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.link is not null);
+begin
+  if cardinality(v_links) = 0 then
+    return '{}';
+  end if;
+  return holdfast.located(array(
+    select x from unnest(holdfast.come_back(v_links)) x except select y from unnest(v_links) y));
+end
+$$;
+
+-- lock_to_revive: lock ended jobs that are to come back, after their workflows; returns which of these ids have ended.
+-- alone: no others come back with them; else those are locked too, in one order.
+create or replace function holdfast.lock_to_revive(ids uuid[], alone boolean)
+returns uuid[]
+language plpgsql
+as $$
+declare
+  v_all uuid[];
+begin
+  if not alone then
+    v_all := ids || holdfast.cancelled_with(ids);
+    perform holdfast.lock_workflows_of(v_all);
+    perform holdfast.lock_ended(v_all);
+  end if;
+  return holdfast.lock_ended(ids);
+end
+$$;
+
+-- lock_links: lock the rows of order that change when the jobs of these links come back, and those by which they count
+-- what they still wait for, in the order in which those who end jobs change them. So who brings jobs back takes turns
+-- with whoever ends what they wait for, or brings back others that have to do with them.
+create or replace function holdfast.lock_links(links uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+  v_back constant uuid[] := holdfast.come_back(links);
+begin
+  perform from (
+    select l.part, l.parent, l.follower, l.nth
+    from unnest(v_back) u(link)
+    join holdfast.link l on l.part = any(array[holdfast.part_of(u.link)]) and l.parent = u.link and not l.counted
+    union
+    select l.part, l.parent, l.follower, l.nth
+    from unnest(v_back) u(link)
+    join holdfast.link l on l.follower = u.link and (l.stopped or not l.counted)
+    order by 2, 3, 4
+  ) a
+  cross join lateral (
+    select from holdfast.link l
+    where l.part = a.part and l.parent = a.parent and l.follower = a.follower and l.nth = a.nth for update) l;
+end
+$$;
+
 -- payload_of: the payload that a worker gets: with the results that it takes. Written so that it becomes a part of the
 -- statement that calls it, and costs nothing where nothing is taken.
 create or replace function holdfast.payload_of(payload jsonb, takes jsonb, link uuid)
@@ -704,19 +917,36 @@ returns jsonb
 language sql stable
 as $$ select case when takes is null then payload else holdfast.payload_with(payload, takes, link) end $$;
 
--- payload_with: a payload with results: of the one it waited for with this number, or all of them as a list.
+-- payload_with: a payload with results: of the one it waited for with this number, or all of them as a list. If they
+-- are longer than 64 MB together, each field says so instead: an error here would stop every claim of the queue.
 create or replace function holdfast.payload_with(payload jsonb, takes jsonb, link uuid)
 returns jsonb
 language plpgsql stable
 as $$
+declare
+  c_most constant bigint := 64 * 1024 * 1024;
+  v_size bigint;
 begin
+  select sum(case
+    when t.value = '"all"' then (
+      select sum(octet_length(l.result::text)) from holdfast.link l where l.follower = payload_with.link)
+    else (
+      select octet_length(l.result::text) from holdfast.link l
+      where l.follower = payload_with.link and l.nth = (t.value #>> '{}')::numeric::integer)
+  end) into v_size
+  from jsonb_each(takes) t;
+  if v_size > c_most then
+    return payload || (
+      select jsonb_object_agg(t.key, jsonb_build_object('too_large', v_size, 'limit', c_most))
+      from jsonb_each(takes) t);
+  end if;
   return payload || coalesce((
     select jsonb_object_agg(t.key, coalesce(case
       when t.value = '"all"' then (
         select jsonb_agg(l.result order by l.nth) from holdfast.link l where l.follower = payload_with.link)
       else (
         select l.result from holdfast.link l
-        where l.follower = payload_with.link and l.nth = (t.value #>> '{}')::integer)
+        where l.follower = payload_with.link and l.nth = (t.value #>> '{}')::numeric::integer)
     end, case when t.value = '"all"' then '[]' else 'null' end::jsonb))
     from jsonb_each(takes) t), '{}');
 end
@@ -816,7 +1046,8 @@ begin
     v_from := v_to;
     exit when v_to is null or v_seen >= most;
     v_seen := v_seen + 1;
-    continue when holdfast.locate(v_to) is not null;
+    continue when holdfast.locate(v_to) is not null
+      or exists (select from holdfast.member m where m.part = holdfast.part_of(v_to) and m.id = v_to);
     delete from holdfast.link l where l.follower = v_to and (l.counted or holdfast.locate(l.parent) is null);
     get diagnostics v_one = row_count;
     v_gone := v_gone + v_one;

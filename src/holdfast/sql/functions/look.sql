@@ -5,6 +5,7 @@ create or replace function holdfast.get(id uuid)
 returns setof holdfast.jobs
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 rows 1
 as $$
 #variable_conflict use_column
@@ -307,10 +308,12 @@ as $$
       'select x.part, x.id, case when x.token is null then ''queued'' else ''leased'' end as state, x.queue, x.kind, '
       'x.priority, x.attempt, coalesce(x.attempts_before, 0) + x.attempt as total_attempts,'
       || ' x.created_at, x.worker, x.key, x.lane, x.tenant, x.subject, x.error, null::text as fingerprint, x.payload,'
-      || ' null::timestamptz as ended_at, x.reason from holdfast.job x' end,
+      || ' null::timestamptz as ended_at, x.reason, case when x.link is not null then '
+      || 'holdfast.workflow_of_link(x.link) end as workflow from holdfast.job x' end,
     (select string_agg(format('select e.part, e.id, e.state, e.queue, e.kind, e.priority, e.attempt, '
       'coalesce(e.attempts_before, 0) + e.attempt as total_attempts, e.created_at, e.worker, e.key, e.lane, e.tenant,'
-       || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at, e.reason from holdfast.%I e', t.name),
+       || ' e.subject, e.error, e.fingerprint, e.payload, e.ended_at, e.reason, case when e.link is not null '
+       || 'then holdfast.workflow_of_link(e.link) end as workflow from holdfast.%I e', t.name),
        ' union all ')
      from (values ('dead', '{dead}'::text[]), ('archive', '{archived}'), ('history', '{done,cancelled}')) t(name,
        states)
@@ -347,11 +350,11 @@ $$;
 -- filter_sql: a filter as a condition over holdfast.jobs j. The language:
 -- state:dead,cancelled kind:send* -queue:noise attempt:>2 attempts:>5 priority:>=5 age:<2h
 -- created:>=2026-01-31T12:00:00Z id:1f00ab12
---   lane: worker: key: tenant: subject: error: group: reason: payload.user.id:42 "text in the last error"
+--   lane: worker: key: tenant: subject: error: group: reason: workflow: payload.user.id:42 "text in the last error"
 -- Terms are and-ed, a comma is or, * matches anything, a leading - negates.
 create or replace function holdfast.filter_sql(filter text)
 returns text
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_rest   text := coalesce(filter, '');
@@ -365,6 +368,8 @@ declare
   v_any    text[];
   v_part   text;
   v_op     text;
+  v_kinds  text[] := '{}';
+  v_path   text;
 begin
   loop
     v_at := v_at + length(v_rest) - length(ltrim(v_rest));
@@ -390,9 +395,16 @@ begin
             'States are queued, leased, done, dead, cancelled and archived.');
         end if;
         v_column := case v_field when 'group' then 'fingerprint' else v_field end;
+        v_kinds := v_kinds || case when v_field = 'kind' and v_match[1] = '' then v_part end;
         v_any := v_any || case
           when position('*' in v_part) > 0 then format('j.%I like %L', v_column, holdfast.like_pattern(v_part))
           else format('j.%I = %L', v_column, v_part) end;
+      elsif v_field = 'workflow' then
+        if not holdfast.is_id(v_part) then
+          perform holdfast.refuse('HF220', format('filter: workflow %L at position %s is not an id', v_part, v_at),
+            null, 'See the ids: holdfast workflow list');
+        end if;
+        v_any := v_any || format('j.workflow = %L::uuid', v_part);
       elsif v_field = 'id' then
         if not v_part ~* '^[0-9a-f-]{4,36}$' then
           perform holdfast.refuse('HF220', format('filter: id %L at position %s is neither a UUID nor its last digits',
@@ -433,6 +445,7 @@ begin
         v_any := v_any || format('j.created_at %s %L::timestamptz', v_match[1],
           v_match[2] || 'T' || coalesce(v_match[3], '00:00') || coalesce(v_match[4], 'Z'));
       elsif v_field like 'payload.%' then
+        v_path := v_field;
         v_any := v_any || case
           when position('*' in v_part) > 0
           then format('j.payload #>> %L like %L', string_to_array(substr(v_field, 9), '.'),
@@ -441,7 +454,7 @@ begin
       else
         perform holdfast.refuse('HF220', format('filter: unknown field %L at position %s', v_field, v_at), null,
           'Fields are state, kind, queue, lane, worker, id, key, tenant, subject, error, group, reason, attempt, '
-          'attempts, priority, age, created and payload.path.');
+          'attempts, priority, age, created, workflow and payload.path.');
       end if;
     end loop;
     v_match := regexp_match(v_rest, '^(-?)((?:[a-z_]+(?:\.[^:\s"]+)?:)?(?:"(?:[^"\\]|\\.)*"|[^\s"]+))');
@@ -450,7 +463,29 @@ begin
     v_at := v_at + length(v_match[1]) + length(v_match[2]);
     v_rest := substr(v_rest, length(v_match[1]) + length(v_match[2]) + 1);
   end loop;
+  if v_path is not null then
+    perform holdfast.refuse_coded(v_kinds, v_path);
+  end if;
   return coalesce(nullif(array_to_string(v_terms, ' and '), ''), 'true');
+end
+$$;
+
+-- refuse_coded: refuse to look into payloads of a kind that its tasks encrypt: nothing would ever be found.
+create or replace function holdfast.refuse_coded(kinds text[], path text)
+returns void
+language plpgsql stable
+as $$
+declare
+  v_kind text;
+begin
+  select k.name into v_kind
+  from holdfast.kind k
+  where k.name = any(kinds) and k.about #> '{schema,x-encrypted}' = 'true'
+  limit 1;
+  if v_kind is not null then
+    perform holdfast.refuse('HF220', format('filter: %s cannot be searched: payloads of kind %L are encrypted', path,
+      v_kind), null, 'Search by what is not: queue, key, lane, tenant, subject, state, error, age.');
+  end if;
 end
 $$;
 
@@ -482,7 +517,7 @@ begin
   elsif not found then
     return holdfast.explain_ended(id, v_id);
   elsif j.token is not null then
-    return holdfast.explain_held(j, v_now);
+    return concat(holdfast.explain_held(j, v_now), holdfast.explain_workflow(j.link));
   end if;
   v_queue := holdfast.settings_of(j.queue);
   return coalesce(
@@ -493,7 +528,8 @@ begin
     holdfast.explain_rate('Queue', j.queue, v_queue.rate_limit, v_queue.rate_period, holdfast.queue_part(j.queue),
       j.queue, '', v_now),
     holdfast.explain_nobody(j, v_now), holdfast.explain_place(j, v_queue, v_now))
-    || case when j.expires_at > v_now then format(' It expires at %s.', holdfast.moment(j.expires_at)) else '' end;
+    || case when j.expires_at > v_now then format(' It expires at %s.', holdfast.moment(j.expires_at)) else '' end
+    || coalesce(holdfast.explain_workflow(j.link), '');
 end
 $$;
 

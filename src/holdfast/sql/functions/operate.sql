@@ -37,12 +37,7 @@ declare
   v_links  uuid[] := '{}';
   v_part   smallint;
 begin
-  v_locked := holdfast.lock_jobs(stored);
-  perform holdfast.lock_ledger(array(
-    select j.token
-    from unnest(v_locked) u(id)
-    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
-    where j.token is not null));
+  v_locked := holdfast.lock_to_end(holdfast.with_children(stored));
   for v_part in select distinct holdfast.part_of(i) from unnest(v_locked) i order by 1 loop
     select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null),
            v_links || array_agg(c.link) filter (where c.link is not null)
@@ -120,7 +115,7 @@ begin
   -- Written in the order of keys, as by an enqueue, but placed in the order in which they ended. Places are drawn
   -- under the table's lock: floors rely on it. From here on no queue's fanout changes.
   lock table holdfast.job in row exclusive mode;
-  v_found := holdfast.lock_ended(ids);
+  v_found := holdfast.lock_to_revive(ids, alone);
   v_parts := array(select distinct holdfast.part_of(i) from unnest(v_found) i);
   for v_name in
     select q.queue
@@ -221,6 +216,29 @@ begin
 end
 $$;
 
+-- refuse_clear_text: refuse to put clear text where one of these jobs has an encrypted payload.
+create or replace function holdfast.refuse_clear_text(ids uuid[], changes jsonb)
+returns void
+language plpgsql stable
+as $$
+declare
+  v_coded uuid;
+begin
+  if not changes ? 'payload' or holdfast.is_coded(changes -> 'payload') then
+    return;
+  end if;
+  select j.id into v_coded
+  from unnest(ids) i(id) cross join lateral holdfast.get(i.id) j
+  where holdfast.is_coded(j.payload)
+  limit 1;
+  if v_coded is not null then
+    perform holdfast.refuse('HF222', format('the payload of job %s is encrypted and cannot be edited', v_coded),
+      'Or it is in a store. Clear text would be stored in its place.',
+      'Cancel the job, and enqueue another by its task.');
+  end if;
+end
+$$;
+
 -- edit: change queued or dead jobs. changes: payload, priority, run_at, max_attempts, lease, headers.
 create or replace function holdfast.edit(ids uuid[], changes jsonb, reason text default null, actor text default null)
 returns table (id uuid, changed boolean, state text, detail text)
@@ -234,6 +252,7 @@ declare
   v_stored constant uuid[] := holdfast.located(ids);
   v_field  text;
   v_locked uuid[];
+  v_ended  uuid[];
   v_done   uuid[] := '{}';
   v_run_at timestamptz;
   v_part   smallint;
@@ -254,8 +273,11 @@ begin
   from (select distinct j.queue from unnest(v_stored) i(id) cross join lateral holdfast.get(i.id) j) q;
   v_run_at := (changes ->> 'run_at')::timestamptz;
 
-  v_locked := holdfast.lock_jobs(v_stored);
-  for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || holdfast.lock_ended(v_stored)) p loop
+  perform holdfast.lock_loose(v_stored);
+  v_ended := holdfast.lock_ended(v_stored);
+  v_locked := holdfast.lock_jobs(v_stored);   -- what waits for others comes behind jobs that ended
+  perform holdfast.refuse_clear_text(v_stored, changes);
+  for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || v_ended) p loop
     with edited as (
       update holdfast.job j
       set payload      = coalesce(changes -> 'payload', j.payload),
@@ -354,6 +376,7 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   perform holdfast.refuse_ours(queue);
+  perform holdfast.refuse_other_node(queue);
   v_done := array(select m.id from holdfast.moved(v_stored, queue, reason, actor) m);
   return query
     select a.id, a.changed, a.state, a.detail, holdfast.locate(a.id)
@@ -378,12 +401,15 @@ declare
   v_state  text;
   v_places bigint[];
   v_locked uuid[];
+  v_ended  uuid[];
   job      holdfast.job;
   dead     record;
   these    record;
 begin
-  v_locked := holdfast.lock_jobs(stored);   -- and the table: from here on the target's fanout does not change
-  stored := v_locked || holdfast.lock_ended(stored);
+  perform holdfast.lock_loose(stored);   -- and the table: from here on the target's fanout does not change
+  v_ended := holdfast.lock_ended(stored);
+  v_locked := holdfast.lock_jobs(stored);   -- what waits for others comes behind jobs that ended
+  stored := v_locked || v_ended;
   select q.* into v_target from holdfast.queue q where q.name = moved.queue;
   if v_target.adopted is not null then
     perform holdfast.refuse_adopted(queue);
@@ -592,13 +618,19 @@ declare
   v_now    constant timestamptz := holdfast.clock();
   v_done   uuid[] := '{}';
   v_locked uuid[];
+  v_ended  uuid[];
   v_part   smallint;
   v_ids    uuid[];
   v_links  uuid[] := '{}';
   gone     record;
 begin
-  v_locked := holdfast.lock_jobs(stored);
-  for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || holdfast.lock_ended(stored)) p loop
+  perform holdfast.lock_loose(stored);
+  v_ended := holdfast.lock_ended(stored);
+  v_locked := holdfast.lock_to_end(stored, array(
+    select e.link
+    from unnest(v_ended) u(id)
+    join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.link is not null));
+  for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || v_ended) p loop
     with waiting as (
       delete from holdfast.job j
       where j.part = v_part and j.id = any(v_ids) and j.id = any(v_locked) and j.token is null
@@ -640,6 +672,7 @@ begin
     continue when gone.ids is null;
     v_done := v_done || gone.ids;
     v_links := gone.links;
+    perform holdfast.tell_awaited(gone.ids);
     perform holdfast.note_jobs('deleted', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
     if gone.stepped is not null then
@@ -705,6 +738,7 @@ begin
   if gone.ids is null then
     return;
   end if;
+  perform holdfast.tell_awaited(gone.ids);
   perform holdfast.note_jobs('cancelled', part, gone.ids, gone.queues, gone.kinds, 'cancelled', actor, gone.why, at,
     workers => gone.workers);
   if gone.leased_ids is not null then
@@ -756,6 +790,49 @@ begin
     ) u
     cross join lateral (
       select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update) j);
+end
+$$;
+
+-- lock_loose: the same, without those that wait for others. Callers that go on to lock receipts, counters or keys lock
+-- these first, and those that wait at the end, if at all.
+create or replace function holdfast.lock_loose(ids uuid[])
+returns uuid[]
+language plpgsql
+as $$
+begin
+  lock table holdfast.job in row exclusive mode;
+  return array(
+    select u.id
+    from (select distinct x.id from unnest(ids) x(id) order by x.id) u
+    cross join lateral (
+      select from holdfast.job j
+      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is null for update) j);
+end
+$$;
+
+-- lock_to_end: lock live jobs that are to be ended, whether they run, are ready or wait for others, with all that their
+-- ends change: receipts, then counters, then jobs that wait. gone: links of ended jobs that are to be deleted with
+-- them. Returns which of these ids are locked.
+create or replace function holdfast.lock_to_end(ids uuid[], gone uuid[] default '{}')
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_loose constant uuid[] := holdfast.lock_loose(ids);
+  v_rest  constant uuid[] := array(select x from unnest(ids) x except select y from unnest(v_loose) y);
+begin
+  perform holdfast.lock_ledger(array(
+    select j.token
+    from unnest(v_loose) u(id)
+    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
+    where j.token is not null));
+  perform holdfast.lock_counts('{}', v_loose, v_rest, gone);
+  return v_loose || array(
+    select u.id
+    from unnest(v_rest) u(id)
+    cross join lateral (
+      select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update skip locked) j);
 end
 $$;
 
@@ -822,6 +899,7 @@ $$;
 create or replace function holdfast.locate(id uuid, queue text default null)
 returns uuid
 language plpgsql stable
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

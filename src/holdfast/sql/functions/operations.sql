@@ -54,7 +54,7 @@ begin
   select c.jobs, c.capped and c.jobs < coalesce(most, c.jobs + 1) into v_total, v_capped
   from holdfast.count_jobs(v_there, least(most, c_cap)::integer, '2 seconds') c;
   v_sample := array(
-    select (s.job).id from holdfast.search(v_there, least(5, most)::integer, null, '1 second') s
+    select (s.job).id from holdfast.search(v_there, least(10, most)::integer, null, '1 second') s
     where (s.job).id is not null);
   return query
     insert into holdfast.operation as o (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
@@ -216,11 +216,16 @@ declare
     holdfast.filter_sql(v_filter), holdfast.search_source(holdfast.states_in(v_filter)));
   v_parts  constant smallint[] := holdfast.parts_in(v_filter);
   v_window integer := want;
+  v_flow   constant uuid := holdfast.workflow_in(o.filter);
   v_left   integer := 20000;
   v_seen   integer;
   v_oldest uuid;
   v_hits   uuid[];
 begin
+  if v_flow is not null then
+    return query select n.ids, n.ended, n.at_part, n.at_id from holdfast.operation_next_in(o, v_flow, want) n;
+    return;
+  end if;
   ids := '{}';
   at_part := o.at_part;
   at_id := o.at_id;
@@ -273,8 +278,11 @@ declare
   v_moved   uuid[];   -- what they are called since
   v_ended   jsonb[];  -- of jobs that had ended, all that a retry does not keep
 begin
-  if o.verb in ('cancel', 'move') then
-    perform holdfast.lock_jobs(ids);   -- what waits is not to begin before it is looked at
+  -- What waits is not to begin before it is looked at.
+  if o.verb = 'cancel' then
+    perform holdfast.lock_to_end(holdfast.with_children(ids));
+  elsif o.verb = 'move' then
+    perform holdfast.lock_jobs(ids);
   end if;
   v_was := array(
     select x.was

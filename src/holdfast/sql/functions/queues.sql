@@ -16,6 +16,7 @@ declare
   new     holdfast.queue;
 begin
   perform holdfast.named('queue', queue, 120);
+  perform holdfast.refuse_other_node(queue);
   if settings is null or jsonb_typeof(settings) <> 'object' then
     perform holdfast.refuse('HF221', 'settings must be a JSON object', null, 'For example {"limit": 4}.');
   end if;
@@ -304,6 +305,7 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.named('queue', queue, 120);
+  perform holdfast.refuse_other_node(queue);
   if until <= holdfast.clock() or not holdfast.is_time(until::text) then
     perform holdfast.refuse('HF204', format('until %s is in the past, or beyond the year 9999', until), null,
       'Leave it out to pause until you resume it.');
@@ -328,6 +330,7 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.named('queue', queue, 120);
+  perform holdfast.refuse_other_node(queue);
   insert into holdfast.queue select d.* from holdfast.unset_queue(queue) d
   on conflict (name) do update set paused_at = null, paused_by = null, paused_reason = null, paused_until = null;
   perform holdfast.wake(array[resume.queue], 16);

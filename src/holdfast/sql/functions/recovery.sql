@@ -224,6 +224,8 @@ begin
   ) j;
   if held.ids is not null then
     perform holdfast.lock_ledger(held.tokens);
+    perform holdfast.lock_counts(array_agg(h.id) filter (where h.done), array_agg(h.id) filter (where not h.done))
+    from unnest(held.ids, held.done) h(id, done);
   end if;
   for v_part in select distinct holdfast.part_of(i) from unnest(held.ids) i order by 1 loop
     select array_agg(h.id) filter (where h.done) as done_ids, array_agg(h.token) filter (where h.done) as done_tokens,
@@ -326,8 +328,9 @@ begin
   )
   select array_agg(e.id) as ids, array_agg(e.token) as tokens,
          array_agg(e.id) filter (where e.steps is not null) as stepped,
-         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane, e.link, e.id, e.token))
-           filter (where e.key is not null or e.lane is not null or e.link is not null) as places
+         jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
+           filter (where e.key is not null or e.lane is not null) as places,
+         array_agg(array[e.link, e.id, e.token]) filter (where e.link is not null) as linked
   into gone
   from ended e;
   if gone.ids is null then
@@ -336,10 +339,13 @@ begin
   if gone.stepped is not null then
     perform holdfast.forget_steps(gone.stepped);
   end if;
+  perform holdfast.tell_awaited(gone.ids);
   perform holdfast.mark_taken(gone.ids, gone.tokens, 'reconciled');
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, at);
-    perform holdfast.end_done_links(gone.places, null, null, null, true, at);
+  end if;
+  if gone.linked is not null then
+    perform holdfast.end_done_links(gone.linked, null, null, null, true, at);
   end if;
 end
 $$;

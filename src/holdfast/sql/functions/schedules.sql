@@ -25,7 +25,13 @@ begin
     perform holdfast.refuse('HF223', 'items must be a JSON array of schedules', null,
       'For example [{"name": "nightly", "kind": "clean_up", "cron": "30 5 * * *"}].');
   end if;
-  -- by name, so that programs that start together wait for each other instead of deadlocking
+  -- By name, so that programs that start together wait for each other instead of deadlocking: those of a release that
+  -- declares a schedule, and those of one that withdraws it.
+  v_names := array(select i.item ->> 'name' from jsonb_array_elements(items) i(item));
+  perform from holdfast.schedule s
+  where s.name = any(v_names) or holdfast.is_withdrawn(s, v_names, owner, origin)
+  order by s.name collate "C"
+  for update;
   for v_ord, v_said in
     select i.ord, i.item
     from jsonb_array_elements(items) with ordinality as i(item, ord)
@@ -33,7 +39,6 @@ begin
   loop
     ord := v_ord;
     name := holdfast.named(format('name of schedule %s', v_ord), v_said ->> 'name', 120);
-    v_names := v_names || name;
     v_said := v_said - 'name';
     outcome := null;
     while outcome is null loop
@@ -69,14 +74,22 @@ begin
     return next;
   end loop;
 
-  -- Without an owner, two programs may have a module of the same name: those that share a kind are the same program.
   update holdfast.schedule s
   set withdrawn_at = v_now, revision = s.revision + 1
-  where s.withdrawn_at is null and not s.name = any(v_names) and case
-    when owner is not null then s.owner = schedule_declare.owner
-    else s.owner is null and s.origin -> 'module' = schedule_declare.origin -> 'module'
-      and s.origin -> 'kinds' ?| array(select jsonb_array_elements_text(schedule_declare.origin -> 'kinds')) end;
+  where holdfast.is_withdrawn(s, v_names, schedule_declare.owner, schedule_declare.origin);
 end
+$$;
+
+-- is_withdrawn: whether a program that declares these schedules has declared this one before. Without an owner, two
+-- programs may have a module of the same name: those that share a kind are the same program.
+create or replace function holdfast.is_withdrawn(s holdfast.schedule, names text[], owner text, origin jsonb)
+returns boolean
+language sql stable
+as $$
+  select s.withdrawn_at is null and not s.name = any(names) and case
+    when owner is not null then s.owner = is_withdrawn.owner
+    else s.owner is null and s.origin -> 'module' = is_withdrawn.origin -> 'module'
+      and s.origin -> 'kinds' ?| array(select jsonb_array_elements_text(is_withdrawn.origin -> 'kinds')) end
 $$;
 
 -- schedule_set: change or create a schedule. Settings: kind, queue, payload, options, cron or every,
@@ -372,7 +385,7 @@ declare
   v_known   constant text[] := '{kind,queue,payload,options,cron,every,anchor,tz,missed,overlap}';
   v_options constant text[] := array(   -- what an item says, less what the schedule itself does
     select f from unnest(holdfast.item_fields()) f where not f in ('id', 'kind', 'queue', 'payload', 'run_at',
-           'delay', 'after', 'if_failed', 'take'));
+           'delay', 'after', 'if_failed', 'take', 'workflow', 'child_of'));
   v_now     constant timestamptz := holdfast.clock();
   v_what    constant text := format('schedule %s', old.name);
   new       holdfast.schedule := old;

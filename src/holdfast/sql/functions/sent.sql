@@ -19,8 +19,11 @@ begin
   perform holdfast.check_value(format('payload of event %s', name), payload,
     (holdfast.unset_queue(null)).payload_limit)
   where payload is not null;
-  insert into holdfast.sent (event, key, at, until, everyone, sender, payload)
-  values (name, coalesce(key, ''), v_now, v_now + coalesce(keep, '7 days'), coalesce(everyone, false), sender, payload);
+  -- late until it is handed out for the first time, when the transaction commits: a job that waits then receives it,
+  -- however long that took, and however short it is to be kept.
+  insert into holdfast.sent (event, key, at, until, everyone, late, sender, payload)
+  values (name, coalesce(key, ''), v_now, v_now + coalesce(keep, '7 days'), coalesce(everyone, false), true, sender,
+    payload);
   -- As wake does: who has all constraints checked at once would hold the event's lock while its transaction is open.
   set constraints holdfast.ring deferred;
   insert into holdfast.bell (event, key) values (name, coalesce(key, ''));
@@ -130,9 +133,7 @@ begin
   from holdfast.bell b
   where b.event is not null and not b.kept;
   if current_setting('transaction_isolation') <> 'read committed' then
-    -- It cannot see who has begun to wait since it began.
-    update holdfast.sent m set late = true where m.event = ring_event.event and m.key = ring_event.key and not m.late;
-    return;
+    return;   -- it cannot see who has begun to wait since it began: upkeep does it
   end if;
   perform holdfast.lock_events(these.events, these.keys);
   perform holdfast.hand_out(event, key, holdfast.clock());
@@ -154,9 +155,9 @@ declare
   waiter  record;
 begin
   for mail in
-    select m.nth, m.payload, m.everyone, m.at
+    select m.nth, m.payload, m.everyone, m.at, m.xmin = pg_current_xact_id()::xid as own
     from holdfast.sent m
-    where m.event = hand_out.event and m.key = hand_out.key and m.until > at
+    where m.event = hand_out.event and m.key = hand_out.key and (m.until > hand_out.at or m.late)
     order by m.nth
     for update skip locked
   loop
@@ -164,7 +165,8 @@ begin
       select s.part, s.id, s.name
       from holdfast.step s
       where s.event = hand_out.event and s.key = hand_out.key and s.ended_at is null and s.id <> all(v_busy)
-        and (not mail.everyone or s.began_at <= mail.at)
+        -- who has begun to wait since; not asked by the clock, which may have been set back, if it is sent just now
+        and (not mail.everyone or mail.own or s.began_at <= mail.at)
       order by s.began_at, s.id
     loop
       if not holdfast.hand_event(waiter.part, waiter.id, waiter.name, mail.payload, at) then
@@ -180,9 +182,8 @@ begin
     end if;
     exit when not found and not mail.everyone;
   end loop;
-  if v_busy <> '{}' then
-    update holdfast.sent m set late = true where m.event = hand_out.event and m.key = hand_out.key and not m.late;
-  end if;
+  update holdfast.sent m set late = v_busy <> '{}'
+  where m.event = hand_out.event and m.key = hand_out.key and m.late <> (v_busy <> '{}');
   return v_given;
 end
 $$;
@@ -244,14 +245,14 @@ begin
   end if;
   delete from holdfast.sent m
   where m.nth = any(array(
-    select x.nth from holdfast.sent x where x.until <= v_now order by x.until limit 5000 for update skip locked));
+    select x.nth from holdfast.sent x where x.until <= v_now and not x.late order by x.until limit 5000
+    for update skip locked));
   for mail in
     select distinct x.event, x.key
     from (select m.event, m.key from holdfast.sent m where m.late order by m.nth limit most) x
     order by x.event, x.key
   loop
     if pg_try_advisory_xact_lock(4918, hashtext(mail.event || E'\n' || mail.key)) then
-      update holdfast.sent m set late = false where m.event = mail.event and m.key = mail.key and m.late;
       v_given := v_given + holdfast.hand_out(mail.event, mail.key, v_now);
     end if;
   end loop;

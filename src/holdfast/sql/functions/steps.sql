@@ -94,8 +94,10 @@ begin
      or i.item - '{id,token,name,result,nth,seconds}'::text[] <> '{}'
      or not coalesce(holdfast.is_id(i.item ->> 'id') and holdfast.is_id(i.item ->> 'token'), false)
      or not coalesce(jsonb_typeof(i.item -> 'name') = 'string' and holdfast.is_name(i.item ->> 'name'), false)
-     or not coalesce(jsonb_typeof(i.item -> 'nth') in ('number', 'null'), true)
-     or not coalesce(jsonb_typeof(i.item -> 'seconds') in ('number', 'null'), true)
+     or not holdfast.is_place(i.item -> 'nth')
+     or case jsonb_typeof(i.item -> 'seconds') when 'number'
+          then not (i.item ->> 'seconds')::numeric between 0 and 3153600000
+          else coalesce(i.item -> 'seconds', 'null') <> 'null' end
   limit 1;
   if found then
     if jsonb_typeof(bad.item) = 'object' and bad.item ->> 'token' is null then
@@ -119,6 +121,16 @@ begin
   from jsonb_array_elements(items) i(item)
   where pg_column_size(i.item) > 300;
 end
+$$;
+
+-- is_place: whether this can be the place of a step among those of its handler.
+create or replace function holdfast.is_place(nth jsonb)
+returns boolean
+language sql immutable parallel safe
+as $$
+  select case jsonb_typeof(nth)
+    when 'number' then (nth #>> '{}')::numeric between 0 and 1000000000 and nth #>> '{}' ~ '^\d+$'
+    else coalesce(nth, 'null') = 'null' end
 $$;
 
 -- refuse_adopted_steps: rows of adopted tables have no steps: their table is not Holdfast's to write more into.
@@ -157,7 +169,7 @@ $$;
 create or replace function holdfast.steps(id uuid)
 returns table (
   name text, kind text, nth integer, attempt smallint, began_at timestamptz,
-  ended_at timestamptz, until timestamptz, event text, key text, timed_out boolean, result jsonb)
+  ended_at timestamptz, until timestamptz, event text, key text, timed_out boolean, result jsonb, schema jsonb)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set jit = off
@@ -173,7 +185,7 @@ begin
   end if;
   return query
     select s.name, s.kind, s.nth, s.attempt, s.began_at, s.ended_at, s.until, s.event, s.key,
-           s.timed_out, s.result
+           s.timed_out, s.result, s.schema
     from holdfast.step s
     where s.part = holdfast.part_of(v_id) and s.id = v_id
     order by s.began_at, s.nth, s.name;
@@ -187,7 +199,7 @@ begin
   limit 1;
   return query
     select s.name, s.kind, s.nth, s.attempt, s.began_at, s.ended_at, s.until, s.event, s.key,
-           s.timed_out, s.result
+           s.timed_out, s.result, s.schema
     from jsonb_populate_recordset(null::holdfast.step, v_ended) s
     order by s.began_at, s.nth, s.name;
 end
@@ -241,14 +253,15 @@ begin
   into asked
   from jsonb_array_elements(items) with ordinality i(item, ord);
   perform holdfast.refuse_adopted_steps(x.id) from unnest(asked.ids) x(id) where holdfast.part_of(x.id) >= 64;
-  perform holdfast.lock_jobs(asked.ids);
+  perform holdfast.lock_loose(asked.ids);
   v_now := holdfast.clock();   -- behind what may wait: a sleep is counted from now
   with wanted as materialized (
     select distinct on (w.id, w.token) w.*, holdfast.part_of(w.id) as part, x.nth as place,
            coalesce(s.until, w.until, v_now + make_interval(secs => w.delay), v_now + interval '100 years') as ends
     from jsonb_array_elements(items) with ordinality x(item, nth)
     cross join lateral jsonb_to_record(x.item) w(
-      id uuid, token uuid, name text, nth integer, until timestamptz, delay double precision, event text, key text)
+      id uuid, token uuid, name text, nth integer, until timestamptz, delay double precision, event text, key text,
+      schema jsonb)
     -- one that was woken before its time goes on waiting as long as it wanted
     left join holdfast.step s on s.part = any(array[holdfast.part_of(w.id)]) and s.id = w.id and s.name = w.name
     order by w.id, w.token, x.nth
@@ -259,13 +272,14 @@ begin
         steps = coalesce(j.steps, 0) + 1, expires_at = null   -- it has started
     from wanted w
     where j.part = any(array[w.part]) and j.id = w.id and j.token = w.token
-    returning j.part, j.id, w.token, j.queue, j.kind, j.attempt, w.place, w.name, w.nth, w.ends, w.event, w.key
+    returning j.part, j.id, w.token, j.queue, j.kind, j.attempt, w.place, w.name, w.nth, w.ends, w.event, w.key,
+              w.schema
   ), stored as (
     insert into holdfast.step (
-      part, id, name, kind, nth, attempt, began_at, ended_at, until, event, key)
+      part, id, name, kind, nth, attempt, began_at, ended_at, until, event, key, schema)
     select r.part, r.id, r.name, case when r.event is null then 'sleep' else 'event' end, coalesce(r.nth, 0),
            r.attempt + 1, v_now, case when r.event is null then r.ends end, r.ends, r.event,
-           case when r.event is not null then coalesce(r.key, '') end
+           case when r.event is not null then coalesce(r.key, '') end, r.schema
     from released r
     on conflict (part, id, name) do nothing
   ), counted as (
@@ -313,13 +327,15 @@ language sql stable
 as $$
   select coalesce(
     jsonb_typeof(item -> 'name') = 'string' and holdfast.is_name(item ->> 'name')
-    and coalesce(jsonb_typeof(item -> 'nth') in ('number', 'null'), true)
+    and holdfast.is_place(item -> 'nth')
     and (item ->> 'until' is null or item ->> 'delay' is null)
     and (item ->> 'until' is null or holdfast.is_time(item ->> 'until'))
     and case when item ->> 'event' is null
-      then item ->> 'key' is null and num_nonnulls(item ->> 'until', item ->> 'delay') = 1
+      then item ->> 'key' is null and item -> 'schema' is null and num_nonnulls(item ->> 'until', item ->> 'delay') = 1
       else jsonb_typeof(item -> 'event') = 'string' and holdfast.is_name(item ->> 'event')
-        and holdfast.is_key(item -> 'key') end, false)
+        and holdfast.is_key(item -> 'key')
+        and coalesce(jsonb_typeof(item -> 'schema') = 'object' and pg_column_size(item -> 'schema') <= 20000, true)
+      end, false)
 $$;
 
 -- explain_wait: that it sleeps, or waits for an event.

@@ -33,6 +33,9 @@ begin
       holdfast.told(payload, 200)), null,
       'Give an object with at least one field, such as {"user": 42}.');
   end if;
+  if payload is not null and kind is not null then
+    perform holdfast.refuse_coded(array[kind], 'payload');
+  end if;
   perform holdfast.check_value('payload of the strike', payload, 8192);
   perform holdfast.check_length('expires', expires, '100 years');
   if expires = '0' then

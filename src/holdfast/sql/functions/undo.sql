@@ -118,7 +118,7 @@ declare
   v_held uuid[];
   gone   record;
 begin
-  v_held := holdfast.lock_jobs(ids);
+  v_held := holdfast.lock_to_end(ids);
   for v_part in select p.part from holdfast.by_part(v_held) p loop
     with removed as (
       delete from holdfast.job j
@@ -159,8 +159,7 @@ begin
            jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
              filter (where r.key is not null or r.lane is not null) as places,
            array_agg(r.link) filter (where r.link is not null and r.state <> 'done') as links,
-           jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane, r.link, r.id))
-             filter (where r.link is not null and r.state = 'done') as done
+           array_agg(array[r.link, r.id, null]) filter (where r.link is not null and r.state = 'done') as done
     into gone
     from removed r;
     continue when gone.ids is null;

@@ -13,7 +13,7 @@ declare
   v_now timestamptz;
 begin
   perform pg_advisory_xact_lock_shared(4915, 1);   -- as a release does, before the jobs
-  perform holdfast.lock_jobs(ids);
+  perform holdfast.lock_loose(ids);
   v_now := holdfast.clock();
   insert into holdfast.unreadable as n (part, id, queue, kind, attempt, payload, shapes, problem, since, at)
   select distinct on (j.part, j.id) j.part, j.id, j.queue, j.kind, j.attempt - 1, md5(j.payload::text),
@@ -142,8 +142,10 @@ as $$
     then format('A worker could not read it and gave it back, %s so far: %s. Another running worker may be able to; '
       'it is offered again in %s.', case n.times when 1 then 'once' else n.times || ' times' end,
       rtrim(n.problem, '.'), date_trunc('second', greatest(j.run_at - at, '0') + interval '1 second'))
-    else format('No running worker can read it: %s. It waits, uncounted, since %s. Start a worker whose function takes '
-      'these arguments, or edit the payload.', rtrim(n.problem, '.'), holdfast.moment(n.since))
+    else format('No running worker can read it: %s. It waits, uncounted, since %s. %s', rtrim(n.problem, '.'),
+      holdfast.moment(n.since), case when holdfast.is_coded(j.payload)
+        then 'It is offered to each worker that starts with other keys.'
+        else 'Start a worker whose function takes these arguments, or edit the payload.' end)
   end
   from holdfast.unread_now(j) n
 $$;

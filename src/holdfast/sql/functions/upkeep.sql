@@ -31,6 +31,7 @@ declare
   v_part   smallint;
   v_ids    uuid[];
   v_cuts   timestamptz[];
+  v_ends   boolean := false;
   v_left   integer := max_jobs;
   v_failed integer;
   v_from   timestamptz := '-infinity';
@@ -47,7 +48,7 @@ begin
   end if;
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
-    exit when v_left <= 0;
+    exit when v_left <= 0 or v_ends;
     select array_agg(c.token) filter (where c.part < 64), array_agg(c.token) filter (where c.part >= 64)
     into v_tokens, v_adopted
     from (
@@ -99,8 +100,8 @@ begin
            jsonb_agg(jsonb_build_array(h.part, h.id, h.token, h.cut)) filter (where h.expired and not h.asked) as jobs
     into expired
     from held h;
-
     v_failed := 0;
+    v_ends := holdfast.lock_ends(expired.jobs, v_left);
     v_busy := v_busy || array(select distinct (e ->> 2)::uuid from jsonb_array_elements(expired.jobs) e);
     for v_part, v_ids, v_tokens, v_cuts in
       select (e -> 0)::smallint, array_agg((e ->> 1)::uuid), array_agg((e ->> 2)::uuid),
@@ -1227,8 +1228,9 @@ as $$
   from (values
     ('forgotten', 'forgotten', 5000), ('operations', 'forgotten', null), ('notes', 'forgotten', null),
       ('unused', 'forgotten', null), ('unreadable', 'forgotten', null), ('links', 'forgotten', null),
+      ('workflows', 'forgotten', null),
     ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000),
-      ('unstruck', 'unstruck', 1000), ('expired', 'expired', null),
+      ('unstruck', 'unstruck', 1000), ('expired', 'expired', null), ('strays', 'promoted', 1000),
     ('follows', 'unblocked', 1000), ('settings', 'unblocked', null), ('starts', 'forgotten', null),
     ('unblocked', 'unblocked', null), ('lanes', 'forgotten', null), ('folded', 'folded', 20000),
       ('dead', 'folded', null),
@@ -1255,6 +1257,7 @@ begin
         where o.undoable > 0 and coalesce(o.ended_at, o.started_at) < v_now - interval '7 days' and o.state <> 'running'
         returning o.id)
       delete from holdfast.operation_chunk c using old where c.operation = old.id;
+      delete from holdfast.awaited a where a.until < v_now;
       delete from holdfast.operation o where o.state = 'previewed' and o.created_at < v_now - interval '1 hour';
       return 0;
     when 'notes' then
@@ -1266,6 +1269,8 @@ begin
       return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_unreadable() else 0 end;
     when 'links' then
       return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_links() else 0 end;
+    when 'workflows' then
+      return case when holdfast.chore_due(step, '1 second') then 0 * holdfast.tend_workflows() else 0 end;
     when 'reaped' then
       return (select count(*) from holdfast.reap(1000));
     when 'rescued' then
@@ -1276,6 +1281,8 @@ begin
       return holdfast.unstrike(1000);
     when 'expired' then
       return case when holdfast.chore_due(step, '5 seconds') then holdfast.end_all_expired() else 0 end;
+    when 'strays' then
+      return holdfast.send_strays(1000);
     when 'follows' then
       return holdfast.sweep_follows();
     when 'settings' then
@@ -1336,7 +1343,7 @@ begin
         select j.part, j.id
         from holdfast.expiry x
         join holdfast.job j on j.part = any(array[x.part]) and j.id = x.id
-        where x.ctid = any(v_rows) and j.expires_at <= v_now and j.token is null
+        where x.ctid = any(v_rows) and j.expires_at <= v_now and j.token is null and j.link is null
         for update of j skip locked
       )
       select l.part, array_agg(distinct l.id) from late l group by l.part
@@ -1344,6 +1351,11 @@ begin
       perform holdfast.end_expired(v_part, v_ids, v_now);
       v_done := v_done + cardinality(v_ids);
     end loop;
+    v_done := v_done + holdfast.end_linked_expired(array(
+      select j.id
+      from holdfast.expiry x
+      join holdfast.job j on j.part = any(array[x.part]) and j.id = x.id
+      where x.ctid = any(v_rows) and j.expires_at <= v_now and j.token is null and j.link is not null), v_now);
     -- One that runs may have to wait again, and one that will expire may be gone before: looked at ever more rarely.
     with there as materialized (
       select x.ctid as place, j.expires_at
@@ -1361,6 +1373,43 @@ begin
     where x.ctid = any(v_rows) and (x.ctid in (select t.place from there t)) is not true;
     exit when cardinality(v_rows) < 5000;
   end loop;
+  return v_done;
+end
+$$;
+
+-- end_linked_expired: end those of these jobs that have expired. Others follow them, or they follow others: they are
+-- locked in the order of all who end such jobs, not as they are found. Returns how many.
+create or replace function holdfast.end_linked_expired(ids uuid[], at timestamptz)
+returns bigint
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_done  bigint := 0;
+  v_links uuid[] := '{}';
+  v_part  smallint;
+  v_ids   uuid[];
+begin
+  if cardinality(ids) = 0 then
+    return 0;
+  end if;
+  ids := holdfast.lock_to_end(ids);
+  for v_part, v_ids in
+    select j.part, array_agg(j.id)
+    from unnest(ids) u(id)
+    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
+    where j.expires_at <= end_linked_expired.at and j.token is null
+    group by j.part
+    order by j.part
+  loop
+    v_done := v_done + cardinality(v_ids);
+    v_links := v_links || array(
+      select c.link
+      from holdfast.end_cancelled(v_part, v_ids, array_fill(null::uuid, array[cardinality(v_ids)]),
+        array_fill('expired'::text, array[cardinality(v_ids)]), 'cancelled', at, 'expiry', alone => true) c
+      where c.link is not null);
+  end loop;
+  perform holdfast.end_links(v_links, 'cancelled', at);
   return v_done;
 end
 $$;
@@ -1515,6 +1564,9 @@ begin
   v_most := greatest(v_most, v_gone);
   delete from holdfast.worker w where w.seen_at < v_now - interval '1 day';
   delete from holdfast.api_token t where t.sort <> 'token' and t.expires_at < v_now;
+  delete from holdfast.reply_link l where l.ctid = any(array(
+    select x.ctid from holdfast.reply_link x where x.expires_at < v_now order by x.expires_at limit most
+    for update skip locked));
   delete from holdfast.strike s where s.ended_at < v_now - interval '90 days'
     and not exists (select from holdfast.job j where j.strike = s.number);
   delete from holdfast.adopted_lives l where l.ctid = any(array(

@@ -1,4 +1,4 @@
--- Notifications: idle workers are notified when there are jobs.
+-- Notifications: idle workers are notified when there are jobs, and callers when the job that they wait for has ended.
 
 -- wake: notify idle workers of these queues when the caller's transaction commits. Only waiting workers are notified,
 -- each once: if all are busy, producers send no notifications, which would serialise their commits. Here the queue is
@@ -64,6 +64,9 @@ begin
   end if;
   if new.event is not null then
     perform holdfast.ring_event(new.event, new.key);
+  end if;
+  if new.ended is not null then
+    perform pg_notify('holdfast_ended', new.ended);
   end if;
   return null;
 end
@@ -140,12 +143,12 @@ begin
     delete from holdfast.bell b
     where b.nth = any(array(select x.nth from holdfast.bell x where x.kept order by x.nth
       limit 1000 for update skip locked))
-    returning b.queue, b.jobs, b.worker, b.event, b.key
+    returning b.queue, b.jobs, b.worker, b.event, b.key, b.ended
   )
-  insert into holdfast.bell (queue, jobs, worker, event, key)
-  select l.queue, least(sum(l.jobs), 16), l.worker, l.event, l.key
+  insert into holdfast.bell (queue, jobs, worker, event, key, ended)
+  select l.queue, least(sum(l.jobs), 16), l.worker, l.event, l.key, l.ended
   from late l
-  group by l.queue, l.worker, l.event, l.key;
+  group by l.queue, l.worker, l.event, l.key, l.ended;
   get diagnostics v_rung = row_count;
   return v_rung;
 end
@@ -217,5 +220,80 @@ as $$
 begin
   perform holdfast.named('worker', worker);
   perform pg_notify('holdfast', E'\n' || ping.worker);
+end
+$$;
+
+-- await_end: request a notification on the channel holdfast_ended when these jobs end: its text is the id, a line feed
+-- and the waiter. One is sent at once for each, so that the caller knows that notifications arrive. They are only a
+-- hint, and one that ends at this moment may have passed by: ask not_ending in a transaction after this one.
+create or replace function holdfast.await_end(ids uuid[], waiter text, patience interval default '1 minute')
+returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.named('waiter', waiter);
+  if patience is null then
+    perform holdfast.refuse('HF204', 'patience is missing', null,
+      'Give the time to stay on the list, for example ''1 minute''.');
+  end if;
+  perform holdfast.check_length('patience', patience, '1 day');
+  if cardinality(ids) > 1000 then
+    perform holdfast.refuse('HF204', format('ids must be at most 1000 (got %s)', cardinality(ids)));
+  end if;
+  insert into holdfast.awaited as a (part, id, waiter, until)
+  select distinct holdfast.part_of(i), i, await_end.waiter, holdfast.now() + patience
+  from unnest(ids) i
+  where i is not null
+  on conflict on constraint awaited_pkey do update set until = greatest(a.until, excluded.until);
+  perform pg_notify('holdfast_ended', i::text || E'\n' || await_end.waiter) from unnest(ids) i where i is not null;
+end
+$$;
+
+-- not_ending: those of these jobs that live and that no open transaction changes. Whoever ends a job deletes its row
+-- first, and then looks for who waits. So a waiter that was on the list before this call will be notified of their
+-- end.
+create or replace function holdfast.not_ending(ids uuid[])
+returns uuid[]
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select array(
+    select j.id
+    from unnest(ids) i
+    join holdfast.job j on j.part = holdfast.part_of(i) and j.id = i
+    where holdfast.has_finished(j.xmax, pg_current_snapshot()))
+$$;
+
+-- has_finished: whether the transaction that last locked or deleted a row had finished when a snapshot was taken. A row
+-- names it without the upper half of its number.
+create or replace function holdfast.has_finished(transaction xid, at pg_snapshot)
+returns boolean
+language sql immutable
+as $$
+  select transaction::text = '0' or n.ago between 1 and 2147483647
+    and pg_visible_in_snapshot((n.next - n.ago)::text::xid8, at)
+  from (
+    select s.next, (s.next - transaction::text::bigint + 4294967296) % 4294967296 as ago
+    from (select pg_snapshot_xmax(at)::text::bigint as next) s
+  ) n
+$$;
+
+-- tell_awaited: notify who waits for the end of these jobs, when the caller's transaction commits. It is called after
+-- the statement that removes them, never before: see not_ending.
+create or replace function holdfast.tell_awaited(ids uuid[])
+returns void
+language plpgsql
+as $$
+begin
+  if not exists (select from holdfast.awaited) then
+    return;
+  end if;
+  set constraints holdfast.ring deferred;
+  with told as (
+    delete from holdfast.awaited a using unnest(ids) i where a.part = holdfast.part_of(i) and a.id = i
+    returning a.id, a.waiter
+  )
+  insert into holdfast.bell (ended) select t.id::text || E'\n' || t.waiter from told t;
 end
 $$;

@@ -158,12 +158,13 @@ $$;
 -- tend: upkeep, or some of its steps, if the caller leads; failed has, by step, why the caller could not do it. done
 -- is null if another process leads; next_slot is the time until the next slot of a schedule, zero or less if one is
 -- due; doubtful, whether jobs wait for a check; operating, whether an operation waits for its next step; detecting,
--- whether detectors are due; delivering, whether anomalies wait to be delivered.
+-- whether detectors are due; delivering, whether anomalies wait to be delivered; empty, whether all steps were done and
+-- none of queues has a job that could be claimed now: a claim would have found nothing either.
 create or replace function holdfast.tend(holder text, length interval default '5 seconds', steps text[] default null,
-  failed jsonb default null)
+  failed jsonb default null, queues text[] default null)
 returns table (
   leads boolean, done jsonb, next_slot interval, doubtful boolean, operating boolean, detecting boolean,
-    delivering boolean)
+    delivering boolean, empty boolean)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -191,6 +192,34 @@ begin
     select from holdfast.job j
     where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null
       and j.token is null);
+  if queues is not null then
+    empty := leads and steps is null and not done ?| '{failed,more}'
+      and not exists (select from unnest(queues) q(name) where not holdfast.is_empty(q.name));
+  end if;
   return next;
+end
+$$;
+
+-- is_empty: whether a queue has no job that a claim could take, or let in: none is ready, and none of a lane waits for
+-- its turn. Of an adopted table it is not known.
+create or replace function holdfast.is_empty(queue text)
+returns boolean
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+  v_queue constant holdfast.queue := holdfast.settings_of(queue);
+begin
+  return v_queue.adopted is null and holdfast.oldest(queue) is null and not exists (
+    select
+    from generate_series(0, v_queue.fanout - 1) step
+    cross join lateral (
+      select from holdfast.job j
+      where j.part = ((holdfast.queue_part(is_empty.queue) + step) % 64)::smallint and j.queue = is_empty.queue
+        and j.lane > '' and j.lane_seq is not null and j.blocked
+      order by j.lane   -- so that job_lane is the only choice
+      limit 1) x);
 end
 $$;

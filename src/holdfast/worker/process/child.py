@@ -180,10 +180,10 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
     def deadline(self, value: float) -> None:
         self._deadline = value
 
-    def held(self) -> bool:
-        """Whether the lease is certainly still held."""
+    def _may_be_held(self) -> bool:
+        """Whether nobody has said that the lease is lost."""
         # The next job of this process has its own deadline in the same place.
-        return not self.finished and super().held()
+        return not self.finished and super()._may_be_held()
 
     def transaction(self, result: Any = None) -> JobTransaction:
         """Yield a connection whose transaction includes the ack, as in the worker itself."""

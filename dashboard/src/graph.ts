@@ -1,0 +1,129 @@
+// Where the nodes of a graph are drawn: in layers, each after those that it follows, with few crossings.
+
+export interface Node {
+  id: string;
+  /** The nodes before it, by their ids; each comes earlier in the list. */
+  before: string[];
+}
+
+export interface Spot {
+  x: number;
+  y: number;
+  layer: number;
+}
+
+export interface Edge {
+  from: string;
+  to: string;
+  path: string;
+}
+
+export interface Drawing {
+  width: number;
+  height: number;
+  spots: Map<string, Spot>;
+  edges: Edge[];
+}
+
+interface Size {
+  width: number;
+  height: number;
+  /** Between layers, and between the nodes of one. */
+  apart: number;
+  beside: number;
+}
+
+/** A node, or a bend of an edge that passes a layer. */
+interface Place {
+  id: string | null;
+  layer: number;
+  at: number;
+  size: number;
+  before: Place[];
+  after: Place[];
+}
+
+/** More bends than this cost more than they help: then edges go straight. */
+const BENDS = 4000;
+
+/** Lay out nodes from left to right, or from the top down. */
+export function lay(nodes: Node[], across: boolean, size: Size): Drawing {
+  const main = across ? size.width : size.height;
+  const cross = across ? size.height : size.width;
+  const known = new Map<string, Place>();
+  const layers: Place[][] = [];
+  const put = (place: Place): Place => ((layers[place.layer] ??= []).push(place), place);
+  const lines: { from: string; to: string; via: Place[] }[] = [];
+  let bends = 0;
+  for (const node of nodes) {
+    const before = node.before.filter((id) => known.has(id));
+    const layer = before.reduce((most, id) => Math.max(most, known.get(id)!.layer + 1), 0);
+    const here = put({ id: node.id, layer, at: 0, size: cross, before: [], after: [] });
+    known.set(node.id, here);
+    for (const id of before) {
+      const via: Place[] = [known.get(id)!];
+      bends += layer - via[0]!.layer - 1;
+      if (bends < BENDS) for (let step = via[0]!.layer + 1; step < layer; step++) via.push(put({ id: null, layer: step, at: 0, size: 6, before: [], after: [] }));
+      via.push(here);
+      for (let step = 1; step < via.length; step++) {
+        via[step]!.before.push(via[step - 1]!);
+        via[step - 1]!.after.push(via[step]!);
+      }
+      lines.push({ from: id, to: node.id, via });
+    }
+  }
+  for (const layer of layers) spread(layer, size.beside);
+  for (let sweep = 0; sweep < 4; sweep++) {
+    for (const layer of layers.slice(1)) arrange(layer, "before", size.beside);
+    for (const layer of layers.slice(0, -1).reverse()) arrange(layer, "after", size.beside);
+  }
+  for (const layer of layers.slice(1)) arrange(layer, "before", size.beside);
+  const low = layers.reduce((least, layer) => Math.min(least, layer[0]!.at - layer[0]!.size / 2), Infinity);
+  const high = layers.reduce((most, layer) => Math.max(most, layer.at(-1)!.at + layer.at(-1)!.size / 2), -Infinity);
+  const start = (place: Place) => place.layer * (main + size.apart);
+  const point = (along: number, beside: number): [number, number] => (across ? [along, beside - low] : [beside - low, along]);
+  const spots = new Map<string, Spot>();
+  for (const [id, place] of known) {
+    const [x, y] = point(start(place), place.at - cross / 2);
+    spots.set(id, { x, y, layer: place.layer });
+  }
+  const edges = lines.map(({ from, to, via }) => {
+    let path = "M" + point(start(via[0]!) + main, via[0]!.at).join(" ");
+    for (let step = 1; step < via.length; step++) {
+      const [a, b] = [via[step - 1]!, via[step]!];
+      const [left, right] = [a.id === null ? start(a) + main / 2 : start(a) + main, b.id === null ? start(b) + main / 2 : start(b)];
+      const middle = (left + right) / 2;
+      path += "C" + [point(middle, a.at), point(middle, b.at), point(right, b.at)].map((one) => one.join(" ")).join(",");
+    }
+    return { from, to, path };
+  });
+  const long = layers.length * (main + size.apart) - size.apart;
+  const wide = Math.max(0, high - low);
+  return { width: across ? long : wide, height: across ? wide : long, spots, edges };
+}
+
+/** Order a layer by where its neighbours are, and move each as near to them as the others allow. */
+function arrange(layer: Place[], side: "before" | "after", beside: number): void {
+  const wanted = new Map<Place, number>();
+  for (const one of layer) wanted.set(one, one[side].length ? mean(one[side].map((other) => other.at)) : one.at);
+  layer.sort((a, b) => wanted.get(a)! - wanted.get(b)!);
+  let last: Place | undefined;
+  for (const one of layer) {
+    const least = last ? last.at + (last.size + one.size) / 2 + beside : -Infinity;
+    one.at = Math.max(wanted.get(one)!, least);
+    last = one;
+  }
+  const off = mean(layer.map((one) => wanted.get(one)! - one.at));
+  for (const one of layer) one.at += off;
+}
+
+function spread(layer: Place[], beside: number): void {
+  let at = 0;
+  for (const one of layer) {
+    one.at = at + one.size / 2;
+    at += one.size + beside;
+  }
+  for (const one of layer) one.at -= at / 2;
+}
+
+const mean = (values: number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;

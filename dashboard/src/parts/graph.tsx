@@ -1,0 +1,147 @@
+// The graph of a workflow: jobs of one kind that wait for the same are one node, with their states as a bar.
+
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { count, duration, now } from "../format";
+import { lay, type Drawing } from "../graph";
+import type { JobCounts, WorkflowGroup } from "../wire";
+import { Icon, type IconName } from "./icon";
+
+const WIDTH = 204;
+const HEIGHT = 64;
+/** Narrower than this, the graph goes from the top down. */
+const NARROW = 620;
+
+interface Props {
+  groups: WorkflowGroup[];
+  chosen: string | null;
+  choose: (group: string) => void;
+}
+
+export function Graph({ groups, chosen, choose }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const [across, setAcross] = useState(() => innerWidth >= NARROW + 260);
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(([entry]) => setAcross(entry!.contentRect.width >= NARROW));
+    watch.observe(box.current!);
+    return () => watch.disconnect();
+  }, []);
+  // Only the shape moves the nodes, not the states, which change every second.
+  const shape = groups.map((one) => [one.group, ...one.after, one.child_of].join()).join(";");
+  const drawing = useMemo(() => lay(groups.map((one) => ({ id: one.group, before: before(one) })), across, { width: WIDTH, height: HEIGHT, apart: across ? 52 : 40, beside: 16 }), [shape, across]);
+  const byId = new Map(groups.map((one) => [one.group, one]));
+  const [focus, setFocus] = useState<string | null>(null);
+  const first = focus ?? chosen ?? groups[0]?.group;
+  useEffect(() => {
+    if (chosen) box.current?.querySelector(`[data-group="${chosen}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [chosen, across]);
+
+  function move(event: KeyboardEvent): void {
+    const at = (event.target as HTMLElement).dataset.group;
+    const next = at && neighbour(drawing, at, event.key, across);
+    if (!next) return;
+    event.preventDefault();
+    setFocus(next);
+    box.current!.querySelector<HTMLElement>(`[data-group="${next}"]`)!.focus();
+  }
+
+  return (
+    <div ref={box} class="graph" data-across={across || undefined}>
+      <ul aria-label="Graph of the workflow" style={{ width: `${drawing.width}px`, height: `${drawing.height}px` }} onKeyDown={move}>
+        <svg width={drawing.width} height={drawing.height} aria-hidden="true">
+          {drawing.edges.map((edge) => (
+            <path key={edge.from + edge.to} d={edge.path} class={line(byId.get(edge.from), byId.get(edge.to), edge.from)} />
+          ))}
+        </svg>
+        {groups.map((group) => {
+          const spot = drawing.spots.get(group.group)!;
+          const mood = moodOf(group.jobs);
+          return (
+            <li key={group.group} style={{ transform: `translate(${spot.x}px, ${spot.y}px)` }}>
+              <button
+                type="button"
+                class={`node ${mood}${group.jobs.total > 1 ? " many" : ""}`}
+                data-group={group.group}
+                aria-pressed={chosen === group.group}
+                tabIndex={first === group.group ? 0 : -1}
+                onFocus={() => setFocus(group.group)}
+                onClick={() => choose(group.group)}
+              >
+                <span class="node-name">
+                  <span class="mono clip">{group.kind}</span>
+                  {group.jobs.total > 1 && <span class="node-times number">× {count(group.jobs.total)}</span>}
+                </span>
+                <Parts jobs={group.jobs} />
+                <span class={`node-note state ${mood}`}>
+                  <Icon name={icons[mood]} />
+                  <span class="clip">{told(group.jobs)}</span>
+                  <span class="node-took number soft" aria-hidden="true">{took(group)}</span>
+                </span>
+                <span class="offscreen">{where(group, byId)}</span>
+              </button>
+            </li>
+          );
+        })}
+      </ul>
+    </div>
+  );
+}
+
+/** How many jobs are in which state, as one bar. */
+export function Parts({ jobs }: { jobs: JobCounts }) {
+  return (
+    <span class="parts" aria-hidden="true">
+      {bars.map((state) => jobs[state] > 0 && <span key={state} class={state} style={{ flexGrow: jobs[state] }} />)}
+    </span>
+  );
+}
+
+const bars = ["done", "leased", "queued", "waiting", "dead", "cancelled"] as const;
+type Mood = (typeof bars)[number];
+const icons: Record<Mood, IconName> = { done: "done", leased: "dot", queued: "circle", waiting: "clock", dead: "cross", cancelled: "minus" };
+
+/** The state that matters most. */
+const moodOf = (jobs: JobCounts): Mood => (["dead", "leased", "queued", "waiting", "cancelled"] as const).find((state) => jobs[state] > 0) ?? "done";
+
+/** The states in words: one if all are in it, otherwise those that matter, with how many. */
+export function told(jobs: JobCounts): string {
+  const there = (["dead", "cancelled", "leased", "queued", "waiting", "done"] as const).filter((state) => jobs[state] > 0);
+  if (there.length === 1) return named(there[0]!);
+  return there.map((state) => `${count(jobs[state])} ${named(state)}`).join(", ");
+}
+
+const named = (state: string): string => (state === "leased" ? "running" : state);
+
+const before = (group: WorkflowGroup): string[] => [...group.after, ...(group.child_of ? [group.child_of] : [])];
+
+/** What the edges say, for those who do not see them. */
+function where(group: WorkflowGroup, byId: Map<string, WorkflowGroup>): string {
+  const after = group.after.flatMap((id) => byId.get(id)?.kind ?? []);
+  const parent = group.child_of ? byId.get(group.child_of)?.kind : undefined;
+  return [after.length ? `after ${after.join(", ")}` : "", parent ? `child of ${parent}` : ""].filter(Boolean).join(", ");
+}
+
+function line(from: WorkflowGroup | undefined, to: WorkflowGroup | undefined, id: string): string {
+  const open = from && from.jobs.done < from.jobs.total;
+  const child = to?.child_of === id && !to.after.includes(id);
+  return `${open ? "open" : "passed"}${child ? " child" : ""}${from && from.jobs.dead > 0 ? " broken" : ""}`;
+}
+
+function took(group: WorkflowGroup): string {
+  if (!group.began_at) return "";
+  const over = group.jobs.waiting + group.jobs.queued + group.jobs.leased === 0;
+  const end = over && group.ended_at ? Date.parse(group.ended_at) : now.value;
+  return duration(Math.max(0, (end - Date.parse(group.began_at)) / 1000));
+}
+
+/** Where an arrow key leads: along the edges, or to the next node of the layer. */
+function neighbour(drawing: Drawing, at: string, key: string, across: boolean): string | undefined {
+  const along = across ? ["ArrowLeft", "ArrowRight"] : ["ArrowUp", "ArrowDown"];
+  const beside = across ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
+  if (key === along[0]) return drawing.edges.find((edge) => edge.to === at)?.from;
+  if (key === along[1]) return drawing.edges.find((edge) => edge.from === at)?.to;
+  if (!beside.includes(key)) return undefined;
+  const here = drawing.spots.get(at)!;
+  const place = (id: string) => (across ? drawing.spots.get(id)!.y : drawing.spots.get(id)!.x);
+  const layer = [...drawing.spots.keys()].filter((id) => drawing.spots.get(id)!.layer === here.layer).sort((a, b) => place(a) - place(b));
+  return layer[layer.indexOf(at) + (key === beside[1] ? 1 : -1)];
+}

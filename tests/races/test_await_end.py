@@ -1,0 +1,137 @@
+"""Who waits for the end of a job is notified, whatever comes first: the wait or the end."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.protocol import Protocol
+
+ENDS: dict[str, Callable[[Protocol, Any], object]] = {
+    "done": lambda db, job: db.ack(job),
+    "dead": lambda db, job: db.nack(job, final=True),
+    "cancelled": lambda db, job: db.cancel(job.id),
+}
+
+
+def wait(db: Protocol, id: UUID) -> None:
+    db.value("await_end", ids=[id], waiter="me")
+
+
+def not_ending(db: Protocol, id: UUID) -> list[UUID]:
+    return list(db.value("not_ending", ids=[id]))
+
+
+def waits(db: Protocol, id: UUID) -> int:
+    return len(db.table(f"select from holdfast.awaited where id = '{id}'"))
+
+
+def heard(listener: psycopg.Connection, patience: float = 0.0) -> list[str]:
+    found = listener.notifies(timeout=patience, stop_after=1 if patience else None)
+    return [one.payload for one in found]
+
+
+@pytest.fixture
+def listener(other: Callable[..., Protocol]) -> Iterator[psycopg.Connection]:
+    connection = other().connection
+    connection.execute("listen holdfast_ended")
+    yield connection
+    # the session is used again, and what came to it is not for the next test
+    connection.execute("unlisten *")
+    heard(connection)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_who_was_on_the_list_first_is_notified_of_the_end(
+    db: Protocol, listener: psycopg.Connection, end: str
+) -> None:
+    db.put()
+    job = db.take()
+    wait(db, job.id)
+    echo = heard(listener, 30)
+    sure = not_ending(db, job.id)
+
+    ENDS[end](db, job)
+
+    assert echo == [f"{job.id}\nme"]
+    assert sure == [job.id]
+    assert heard(listener, 30) == [f"{job.id}\nme"]
+    assert waits(db, job.id) == 0
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_who_comes_while_the_end_is_being_written_is_not_sure_and_looks_again(
+    db: Protocol, held_open: Protocol, listener: psycopg.Connection, end: str
+) -> None:
+    db.put()
+    job = db.take()
+    ENDS[end](held_open, job)  # it has looked for who waits, and has not committed
+    wait(db, job.id)
+
+    unsure = not_ending(db, job.id)
+    held_open.connection.commit()
+
+    assert unsure == []
+    assert db.state(job.id) == (None if end == "done" else end)
+    assert heard(listener, 30) == [f"{job.id}\nme"], "only what was sent by await_end itself"
+    assert heard(listener) == []
+
+
+def test_an_end_that_is_undone_is_notified_when_it_comes(
+    db: Protocol, held_open: Protocol, listener: psycopg.Connection
+) -> None:
+    db.put()
+    job = db.take()
+    wait(db, job.id)
+    heard(listener, 30)
+    held_open.ack(job)
+    held_open.connection.rollback()
+    undone = heard(listener)
+
+    db.ack(job)
+
+    assert undone == []
+    assert heard(listener, 30) == [f"{job.id}\nme"]
+
+
+def test_a_failed_attempt_is_not_an_end(db: Protocol, listener: psycopg.Connection) -> None:
+    db.put()
+    job = db.take()
+    wait(db, job.id)
+    heard(listener, 30)
+
+    db.nack(job)
+
+    assert heard(listener) == []
+    assert not_ending(db, job.id) == [job.id]
+
+
+def test_who_waits_no_longer_is_forgotten(db: Protocol) -> None:
+    id = db.put()
+    wait(db, id)
+    db.connection.execute("update holdfast.awaited set until = now() - interval '1 second'")
+
+    db.upkeep()
+
+    assert waits(db, id) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"waiter": ""}, "waiter"),
+        ({"patience": None}, "patience is missing"),
+        ({"ids": [UUID(int=n) for n in range(1001)]}, "at most 1000"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused(
+    db: Protocol, arguments: dict[str, Any], says: str
+) -> None:
+    given = {"ids": [], "waiter": "me", "patience": "1 minute", **arguments}
+
+    with pytest.raises(psycopg.Error, match=says):
+        db.connection.execute(
+            "select holdfast.await_end(%(ids)s::uuid[], %(waiter)s, %(patience)s::interval)", given
+        )

@@ -1,0 +1,236 @@
+"""Workflows under concurrency: keys, cancel and retry against whoever ends or adds jobs."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.protocol import Later, Leased, Protocol
+from tests.sql.test_workflows import begin, rows, run, shown
+from tests.sql.test_workflows import start as started
+
+Start = Callable[..., Any]
+AtOnce = Callable[..., list[Any]]
+FAN: list[dict[str, Any]] = [{"kind": "p"}, {"kind": "p"}, {"kind": "f", "after": [1, 2]}]
+
+
+def verb(db: Protocol, name: str, id: UUID) -> Any:
+    return rows(db, f"select * from holdfast.workflow_{name}(%(id)s)", id=id)
+
+
+def operate(db: Protocol) -> None:
+    while rows(db, "select * from holdfast.operation_step()"):
+        db.later(seconds=60)
+
+
+def states(db: Protocol, id: UUID) -> dict[str, int]:
+    return {state: jobs for state, jobs in shown(db, id).jobs.items() if jobs}
+
+
+def code(error: BaseException) -> str | None:
+    return error.sqlstate if isinstance(error, psycopg.Error) else None
+
+
+def add(session: Protocol, **item: Any) -> str:
+    try:
+        return str(session.enqueue({"kind": "added", **item})[0].id)
+    except psycopg.Error as error:
+        return str(error.sqlstate)
+
+
+def test_of_eight_who_start_with_one_key_one_starts(db: Protocol, at_once: AtOnce) -> None:
+    answers = at_once(8, lambda session, _: begin(session, {"kind": "a"}, key="7")[0])
+
+    assert sorted(one.started for one in answers) == [False] * 7 + [True]
+    assert len({one.workflow for one in answers}) == 1
+    assert run(db) == ["a"]
+
+
+def test_a_key_is_free_when_the_end_of_the_last_job_has_committed(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a"}, key="7")
+    held_open.ack(db.take())
+
+    [early] = begin(db, {"kind": "b"}, key="7")
+    held_open.connection.commit()
+    [late] = begin(db, {"kind": "b"}, key="7")
+
+    assert (early.started, early.workflow) == (False, id)
+    assert late.started
+    assert shown(db, id).state == "done"
+
+
+def test_a_job_that_is_added_keeps_the_key_from_whoever_waits_to_take_it(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a"}, key="7")
+    db.ack(db.take())
+    held_open.enqueue({"kind": "b", "workflow": str(id)})
+    other = start(lambda session: begin(session, {"kind": "c"}, key="7")[0])
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert (other.answer().started, other.answer().workflow) == (False, id)
+    assert run(db) == ["b"]
+
+
+def test_whoever_takes_a_key_first_keeps_the_old_workflow_from_coming_back(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a", "max_attempts": 1}, key="7")
+    held = db.take()
+    db.nack(held)
+    assert begin(held_open, {"kind": "b"}, key="7")[0].started
+    other = start(lambda session: _code_of(lambda: session.retry(held.id)))
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert other.answer() == "HF217"
+    assert shown(db, id).state == "failed"
+
+
+def _code_of(call: Callable[[], Any]) -> str | None:
+    try:
+        call()
+    except psycopg.Error as error:
+        return error.sqlstate
+    return None
+
+
+def test_the_last_two_end_while_the_workflow_is_cancelled(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, *FAN)
+    held = db.claim(max_jobs=2)
+    held_open.ack(held[0])
+    second = start(lambda session: session.ack(held[1])[0].outcome)
+    assert second.waits()
+    verb(db, "cancel", id)
+    chunk = start(operate)
+    assert chunk.waits()
+    held_open.connection.commit()
+
+    assert second.answer() == "done"
+    chunk.answer()
+    operate(db)
+    assert states(db, id) == {"total": 3, "done": 2, "cancelled": 1}
+    assert run(db) == []
+
+
+@pytest.mark.parametrize("how", ["workflow", "child_of"])
+def test_a_handler_that_adds_while_its_workflow_is_cancelled_adds_before_it_or_not_at_all(
+    db: Protocol, held_open: Protocol, start: Start, how: str
+) -> None:
+    id = started(db, {"kind": "a"})
+    held = db.take()
+    assert len(add(held_open, **{how: str(held.id)})) == 36
+    other = start(lambda session: verb(session, "cancel", id))
+    assert other.waits()
+    # It ends its own job in the same transaction, for which the one that cancels must not wait.
+    assert held_open.ack(held)[0].outcome == "done"
+    held_open.connection.commit()
+    [row] = other.answer()
+
+    operate(db)
+    assert row.total == 1
+    assert states(db, id) == {"total": 2, "done": 1, "cancelled": 1}
+    assert add(db, workflow=str(id)) == "HF216"
+
+
+def test_a_handler_that_adds_after_the_cancel_is_refused_and_its_work_undone(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a"})
+    held = db.take()
+    verb(held_open, "cancel", id)
+    other = start(lambda session: add(session, child_of=str(held.id)))
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert other.answer() == "HF216"
+    operate(db)
+    assert states(db, id) == {"total": 1, "cancelled": 1}
+
+
+def test_a_retry_comes_before_or_after_the_cancel_of_its_workflow_and_not_between(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a", "max_attempts": 1}, {"kind": "b", "run_at": "2100-01-01"})
+    held = db.take()
+    db.nack(held)
+    assert held_open.retry(held.id)[0].changed
+    other = start(lambda session: verb(session, "cancel", id))
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert other.answer()[0].total == 2
+    operate(db)
+    assert states(db, id) == {"total": 2, "cancelled": 2}
+
+
+def test_upkeep_leaves_a_workflow_that_somebody_retries(
+    db: Protocol, held_open: Protocol, later: Later
+) -> None:
+    id = started(db, {"kind": "a", "max_attempts": 1})
+    held = db.take()
+    db.nack(held)
+    later(seconds=2)
+    db.upkeep()
+    later(days=8)
+    assert held_open.retry(held.id)[0].changed
+
+    db.upkeep()
+    held_open.connection.commit()
+    later(seconds=2)
+    db.upkeep()
+
+    assert states(db, id) == {"total": 1, "queued": 1}
+    assert run(db) == ["a"]
+    assert shown(db, id).state == "done"
+
+
+def test_a_retry_behind_upkeep_that_forgets_runs_the_job_alone(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    id = started(db, {"kind": "a", "max_attempts": 1})
+    held = db.take()
+    db.nack(held)
+    later(seconds=2)
+    db.upkeep()
+    later(days=8)
+    held_open.connection.execute("select holdfast.tend_workflows()")
+    other = start(lambda session: session.retry(held.id)[0].changed)
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert other.answer()
+    assert run(db) == ["a"]
+    assert not rows(db, "select from holdfast.workflows where id = %(id)s", id=id)
+
+
+def test_a_parent_and_its_child_may_end_while_they_are_cancelled(
+    db: Protocol, at_once: AtOnce
+) -> None:
+    id = started(db, {"kind": "parent"})
+    parent = db.take()
+    db.enqueue(*[{"kind": "child", "child_of": str(parent.id)}] * 6)
+    children: list[Leased] = db.claim(max_jobs=6)
+
+    def work(session: Protocol, nth: int) -> Any:
+        if nth == 0:
+            return session.cancel(parent.id)[0].changed
+        if nth == 1:
+            return verb(session, "cancel", id)
+        return session.ack(children[nth - 2])[0].outcome
+
+    answers = at_once(8, work)
+
+    assert [code(one) for one in answers if isinstance(one, BaseException)] in ([], ["HF409"])
+    operate(db)
+    assert shown(db, id).jobs["leased"] == 0
+    done = answers[2:].count("done")
+    assert shown(db, id).jobs["done"] == done
+    assert shown(db, id).jobs["cancelled"] == 7 - done

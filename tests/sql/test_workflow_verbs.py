@@ -1,0 +1,234 @@
+"""Workflows as a whole: cancel, retry, undo, deadlines, keys, children."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.protocol import Protocol
+from tests.sql.test_workflows import FAN, begin, counts, rows, run, shown, start
+
+# A job that fails, what waits for it, what is cancelled with it, and what runs anyway.
+FAILING: list[dict[str, Any]] = [
+    {"kind": "fails", "max_attempts": 1},
+    {"kind": "waits", "after": [1]},
+    {"kind": "goes", "after": [1], "if_failed": "cancel"},
+    {"kind": "cleans", "after": [1], "if_failed": "run"},
+]
+
+
+def cancel(db: Protocol, id: UUID, **more: Any) -> Any:
+    return operate(db, "workflow_cancel", id=id, **more)
+
+
+def retry(db: Protocol, id: UUID, **more: Any) -> Any:
+    return operate(db, "workflow_retry", id=id, **more)
+
+
+def operate(db: Protocol, function: str, **given: Any) -> Any:
+    """Start an operation and do all of it."""
+    named = ", ".join(f"{name} => %({name})s" for name in given)
+    [row] = rows(db, f"select * from holdfast.{function}({named})", **given)
+    while rows(db, "select * from holdfast.operation_step(2)"):
+        db.later(seconds=60)
+    return row
+
+
+def tend(db: Protocol) -> None:
+    db.later(seconds=2)
+    db.upkeep()
+    while rows(db, "select * from holdfast.operation_step(100)"):
+        db.later(seconds=60)
+
+
+def members(db: Protocol, id: UUID) -> list[tuple[str, str]]:
+    jobs = rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)
+    return [(job.kind, job.state) for job in jobs]
+
+
+def refusal(db: Protocol, query: str, **given: Any) -> str:
+    with pytest.raises(psycopg.DatabaseError) as refused, db.connection.transaction():
+        rows(db, query, **given)
+    return str(refused.value.sqlstate)
+
+
+def test_a_cancelled_workflow_runs_and_takes_nothing_more(db: Protocol) -> None:
+    id = start(db, *FAN, {"kind": "cleans", "after": [5], "if_failed": "run"})
+    db.ack(*db.claim())
+    held = db.claim()
+
+    row = cancel(db, id, reason="too late", actor="ada")
+
+    assert (row.verb, row.total, row.state) == ("cancel", 5, "running")
+    assert counts(db, id) == {"total": 6, "done": 1, "cancelled": 5}
+    assert (shown(db, id).state, shown(db, id).reason) == ("cancelled", "too late")
+    assert [one.outcome for one in db.ack(*held)] == ["lost"]
+    assert run(db) == []
+    assert refusal(db, "select * from holdfast.enqueue(%(i)s)", i=_items(id)) == "HF216"
+    assert refusal(db, "select * from holdfast.workflow_cancel(%(id)s)", id=id) == "HF409"
+
+
+def _items(id: UUID) -> str:
+    return f'[{{"kind": "late", "workflow": "{id}"}}]'
+
+
+def test_the_cancel_of_a_workflow_can_be_undone(db: Protocol) -> None:
+    id = start(db, *FAN)
+    db.ack(*db.claim())
+    row = cancel(db, id)
+
+    operate(db, "operation_undo", id=row.id)
+
+    assert counts(db, id) == {"total": 5, "done": 1, "queued": 3, "waiting": 1}
+    assert run(db) == ["part", "part", "part", "sum"]
+    assert shown(db, id).state == "done"
+
+
+def test_a_retry_brings_back_all_that_failed_and_leaves_what_is_done(db: Protocol) -> None:
+    id = start(db, *FAILING)
+    db.nack(*db.claim())
+    assert run(db) == ["cleans"]
+    assert shown(db, id).state == "waiting"
+
+    row = retry(db, id, actor="ada")
+
+    assert (row.verb, row.total) == ("retry", 2)
+    assert members(db, id) == [
+        ("fails", "queued"),
+        ("waits", "queued"),
+        ("goes", "queued"),
+        ("cleans", "done"),
+    ]
+    assert sorted(run(db)) == ["fails", "goes", "waits"]
+    assert shown(db, id).state == "done"
+    assert refusal(db, "select * from holdfast.workflow_retry(%(id)s)", id=id) == "HF409"
+
+
+def test_a_retry_from_a_job_on_leaves_the_others(db: Protocol) -> None:
+    twice = [*FAILING[:2], {**FAILING[0]}, {"kind": "other", "after": [3]}]
+    id = start(db, *twice)
+    db.nack(*db.claim(max_jobs=2))
+    cancel(db, id)
+    first = rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)[0].id
+    outside = db.put("alone")
+
+    retry(db, id, from_job=first)
+
+    states = [state for _, state in members(db, id)]
+    assert states == ["queued", "queued", "dead", "cancelled"]
+    assert (
+        refusal(
+            db,
+            "select * from holdfast.workflow_retry(%(id)s, from_job => %(job)s)",
+            id=id,
+            job=outside,
+        )
+        == "HF215"
+    )
+
+
+def test_a_retry_of_a_cancelled_workflow_opens_it_again(db: Protocol) -> None:
+    id = start(db, *FAN)
+    cancel(db, id)
+
+    retry(db, id)
+
+    assert run(db) == ["split", "part", "part", "part", "sum"]
+    db.enqueue({"kind": "late", "workflow": str(id)})
+    assert run(db) == ["late"]
+
+
+def test_what_is_not_done_at_the_deadline_is_cancelled(db: Protocol) -> None:
+    id = start(db, *FAN, deadline=timedelta(minutes=5))
+    first, last = db.claim()[0], rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)[4]
+    assert "has not ended by" in db.explain(last.id)
+    db.later(minutes=4)
+    tend(db)
+    assert shown(db, id).state == "running"
+
+    db.later(minutes=2)
+    tend(db)
+
+    assert shown(db, id).state == "cancelled"
+    assert counts(db, id) == {"total": 5, "cancelled": 5}
+    assert "the deadline of its workflow" in db.explain(last.id)
+    assert [one.outcome for one in db.ack(first)] == ["lost"]
+    retry(db, id)
+    tend(db)
+    assert shown(db, id).state == "running"
+
+
+def test_one_live_workflow_has_a_key(db: Protocol) -> None:
+    id = start(db, {"kind": "a"}, key="7")
+
+    [again] = begin(db, {"kind": "a"}, key="7")
+    assert (again.workflow, again.started, again.job) == (id, False, None)
+    assert start(db, {"kind": "a"}, key="8") != id
+    assert start(db, {"kind": "a"}, name="export", key="7") != id
+    assert len(run(db)) == 3
+
+    # The last job has ended, though nobody has noted it: the key is free.
+    other = start(db, {"kind": "a"}, key="7")
+    assert other != id
+    assert shown(db, id).state == "done"
+    assert refusal(db, "select * from holdfast.enqueue(%(i)s)", i=_items(id)) == "HF217"
+
+
+def test_a_child_goes_with_a_parent_that_is_cancelled(db: Protocol) -> None:
+    id = start(db, {"kind": "parent"})
+    parent = db.take()
+    child = {"kind": "child", "child_of": str(parent.id)}
+    [one, free] = db.enqueue(child, {**child, "kind": "free", "if_failed": "run"})
+    [below] = db.enqueue({"kind": "below", "child_of": str(one.id)})
+    inner = start(db, {"kind": "inner"}, name="inner", child_of=parent.id)
+
+    db.cancel(parent.id)
+
+    assert [db.state(x.id) for x in (one, free, below)] == ["cancelled", "queued", "cancelled"]
+    tend(db)
+    assert shown(db, inner).state == "cancelled"
+    assert "whose child it is, was cancelled" in shown(db, inner).reason
+    assert [kind for kind, _ in members(db, id)] == ["parent", "child", "free", "below"]
+
+
+def test_a_child_outlives_a_parent_that_dies_unless_it_says_otherwise(db: Protocol) -> None:
+    start(db, {"kind": "parent", "max_attempts": 1})
+    parent = db.take()
+    child = {"kind": "child", "child_of": str(parent.id)}
+    [one, bound] = db.enqueue(child, {**child, "if_failed": "cancel"})
+    inner = start(db, {"kind": "inner"}, name="inner", child_of=parent.id)
+
+    db.nack(parent)
+    tend(db)
+
+    assert [db.state(x.id) for x in (one, bound)] == ["queued", "cancelled"]
+    assert "whose child it is, died" in db.explain(bound.id)
+    assert shown(db, inner).state == "running"
+
+
+def test_upkeep_notes_that_a_workflow_has_ended_and_forgets_it_after_a_week(db: Protocol) -> None:
+    id, empty = start(db, *FAN), start(db)
+    run(db)
+    assert shown(db, id).unsettled
+
+    tend(db)
+    assert not shown(db, id).unsettled
+    assert shown(db, empty).unsettled
+    events = rows(db, "select * from holdfast.events where event like 'workflow%%' order by seq")
+    assert [(one.event, one.detail["workflow"]) for one in events] == [
+        ("workflow_started", str(id)),
+        ("workflow_started", str(empty)),
+        ("workflow_ended", str(id)),
+    ]
+    db.later(days=8)
+    tend(db)
+    assert not rows(db, "select from holdfast.workflows where id = %(id)s", id=id)
+    assert not rows(db, "select from holdfast.member")
+
+
+def test_unknown_workflows_have_no_row(db: Protocol) -> None:
+    nobody = UUID("01a1ddb2-de2b-801b-9129-ff06521fdfc7")
+    for verb in ("cancel", "retry"):
+        assert not rows(db, f"select * from holdfast.workflow_{verb}(%(id)s)", id=nobody)
