@@ -17,6 +17,7 @@ from bench import (
     cycle,
     drain,
     enqueue,
+    fanin,
     kit,
     lanes,
     middleware,
@@ -32,11 +33,14 @@ from bench import (
     side_by_side,
     steps,
     upkeep,
+    wal,
+    workflow_peers,
 )
 from bench.harness import SETTINGS, Options, Server
 
 PARTS = {
     "cycle": cycle,
+    "wal": wal,
     "pinned": pinned,
     "backlog": backlog,
     "notify": notify,
@@ -51,13 +55,15 @@ PARTS = {
     "upkeep": upkeep,
     "settle": settle,
     "steps": steps,
+    "fanin": fanin,
     "settings": settings,
     "kit": kit,
     "compare": compare,
     "peers": side_by_side,
+    "workflows": workflow_peers,
 }
 # What installs from the registries runs only when it is named.
-NAMED_ONLY = {"peers"}
+NAMED_ONLY = {"peers", "workflows"}
 QUICK = Options(
     seconds=1,
     rounds=2,
@@ -109,7 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=main.__doc__)
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all but peers")
+    add(
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"of {', '.join(PARTS)}; all but peers and workflows",
+    )
     add("--quick", action="store_true", help="tiny sizes, to see that it runs; no figures to quote")
     add("--seconds", type=int, help="length of a timed run (8)")
     add("--rounds", type=int, help="how often each is repeated (5); half in pinned and lanes")

@@ -11,12 +11,24 @@ from bench.report import Figure
 from holdfast import Client, NewJob
 
 MANY = 1_000
+BARE = f"""
+    insert into bare (
+      part, id, queue, kind, key, priority, run_at, created_at, max_attempts, by_kind, payload)
+    select 0, gen_random_uuid(), 'default', 'send_email', j.key, 0, now(), now(), 3, false,
+           %(payload)s::jsonb
+    from (
+      select case when %(keys)s then 'message-' || n end as key
+      from generate_series(%(first)s::int, %(first)s::int + {MANY} - 1) n
+    ) j
+    order by j.key collate "C"
+"""
 
 
 def run(server: Server, options: Options) -> list[Figure]:
     """Measure each way in turn, round after round."""
     speed: dict[str, list[float]] = {}
     with server.database("enqueue") as database, Client(database.url) as client:
+        database.connection.execute("create table bare (like holdfast.job including all)")
         seconds = options.seconds / 3
         ways: dict[str, Callable[[], float]] = {
             "one by one, one client": lambda: _single(database, options.seconds),
@@ -28,16 +40,20 @@ def run(server: Server, options: Options) -> list[Figure]:
             f"copy, {20 * MANY:,} a call": lambda: _repeat(
                 lambda: client.copy(_jobs(20 * MANY)), seconds
             ),
+            f"bare rows, {MANY:,} a statement": lambda: _bare(database, seconds, keys=False),
+            f"bare rows, {MANY:,} a statement, keys": lambda: _bare(database, seconds, keys=True),
         }
         for _ in range(options.rounds):
             for what, way in ways.items():
                 database.reset()
+                database.connection.execute("truncate bare")
                 with database.upkeep():
                     speed.setdefault(what, []).append(way())
-    single, plain, keyed, many, copied = (
+    single, plain, keyed, many, copied, bare, bare_keyed = (
         Figure("enqueue", what, "jobs/s", samples) for what, samples in speed.items()
     )
-    return [single, plain, replace(keyed, base=plain, at_least=0.8), many, copied]
+    keyed, bare_keyed = replace(keyed, base=plain, at_least=0.8), replace(bare_keyed, base=bare)
+    return [single, plain, keyed, many, copied, bare, bare_keyed]
 
 
 def _single(database: Database, seconds: int) -> float:
@@ -64,6 +80,16 @@ def _sql(database: Database, seconds: float, *, keys: bool) -> float:
             took += time.perf_counter() - start
             jobs += stored
     return jobs / took
+
+
+def _bare(database: Database, seconds: float, *, keys: bool) -> float:
+    """Store rows of the same shape, in the order of their keys, with nothing decided or counted."""
+    given = {"payload": json.dumps(PAYLOAD), "keys": keys}
+    firsts = count(0, MANY)
+    with database.connect() as connection:
+        return _repeat(
+            lambda: connection.execute(BARE, {**given, "first": next(firsts)}).rowcount, seconds
+        )
 
 
 def _repeat(put: Callable[[], int], seconds: float) -> float:

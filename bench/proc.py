@@ -37,9 +37,13 @@ def parent(pid: int) -> int:
 
 def _family(pid: int) -> Iterator[int]:
     yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+        threads = [*Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return
+    for thread in threads:
         try:
-            children = task.read_text().split()
+            children = (thread / "children").read_text().split()
         except OSError:
             continue
         for child in children:
