@@ -1119,6 +1119,7 @@ $$;
 create or replace function holdfast.known_before(ids uuid[], items jsonb)
 returns uuid[]
 language sql stable
+set enable_seqscan = off
 as $$
   with given as materialized (
     select g.id, coalesce(items -> (g.ord - 1)::integer ->> 'queue', 'default') as queue
@@ -1127,7 +1128,8 @@ as $$
   select array(
     select g.id
     from given g
-    where not exists (select from holdfast.job j where j.part = holdfast.part_of(g.id) and j.id = g.id)
+    -- asked one by one: as a join it could be answered by reading all jobs
+    where (select j.id from holdfast.job j where j.part = holdfast.part_of(g.id) and j.id = g.id) is null
       and (holdfast.locate(g.id, g.queue) is not null
            or exists (select from holdfast.alias a where a.part = holdfast.part_of(g.id) and a.id = g.id
              and a.queue = g.queue))
@@ -1136,7 +1138,7 @@ as $$
     from holdfast.lease l
     cross join lateral unnest(l.ids) leased(id)
     join given g on g.id = leased.id and g.queue = l.queue
-    where not exists (select from holdfast.job j where j.part = l.part and j.id = leased.id))
+    where (select j.id from holdfast.job j where j.part = l.part and j.id = leased.id) is null)
 $$;
 
 -- take_back: remove rows that a repeat has just stored although their job had already been claimed: it ended while

@@ -8,7 +8,7 @@ create or replace function holdfast.cancel(ids uuid[], reason text default null,
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_nestloop = on set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -66,7 +66,7 @@ create or replace function holdfast.retry(
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_nestloop = on set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -244,7 +244,7 @@ create or replace function holdfast.edit(ids uuid[], changes jsonb, reason text 
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_nestloop = on set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -367,7 +367,7 @@ create or replace function holdfast.move(ids uuid[], queue text, reason text def
 returns table (id uuid, changed boolean, state text, detail text, new_id uuid)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_nestloop = on set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -523,7 +523,7 @@ create or replace function holdfast.archive(ids uuid[], reason text default null
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_nestloop = on set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -597,7 +597,7 @@ create or replace function holdfast.delete(ids uuid[], reason text default null,
 returns table (id uuid, changed boolean, state text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_nestloop = on set jit = off
 as $$
 #variable_conflict use_column
 declare

@@ -132,7 +132,7 @@ create or replace function holdfast.operation_step(max_jobs integer default 500)
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set jit = off
+set enable_seqscan = off set enable_nestloop = on set jit = off
 as $$
 #variable_conflict use_column
 declare

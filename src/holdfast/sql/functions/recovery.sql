@@ -10,6 +10,7 @@ create or replace function holdfast.hand_over(
 returns table (outcome text, lease_until timestamptz, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
