@@ -1,5 +1,6 @@
 """Chains and groups: described by plain expressions, stored at once, run in order by workers."""
 
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -10,6 +11,9 @@ from holdfast import App, HoldfastError, InvalidJob, NewJob, chain, current, gro
 from holdfast.errors import InvalidArguments, InvalidTask, Misuse
 from holdfast.middleware import around
 from holdfast.worker import Worker
+from holdfast.worker.claiming import Claiming
+from holdfast.worker.loop import JobLoop
+from holdfast.worker.settling import Ended
 
 Drain = Callable[..., Worker]
 
@@ -68,6 +72,32 @@ def test_a_task_is_mapped_over_items(app: App, ran: list[Any], drain: Drain) -> 
 
     assert len(ran) == 51
     assert last.result() == 2450
+
+
+def test_a_worker_that_stops_when_idle_runs_what_its_last_ends_release(
+    app: App, ran: list[Any], drain: Drain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The ends are sent by a thread of their own, so slowly that all queues look empty meanwhile,
+    # and the notification of what they release comes later still.
+    monkeypatch.setattr(Claiming, "has_plenty", lambda self: True)
+    monkeypatch.setattr(Claiming, "wake", lambda self, queue: False)
+    found_nothing = threading.Event()
+
+    def is_idle(self: Claiming, truly: Callable[[Claiming], bool] = Claiming.is_idle) -> bool:
+        if idle := truly(self):
+            found_nothing.set()
+        return idle
+
+    def settle(self: JobLoop, ended: Ended, truly: Any = JobLoop._settle) -> None:
+        while not is_idle(self.claiming) and self.held:
+            found_nothing.wait(0.01)
+        truly(self, ended)
+
+    monkeypatch.setattr(JobLoop, "_settle", settle)
+    app.tasks["double"].map([1, 2]).then(app.tasks["total"]).enqueue()
+    drain()
+
+    assert ran[2:] == [("total", [2, 4])]
 
 
 def test_a_call_that_two_wait_for_is_stored_once(app: App, ran: list[Any], drain: Drain) -> None:

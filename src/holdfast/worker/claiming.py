@@ -97,8 +97,9 @@ class Claiming:
 
     def look_again(self) -> None:
         """Claim from every queue at once, as at the start."""
-        for slots in self.queues.values():
-            slots.look_at, slots.looks = 0.0, 0
+        with self._lock:
+            for slots in self.queues.values():
+                slots.look_at, slots.looks = 0.0, 0
 
     def next(self) -> list[Claim]:
         """Return the claims that are due."""

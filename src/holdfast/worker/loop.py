@@ -104,7 +104,7 @@ class JobLoop:
             counts=counts,
             lock=self._lock,
             lost=self.lost,
-            # What a handler enqueued before it ended is looked for after its end.
+            # What a handler enqueued, and what its end released, is looked for after its end.
             on_ended=self.claiming.look_again if until_idle else None,
             meter=meter,
         )

@@ -128,7 +128,7 @@ class Settling:
             others, self._others = self._others, []
             ran, self._ran = self._ran, []
         self._measure(ran)
-        if (ended.acked or others) and self._on_ended:
+        if others and self._on_ended:  # some may have been settled already
             self._on_ended()
         for job, settlement in others:
             if job.stopped is Stop.LOST and not (job.settled or job.ticket):
@@ -148,6 +148,8 @@ class Settling:
 
     def note(self, ended: Ended, lost: Mapping[int, str], settled: Iterable[Settled]) -> None:
         """Count and log the results of the database: acks that were `lost`, and the others."""
+        if ended and self._on_ended:
+            self._on_ended()  # before any of them leaves what is held
         with self._noting:
             before = self._counts.acked
             if ended.acked:

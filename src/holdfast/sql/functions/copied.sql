@@ -127,6 +127,7 @@ $$;
 create or replace function holdfast.apply_to_copied(queue text, jobs bigint)
 returns void
 language sql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
   update holdfast.job j
   set by_kind = q.by_kind or j.by_kind, tenant = case when q.fair then coalesce(j.tenant, '') else j.tenant end
