@@ -495,6 +495,39 @@ def all_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from all_nodes(below)
 
 
+# Functions that anybody may call and that read whole tables on purpose, or one in the order of an
+# index, whatever its size.
+SCANS = {
+    "detect", "doctor", "take_samples", "recount", "search", "count_jobs", "operation_preview",
+    "queue_set", "queue_declare", "sweep", "upkeep", "tend", "beat", "tell", "large_used",
+}  # fmt: skip
+
+HOT = r"(?:from|join|update|using)\s+holdfast\.(?:job|link|member|ended|dead|history|lease)\b"
+
+
+def test_functions_that_look_jobs_up_leave_no_choice_of_reading_them_all(db: Protocol) -> None:
+    rows = db.table(
+        "select p.proname as name, prosrc as body, prosecdef as open,"
+        " coalesce(array_to_string(proconfig, ' '), '') like '%enable_seqscan=off%' as pinned"
+        " from pg_proc p where pronamespace = 'holdfast'::regnamespace and prokind = 'f'"
+    )
+    bodies = {row.name: without_comments(row.body) for row in rows}
+    pinned = {row.name for row in rows if row.pinned}
+
+    def reads(name: str, seen: set[str]) -> bool:
+        """Whether it reads such a table, itself or in functions that do not pin their plans."""
+        seen.add(name)
+        called = set(re.findall(r"holdfast\.(\w+)\(", bodies[name])) & bodies.keys()
+        return bool(re.search(HOT, bodies[name])) or any(
+            reads(other, seen) for other in called - pinned - seen
+        )
+
+    free = {row.name for row in rows if row.open and not row.pinned and reads(row.name, set())}
+
+    assert free - SCANS == set()
+    assert SCANS - free == set(), "these no longer read, or are pinned: take them off the list"
+
+
 SQL = files("holdfast") / "sql"
 FILES = sorted(
     (

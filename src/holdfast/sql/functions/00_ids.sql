@@ -236,6 +236,7 @@ create or replace function holdfast.oldest(queue text)
 returns timestamptz
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$ select o.since from holdfast.oldest_of(oldest.queue) o $$;
 
 -- oldest_of: the same, for many queues in one statement. One probe per priority.

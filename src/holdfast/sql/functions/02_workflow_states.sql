@@ -29,6 +29,7 @@ create or replace function holdfast.workflow_state(id uuid)
 returns text
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select case
     when holdfast.workflow_lives(workflow_state.id) then case
@@ -61,6 +62,7 @@ create or replace function holdfast.workflow_counts(id uuid)
 returns jsonb
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select jsonb_build_object('total', count(*), 'waiting', count(*) filter (where m.state = 'waiting'),
     'queued', count(*) filter (where m.state = 'queued'), 'leased', count(*) filter (where m.state = 'leased'),
@@ -107,6 +109,7 @@ create or replace function holdfast.workflow_ended_at(id uuid)
 returns timestamptz
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select max(m.ended_at) from holdfast.member m
   where m.workflow = workflow_ended_at.id and not holdfast.workflow_lives(workflow_ended_at.id)
@@ -117,6 +120,7 @@ create or replace function holdfast.workflow_of_link(link uuid)
 returns uuid
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select m.workflow from holdfast.member m
   where m.part = holdfast.part_of(workflow_of_link.link) and m.id = workflow_of_link.link
@@ -127,6 +131,7 @@ create or replace function holdfast.workflow_within(id uuid, queues text[])
 returns boolean
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select queues is null or not exists (
     select from holdfast.member m where m.workflow = workflow_within.id and m.queue <> all(queues))

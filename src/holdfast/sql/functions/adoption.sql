@@ -1289,6 +1289,7 @@ create or replace function holdfast.guard(id uuid, token uuid)
 returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -1479,6 +1480,7 @@ create or replace function holdfast.linked()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
   v_ids uuid[];

@@ -256,6 +256,7 @@ returns table (
   error text, followed boolean)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select j.id, j.kind, holdfast.payload_of(j.payload, j.takes, j.link), j.priority, j.attempt, j.max_attempts,
          j.lease_until, j.run_at, j.created_at,

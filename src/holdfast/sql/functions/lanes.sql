@@ -436,6 +436,7 @@ create or replace function holdfast.lane_set(queue text, lane text, settings jso
 returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -485,6 +486,7 @@ create or replace function holdfast.lane_release(queue text, lane text, actor te
 returns table (outcome text, job uuid, worker text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -957,6 +957,7 @@ create or replace function holdfast.waited_for(id uuid)
 returns table (nth integer, job uuid, state text, waiting boolean, if_failed text, result jsonb)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select l.nth, coalesce(holdfast.locate(l.parent), l.parent), coalesce(l.state, (
            select j.state from holdfast.get(l.parent) j), 'done'), not l.counted, l.if_failed, l.result
@@ -970,6 +971,7 @@ create or replace function holdfast.followers(id uuid)
 returns table (job uuid, state text, waiting boolean, if_failed text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select coalesce(holdfast.locate(l.follower), l.follower), (select j.state from holdfast.get(l.follower) j),
          not l.counted, l.if_failed

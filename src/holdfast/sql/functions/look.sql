@@ -503,6 +503,7 @@ returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -889,6 +890,7 @@ returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -944,6 +946,7 @@ returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

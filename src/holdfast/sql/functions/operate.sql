@@ -798,6 +798,7 @@ $$;
 create or replace function holdfast.lock_loose(ids uuid[])
 returns uuid[]
 language plpgsql
+set enable_seqscan = off
 as $$
 begin
   lock table holdfast.job in row exclusive mode;

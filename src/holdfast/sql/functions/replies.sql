@@ -9,6 +9,7 @@ create or replace function holdfast.reply_link(
 returns timestamptz
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -52,6 +53,7 @@ returns table (
   expires_at timestamptz)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select case
       when l.used_at is not null or s.ended_at is not null or j.id is null or s.kind <> 'event' then 'closed'
@@ -72,6 +74,7 @@ create or replace function holdfast.reply(id text, hash bytea, payload jsonb def
 returns text
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -148,6 +148,7 @@ returns table (slot timestamptz, outcome text, job uuid)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '1s'   -- of one whose last job is being settled: the next turn can do it
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -51,6 +51,7 @@ create or replace function holdfast.await_event(
 returns table (outcome text, result jsonb, until timestamptz, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -43,6 +43,7 @@ create or replace function holdfast.receipt(id uuid)
 returns table (queue text, worker text, claimed_at timestamptz, outcome text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select l.queue, l.worker, l.claimed_at, coalesce(holdfast.how_taken(l.taken, receipt.id), 'acked')
   from holdfast.lease l

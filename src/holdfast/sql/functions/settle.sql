@@ -236,6 +236,7 @@ create or replace function holdfast.nack(
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
@@ -274,6 +275,7 @@ create or replace function holdfast.settle(items jsonb)
 returns table (ord integer, id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -7,6 +7,7 @@
 create or replace function holdfast.unread(ids uuid[], tokens uuid[], unread jsonb[], delays interval[])
 returns interval[]
 language plpgsql
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

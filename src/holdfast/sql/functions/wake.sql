@@ -49,6 +49,7 @@ create or replace function holdfast.ring()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
   if holdfast.is_preparing(current_query()) then
@@ -257,6 +258,7 @@ create or replace function holdfast.not_ending(ids uuid[])
 returns uuid[]
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select array(
     select j.id

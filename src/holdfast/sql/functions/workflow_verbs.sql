@@ -10,6 +10,7 @@ create or replace function holdfast.workflow_cancel(id uuid, reason text default
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -35,6 +36,7 @@ create or replace function holdfast.workflow_retry(
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

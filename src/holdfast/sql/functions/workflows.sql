@@ -13,6 +13,7 @@ returns table (
   held_since timestamptz)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -180,6 +181,7 @@ create or replace function holdfast.workflow_of(id uuid)
 returns uuid
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select coalesce((select w.id from holdfast.workflow w where w.id = workflow_of.id), (
     select m.workflow
@@ -192,6 +194,7 @@ create or replace function holdfast.workflow_find(digits text, most integer defa
 returns uuid[]
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select case when length(digits) = 32 then array_remove(array[holdfast.workflow_of(digits::uuid)], null) else array(
     select w.id from holdfast.workflow w
@@ -394,6 +397,7 @@ returns table (
   ended_at timestamptz, child_of text)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select to_hex(m.fold), min(m.kind), min(m.queue), array(
       select to_hex(a) from unnest(min(m.after)) a), min(m.if_failed),
@@ -420,6 +424,7 @@ returns table (
   began_at timestamptz, ended_at timestamptz, "group" text, parent uuid, after uuid[], waits_for bigint)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
   select m.nth, case when m.ended_at is not null then coalesce(holdfast.locate(m.id), m.id) else m.id end, m.kind,
          m.queue, case when m.state = 'waiting' then 'queued' else m.state end, m.state = 'waiting',
