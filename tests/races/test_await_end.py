@@ -135,3 +135,33 @@ def test_what_cannot_be_waited_for_is_refused(
         db.connection.execute(
             "select holdfast.await_end(%(ids)s::uuid[], %(waiter)s, %(patience)s::interval)", given
         )
+
+
+def test_who_waits_is_notified_if_the_job_gets_another_id(
+    db: Protocol, listener: psycopg.Connection
+) -> None:
+    db.queue_set("elsewhere", fanout=4)
+    id = db.put()
+    wait(db, id)
+    echo = heard(listener, 30)
+
+    db.move(id, queue="elsewhere")
+
+    assert heard(listener, 30) == echo
+
+
+def test_who_waits_is_notified_of_a_retry_that_is_undone(
+    db: Protocol, listener: psycopg.Connection
+) -> None:
+    id = db.put()
+    db.nack(db.take(), final=True)
+    [preview] = db.call("operation_preview", columns=("token",), verb="retry", filter="state:dead")
+    [started] = db.call("operation_start", columns=("id",), token=preview.token)
+    db.value("operation_step", max_jobs=100)
+    wait(db, id)
+    echo = heard(listener, 30)
+
+    db.call("operation_undo", columns=("id",), id=started.id)
+    db.value("operation_step", max_jobs=100)
+
+    assert heard(listener, 30) == echo

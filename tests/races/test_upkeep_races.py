@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.protocol import Protocol
 
@@ -152,3 +153,119 @@ def test_upkeep_does_not_wait_for_workers(db: Protocol, held_open: Protocol, sta
 
     assert not upkeep.waits()
     assert upkeep.answer()["reaped"] == 0
+
+
+def expired_ends(db: Protocol) -> None:
+    """Two wait for both of two jobs; the lease of the second has run out for the last time."""
+    fan = [{"kind": "p", "max_attempts": 1}] * 2 + [{"kind": "f", "after": [1, 2]}] * 2
+    db.enqueue(*[{**item, "queue": "fan"} for item in fan])
+
+
+def test_a_lease_that_ran_out_waits_for_nobody_who_counts_what_it_counts(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    expired_ends(db)
+    first, _ = db.claim("fan", max_jobs=2)
+    lost = [db.enqueue({"kind": "k", "queue": "other"})[0].id, db.take("other").id][1]
+    held_open.ack(first)  # its followers are locked until this commits
+    db.later(seconds=31)
+
+    reaped = start(lambda session: session.reap()).answer()
+    held_open.connection.commit()
+    later = db.reap()
+
+    assert [job.id for job in reaped] == [lost]
+    assert [job.outcome for job in later] == ["dead"]
+
+
+def test_a_claim_that_finds_nothing_waits_for_nobody_who_counts(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    expired_ends(db)
+    first, _ = db.claim("fan", max_jobs=2)
+    held_open.ack(first)
+    db.later(seconds=31)
+
+    claimed = start(lambda session: session.claim("fan")).answer()
+    held_open.connection.rollback()
+
+    assert claimed == []
+
+
+def test_jobs_that_expire_wait_for_nobody_who_is_at_what_follows_them(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    stuck, _ = db.enqueue(
+        {"kind": "p", "queue": "a", "expires": 10}, {"kind": "f", "queue": "a", "after": [1]}
+    )
+    free, _ = db.enqueue(
+        {"kind": "p", "queue": "b", "expires": 10}, {"kind": "f", "queue": "b", "after": [1]}
+    )
+    held_open.enqueue({"kind": "late", "after": [str(stuck.id)]})
+    db.later(seconds=20)
+
+    start(lambda session: session.upkeep()).answer()
+    states = {id: db.state(id) for id in (stuck.id, free.id)}
+    held_open.connection.commit()
+    db.later(seconds=70)
+    db.upkeep()
+
+    assert states == {stuck.id: "queued", free.id: "cancelled"}
+    assert db.state(stuck.id) == "cancelled"
+
+
+def test_upkeep_does_not_wait_for_who_is_at_the_child_of_a_dead_job(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    parents = []
+    for queue in ("a", "b"):
+        db.call(
+            "workflow_start",
+            columns=("job",),
+            name="w",
+            items=Jsonb([{"kind": "p", "queue": queue, "max_attempts": 1}]),
+        )
+        parents.append(db.take(queue))
+    stuck, free = (
+        db.enqueue({"kind": "c", "queue": "c", "child_of": str(parent.id), "if_failed": "cancel"})[
+            0
+        ].id
+        for parent in parents
+    )
+    lost = [db.put(queue="other"), db.take("other").id][1]
+    held_open.enqueue({"kind": "late", "after": [str(stuck)]})
+    db.nack(*parents)
+    db.later(seconds=31)
+
+    report = start(lambda session: session.upkeep()).answer()
+    states = [db.state(id) for id in (stuck, free, lost)]
+    held_open.connection.commit()
+    db.later(seconds=2)
+    db.upkeep()
+
+    assert report["reaped"] == 1
+    assert states == ["queued", "cancelled", "queued"]
+    assert db.state(stuck) == "cancelled"
+
+
+def test_a_claim_that_meets_an_expired_job_waits_for_nobody_who_is_at_what_follows_it(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    db.enqueue(
+        {"kind": "p", "queue": "fan"},
+        {"kind": "p", "queue": "fan", "expires": 10},
+        *[{"kind": "f", "queue": "fan", "after": [1, 2], "if_failed": "run"}] * 2,
+        {"kind": "p", "queue": "fan", "expires": 10},
+        {"kind": "last", "queue": "fan"},
+    )
+    held_open.ack(db.take("fan"))
+    db.later(seconds=20)
+
+    claimed = start(lambda session: session.claim("fan", max_jobs=9)).answer()
+    held_open.connection.commit()
+    db.ack(*claimed)
+    db.later(seconds=70)
+    db.upkeep()
+
+    assert [job.kind for job in claimed] == ["last"]
+    assert [job.kind for job in db.claim("fan", max_jobs=9)] == ["f", "f"]

@@ -1,5 +1,6 @@
 """step, suspend, send_event, await_event: what a job has done so far, and what it waits for."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -480,3 +481,40 @@ def test_an_undone_retry_has_its_steps_again(db: Protocol) -> None:
     rows(db, "select holdfast.operation_step(100)")
 
     assert (db.job(id).state, steps(db, id), stored(db)) == ("dead", [("one", 1)], 0)
+
+
+def test_a_wait_that_is_over_and_asked_for_again_makes_the_job_ready_at_once(db: Protocol) -> None:
+    db.put()
+    suspend(db, db.take(), event="go")
+    send(db, payload=Jsonb(1))
+    suspend(db, db.take(), event="go")
+
+    job = db.take()
+
+    assert steps(db, job.id) == [("wait", 1)]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda db, job: step(db, job, "wait", 1),
+        lambda db, job: suspend(db, job, delay=0),
+        lambda db, job: suspend(db, job, event="come"),
+        lambda db, job: suspend(db, job, event="go", key="7"),
+    ],
+    ids=["a result", "a sleep", "another event", "another key"],
+)
+def test_a_wait_under_the_name_of_something_else_is_refused_and_the_lease_stays(
+    db: Protocol, first: Callable[[Protocol, Leased], str]
+) -> None:
+    id = db.put()
+    job = db.take()
+    if first(db, job) == "queued":
+        db.edit(id, changes={"run_at": "2020-01-01T00:00:00Z"})
+        job = db.take()
+
+    with pytest.raises(errors.Error, match="step 'wait' of job") as refused:
+        suspend(db, job, event="go")
+
+    assert refused.value.sqlstate == "HF213"
+    assert db.job(id).state == "leased"

@@ -373,8 +373,8 @@ end
 $$;
 
 -- end_expired_of: end jobs of a part that a claim has locked and not taken because they have expired, and more from
--- the head of the ready order, so that a claim for one job does not have to pass a million of them one by one.
--- Returns how many.
+-- the head of the ready order, so that a claim for one job does not have to pass a million of them one by one. What
+-- others follow waits for its turn if somebody is at those: the claim does not. Returns how many.
 create or replace function holdfast.end_expired_of(queue text, part smallint, rows tid[], at timestamptz)
 returns integer
 language plpgsql
@@ -382,6 +382,7 @@ as $$
 #variable_conflict use_column
 declare
   v_floors constant bigint[] := holdfast.floors_of(part, queue);
+  v_linked uuid[];
   v_ids    uuid[] := array(
     select j.id
     from holdfast.job j
@@ -413,8 +414,14 @@ begin
         and y.expires_at <= end_expired_of.at and y.id <> all(v_ids)
       for update skip locked
     ) j);
-  perform holdfast.end_expired(part, v_ids, at);
-  return cardinality(v_ids);
+  v_linked := array(
+    select j.id from unnest(v_ids) u(id)
+    join holdfast.job j on j.part = any(array[end_expired_of.part]) and j.id = u.id and j.link is not null);
+  v_ids := array(select u.id from unnest(v_ids) u(id) where u.id <> all(v_linked));
+  if cardinality(v_ids) > 0 then
+    perform holdfast.end_expired(part, v_ids, at);
+  end if;
+  return cardinality(v_ids) + holdfast.end_linked_expired(v_linked, at);
 end
 $$;
 

@@ -652,22 +652,46 @@ end
 $$;
 
 -- lock_ends: the same for expired jobs, [part, id, …] each, of which the first ones are about to be taken back. Those
--- that are dead then count down in the order in which an ack does, whatever parts they are in. True if there are any:
--- then the caller ends no others in this transaction.
-create or replace function holdfast.lock_ends(jobs jsonb, most integer)
-returns boolean
+-- that are dead then count down in the order in which an ack does, whatever parts they are in. ends: there are some,
+-- and the caller ends no others in this transaction. It waits for nobody, because claims and all of upkeep would: a job
+-- is left out of jobs, and has its turn later, if somebody is at what it counts.
+create or replace function holdfast.lock_ends(inout jobs jsonb, most integer, out ends boolean)
 language plpgsql
 set enable_seqscan = off
+set lock_timeout = '10ms'
 as $$
 declare
-  v_ends constant uuid[] := array(
+  v_ends  constant uuid[] := array(
     select j.id
     from jsonb_array_elements(jobs) with ordinality x(e, nth)
     join holdfast.job j on j.part = any(array[(x.e ->> 0)::smallint]) and j.id = (x.e ->> 1)::uuid
     where x.nth <= most and j.link is not null and j.attempt >= j.max_attempts);
+  v_stuck uuid[] := '{}';
+  v_one   uuid;
 begin
-  perform holdfast.lock_counts('{}', v_ends);
-  return cardinality(v_ends) > 0;
+  ends := cardinality(v_ends) > 0;
+  if not ends then
+    return;
+  end if;
+  begin
+    perform holdfast.lock_counts('{}', v_ends);
+    return;
+  exception when lock_not_available then
+    null;   -- one by one, so that one of them holds up no other
+  end;
+  foreach v_one in array v_ends loop
+    if cardinality(v_stuck) < 5 then
+      begin
+        perform holdfast.lock_counts('{}', array[v_one]);
+        continue;
+      exception when lock_not_available then
+        null;
+      end;
+    end if;
+    v_stuck := v_stuck || v_one;
+  end loop;
+  ends := cardinality(v_stuck) < cardinality(v_ends);
+  jobs := (select jsonb_agg(e) from jsonb_array_elements(jobs) e where (e ->> 1)::uuid <> all(v_stuck));
 end
 $$;
 

@@ -942,7 +942,8 @@ end
 $$;
 
 -- rename_jobs: record that jobs have new ids, so that the old ones still work. Their failed attempts stay with them.
--- queues are those in which they had the old ids. Parallel arrays.
+-- Who waits for the end of one is notified, and has to ask again. queues are those in which they had the old ids.
+-- Parallel arrays.
 create or replace function holdfast.rename_jobs(old_ids uuid[], new_ids uuid[], queues text[])
 returns void
 language sql
@@ -961,6 +962,8 @@ as $$
   from unnest(old_ids, new_ids) u(old_id, new_id)
   where a.part = any(array[holdfast.part_of(u.old_id)]) and a.id = u.old_id and u.old_id <> u.new_id;
   select holdfast.note_expiry(new_ids, holdfast.now());
+  select holdfast.tell_awaited(array(
+    select u.old_id from unnest(old_ids, new_ids) u(old_id, new_id) where u.old_id <> u.new_id));
 $$;
 
 -- forget_aliases: delete old ids of jobs that no longer exist, after an hour in which their enqueue may be repeated.

@@ -254,10 +254,13 @@ begin
   from jsonb_array_elements(items) with ordinality i(item, ord);
   perform holdfast.refuse_adopted_steps(x.id) from unnest(asked.ids) x(id) where holdfast.part_of(x.id) >= 64;
   perform holdfast.lock_loose(asked.ids);
+  perform holdfast.refuse_other_wait(items);
   v_now := holdfast.clock();   -- behind what may wait: a sleep is counted from now
   with wanted as materialized (
     select distinct on (w.id, w.token) w.*, holdfast.part_of(w.id) as part, x.nth as place,
-           coalesce(s.until, w.until, v_now + make_interval(secs => w.delay), v_now + interval '100 years') as ends
+           case when s.kind = 'event' and s.ended_at is not null then v_now   -- what it waits for has come
+             else coalesce(s.until, w.until, v_now + make_interval(secs => w.delay), v_now + interval '100 years')
+           end as ends
     from jsonb_array_elements(items) with ordinality x(item, nth)
     cross join lateral jsonb_to_record(x.item) w(
       id uuid, token uuid, name text, nth integer, until timestamptz, delay double precision, event text, key text,
@@ -317,6 +320,33 @@ begin
     select s.id, s.outcome, s.detail
     from holdfast.settled('suspend', asked.ids, asked.tokens, parked.ids, parked.tokens, '{queued}') s
     order by s.nth;
+end
+$$;
+
+-- refuse_other_wait: refuse to suspend a job under the name of a step that is something else: what it asks for now would
+-- not be stored, and nothing would wake it.
+create or replace function holdfast.refuse_other_wait(items jsonb)
+returns void
+language plpgsql
+as $$
+declare
+  other record;
+begin
+  select s.id, s.name, s.kind, s.event, s.key into other
+  from jsonb_array_elements(items) x(item)
+  cross join lateral jsonb_to_record(x.item) w(id uuid, token uuid, name text, event text, key text)
+  join holdfast.job j on j.part = any(array[holdfast.part_of(w.id)]) and j.id = w.id and j.token = w.token
+  join holdfast.step s on s.part = any(array[j.part]) and s.id = j.id and s.name = w.name
+  where s.kind <> case when w.event is null then 'sleep' else 'event' end
+     or w.event is not null and (s.event, s.key) is distinct from (w.event, coalesce(w.key, ''))
+  limit 1;
+  if found then
+    perform holdfast.refuse('HF213', format('step %L of job %s is %s', other.name, other.id, case other.kind
+        when 'sleep' then 'a sleep'
+        when 'event' then format('a wait for the event %s', other.event)
+          || case when other.key <> '' then format(' (key %s)', other.key) else '' end
+        else 'a result' end), null, 'Give what it waits for now a name of its own.');
+  end if;
 end
 $$;
 

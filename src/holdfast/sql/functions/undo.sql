@@ -164,6 +164,7 @@ begin
     from removed r;
     continue when gone.ids is null;
     v_back := v_back + cardinality(gone.ids);
+    perform holdfast.tell_awaited(gone.ids);
     if gone.stepped is not null then
       perform holdfast.forget_steps(gone.stepped);
     end if;

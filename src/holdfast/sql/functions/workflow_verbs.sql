@@ -267,6 +267,7 @@ create or replace function holdfast.tend_workflows(most integer default 50)
 returns bigint
 language plpgsql
 set enable_seqscan = off
+set lock_timeout = '50ms'   -- all of upkeep would wait for whoever is at one job
 as $$
 #variable_conflict use_column
 declare
@@ -274,20 +275,27 @@ declare
   v_from   uuid;
   v_links  uuid[];
   v_done   bigint := 0;
+  v_stuck  integer := 0;
   one      record;
 begin
-  -- First what may wait for jobs, then what has to lock workflows, for which nobody waits here.
+  -- First what may wait for jobs, then what has to lock workflows, for which nobody waits here. What somebody else has
+  -- locked is left for a later turn; in any order, so that it stops nothing behind it.
   for one in
-    select o.parent, o.state from holdfast.orphaned o order by o.parent limit most for update skip locked
+    select o.parent, o.state from holdfast.orphaned o order by random() limit most for update skip locked
   loop
-    v_links := holdfast.children_of(array[one.parent], one.state = 'dead');
-    perform holdfast.cancelled(holdfast.located(v_links[:1000]), holdfast.end_reason(one.parent, one.state), null)
-    where cardinality(v_links) > 0;
-    delete from holdfast.orphaned o
-    where o.parent = one.parent and cardinality(v_links) <= 1000 and (one.state = 'dead' or not exists (
-      select from holdfast.workflow w
-      where w.parent = o.parent and w.ended_at is null and w.stopped_at is null));
-    v_done := v_done + 1;
+    begin
+      v_links := holdfast.children_of(array[one.parent], one.state = 'dead');
+      perform holdfast.cancelled(holdfast.located(v_links[:1000]), holdfast.end_reason(one.parent, one.state), null)
+      where cardinality(v_links) > 0;
+      delete from holdfast.orphaned o
+      where o.parent = one.parent and cardinality(v_links) <= 1000 and (one.state = 'dead' or not exists (
+        select from holdfast.workflow w
+        where w.parent = o.parent and w.ended_at is null and w.stopped_at is null));
+      v_done := v_done + 1;
+    exception when lock_not_available then
+      v_stuck := v_stuck + 1;
+    end;
+    exit when v_stuck = 3;
   end loop;
   for one in
     (select w.id, format('the deadline of its workflow, %s, has passed', holdfast.moment(w.deadline)) as reason
