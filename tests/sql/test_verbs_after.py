@@ -1,5 +1,6 @@
 """Order between jobs: who waits, who is released, what becomes of those that follow a failure."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -209,6 +210,52 @@ def test_a_long_chain_is_cancelled_as_a_whole(db: Protocol) -> None:
     assert {state(db, id) for id in ids[1:]} == {"cancelled"}
     db.retry(ids[0])
     assert {state(db, id) for id in ids} == {"queued"}
+
+
+def test_a_chain_is_cancelled_and_comes_back_at_once_however_long_it_is(db: Protocol) -> None:
+    first, *_ = put_all(
+        db,
+        {"kind": "a", "max_attempts": 1},
+        *[{"kind": "a", "after": [n], "if_failed": "cancel"} for n in range(1, 50)],
+    )
+    called = (
+        "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions"
+        " where funcname in ('end_cancelled', 'revive')"
+    )
+
+    def calls(act: Callable[[], object]) -> int:
+        with db.connection.transaction():
+            db.connection.execute("set local track_functions = 'all'")
+            [[before]] = db.connection.execute(called).fetchall()
+            act()
+            [[after]] = db.connection.execute(called).fetchall()
+        return int(after - before)
+
+    job = db.take()
+    ended = calls(lambda: db.nack(job))
+    reasons = [row.reason for row in db.table("select reason from holdfast.history order by id")]
+    back = calls(lambda: db.retry(first))
+
+    assert (ended, back) == (1, 2)
+    assert [text.split(", ")[1:] for text in reasons] == [
+        ["which it waited for", "died"],
+        *[["which it waited for", "was cancelled"]] * 48,
+    ]
+    assert run(db) == ["a"] * 50
+
+
+def test_one_whose_key_is_in_use_keeps_back_what_follows_it(db: Protocol) -> None:
+    first, second, third = put_all(
+        db,
+        {"kind": "a", "max_attempts": 1},
+        {"kind": "b", "key": "7", "after": [1], "if_failed": "cancel"},
+        {"kind": "c", "after": [2], "if_failed": "cancel"},
+    )
+    db.nack(db.take())
+    db.put("b", key="7", delay=60)
+    db.retry(first)
+
+    assert [state(db, id) for id in (first, second, third)] == ["queued", "cancelled", "cancelled"]
 
 
 def test_a_follower_that_a_person_cancelled_stays_so_when_its_parent_is_retried(

@@ -512,6 +512,8 @@ begin
       perform holdfast.count_down(ended.followers, ended.leaves, at);
     end if;
     exit when ended.stopped is null;
+    select w.followers, w.parents, w.reasons into ended.stopped, ended.stoppers, ended.reasons
+    from holdfast.stopped_with(ended.stopped, ended.stoppers, ended.reasons) w;
     parents := holdfast.stop_followers(ended.stopped, ended.stoppers, ended.reasons, at);
     exit when parents is null;
     states := array_fill('cancelled'::text, array[cardinality(parents)]);
@@ -741,6 +743,39 @@ begin
 end
 $$;
 
+-- stopped_with: followers that are about to be cancelled, and those that are cancelled with them, however far behind, so
+-- that all can be cancelled at once. Each has those because of which it is cancelled first, since it comes back with
+-- them alone. Parallel arrays, as of stop_followers.
+create or replace function holdfast.stopped_with(
+  inout followers uuid[], inout parents uuid[], inout reasons text[])
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_nestloop = on
+as $$
+declare
+  v_seen uuid[] := followers;
+  v_next uuid[] := followers;
+  v_by   uuid[];
+begin
+  loop
+    select array_agg(l.follower), array_agg(l.parent) into v_next, v_by
+    from (select distinct x.id from unnest(v_next) x(id)) u
+    join holdfast.link l on l.part = any(array[holdfast.part_of(u.id)]) and l.parent = u.id
+    -- one that has ended before has had its followers cancelled, and they may have been brought back
+    where l.if_failed = 'cancel' and not l.counted and l.state is null and l.follower <> all(v_seen);
+    exit when v_next is null;
+    v_seen := v_seen || v_next;
+    followers := followers || v_next;
+    parents := parents || v_by;
+  end loop;
+  reasons := reasons || array(
+    select format('job %s, which it waited for, was cancelled', p.parent)
+    from unnest(parents[cardinality(reasons) + 1 :]) with ordinality p(parent, nth)
+    order by p.nth);
+end
+$$;
+
 -- stop_followers: cancel followers, if they still wait. They come back with those because of which they are cancelled:
 -- parents, parallel. Returns their links, or null.
 create or replace function holdfast.stop_followers(
@@ -750,15 +785,16 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_links uuid[];
-  these   record;
+  v_stored constant uuid[] := holdfast.located(followers);
+  v_links  uuid[];
+  these    record;
 begin
-  perform holdfast.lock_jobs(holdfast.located(followers));
+  perform holdfast.lock_jobs(v_stored);
   for these in
     select holdfast.part_of(x.id) as part, array_agg(x.id) as ids, array_agg(x.reason) as reasons
     from (
       select distinct on (j.id) j.id, u.reason
-      from unnest(holdfast.located(followers), reasons) u(id, reason)
+      from unnest(v_stored, reasons) u(id, reason)
       cross join lateral (
         select y.id from holdfast.job y
         where y.part = holdfast.part_of(u.id) and y.id = u.id and y.waits is not null) j
@@ -803,6 +839,7 @@ as $$
 declare
   v_done uuid[] := '{}';
   v_more uuid[];
+  v_all  uuid[];
 begin
   perform holdfast.lock_links(array(select links[n][2] from generate_subscripts(links, 1) n))
   where cardinality(links) > 0;
@@ -835,7 +872,14 @@ begin
     )
     select array_agg(distinct b.follower) into v_more from back b where b.stopped;
     exit when v_more is null;
-    v_more := holdfast.revive(holdfast.located(v_more), reason, actor, alone => true);
+    -- All that come back at once, and not one step after the other; but a key that is in use keeps a job from coming
+    -- back, and so what follows it.
+    v_all := holdfast.located(holdfast.come_back(v_more));
+    v_more := case when exists (
+        select from unnest(v_all) u(id)
+        join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.key is not null)
+      then holdfast.located(v_more) else v_all end;
+    v_more := holdfast.revive(v_more, reason, actor, alone => true);
     exit when cardinality(v_more) = 0;
     v_done := v_done || v_more;
     links := array(

@@ -323,8 +323,8 @@ begin
 end
 $$;
 
--- refuse_other_wait: refuse to suspend a job under the name of a step that is something else: what it asks for now would
--- not be stored, and nothing would wake it.
+-- refuse_other_wait: refuse to suspend a job under the name of a step that is something else: what it asks for now
+-- would not be stored, and nothing would wake it.
 create or replace function holdfast.refuse_other_wait(items jsonb)
 returns void
 language plpgsql
