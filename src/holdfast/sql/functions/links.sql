@@ -743,9 +743,9 @@ begin
 end
 $$;
 
--- stopped_with: followers that are about to be cancelled, and those that are cancelled with them, however far behind, so
--- that all can be cancelled at once. Each has those because of which it is cancelled first, since it comes back with
--- them alone. Parallel arrays, as of stop_followers.
+-- stopped_with: followers that are about to be cancelled, and those that are cancelled with them, however far behind,
+-- so that all can be cancelled at once. Each has those because of which it is cancelled first, since it comes back
+-- with them alone. Parallel arrays, as of stop_followers.
 create or replace function holdfast.stopped_with(
   inout followers uuid[], inout parents uuid[], inout reasons text[])
 language plpgsql stable
