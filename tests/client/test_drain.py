@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.leased import lease_of
-from holdfast.records import Claim, Failed
+from holdfast.records import Claim, Failed, NewJob
 
 
 def claimed(client: Any, limit: int = 10) -> tuple[Claim, list[Any]]:
@@ -182,3 +182,18 @@ def test_a_claim_that_was_cut_off_and_is_still_under_way_is_said_to_be_in_doubt(
     assert answer.repeated
     assert [len(rows) for rows in answer.leased] == [1]
     assert len(client.drain.held([claim])) == 2
+
+
+def test_results_travel_with_the_acks_and_reach_who_waits_for_them(client: Any) -> None:
+    last = NewJob(kind="c", payload={}, after=[1, 2], take={"got": "all"})
+    client.enqueue_many([NewJob(kind="a"), NewJob(kind="b"), last])
+    claim, rows = claimed(client)
+    ids, tokens = [row[0] for row in rows], [claim.token.bytes] * 2
+
+    answer = client.drain.exchange(ids, tokens, [], [], results=b'[null,{"x":[1,"y"]}]')
+    again = client.drain.exchange(ids, [uuid4().bytes] * 2, [], [], results=b"[1,2]")
+
+    assert answer.lost == {}
+    assert again.lost.keys() == {0, 1}
+    [follower] = client.claim("default", worker="w")
+    assert follower.payload == {"got": [None, {"x": [1, "y"]}]}

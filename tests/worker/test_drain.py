@@ -50,12 +50,14 @@ class Acks:
         self.lost_replies = 0
         exchange = Drain.exchange
 
-        def send(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
+        def send(
+            drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any, **more: Any
+        ) -> Any:
             apart = bool(ids) and not claims
             if apart:
                 self.apart += len(ids)
                 assert self.go.wait(60)
-            answer = exchange(drain, ids, tokens, settlements, claims)
+            answer = exchange(drain, ids, tokens, settlements, claims, **more)
             self.settled += len(ids)
             if apart and self.lost_replies:
                 self.lost_replies -= 1
@@ -166,10 +168,10 @@ def test_an_ack_that_nobody_could_send_ends_the_worker(
 ) -> None:
     exchange = Drain.exchange
 
-    def broken(drain: Drain, ids: Any, *rest: Any) -> Any:
+    def broken(drain: Drain, ids: Any, *rest: Any, **more: Any) -> Any:
         if ids and threading.current_thread().name == "holdfast-settler":
             raise ZeroDivisionError("a fault of ours")
-        return exchange(drain, ids, *rest)
+        return exchange(drain, ids, *rest, **more)
 
     monkeypatch.setattr(Drain, "exchange", broken)
 
@@ -245,11 +247,11 @@ def test_what_was_claimed_beside_a_refused_settlement_runs_at_once(
     """To a server that is far both are sent together, and the claim is carried out."""
     exchange, given = Drain.exchange, []
 
-    def far(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
+    def far(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any, **more: Any) -> Any:
         if settlements and claims and not given:
             given.append(exchange(drain, [], [], [], claims))
-            return exchange(drain, ids, tokens, settlements, [])
-        return exchange(drain, ids, tokens, settlements, claims)
+            return exchange(drain, ids, tokens, settlements, [], **more)
+        return exchange(drain, ids, tokens, settlements, claims, **more)
 
     monkeypatch.setattr(Drain, "exchange", far)
     monkeypatch.setattr(Claiming, "rate", lambda _: None)  # nothing is claimed before it has ended
@@ -279,11 +281,13 @@ def test_what_a_claim_gave_that_was_sent_twice_runs_at_once(
     """The first was cut off, and still under way when the second was sent: both have leased."""
     exchange, twice = Drain.exchange, []
 
-    def cut_off(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
+    def cut_off(
+        drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any, **more: Any
+    ) -> Any:
         if claims and not twice:
             twice.append(exchange(drain, [], [], [], claims))
-            return replace_repeated(exchange(drain, ids, tokens, settlements, claims))
-        return exchange(drain, ids, tokens, settlements, claims)
+            return replace_repeated(exchange(drain, ids, tokens, settlements, claims, **more))
+        return exchange(drain, ids, tokens, settlements, claims, **more)
 
     monkeypatch.setattr(Drain, "exchange", cut_off)
     attempts = []
@@ -305,8 +309,8 @@ def test_a_claim_of_unknown_outcome_counts_towards_how_many_jobs_a_worker_takes(
 ) -> None:
     exchange, lost = Drain.exchange, []
 
-    def cut(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any) -> Any:
-        answer = exchange(drain, ids, tokens, settlements, claims)
+    def cut(drain: Drain, ids: Any, tokens: Any, settlements: Any, claims: Any, **more: Any) -> Any:
+        answer = exchange(drain, ids, tokens, settlements, claims, **more)
         if claims and not lost:
             lost.append(answer)
             raise UnknownOutcome("claim", "the reply was lost")
@@ -392,8 +396,8 @@ def test_what_a_claim_gives_after_the_stop_is_given_back(
     monkeypatch.setattr("holdfast.worker.loop.LONGEST_AHEAD", 60.0)
     exchange, leased, go = Drain.exchange, threading.Event(), threading.Event()
 
-    def slow(drain: Drain, *arguments: Any) -> Any:
-        answer = exchange(drain, *arguments)
+    def slow(drain: Drain, *arguments: Any, **more: Any) -> Any:
+        answer = exchange(drain, *arguments, **more)
         if any(answer.leased):
             leased.set()
             assert go.wait(60)

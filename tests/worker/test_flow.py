@@ -100,6 +100,25 @@ def test_a_worker_that_stops_when_idle_runs_what_its_last_ends_release(
     assert ran[2:] == [("total", [2, 4])]
 
 
+def test_a_result_that_cannot_be_stored_ends_its_own_job_and_no_other(
+    app: App, ran: list[Any], drain: Drain
+) -> None:
+    app.client.queues.set("default", payload_limit=1000)
+
+    @app.task(max_attempts=1)
+    def long(x: int) -> str:
+        return "x" * x
+
+    @app.task
+    def lengths(texts: list[str | None]) -> None:
+        ran.append([text and len(text) for text in texts])
+
+    app.tasks["long"].map([1, 5000, 3]).then(app.tasks["lengths"], if_failed="run").enqueue()
+    drain()
+
+    assert ran == [[1, None, 3]]
+
+
 def test_a_call_that_two_wait_for_is_stored_once(app: App, ran: list[Any], drain: Drain) -> None:
     add, double, total = (app.tasks[name] for name in ("add", "double", "total"))
     first = add.call(1)

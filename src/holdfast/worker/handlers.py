@@ -11,11 +11,15 @@ else:
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from types import CoroutineType
 from typing import Any, Final, cast
 
+from msgspec import Struct, json
+
 from holdfast.arguments import CodedArguments
+from holdfast.client import wire
 from holdfast.codec import Elsewhere
 from holdfast.current import CurrentJob, running
 from holdfast.errors import InvalidPayload
@@ -36,8 +40,16 @@ class Acked(Enum):
 
 
 ACKED: Final = Acked.ACKED
+
+
+class Returned(Struct, frozen=True):
+    """Success with a result for the jobs that wait for it, as JSON."""
+
+    document: bytes
+
+
 # None: the database already knows how the job ended.
-Ending = Settlement | Acked | None
+Ending = Settlement | Acked | Returned | None
 # Takes in how a job ended. What it returns is the next job of the same sort, already begun: the
 # runner goes on with it, which spares a hop to another thread.
 Finish = Callable[[CurrentJob, Ending], CurrentJob | None]
@@ -103,11 +115,14 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
             or job.span
             or job._steps
             or job.task.keep_result
-            or (job.row[FOLLOWED] if job._lease is None else job._lease.followed)
         )
         and type(returned) is not CoroutineType
     ):
-        return ACKED  # as settle_handler would decide, without creating objects that are not used
+        # As settle_handler would decide, without creating objects that are not used.
+        if not (job.row[FOLLOWED] if job._lease is None else job._lease.followed):
+            return ACKED
+        with suppress(Exception):  # settle_handler says what is wrong with the result
+            return Returned(wire.encoded(job.task.encode_result(returned), "result"))
     settlement: Settlement | None
     if raised is not None and job.settled:
         log.error("handler failed after its ack", exc_info=raised, extra={"job": str(job.id)})
@@ -126,7 +141,14 @@ def ending(job: CurrentJob, returned: Any, raised: BaseException | None = None) 
 
 def settlement_of(job: CurrentJob, ending: Ending) -> Settlement | None:
     """Return the settlement of an ending."""
+    if isinstance(ending, Returned):
+        return done_with(job, ending.document)
     return Done(job.lease) if ending is ACKED else ending
+
+
+def done_with(job: CurrentJob, document: bytes) -> Done:
+    """Return the settlement of a job that succeeded with a result, which is JSON."""
+    return Done(job.lease, json.decode(document))
 
 
 class _NotStarted(Exception):  # noqa: N818 - named for what happened

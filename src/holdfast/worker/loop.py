@@ -31,7 +31,7 @@ from holdfast.watch.logs import fields_of
 from holdfast.watch.meter import Meter
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.claiming import Claiming
-from holdfast.worker.handlers import ACKED, Ending, settlement_of
+from holdfast.worker.handlers import ACKED, Ending, Returned, done_with, settlement_of
 from holdfast.worker.lease_clock import USUAL_LEASE, believed
 from holdfast.worker.queue_slots import QueueSlots
 from holdfast.worker.settling import Counts, Ended, Settling, raise_unless_passing
@@ -221,6 +221,13 @@ class JobLoop:
             ran = None if job.started is None else now - job.started
             if ended is ACKED and ran is not None and not self._budgets and not job.stopped:
                 self.settling.add_acked(job, ran)
+            elif (
+                isinstance(ended, Returned)
+                and ran is not None
+                and not self._budgets
+                and not job.stopped
+            ):
+                self.settling.add_returned(job, ended.document, ran)
             else:
                 self.settling.add(job, self._charged(job, settlement_of(job, ended)))
                 if ran is not None:
@@ -304,7 +311,7 @@ class JobLoop:
             self.claiming.await_work(claims, sent)
             answer = self._send(ended, claims)
         except Misuse:
-            if not ended.others:
+            if not (ended.others or ended.returned):
                 raise
             # To a server that is far they were sent together, and may have been carried out.
             self.claiming.keep_unanswered(claims, sent)
@@ -329,7 +336,7 @@ class JobLoop:
         try:
             answer = self._send(ended, [])
         except Misuse:
-            if not ended.others:
+            if not (ended.others or ended.returned):
                 raise
             self._settle_one_by_one(ended)
         except (Unavailable, UnknownOutcome, psycopg.Error) as error:
@@ -341,13 +348,22 @@ class JobLoop:
     def _send(self, ended: Ended, claims: Sequence[Claim]) -> Exchanged:
         ids = [job.row[ID] for job in ended.acked]
         tokens = [job.token for job in ended.acked]
+        results = None
+        if ended.returned:
+            results = b"[%b%b]" % (
+                b"null," * len(ids),
+                b",".join([document for _, document in ended.returned]),
+            )
+            ids += [job.row[ID] for job, _ in ended.returned]
+            tokens += [job.token for job, _ in ended.returned]
         settlements = [how for _, how in ended.others]
-        return self._client.drain.exchange(ids, tokens, settlements, claims)
+        return self._client.drain.exchange(ids, tokens, settlements, claims, results=results)
 
     def _settle_one_by_one(self, ended: Ended) -> None:
         """Settle a batch in which something cannot be stored, without affecting the others."""
         self.settling.put_back(Ended(ended.acked))
-        for job, settlement in ended.others:
+        returned = [(job, done_with(job, document)) for job, document in ended.returned]
+        for job, settlement in [*returned, *ended.others]:
             self.settling.settle_alone(job, settlement)
 
     def _take_in_unanswered(self) -> None:

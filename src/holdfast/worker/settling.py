@@ -35,13 +35,17 @@ RECENT = 10
 
 @dataclass(slots=True)
 class Ended:
-    """Jobs whose ends the database does not know yet: those to ack, and others with how."""
+    """Jobs whose ends the database does not know yet.
+
+    Those to ack, others with how, and those to ack with a result, which is JSON.
+    """
 
     acked: list[CurrentJob] = field(default_factory=list)
     others: list[tuple[CurrentJob, Settlement]] = field(default_factory=list)
+    returned: list[tuple[CurrentJob, bytes]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.acked or self.others)
+        return bool(self.acked or self.others or self.returned)
 
 
 @dataclass(slots=True)
@@ -84,6 +88,7 @@ class Settling:
         # Two threads may settle for a moment, when there is suddenly plenty to do, or no more.
         self._noting = threading.Lock()
         self._acked: list[CurrentJob] = []
+        self._returned: list[tuple[CurrentJob, bytes]] = []
         # How long handlers ran, by queue and kind: noted here and counted later, many at once.
         self._ran: list[tuple[str, str, float]] = []
         self._measuring = threading.Lock()
@@ -95,6 +100,11 @@ class Settling:
     def add_acked(self, job: CurrentJob, seconds: float) -> None:
         """Record that a job succeeded with nothing to store, under the lock."""
         self._acked.append(job)
+        self._ran.append((job.queue, job.task.kind, seconds))
+
+    def add_returned(self, job: CurrentJob, document: bytes, seconds: float) -> None:
+        """Record that a job succeeded with a result for the jobs that wait for it."""
+        self._returned.append((job, document))
         self._ran.append((job.queue, job.task.kind, seconds))
 
     def add(self, job: CurrentJob, settlement: Settlement | None) -> None:
@@ -119,12 +129,14 @@ class Settling:
         """Keep what could not be sent for the next time."""
         with self._lock:
             self._acked[:0] = ended.acked
+            self._returned[:0] = ended.returned
             self._others[:0] = ended.others
 
     def take(self) -> Ended:
         """Return what to send to the database now."""
         with self._lock:
-            ended, self._acked = Ended(self._acked), []
+            ended, self._acked = Ended(self._acked, returned=self._returned), []
+            self._returned = []
             others, self._others = self._others, []
             ran, self._ran = self._ran, []
         self._measure(ran)
@@ -152,8 +164,8 @@ class Settling:
             self._on_ended()  # before any of them leaves what is held
         with self._noting:
             before = self._counts.acked
-            if ended.acked:
-                self._note_acked(ended.acked, lost)
+            if acked := [*ended.acked, *(job for job, _ in ended.returned)]:
+                self._note_acked(acked, lost)
             self._note_others(ended.others, settled)
             if self._counts.acked > before:
                 self._counts.acked_at = datetime.now(UTC)

@@ -1,6 +1,7 @@
 """`client.drain`: what a worker says to the database again and again, with nothing to spare."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.client import raw, wire
 from holdfast.client.aio.noun import AsyncNoun
@@ -13,6 +14,7 @@ _ACK_LOST = (
     "select id, detail from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
     "where outcome in ('lost', 'unknown')"
 )
+_ACK_RESULTS = _ACK_LOST.replace("::uuid[]) ", "::uuid[], results => %s::jsonb) ")
 _HELD = f"select {raw.COLUMNS} from holdfast.held(tokens => %s::uuid[])"
 _CLAIM = (
     f"select {raw.COLUMNS} from holdfast.claim("
@@ -44,24 +46,31 @@ class AsyncDrain(AsyncNoun):
         tokens: Sequence[bytes],
         settlements: Sequence[Settlement],
         claims: Sequence[Claim],
+        *,
+        results: bytes | None = None,
     ) -> Exchanged:
         """Ack leases by their ids and tokens, settle others and claim the next ones, at once.
 
+        `results` is a JSON array with one value for each id, or None if none has a result.
         Each call is a transaction of its own: what is settled stays settled whatever becomes of
         the claims. To a server that is far all of them travel in one round trip.
         """
         statements = []
         if ids:
             proofs = tokens if len(set(tokens)) > 1 else tokens[:1]
-            parameters = [raw.Ids.of(ids), raw.Ids.of(proofs)]
-            statements.append(Statement("ack", _ACK_LOST, parameters, raw=True))
+            parameters: list[Any] = [raw.Ids.of(ids), raw.Ids.of(proofs)]
+            if results is None:
+                statements.append(Statement("ack", _ACK_LOST, parameters, raw=True))
+            else:
+                parameters.append(results.decode())
+                statements.append(Statement("ack", _ACK_RESULTS, parameters, raw=True))
         # Results go by an ack of their own: it takes them as one array, and checks no item.
         returned = [one for one in settlements if type(one) is Done and not one.keep]
         others = [one for one in settlements if type(one) is not Done or one.keep]
         if returned:
             leases = wire.held_arrays([one.lease for one in returned])
-            results = wire.results([one.result for one in returned])
-            statements.append(Statement("ack", ACK, [*leases, results, "false"]))
+            values = wire.results([one.result for one in returned])
+            statements.append(Statement("ack", ACK, [*leases, values, "false"]))
         if others:
             statements.append(Statement("settle", SETTLE, [wire.settlements(others)]))
         statements += [_claim(claim, self._door.durable) for claim in claims]
