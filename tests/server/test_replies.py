@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 
 from holdfast import Client
@@ -32,11 +34,10 @@ def person(closed: Serving) -> Iterator[httpx.Client]:
         yield opened
 
 
-def waiting(client: Client, **more: object) -> Lease:
+def waiting(client: Client, schema: Any = SCHEMA) -> Lease:
     client.enqueue("refund")
     [lease] = client.claim("default", worker="w")
-    step = Suspended(lease, "event approved", event="approved", schema=SCHEMA, **more)  # type: ignore[arg-type]
-    client.settle([step])
+    client.settle([Suspended(lease, "event approved", event="approved", schema=schema)])
     return lease
 
 
@@ -99,6 +100,56 @@ def test_what_does_not_fit_is_shown_again_and_the_link_still_works(
     assert "approved is not yes or no" in refused.text
     assert "&lt;b&gt;so&lt;/b&gt;" in refused.text
     assert sent.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"answer": True}},
+        {"type": "object", "properties": {"answer": {"pattern": "(?<x>a"}}, "required": 5},
+        {"type": "string", "pattern": r"^\p{L}+$"},
+        {"anyOf": [True]},
+        {"enum": 5, "type": {}},
+        {"type": "string", "minLength": "x", "format": ["date"]},
+        {"default": msgspec.Raw(b"[" * 600 + b"]" * 600)},
+        {"minimum": msgspec.Raw(b"1e9000")},
+    ],
+)
+def test_a_schema_of_another_language_is_shown_and_left_to_the_job(
+    person: httpx.Client, client: Client, schema: Any
+) -> None:
+    lease = waiting(client, schema)
+    url = address(client, lease)
+
+    shown = person.get(url)
+    sent = person.post(url, data={"answer": '"x"'})
+
+    assert (shown.status_code, sent.status_code) == (200, 200)
+    assert 'name="answer"' in shown.text
+    [step] = client.steps.list(lease.id)
+    assert "x" in str(step.result)
+
+
+def test_a_pattern_does_not_stop_the_server(person: httpx.Client, client: Client) -> None:
+    field = {"type": "string", "pattern": "^(a+)+$"}
+    url = address(client, waiting(client, {"type": "object", "properties": {"code": field}}))
+
+    refused = person.post(url, data={"code": "a" * 200 + "!"})
+    sent = person.post(url, data={"code": "a" * 200})
+
+    assert refused.status_code == 422
+    assert "code does not have the right form" in refused.text
+    assert sent.status_code == 200
+
+
+@pytest.mark.parametrize("text", ["1e999", '"\\ud800"', '["\\u0000"]', "[" * 5000 + "]" * 5000])
+def test_an_answer_that_cannot_be_stored_is_refused(
+    person: httpx.Client, client: Client, text: str
+) -> None:
+    url = address(client, waiting(client, {"title": "Anything"}))
+
+    assert person.post(url, data={"answer": text}).status_code == 422
+    assert person.post(url, data={"answer": "1"}).status_code == 200
 
 
 def test_a_page_of_another_site_cannot_send_the_form(person: httpx.Client, client: Client) -> None:

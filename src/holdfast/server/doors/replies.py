@@ -5,6 +5,7 @@ can send nothing without it. To open the page changes nothing, because programs 
 it too; only sending the form uses the link up.
 """
 
+import asyncio
 from html import escape
 from urllib.parse import parse_qsl, quote
 
@@ -65,8 +66,11 @@ async def reply(request: Request) -> Response:
     if found.state != "open":
         return _not_open(found.state)
     sent = _sent(request.body)
+    schema = form.schema_of(found.schema_json)
     try:
-        outcome = await request.client.replies.send(asked.link, form.value_of(found.schema, sent))
+        # In a thread: to check a long answer takes a moment, in which others are served.
+        value = await asyncio.to_thread(form.value_of, schema, sent)
+        outcome = await request.client.replies.send(asked.link, value)
     except FormError as error:
         return _form(asked.link, found, sent, error.fields, 422)
     except HoldfastError as error:
@@ -93,7 +97,7 @@ def _form(
     link: str, asked: ReplyAsked, sent: dict[str, str], wrong: object, status: int = 200
 ) -> Response:
     faults = wrong if isinstance(wrong, dict) else {}
-    fields = form.fields_of(asked.schema)
+    fields = form.fields_of(form.schema_of(asked.schema_json))
     known = {field.name for field in fields}
     others = [f"{name} {what}".strip() for name, what in faults.items() if name not in known]
     said = asked.question or f"A job waits for your answer: {asked.event}."
