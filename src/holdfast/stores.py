@@ -5,11 +5,12 @@ or a job that is gone leaves behind is deleted by `app.sweep_payloads()`.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, LiteralString, Protocol
 from uuid import uuid4
 
@@ -74,19 +75,28 @@ class DirectoryStore:
         self._path = Path(path)
 
     def put(self, address: str, data: bytes) -> None:
-        """Write a file; it is complete or not there."""
-        self._path.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=self._path, prefix=".", delete=False) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(self._file(address))
+        """Write a file; it is complete or not there, also after a crash of the machine."""
+        file = self._file(address)
+        _make(self._path)
+        # By a name that is an address too: what a crash leaves behind is swept some day.
+        open_file, name = mkstemp(dir=self._path, prefix=f"{address}.", suffix=".part")
+        part = Path(name)
+        try:
+            with os.fdopen(open_file, "wb") as writing:
+                writing.write(data)
+                writing.flush()
+                os.fsync(open_file)
+            part.replace(file)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        _sync(self._path)
 
     def get(self, address: str) -> bytes:
         """Read a file."""
         try:
             return self._file(address).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             raise KeyError(address) from None
 
     def delete(self, address: str) -> None:
@@ -95,16 +105,43 @@ class DirectoryStore:
 
     def list(self, before: datetime) -> Iterator[str]:
         """Return the names of files that are older."""
-        for file in self._path.glob("[!.]*") if self._path.is_dir() else ():
+        for file in self._path.iterdir() if self._path.is_dir() else ():
             with suppress(FileNotFoundError):
-                if file.stat().st_mtime < before.timestamp():
+                if (
+                    _ADDRESS.fullmatch(file.name)
+                    and file.is_file()
+                    and file.stat().st_mtime < before.timestamp()
+                ):
                     yield file.name
 
     def _file(self, address: str) -> Path:
         # An address comes from the database: it must not lead out of the directory.
-        if Path(address).name != address or address.startswith("."):
+        if not _ADDRESS.fullmatch(address):
             raise KeyError(address)
         return self._path / address
+
+
+_ADDRESS = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}", re.ASCII)
+
+
+def _make(path: Path) -> None:
+    """Make a directory and those above it, so that a crash does not lose them."""
+    if path.is_dir():
+        return
+    _make(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Have the names in a directory written: the content of a file is not enough to find it."""
+    if os.name == "nt":  # directories cannot be opened
+        return
+    place = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
 
 
 class TableStore:

@@ -1,8 +1,10 @@
 """Large payloads: they go to a store, and the job carries their address."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import psycopg
@@ -166,11 +168,107 @@ def test_a_worker_without_the_store_gives_the_job_back_uncounted(
     assert seen == [LARGE]
 
 
-@pytest.mark.parametrize("address", ["../secret", "/etc/passwd", ".hidden", "", "a/b"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "../secret",
+        "/etc/passwd",
+        ".hidden",
+        "",
+        ".",
+        "..",
+        "a/b",
+        "a\\b",
+        "C:x",
+        "a\0",
+        "a\n",
+        "sub",
+        "a" * 300,
+    ],
+)
 def test_an_address_does_not_lead_out_of_the_directory(tmp_path: Path, address: str) -> None:
     (tmp_path / "secret").write_text("x")
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    store = DirectoryStore(tmp_path / "in")
+
     with pytest.raises(KeyError):
-        DirectoryStore(tmp_path / "in").get(address)
+        store.get(address)
+    if address != "sub":
+        with pytest.raises(KeyError):
+            store.put(address, b"x")
+        with pytest.raises(KeyError):
+            store.delete(address)
+    assert sorted(one.name for one in tmp_path.rglob("*")) == ["in", "secret", "sub"]
+
+
+@pytest.mark.parametrize("address", ["", "../secret", "a" * 300, "sub", None])
+def test_a_job_with_an_address_that_nobody_made_is_a_failed_attempt(
+    app: App, drain: Drain, tmp_path: Path, address: str | None
+) -> None:
+    (tmp_path / "sub").mkdir()
+    seen: list[Any] = []
+    declared(app, ClaimCheck(DirectoryStore(tmp_path)), seen)
+    mark = {"v": 1, "store": "files", "address": address}
+    handle = app.client.enqueue("resize", {"$holdfast": mark}, max_attempts=1)
+    drain()
+
+    job = stored(app, handle)
+    assert (job.state, seen) == ("dead", [])
+    assert "is not in the store 'files' any more" in job.error
+
+
+def test_a_payload_is_found_after_a_crash_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is written before it gets its name, and its name before the job is stored."""
+    said: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted(place: int) -> None:
+        is_file = S_ISREG(os.fstat(place).st_mode)
+        names = {one.stat().st_ino: one.name for one in (tmp_path, *tmp_path.rglob("*"))}
+        said.append("file" if is_file else names[os.fstat(place).st_ino])
+        fsync(place)
+
+    def renamed(self: Path, target: Path) -> Path:
+        said.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "replace", renamed)
+    store = DirectoryStore(tmp_path / "a" / "b")
+    store.put("x", b"1")
+    store.put("y", b"2")
+
+    assert said == [tmp_path.name, "a", *["file", "rename", "b"] * 2]
+    assert (store.get("x"), store.get("y")) == (b"1", b"2")
+
+
+def test_a_write_that_fails_leaves_nothing_and_one_that_is_cut_is_swept(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path)
+    declared(app, ClaimCheck(store), [])
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            store.put("x", b"1")
+    assert list(tmp_path.iterdir()) == []
+
+    with monkeypatch.context() as patched:  # a crash: nobody cleans up
+        patched.setattr(os, "fsync", full)
+        patched.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(OSError, match="no space"):
+            store.put("x", b"1")
+    with pytest.raises(KeyError):
+        store.get("x")
+    (tmp_path / "sub").mkdir()
+    assert app.sweep_payloads(older_than=-60) == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["sub"]
 
 
 @pytest.mark.parametrize("given", [object(), DirectoryStore, "files", None])
