@@ -251,7 +251,7 @@ class CodedArguments(Arguments):
         """
         if asyncio._get_running_loop() is not None and self._codec.is_elsewhere(payload_json):
             raise Elsewhere
-        return super().decode(self._codec.opened(payload_json))
+        return super().decode(self.opened(payload_json))
 
     def decode_opened(self, payload_json: str | bytes) -> Call:
         """Return the arguments of a payload that was opened."""
@@ -259,7 +259,7 @@ class CodedArguments(Arguments):
 
     def opened(self, payload_json: str | bytes) -> str | bytes:
         """Return a stored payload as it was enqueued."""
-        return self._codec.opened(payload_json)
+        return self._codec.opened(payload_json, self._old)
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the payload, which says that it is encrypted."""

@@ -6,8 +6,7 @@ with a key, or kept in a store under an address, or both. Results and steps can 
 
 import asyncio
 import base64
-import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -122,14 +121,16 @@ class Codec:
         key, sealed = self.encryption.seal(text, what, kind)
         return _marked(Coded(1, key, None if step else kind, _text(sealed)))
 
-    def opened(self, stored: str | bytes) -> str | bytes:
+    def opened(
+        self, stored: str | bytes, old: Mapping[str, str | None] | None = None
+    ) -> str | bytes:
         """Return a payload as it was enqueued; raises InvalidPayload if it cannot be read here.
 
-        Results of other jobs are in it as those jobs stored them.
+        Results of other jobs are in it as those jobs stored them, beside what is encrypted and
+        never in its place. `old` has the names that arguments had before, and those of today.
         """
-        required = self.encryption is not None and self.encryption.required
         if not is_coded(stored):
-            if required:
+            if self._required and not _has_only_nulls(stored):
                 raise _unread(
                     "it is not encrypted, and only what is encrypted is run",
                     "Enqueue it by the task; or declare it with  Encryption(…, required=False)",
@@ -139,31 +140,52 @@ class Codec:
             given = _OBJECT.decode(stored)
             read: dict[str, Any] = {}
             if (own := given.pop(MARK, None)) is not None:
-                read = _OBJECT.decode(self._open(_CODED.decode(own), "payload", self._kinds))
+                read = _OBJECT.decode(self._open(_coded(own), "payload", self._kinds))
+            names = old or {}
+            today = {names.get(name) or name for name in read}
             for name, value in given.items():
+                if name in read or (names.get(name) or name) in today:
+                    raise CannotOpen(
+                        f"the argument `{name}` is encrypted, and another one is beside it",
+                        "Enqueue it by the task, with each argument once.",
+                    )
                 read[name] = self._taken(value)
             return msgspec.json.encode(read)
         except CannotOpen as problem:
             raise _unread(problem.what, problem.fix) from None
-        except (msgspec.DecodeError, binascii.Error) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise _unread(f"it is marked as encrypted, and is not: {error}", "") from None
 
     def opened_result(self, stored: str, step: str = "") -> str | bytes:
-        """Return a result as it was returned; raises CannotOpen, or an error of decoding."""
-        if not is_coded(stored) or (coded := _one(stored)) is None:
-            return stored
-        return self._open(coded, _what(step), self._kinds)
+        """Return a result as it was returned; raises CannotOpen."""
+        coded = _one(stored) if is_coded(stored) else None
+        if coded is not None:
+            return self._open(coded, _what(step), self._kinds)
+        if self._required:
+            raise CannotOpen(
+                "it is not encrypted, and only what is encrypted is read",
+                "If it was stored before, declare the task with  Encryption(…, required=False)",
+            )
+        return stored
+
+    @property
+    def _required(self) -> bool:
+        return self.encryption is not None and self.encryption.required
 
     def _taken(self, value: msgspec.Raw) -> Any:
-        """Return the result of another job, or a list of such, that a payload took."""
+        """Return the result of another job, or the list of several, that a payload took."""
+        try:
+            several = _LIST.decode(value)
+        except msgspec.ValidationError:
+            return self._taken_one(value)
+        return [self._taken_one(one) for one in several]
+
+    def _taken_one(self, value: msgspec.Raw) -> msgspec.Raw:
         text = bytes(value)
-        if is_coded(text):
-            if (coded := _one(text)) is not None:
-                return msgspec.Raw(self._open(coded, "result", [coded.of or ""]))
-            if text[:1] == b"[":
-                return [self._taken(one) for one in _LIST.decode(text)]
+        if is_coded(text) and (coded := _one(text)) is not None:
+            return msgspec.Raw(self._open(coded, "result", [coded.of or ""]))
         # One that failed has no result, and says nothing.
-        if self.encryption is not None and self.encryption.required and text != b"null":
+        if self._required and text != b"null":
             raise CannotOpen("a part of it is not encrypted", "Enqueue it by the task.")
         return value
 
@@ -173,19 +195,18 @@ class Codec:
                 f"it is stored in a way that this version does not know (v{coded.v})",
                 "Start a worker of a newer Holdfast.",
             )
-        if coded.data is not None:
-            sealed = base64.b64decode(coded.data, validate=True)
-        else:
-            sealed = self._fetched(coded)
-        if coded.key is None:
-            if coded.store is None or (self.encryption and self.encryption.required):
-                raise CannotOpen("it is not encrypted", "Enqueue it by the task.")
-            return sealed
-        if self.encryption is None:
+        if coded.store is not None and what != "payload":
+            raise CannotOpen("a result is in a store, and only payloads are", "")
+        if coded.key is None and (coded.store is None or self._required):
+            raise CannotOpen("it is not encrypted", "Enqueue it by the task.")
+        if coded.key is not None and self.encryption is None:
             raise CannotOpen(
                 f"it is encrypted with the key {coded.key!r}, and this program has none",
                 "Start a worker that declares it:  @app.task(encryption=…)",
             )
+        sealed = self._fetched(coded) if coded.data is None else _bytes(coded.data)
+        if coded.key is None or self.encryption is None:
+            return sealed
         for kind in kinds[:-1]:
             try:
                 return self.encryption.open(coded.key, sealed, what, kind)
@@ -197,8 +218,11 @@ class Codec:
         """Whether a payload has to be fetched from a store."""
         if self.large is None or not is_coded(stored):
             return False
-        own = _OBJECT.decode(stored).get(MARK)
-        return own is not None and _CODED.decode(own).store is not None
+        try:
+            own = _OBJECT.decode(stored).get(MARK)
+            return own is not None and _coded(own).store is not None
+        except (msgspec.DecodeError, RecursionError, CannotOpen):
+            return False  # who opens it is told what is wrong
 
     def _fetched(self, coded: Coded) -> bytes:
         store = self.large.store if self.large else None
@@ -243,7 +267,7 @@ def told(stored: str | None) -> str | None:
         return None
     try:
         coded = _one(stored)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, CannotOpen):
         return None
     if coded is None:
         return None
@@ -271,7 +295,44 @@ def _one(stored: str | bytes) -> Coded | None:
         given = _OBJECT.decode(stored)
     except msgspec.ValidationError:
         return None
-    return _CODED.decode(given[MARK]) if given.keys() == {MARK} else None
+    return _coded(given[MARK]) if given.keys() == {MARK} else None
+
+
+def _coded(mark: msgspec.Raw) -> Coded:
+    try:
+        return _CODED.decode(mark)
+    except msgspec.DecodeError as error:
+        raise _not_marked(error) from None
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise _not_marked(error) from None
+
+
+def _not_marked(error: Exception) -> CannotOpen:
+    return CannotOpen(
+        f"it is marked as encrypted, and is not: {error}",
+        "Another program wrote it, or changed it.",
+    )
+
+
+def _has_only_nulls(stored: str | bytes) -> bool:
+    """Whether a payload has nothing but results, and all are of jobs that have none."""
+    try:
+        given = _OBJECT.decode(stored)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return bool(given) and all(_is_null(value) for value in given.values())
+
+
+def _is_null(value: msgspec.Raw) -> bool:
+    try:
+        return all(bytes(one) == b"null" for one in _LIST.decode(value))
+    except msgspec.ValidationError:
+        return bytes(value) == b"null"
 
 
 def _text(sealed: bytes) -> str:

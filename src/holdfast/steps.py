@@ -429,8 +429,8 @@ class Steps:
     def _decoded(self, fn: Callable[..., Any], name: str, known: Step) -> Any:
         text: Any = known.result_json
         try:
-            if text is not None and (codec := self._job.task.codec) is not None:
-                text = codec.opened_result(text, name)
+            if (codec := self._job.task.codec) is not None:
+                text = codec.opened_result("null" if text is None else text, name)
             return _result_of(fn, name).decode(text)
         except CannotOpen as problem:
             # Another worker may have the key: what was done must not be done again for want of it.

@@ -22,6 +22,7 @@ from holdfast.errors import (
     ResultUnreadable,
 )
 from holdfast.jsonb import Encoded, encode
+from holdfast.stores import ClaimCheck, DirectoryStore
 from holdfast.worker import Worker
 
 Drain = Callable[..., Worker]
@@ -240,6 +241,128 @@ def test_a_chain_of_encrypted_tasks_passes_results_that_only_they_can_read(
     assert seen == [["4111 a", "4111 b"], "4111 a and 4111 b"]
 
 
+def test_what_follows_jobs_that_failed_still_runs_where_encryption_is_required(
+    app: App, drain: Drain
+) -> None:
+    encryption = Encryption({"k": NEW}, required=True)
+    seen: list[Any] = []
+
+    @app.task(encryption=encryption, max_attempts=1)
+    def ask(card: str) -> str:
+        if card == "fails":
+            raise ValueError(card)
+        return card
+
+    @app.task(encryption=encryption)
+    def all_of(told: list[str | None]) -> None:
+        seen.append(told)
+
+    @app.task(encryption=encryption)
+    def one(told: str | None) -> None:
+        seen.append(told)
+
+    group(ask.call("fails"), ask.call("fails")).then(all_of, if_failed="run").enqueue()
+    group(ask.call("fails"), ask.call("a")).then(all_of, if_failed="run").enqueue()
+    ask.call("fails").then(one, if_failed="run").enqueue()
+    drain()
+
+    assert sorted(map(str, seen)) == ["None", "[None, 'a']", "[None, None]"]
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("beside", ["limit", "maximum"])
+def test_nothing_takes_the_place_of_an_argument_that_is_sealed(required: bool, beside: str) -> None:
+    encryption = Encryption({"k": NEW}, required=required)
+    codec = Codec(encryption, ["pay"])
+    payload = json.loads(codec.payload(encode({"limit": 100})))
+    result = json.loads(Codec(encryption, ["quote"]).result(encode(9999)))
+
+    for value in (None, [], result, [result]):
+        with pytest.raises(InvalidPayload, match=f"`{beside}` is encrypted, and another one is"):
+            codec.opened(json.dumps({**payload, beside: value}), {"limit": "maximum"})
+    opened = codec.opened(json.dumps({**payload, "quote": result}), {"limit": "maximum"})
+    assert json.loads(opened) == {"limit": 100, "quote": 9999}
+
+
+@pytest.mark.parametrize("value", ["x", 0, False, "", {}, [None, 1], [[]], {"a": "$holdfast"}])
+def test_nothing_in_clear_stands_beside_what_is_sealed_if_that_is_required(value: Any) -> None:
+    key = {"k": NEW}
+    codec, lax = Codec(Encryption(key, required=True), ["pay"]), Codec(Encryption(key), ["pay"])
+    payload = json.loads(codec.payload(encode({"card": "x"})))
+
+    for stored in ({**payload, "note": value}, {"note": value}, {}):
+        with pytest.raises(InvalidPayload, match="not encrypted"):
+            codec.opened(json.dumps(stored))
+    assert json.loads(lax.opened(json.dumps({**payload, "note": value})))["note"] == value
+
+
+@pytest.mark.parametrize("step", ["", "charge"])
+@pytest.mark.parametrize("text", ["null", "true", '{"paid": true}', '{"a": "$holdfast"}'])
+def test_a_result_in_clear_is_not_read_if_encryption_is_required(step: str, text: str) -> None:
+    with pytest.raises(CannotOpen, match="not encrypted"):
+        Codec(Encryption({"k": NEW}, required=True), ["pay"]).opened_result(text, step)
+    assert Codec(Encryption({"k": NEW}), ["pay"]).opened_result(text, step) == text
+
+
+@pytest.mark.parametrize("put", ["'\"free\"'", "null"])
+def test_a_step_that_somebody_changed_in_the_database_is_not_believed(
+    app: App, drain: Drain, database: str, put: str
+) -> None:
+    seen: list[Any] = []
+
+    @app.task(encryption=Encryption({"k": NEW}, required=True), max_attempts=1)
+    def pay(card: str) -> None:
+        seen.append(current().step("price", lambda: "1000"))
+        current().wait_event("paid")
+
+    id = pay.enqueue("x").id
+    drain()
+    with psycopg.connect(database) as conn:
+        conn.execute(f"update holdfast.step set result = {put} where name = 'price'")  # type: ignore[arg-type]
+    app.client.send_event("paid")
+    drain()
+
+    assert seen == ["1000"]
+    assert (stored(app.client, id).state, stored(app.client, id).attempt) == ("queued", 0)
+    assert "step 'price' cannot be read: it is not encrypted" in app.client.jobs.explain(id)
+
+
+def test_a_result_that_somebody_changed_in_the_database_is_not_believed(
+    app: App, drain: Drain, database: str
+) -> None:
+    pay = sealed(app, Encryption({"k": NEW}, required=True), [], keep_result=True)
+    handle = pay.enqueue("abc")
+    drain()
+    assert handle.result() == "cba"
+
+    with psycopg.connect(database) as conn:
+        conn.execute("update holdfast.ended set result = '\"free\"'")
+    with pytest.raises(ResultUnreadable, match="not encrypted"):
+        handle.result()
+
+
+def test_what_was_sealed_as_one_thing_is_not_read_as_another() -> None:
+    encryption = Encryption({"k": NEW})
+    codec, other = Codec(encryption, ["pay"]), Codec(encryption, ["refund"])
+    text = encode({"card": "x"})
+    payload, result = codec.payload(text).decode(), codec.result(text).decode()
+    step = codec.result(text, "ask").decode()
+
+    assert codec.opened_result(result) == codec.opened_result(step, "ask") == text
+    for wrong in (payload, step, other.result(text).decode()):
+        with pytest.raises(CannotOpen):
+            codec.opened_result(wrong)
+        if wrong is not payload:
+            with pytest.raises(InvalidPayload):
+                codec.opened(wrong)
+    for wrong in (payload, result, codec.result(text, "answer").decode()):
+        with pytest.raises(CannotOpen):
+            codec.opened_result(wrong, "ask")
+    for wrong in (payload, step):
+        with pytest.raises(InvalidPayload):
+            codec.opened(f'{{"told": {wrong}}}')
+
+
 def test_a_chain_in_which_only_one_is_encrypted_is_refused(app: App) -> None:
     @app.task(encryption=Encryption({"k": NEW}))
     def ask(card: str) -> str:
@@ -409,14 +532,52 @@ def test_two_of_the_same_are_encrypted_differently() -> None:
         {"$holdfast": {"v": 2, "key": "k", "data": ""}},
         {"$holdfast": {"v": 1, "key": "k"}},
         {"$holdfast": {"v": 1, "key": "k", "data": "=not base64="}},
+        {"$holdfast": {"v": 1, "key": "k", "data": "é"}},
         {"$holdfast": {"v": 1, "key": "k", "data": ""}},
+        {"$holdfast": {"v": 1, "key": "k", "data": "AAAA"}},
+        {"$holdfast": {"v": 1, "key": ["k"], "data": "AAAA"}},
+        {"$holdfast": {"v": 1, "key": "k", "data": "AAAA", "store": "files", "address": "a"}},
+        {"$holdfast": {"v": 1, "store": "other", "address": "a"}},
+        {"$holdfast": "x"},
+        ["$holdfast"],
+        "$holdfast",
+        {"card": {"$holdfast": None}},
+        {"card": [{"$holdfast": 1}]},
         {"card": {"$holdfast": {"v": 1, "key": "k", "of": "pay", "data": ""}}},
+        {"card": {"$holdfast": {"v": 1, "key": "k", "of": "pay", "data": "é"}}},
+        {"card": {"$holdfast": {"v": 1, "store": "files", "address": "a"}}},
     ],
 )
-def test_a_mark_that_nobody_made_is_not_read(payload: Any) -> None:
+def test_a_mark_that_nobody_made_is_not_read(payload: Any, tmp_path: Path) -> None:
+    large = ClaimCheck(DirectoryStore(tmp_path))
+    for codec in (Codec(Encryption({"k": NEW}), ["pay"]), Codec(None, ["pay"], large)):
+        codec.is_elsewhere(json.dumps(payload))
+        with pytest.raises(InvalidPayload, match="the payload cannot be read"):
+            codec.opened(json.dumps(payload))
+
+
+@pytest.mark.parametrize("mark", [None, 1, "x", {"v": 1, "key": "k", "data": "é"}, {"v": "1"}])
+def test_a_result_with_a_mark_that_nobody_made_is_not_read(mark: Any) -> None:
     codec = Codec(Encryption({"k": NEW}), ["pay"])
-    with pytest.raises(InvalidPayload, match="the payload cannot be read"):
-        codec.opened(json.dumps(payload))
+    for step in ("", "ask"):
+        with pytest.raises(CannotOpen, match="marked as encrypted, and is not"):
+            codec.opened_result(json.dumps({"$holdfast": mark}), step)
+    assert told(json.dumps({"$holdfast": mark})) is None or "key" in mark
+
+
+@pytest.mark.parametrize("payload", [{"$holdfast": 1}, {"$holdfast": None}, ["$holdfast"]])
+def test_a_job_with_a_mark_that_nobody_made_waits_and_explain_says_so(
+    app: App, drain: Drain, tmp_path: Path, payload: Any
+) -> None:
+    @app.task(large_payloads=ClaimCheck(DirectoryStore(tmp_path)), max_attempts=1)
+    async def pay(card: str) -> None:
+        raise AssertionError
+
+    id = app.client.enqueue("pay", payload).id
+    drain()
+
+    assert (stored(app.client, id).state, stored(app.client, id).attempt) == ("queued", 0)
+    assert "marked as encrypted, and is not" in app.client.jobs.explain(id)
 
 
 @pytest.mark.parametrize("payload", [{"card": "$holdfast"}, {"card": ["$holdfast", {"a": 1}]}])
