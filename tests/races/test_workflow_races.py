@@ -155,6 +155,20 @@ def test_a_handler_that_adds_after_the_cancel_is_refused_and_its_work_undone(
     assert states(db, id) == {"total": 1, "cancelled": 1}
 
 
+def test_a_job_of_another_queue_that_is_added_first_keeps_a_user_of_some_queues_out(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a", "queue": "mail"})
+    held_open.enqueue({"kind": "b", "queue": "secret", "workflow": str(id)})
+    call = "select * from holdfast.workflow_cancel(%(id)s, queues => array['mail'])"
+    other = start(lambda session: _code_of(lambda: rows(session, call, id=id)))
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert other.answer() == "HF409"
+    assert rows(db, "select from holdfast.operation") == []
+
+
 def test_a_retry_comes_before_or_after_the_cancel_of_its_workflow_and_not_between(
     db: Protocol, held_open: Protocol, start: Start
 ) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from holdfast import Client, NewJob
 from tests.server.conftest import Api
 
@@ -69,6 +71,65 @@ def test_a_token_for_some_queues_sees_only_workflows_within_them(api: Api, clien
     assert [one["id"] for one in listed] == [str(mine)]
     assert (hidden.status_code, hidden.json()["code"]) == (404, "HF320")
     assert joined.status_code == 403
+
+
+def of_mail(api: Api, *scopes: str) -> dict[str, str]:
+    """The headers of a user who may use the queue mail only."""
+    body = {"name": "php", "scopes": list(scopes), "queues": ["mail"]}
+    return {"Authorization": f"Bearer {api.post('/v1/tokens', json=body).json()['secret']}"}
+
+
+@pytest.mark.parametrize("state", ["queued", "dead"])
+def test_what_was_moved_to_a_queue_of_others_is_no_longer_the_users(
+    api: Api, client: Client, state: str
+) -> None:
+    headers = of_mail(api, "read", "operate")
+    started = client.workflows.start("import", [NewJob(kind="x", queue="mail", max_attempts=1)])
+    place = f"/v1/workflows/{started.id}"
+    if state == "dead":
+        client.nack(client.claim("mail", worker="w"), error_kind="x", message="m")
+    before = api.get(place, headers=headers).status_code
+    client.jobs.move([started.jobs[0].id], "secret")
+
+    answers = [
+        api.get(place, headers=headers),
+        api.get(f"{place}/jobs", headers=headers),
+        api.post(f"{place}/cancel", json={}, headers=headers),
+        api.post(f"{place}/retry", json={}, headers=headers),
+    ]
+
+    assert before == 200
+    assert [one.status_code for one in answers] == [404] * 4
+    assert api.get("/v1/workflows", headers=headers).json()["workflows"] == []
+    assert [job.state for job in client.jobs.list("queue:secret")] == [state]
+
+
+def test_a_user_of_some_queues_sees_and_undoes_the_cancel_that_they_began(
+    api: Api, client: Client
+) -> None:
+    headers = of_mail(api, "read", "operate")
+    started = client.workflows.start("import", [NewJob(kind="x", queue="mail")])
+
+    begun = api.post(f"/v1/workflows/{started.id}/cancel", json={}, headers=headers)
+    place = begun.headers["Location"]
+    ended(api, begun.json()["id"])
+    seen = api.get(place, headers=headers)
+    undo = api.post(f"{place}/undo", json={}, headers=headers)
+    ended(api, undo.json()["id"])
+
+    assert (seen.status_code, seen.json()["changed"]) == (200, 1)
+    assert undo.status_code == 202
+    assert [job.state for job in client.jobs.list("queue:mail")] == ["queued"]
+
+
+def test_a_workflow_without_jobs_is_not_for_a_user_of_some_queues(api: Api, client: Client) -> None:
+    headers = of_mail(api, "read", "operate")
+    empty = client.workflows.start("import").id
+
+    listed = api.get("/v1/workflows", headers=headers).json()["workflows"]
+    cancelled = api.post(f"/v1/workflows/{empty}/cancel", json={}, headers=headers)
+
+    assert (listed, cancelled.status_code) == ([], 404)
 
 
 def test_an_unknown_workflow_is_not_found(api: Api) -> None:

@@ -103,6 +103,39 @@ def test_what_was_begun_since_goes_on(db: Protocol) -> None:
     assert len(db.list("state:queued")) == 1  # waits for its second attempt
 
 
+def test_what_was_moved_since_stays_where_it_is(db: Protocol) -> None:
+    die(db, 2, queue="mail")
+    found = preview(db, "retry", "state:dead queue:mail")
+    run(db, found.token)
+    [first, _] = db.list("queue:mail")
+    db.move(first.id, queue="secret")
+
+    result = undone(db, found.id)
+
+    assert (result.seen, result.changed) == (2, 1)
+    assert [job.state for job in db.list("queue:secret")] == ["queued"]
+    assert [job.state for job in db.list("queue:mail")] == ["dead"]
+
+
+def test_what_was_moved_on_is_not_moved_back(db: Protocol) -> None:
+    die(db, 1, queue="mail")
+    db.enqueue(*[{"kind": "work", "queue": "mail"}] * 2)
+    found = preview(db, "move", "queue:mail", arguments=Jsonb({"queue": "press"}))
+    run(db, found.token)
+    # Queues of one part: a job that moves between them keeps its id.
+    part = "select holdfast.queue_part(%s)"
+    there = asked(db, part, "press")
+    secret = next(f"s{n}" for n in range(10_000) if asked(db, part, f"s{n}") == there)
+    moved = [job.id for job in db.list("queue:press") if job.state != "dead"][:1]
+    moved += [job.id for job in db.list("queue:press state:dead")]
+    db.move(*moved, queue=secret)
+
+    result = undone(db, found.id)
+
+    assert (result.seen, result.changed) == (3, 1)
+    assert sorted(job.state for job in db.list(f"queue:{secret}")) == ["dead", "queued"]
+
+
 def test_each_of_the_retried_becomes_what_it_was(db: Protocol) -> None:
     [dead] = die(db, 1)
     [cancelled] = db.enqueue({"kind": "work"})

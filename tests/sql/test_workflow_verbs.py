@@ -36,11 +36,16 @@ def operate(db: Protocol, function: str, **given: Any) -> Any:
     return row
 
 
+def steps(db: Protocol) -> None:
+    """Do all of the operations that run."""
+    while rows(db, "select * from holdfast.operation_step(100)"):
+        db.later(seconds=60)
+
+
 def tend(db: Protocol) -> None:
     db.later(seconds=2)
     db.upkeep()
-    while rows(db, "select * from holdfast.operation_step(100)"):
-        db.later(seconds=60)
+    steps(db)
 
 
 def members(db: Protocol, id: UUID) -> list[tuple[str, str]]:
@@ -138,6 +143,22 @@ def test_a_retry_of_a_cancelled_workflow_opens_it_again(db: Protocol) -> None:
     assert run(db) == ["split", "part", "part", "part", "sum"]
     db.enqueue({"kind": "late", "workflow": str(id)})
     assert run(db) == ["late"]
+
+
+def test_a_verb_for_some_queues_is_for_workflows_within_them(db: Protocol) -> None:
+    id = start(db, {"kind": "a", "queue": "mail"}, {"kind": "b", "queue": "mail"})
+    call = "select * from holdfast.workflow_{verb}(%(id)s, queues => array['mail'])"
+    [job, _] = rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)
+
+    [row] = rows(db, call.format(verb="cancel"), id=id)
+    db.move(job.id, queue="secret")
+    steps(db)
+
+    # What has left these queues before the operation came to it is not theirs to cancel.
+    assert row.filter.endswith(" queue:mail")
+    assert members(db, id) == [("a", "queued"), ("b", "cancelled")]
+    assert rows(db, call.format(verb="cancel"), id=id) == []
+    assert rows(db, call.format(verb="retry"), id=id) == []
 
 
 def test_what_is_not_done_at_the_deadline_is_cancelled(db: Protocol) -> None:

@@ -116,17 +116,23 @@ class AsyncWorkflows(AsyncNoun):
         return await self._all(WorkflowJob, source, [id, group, state, limit, past], reads=True)
 
     async def cancel(
-        self, id: UUID, *, reason: str | None = None, actor: str | None = None
+        self,
+        id: UUID,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        queues: Sequence[str] | None = None,
     ) -> Operation | None:
         """Cancel a workflow: it takes no more jobs, and an operation cancels those that it has.
 
         Workers, servers and `holdfast upkeep` run it; `operations.undo` undoes it. None if there
-        is no such workflow.
+        is no such workflow, or if it has jobs outside of `queues`.
         """
         source: LiteralString = (
-            "holdfast.workflow_cancel(id => %s::uuid, reason => %s, actor => %s)"
+            "holdfast.workflow_cancel(id => %s::uuid, reason => %s, actor => %s, "
+            "queues => %s::text[])"
         )
-        return await self._first(Operation, source, [id, reason, actor])
+        return await self._first(Operation, source, [id, reason, actor, _names(queues)])
 
     async def retry(
         self,
@@ -135,6 +141,7 @@ class AsyncWorkflows(AsyncNoun):
         from_job: UUID | None = None,
         reason: str | None = None,
         actor: str | None = None,
+        queues: Sequence[str] | None = None,
     ) -> Operation | None:
         """Retry the dead and cancelled jobs of a workflow, by an operation, as `cancel` does.
 
@@ -142,9 +149,10 @@ class AsyncWorkflows(AsyncNoun):
         """
         source: LiteralString = (
             "holdfast.workflow_retry(id => %s::uuid, from_job => %s::uuid, reason => %s, "
-            "actor => %s)"
+            "actor => %s, queues => %s::text[])"
         )
-        return await self._first(Operation, source, [id, from_job, reason, actor])
+        given = [id, from_job, reason, actor, _names(queues)]
+        return await self._first(Operation, source, given)
 
     async def tally(self) -> Sequence[WorkflowTally]:
         """Count workflows by name: those that are live, and how others ended in the last hour."""

@@ -69,7 +69,10 @@ async def cancel(request: Request) -> Answer:
     """
     found = await find(request)
     started = await request.client.workflows.cancel(
-        found.id, reason=request.body.reason, actor=request.actor
+        found.id,
+        reason=request.body.reason,
+        actor=request.actor,
+        queues=request.user.queues,
     )
     return begun(request, started or _gone(request))
 
@@ -79,7 +82,11 @@ async def retry(request: Request) -> Answer:
     found = await find(request)
     said: inputs.WorkflowRetried = request.body
     started = await request.client.workflows.retry(
-        found.id, from_job=said.from_job, reason=said.reason, actor=request.actor
+        found.id,
+        from_job=said.from_job,
+        reason=said.reason,
+        actor=request.actor,
+        queues=request.user.queues,
     )
     return begun(request, started or _gone(request))
 

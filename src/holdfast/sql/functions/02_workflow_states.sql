@@ -126,13 +126,14 @@ as $$
   where m.part = holdfast.part_of(workflow_of_link.link) and m.id = workflow_of_link.link
 $$;
 
--- workflow_within: whether all jobs of a workflow are in these queues; null: in any.
+-- workflow_within: whether all jobs of a workflow are in these queues; null: in any. One without jobs is in none.
 create or replace function holdfast.workflow_within(id uuid, queues text[])
 returns boolean
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
-  select queues is null or not exists (
-    select from holdfast.member m where m.workflow = workflow_within.id and m.queue <> all(queues))
+  select queues is null or exists (select from holdfast.member m where m.workflow = workflow_within.id)
+    and not exists (
+      select from holdfast.member m where m.workflow = workflow_within.id and m.queue <> all(queues))
 $$;

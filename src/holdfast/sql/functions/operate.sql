@@ -398,6 +398,7 @@ declare
   v_moved  boolean;
   v_kind   text;
   v_from   text;
+  v_link   uuid;
   v_state  text;
   v_places bigint[];
   v_locked uuid[];
@@ -438,6 +439,7 @@ begin
         v_moved := true;
         v_kind := job.kind;
         v_from := job.queue;
+        v_link := job.link;
         v_state := 'queued';
       exception when unique_violation or lock_not_available then
         v_moved := false;   -- a live job there has the same key, or is about to
@@ -455,7 +457,7 @@ begin
       end if;
     else
       -- of an id that died more than once, the last
-      select d.queue, d.kind, d.fingerprint, d.lane, d.key, d.ctid as in_row into dead from holdfast.dead d
+      select d.queue, d.kind, d.fingerprint, d.lane, d.key, d.link, d.ctid as in_row into dead from holdfast.dead d
       where d.part = v_part and d.id = these.id and d.queue <> moved.queue
       order by d.ended_at desc limit 1 for update skip locked;
       if found then
@@ -474,6 +476,7 @@ begin
         v_moved := true;
         v_kind := dead.kind;
         v_from := dead.queue;
+        v_link := dead.link;
         v_state := 'dead';
       end if;
     end if;
@@ -481,6 +484,10 @@ begin
       perform holdfast.note_jobs('moved', v_to, array[v_new], array[moved.queue], array[v_kind],
         v_state, actor, reason, v_now, array[jsonb_build_object('from', v_from, 'was', these.id)]);
       perform holdfast.rename_jobs(array[these.id], array[v_new], array[v_from]);
+      if v_link is not null then
+        -- who may see and change its workflow depends on where its jobs are
+        update holdfast.member m set queue = moved.queue where m.part = holdfast.part_of(v_link) and m.id = v_link;
+      end if;
       id := these.id;
       new_id := v_new;
       return next;

@@ -309,7 +309,7 @@ begin
       from unnest(ids) with ordinality u(id, nth)
       left join lateral (
         select to_jsonb(e)
-                 - '{part,id,queue,kind,key,lane,tenant,subject,headers,payload,created_at,link,takes}'::text[]
+                 - '{part,id,kind,key,lane,tenant,subject,headers,payload,created_at,link,takes}'::text[]
                  - case when o.arguments -> 'fresh' = 'true' then '' else 'steps' end as said
         from holdfast.ended e
         where e.part = holdfast.part_of(u.id) and e.id = u.id

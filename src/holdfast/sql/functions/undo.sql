@@ -58,6 +58,7 @@ declare
   v_of     constant bigint := (o.arguments ->> 'operation')::bigint;
   v_reason constant text := concat_ws(': ', format('undo of operation %s', v_of), o.reason);
   v_verb   text;
+  v_to     text;
   v_queue  text;
   chunk    holdfast.operation_chunk;
 begin
@@ -79,8 +80,8 @@ begin
     delete from holdfast.operation_chunk c where c.operation = v_of and c.nth = chunk.nth;
   end if;
   seen := cardinality(chunk.ids);
-  update holdfast.operation x set undoable = x.undoable - operation_revert.seen where x.id = v_of returning x.verb
-  into v_verb;
+  update holdfast.operation x set undoable = x.undoable - operation_revert.seen where x.id = v_of
+  returning x.verb, x.arguments ->> 'queue' into v_verb, v_to;
   ended := not exists (select from holdfast.operation_chunk c where c.operation = v_of);
   case v_verb
     when 'retry' then
@@ -97,7 +98,14 @@ begin
       for v_queue in select distinct u.queue from unnest(chunk.was) u(queue) order by 1 loop
         changed := changed + (
           select count(*)
-          from holdfast.moved(array(select u.id from unnest(chunk.ids, chunk.was) u(id, queue) where u.queue = v_queue),
+          from holdfast.moved(array(
+            select u.id
+            from unnest(chunk.ids, chunk.was) u(id, queue)
+            where u.queue = v_queue and (   -- not moved on since
+              exists (select from holdfast.job j
+                where j.part = holdfast.part_of(u.id) and j.id = u.id and j.queue = v_to)
+              or exists (select from holdfast.dead d
+                where d.part = holdfast.part_of(u.id) and d.id = u.id and d.queue = v_to))),
             v_queue, v_reason, o.actor));
       end loop;
   end case;
@@ -125,7 +133,7 @@ begin
       using (select holdfast.part_of(x.id) as part, x.id, x.state, x.ending
         from unnest(ids, states, endings) x(id, state, ending)) u
       where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.id = any(v_held) and j.token is null
-        and j.attempt = 0
+        and j.attempt = 0 and coalesce(u.ending ->> 'queue' = j.queue, true)   -- not moved since
       returning j as job, j.part, j.id, j.queue, j.kind, j.key, j.lane, j.link, u.state, u.ending
     ), ended as (
       insert into holdfast.ended
@@ -140,7 +148,7 @@ begin
       cross join lateral holdfast.ended_of(r.job, r.state, v_now, put_back.reason) o
       -- what may have been edited since, and why it is as it is, stays as it is now
       cross join lateral jsonb_populate_record(o, '{"error": null, "attempts_before": null}' || coalesce(
-        r.ending - '{state,priority,max_attempts,lease_for,reason,link,takes}'::text[], a.ending, '{}')) e
+        r.ending - '{state,queue,priority,max_attempts,lease_for,reason,link,takes}'::text[], a.ending, '{}')) e
       returning id, state, queue, kind, fingerprint
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)

@@ -5,8 +5,10 @@
 -- workflow_cancel: cancel a workflow. From now on nothing can be added to it, and an operation cancels its jobs, the
 -- last ones first, so that none is released by the end of another. id: its own, or that of one of its jobs. No row if
 -- there is no such workflow. A repeat returns the running operation. Here is only marked what is to be done: who
--- cancelled jobs under the lock of the workflow would wait for handlers that wait for it, to add a job.
-create or replace function holdfast.workflow_cancel(id uuid, reason text default null, actor text default null)
+-- cancelled jobs under the lock of the workflow would wait for handlers that wait for it, to add a job. queues: only if
+-- all its jobs are in these, and the operation changes what is in these.
+create or replace function holdfast.workflow_cancel(
+  id uuid, reason text default null, actor text default null, queues text[] default null)
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -17,10 +19,10 @@ declare
   v_flow constant uuid := holdfast.workflow_of(workflow_cancel.id);
   v_operation bigint;
 begin
-  if v_flow is null then
+  if v_flow is null or not holdfast.workflow_within(v_flow, queues) then
     return;
   end if;
-  v_operation := holdfast.stop_workflow(v_flow, reason, actor);
+  v_operation := holdfast.stop_workflow(v_flow, reason, actor, queues);
   if v_operation is null then
     perform holdfast.refuse('HF409', format('workflow %s has ended: it is %s', v_flow, holdfast.workflow_state(v_flow)),
       null, 'Retry it: holdfast workflow retry ' || v_flow);
@@ -30,9 +32,9 @@ end
 $$;
 
 -- workflow_retry: retry the dead and cancelled jobs of a workflow, in the order in which they were added, by an
--- operation. from_job: only that job and those that follow it, directly or not. id, no row, a repeat: as above.
+-- operation. from_job: only that job and those that follow it, directly or not. id, no row, a repeat, queues: as above.
 create or replace function holdfast.workflow_retry(
-  id uuid, from_job uuid default null, reason text default null, actor text default null)
+  id uuid, from_job uuid default null, reason text default null, actor text default null, queues text[] default null)
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -45,7 +47,7 @@ declare
   v_total     bigint;
   v_operation bigint;
 begin
-  if v_flow is null then
+  if v_flow is null or not holdfast.workflow_within(v_flow, queues) then
     return;
   end if;
   if from_job is not null and holdfast.workflow_of_link(v_from) is distinct from v_flow then
@@ -54,6 +56,7 @@ begin
   end if;
   perform holdfast.end_other_verb(v_flow, 'cancel', actor);
   perform holdfast.lock_workflow(v_flow, alone => false);
+  perform holdfast.refuse_outside(v_flow, queues);
   select count(*) into v_total
   from holdfast.member m
   where m.workflow = v_flow and m.state is not null and m.state <> 'done'
@@ -64,13 +67,13 @@ begin
       'See its jobs: holdfast workflow show ' || v_flow);
   end if;
   v_operation := holdfast.operate_workflow('retry', v_flow, 'dead,cancelled', case when v_from is null then '{}'
-    else jsonb_build_object('from', v_from) end, v_total, reason, actor);
+    else jsonb_build_object('from', v_from) end, v_total, reason, actor, queues);
   return query select v.* from holdfast.operations v where v.id = v_operation;
 end
 $$;
 
 -- stop_workflow: begin to cancel a workflow; returns the operation, or null if nothing of it lives.
-create or replace function holdfast.stop_workflow(flow uuid, reason text, actor text)
+create or replace function holdfast.stop_workflow(flow uuid, reason text, actor text, queues text[] default null)
 returns bigint
 language plpgsql
 as $$
@@ -80,6 +83,7 @@ declare
 begin
   perform holdfast.end_other_verb(flow, 'retry', actor);
   perform holdfast.lock_workflow(flow, alone => true);
+  perform holdfast.refuse_outside(flow, queues);
   select count(*) into v_live from holdfast.member m where m.workflow = flow and m.state is null;
   if v_live = 0 and exists (select from holdfast.member m where m.workflow = flow) then
     perform holdfast.close_workflow(flow, holdfast.clock());
@@ -93,20 +97,39 @@ begin
   end if;
   return holdfast.operate_workflow('cancel', flow, 'queued,leased', '{}', v_live,
     coalesce(stop_workflow.reason, (select format('workflow %s was cancelled%s', w.name, ' by ' || actor)
-      from holdfast.workflow w where w.id = flow)), actor);
+      from holdfast.workflow w where w.id = flow)), actor, queues);
 end
 $$;
 
--- operate_workflow: start an operation over the jobs of a workflow, unless the same is running.
+-- refuse_outside: refuse a verb for a workflow that has got a job outside of these queues since the caller looked. The
+-- caller has its lock.
+create or replace function holdfast.refuse_outside(flow uuid, queues text[])
+returns void
+language plpgsql
+as $$
+begin
+  if not holdfast.workflow_within(flow, queues) then
+    perform holdfast.refuse('HF409', format('workflow %s has got a job in another queue', flow), null,
+      'Ask somebody who may use all of its queues.');
+  end if;
+end
+$$;
+
+-- operate_workflow: start an operation over the jobs of a workflow, unless the same is running. queues: it leaves what
+-- is in others when it comes to it.
 create or replace function holdfast.operate_workflow(
-  verb text, flow uuid, states text, arguments jsonb, total bigint, reason text, actor text)
+  verb text, flow uuid, states text, arguments jsonb, total bigint, reason text, actor text,
+  queues text[] default null)
 returns bigint
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
   v_now    constant timestamptz := holdfast.clock();
-  v_filter constant text := format('workflow:%s state:%s', flow, states);
+  -- a user of some queues is known by this term: written as the server does
+  v_filter constant text := concat_ws(' ', format('workflow:%s state:%s', flow, states), 'queue:' || (
+    select string_agg(case when q ~ '[\s,"*\\]' then holdfast.filter_word(q) else q end, ',' order by u.nth)
+    from unnest(queues) with ordinality u(q, nth)));
   v_id     bigint;
 begin
   select x.id into v_id from holdfast.operation x
