@@ -48,6 +48,54 @@ def test_of_eight_who_start_with_one_key_one_starts(db: Protocol, at_once: AtOnc
     assert run(db) == ["a"]
 
 
+@pytest.mark.parametrize("more", [{}, {"key": "7"}])
+def test_a_repeat_waits_for_the_start_that_it_repeats(
+    db: Protocol, held_open: Protocol, start: Start, more: dict[str, str]
+) -> None:
+    [new] = rows(db, "select holdfast.new_id('default') as flow, holdfast.new_id('default') as job")
+    item = {"kind": "a", "id": str(new.job)}
+    first = begin(held_open, item, id=new.flow, **more)
+    other = start(lambda session: begin(session, item, id=new.flow, repeat=True, **more))
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert other.answer() == first
+    assert run(db) == ["a"]
+
+
+def test_a_repeat_starts_if_what_it_repeats_was_rolled_back(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    [new] = rows(db, "select holdfast.new_id('default') as flow, holdfast.new_id('default') as job")
+    item = {"kind": "a", "id": str(new.job)}
+    first = begin(held_open, item, id=new.flow, key="7")
+    other = start(lambda session: begin(session, item, id=new.flow, key="7", repeat=True))
+    assert other.waits()
+    held_open.connection.rollback()
+
+    assert other.answer() == first
+    assert run(db) == ["a"]
+
+
+def test_an_addition_that_is_repeated_behind_the_cancel_is_answered(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a"})
+    [new] = rows(db, "select holdfast.new_id('default') as job")
+    item = {"kind": "b", "id": str(new.job), "workflow": str(id)}
+    held_open.enqueue(item)
+    stop = start(lambda session: verb(session, "cancel", id))
+    assert stop.waits()
+    other = start(lambda session: session.enqueue(item, repeat=True)[0])
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert stop.answer()[0].total == 2
+    assert (other.answer().id, other.answer().created) == (new.job, True)
+    operate(db)
+    assert states(db, id) == {"total": 2, "cancelled": 2}
+
+
 def test_a_key_is_free_when_the_end_of_the_last_job_has_committed(
     db: Protocol, held_open: Protocol, start: Start
 ) -> None:

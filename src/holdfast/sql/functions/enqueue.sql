@@ -1114,15 +1114,16 @@ $$;
 
 -- known_before: the ids whose jobs were stored by an earlier call and have since been claimed, moved or have ended. A
 -- job that still waits is found by its id when the repeat writes. A finished job left only traces, for as long as
--- receipts are kept. Only traces in the item's own queue count: a job of another queue with the same number is
--- another job.
+-- receipts are kept; one of a workflow, for as long as that is known. Only traces in the item's own queue count: a job
+-- of another queue with the same number is another job.
 create or replace function holdfast.known_before(ids uuid[], items jsonb)
 returns uuid[]
 language sql stable
 set enable_seqscan = off
 as $$
   with given as materialized (
-    select g.id, coalesce(items -> (g.ord - 1)::integer ->> 'queue', 'default') as queue
+    select g.id, coalesce(items -> (g.ord - 1)::integer ->> 'queue', 'default') as queue,
+           items -> (g.ord - 1)::integer ?| '{linked,workflow,child_of}' as linked
     from unnest(known_before.ids) with ordinality g(id, ord)
   )
   select array(
@@ -1138,7 +1139,12 @@ as $$
     from holdfast.lease l
     cross join lateral unnest(l.ids) leased(id)
     join given g on g.id = leased.id and g.queue = l.queue
-    where (select j.id from holdfast.job j where j.part = l.part and j.id = leased.id) is null)
+    where (select j.id from holdfast.job j where j.part = l.part and j.id = leased.id) is null
+    union
+    select g.id
+    from given g
+    where g.linked and (select j.id from holdfast.job j where j.part = holdfast.part_of(g.id) and j.id = g.id) is null
+      and exists (select from holdfast.member m where m.part = holdfast.part_of(g.id) and m.id = g.id))
 $$;
 
 -- take_back: remove rows that a repeat has just stored although their job had already been claimed: it ended while

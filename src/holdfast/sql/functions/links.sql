@@ -89,11 +89,14 @@ declare
   v_first   uuid[] := '{}';
   v_before  integer[];
   v_items   jsonb;
-  v_flows   constant uuid[] := holdfast.workflows_of(items, at);
+  v_flows   constant uuid[] := holdfast.workflows_of(items);
   done      record;
 begin
   -- Asked once, not for each link: it looks at every item.
   v_before := case when repeat then holdfast.stored_before(items, names, at, seed) else '{}' end;
+  if v_flows is not null then
+    perform holdfast.open_to_items(v_flows, v_before);
+  end if;
   select array_agg(w.ord), array_agg(w.ref), array_agg(w.asked) into v_ords, v_refs, v_asked
   from holdfast.refs_of(items) w
   left join unnest(v_before) b(ord) on b.ord = w.ord

@@ -4,7 +4,8 @@
 
 -- workflow_start: start a workflow, with jobs. If a live workflow of this name has the key, nothing is stored, and the
 -- one row has its id. Otherwise there is a row for each job, or one without a job. deadline: what is not done by then
--- is cancelled. child_of: a job that the workflow goes with. repeat: it may have been sent before, with this id.
+-- is cancelled. child_of: a job that the workflow goes with. repeat: it may have been sent before, with this id. Then
+-- all of it was stored, so nothing is, whatever has become of the workflow and its jobs since.
 create or replace function holdfast.workflow_start(
   name text, items jsonb default '[]', key text default null, deadline interval default null,
   child_of uuid default null, id uuid default null, repeat boolean default false, actor text default null)
@@ -33,17 +34,24 @@ begin
     perform holdfast.refuse('HF201', 'items must be a JSON array of objects',
       format('got %s', coalesce(holdfast.told(items), 'null')));
   end if;
-  if not exists (select from holdfast.workflow w where w.id = v_id) then
+  if exists (select from holdfast.workflow w where w.id = v_id) then
+    v_other := v_id;
+  else
     v_other := holdfast.open_workflow(v_id, workflow_start.name, workflow_start.key, v_now + deadline, child_of, actor,
       v_now);
-    if v_other is not null then
-      return query select v_other, false, null::integer, null::uuid, false, null::uuid, null::uuid, null::text,
-        null::timestamptz;
-      return;
-    end if;
-  elsif not repeat then
-    perform holdfast.refuse('HF206', format('a workflow with the id %s exists', v_id), null,
-      'Pass repeat => true if this call was sent before.');
+  end if;
+  if v_other = v_id then
+    perform holdfast.confirm_workflow(v_id, workflow_start.name, workflow_start.key, repeat);
+    return query
+      select v_id, true, b.ord, b.job, coalesce(b.created, false), null::uuid, null::uuid, null::text, null::timestamptz
+      from (select) one
+      left join holdfast.started_before(v_id, items) b on true
+      order by b.ord;
+    return;
+  elsif v_other is not null then
+    return query select v_other, false, null::integer, null::uuid, false, null::uuid, null::uuid, null::text,
+      null::timestamptz;
+    return;
   end if;
   if jsonb_array_length(items) = 0 then
     return query select v_id, true, null::integer, null::uuid, false, null::uuid, null::uuid, null::text,
@@ -60,8 +68,52 @@ begin
 end
 $$;
 
--- open_workflow: store a workflow, unless a live one has its key; returns that one. One that has the key and no live
--- job has ended, even if nobody has noticed.
+-- confirm_workflow: a call may have been sent before: it has, if its workflow has this name and key; otherwise it is
+-- refused. It writes, as every repeat: a mere look would be confirmed by a primary that has lost its standby.
+create or replace function holdfast.confirm_workflow(id uuid, name text, key text, repeat boolean)
+returns void
+language plpgsql
+as $$
+begin
+  if repeat then
+    perform holdfast.lock_workflow(id, alone => false);   -- before its row, as everybody who writes that
+    update holdfast.workflow w set name = w.name
+    where w.id = confirm_workflow.id and w.name = confirm_workflow.name
+      and w.key is not distinct from confirm_workflow.key;
+    if found then
+      return;
+    end if;
+  end if;
+  perform holdfast.refuse('HF206', format('%s with the id %s exists', case when repeat
+    then 'another workflow' else 'a workflow' end, id), null,
+    case when not repeat then 'Pass repeat => true if this call was sent before.' end);
+end
+$$;
+
+-- started_before: what the call that started a workflow has stored for these items. They are known by their ids,
+-- whatever part those were stored in; an item without one by its place. created: false for one that was skipped.
+create or replace function holdfast.started_before(flow uuid, items jsonb)
+returns table (ord integer, job uuid, created boolean)
+language sql stable
+set enable_seqscan = off
+as $$
+  with given as materialized (
+    select i.ord, i.item ->> 'kind' as kind, case when holdfast.is_id(i.item ->> 'id')
+      then (i.item ->> 'id')::uuid end as id
+    from jsonb_array_elements(items) with ordinality i(item, ord)
+  ), stored as materialized (
+    select m.id, m.kind, row_number() over (order by m.nth) as nth, holdfast.stamp(m.id, 0::smallint) as number
+    from holdfast.member m
+    where m.workflow = flow
+  )
+  select g.ord::integer, coalesce(s.id, p.id, g.id), coalesce(s.id, p.id) is not null
+  from given g
+  left join stored s on s.number = holdfast.stamp(g.id, 0::smallint)
+  left join stored p on g.id is null and p.nth = g.ord and p.kind = g.kind
+$$;
+
+-- open_workflow: store a workflow, unless a live one has its key; returns that one, or this one if somebody has just
+-- stored it. One that has the key and no live job has ended, even if nobody has noticed.
 create or replace function holdfast.open_workflow(
   id uuid, name text, key text, deadline timestamptz, child_of uuid, actor text, at timestamptz)
 returns uuid
@@ -80,10 +132,12 @@ begin
   loop
     insert into holdfast.workflow (id, name, key, deadline, parent, created_by, created_at)
     values (open_workflow.id, open_workflow.name, open_workflow.key, open_workflow.deadline, v_parent, actor, at)
-    on conflict (name, key) where key is not null and ended_at is null do nothing;
+    on conflict do nothing;
     if found then
       perform holdfast.note_workflow('workflow_started', open_workflow.id, actor, null);
       return null;
+    elsif exists (select from holdfast.workflow w where w.id = open_workflow.id) then
+      return id;
     end if;
     select w.id into v_other from holdfast.workflow w
     where w.name = open_workflow.name and w.key = open_workflow.key and w.ended_at is null;
@@ -137,8 +191,9 @@ begin
 end
 $$;
 
--- workflows_of: the workflow that each item is to join; null: none. An item names a workflow, or a job in it.
-create or replace function holdfast.workflows_of(items jsonb, at timestamptz)
+-- workflows_of: the workflow that each item is to join; null: none. An item names a workflow, or a job in it. They are
+-- locked, with others who add to them.
+create or replace function holdfast.workflows_of(items jsonb)
 returns uuid[]
 language plpgsql
 as $$
@@ -166,7 +221,6 @@ begin
   end if;
   for v_one in select distinct x from unnest(v_flows) x where x is not null order by 1 loop
     perform holdfast.lock_workflow(v_one, alone => false);
-    perform holdfast.reopen_workflow(v_one, null);
   end loop;
   return array(
     select f.flow
@@ -174,6 +228,20 @@ begin
     left join unnest(v_found, v_flows) f(asked, flow) on f.asked = a.asked::uuid
     order by a.nth);
 end
+$$;
+
+-- open_to_items: workflows get these items; before: except those that an earlier call has stored.
+create or replace function holdfast.open_to_items(flows uuid[], before integer[])
+returns void
+language sql
+as $$
+  select holdfast.reopen_workflow(d.flow, null)
+  from (
+    select distinct f.flow
+    from unnest(flows) with ordinality f(flow, ord)
+    where f.flow is not null and f.ord <> all(before)
+    order by 1
+  ) d
 $$;
 
 -- workflow_of: the workflow with this id, or that of the job with this id; null if there is none.
