@@ -7,7 +7,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tests.protocol import Later, Leased, Protocol
+from tests.protocol import Later, Leased, Open, Protocol
 from tests.sql.test_workflows import begin, rows, run, shown
 from tests.sql.test_workflows import start as started
 
@@ -271,6 +271,105 @@ def test_a_retry_behind_upkeep_that_forgets_runs_the_job_alone(
     assert other.answer()
     assert run(db) == ["a"]
     assert not rows(db, "select from holdfast.workflows where id = %(id)s", id=id)
+
+
+# A job that goes on, so that its workflow lives.
+LATE = {"kind": "late", "run_at": "2100-01-01"}
+
+
+def tend(db: Protocol) -> None:
+    """Upkeep, twice, with the operations that it starts."""
+    for _ in range(2):
+        db.later(seconds=2)
+        db.upkeep()
+        operate(db)
+
+
+def newborn(db: Protocol) -> int:
+    return len(rows(db, "select from holdfast.newborn"))
+
+
+@pytest.mark.parametrize("first", ["child", "parent"])
+@pytest.mark.parametrize("end", ["cancel", "die", "delete"])
+def test_a_child_goes_with_its_parent_whichever_of_them_commits_first(
+    db: Protocol, other: Open, first: str, end: str
+) -> None:
+    started(db, {"kind": "parent", "max_attempts": 1}, LATE)
+    parent = db.take()
+    bound = {"kind": "bound", "child_of": str(parent.id), "if_failed": "cancel"}
+    adder, ender = other(autocommit=False), other(autocommit=False)
+    added = adder.enqueue(bound, {**bound, "kind": "child", "if_failed": "wait"})
+    if end == "die":
+        ender.nack(parent)
+    else:
+        ender.cancel(parent.id)
+    if end == "delete":
+        ender.delete(parent.id)
+
+    for session in (adder, ender) if first == "child" else (ender, adder):
+        session.connection.commit()
+        tend(db)
+
+    assert db.state(added[0].id) == "cancelled"
+    assert db.state(added[1].id) == ("queued" if end == "die" else "cancelled")
+    assert newborn(db) == 0
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_child_workflow_goes_with_a_parent_that_is_cancelled_before_it_commits(
+    db: Protocol, held_open: Protocol, whole: bool
+) -> None:
+    id = started(db, {"kind": "parent"}, LATE)
+    parent = db.take()
+    inner = started(held_open, {"kind": "inner"}, name="inner", child_of=parent.id)
+    if whole:
+        verb(db, "cancel", id)
+        operate(db)
+    else:
+        db.cancel(parent.id)
+    tend(db)
+    held_open.connection.commit()
+    tend(db)
+
+    assert shown(db, inner).state == "cancelled"
+    assert "whose child it is, was cancelled" in shown(db, inner).reason
+    assert newborn(db) == 0
+
+
+def test_upkeep_waits_for_nobody_who_is_at_a_parent_and_looks_again(
+    db: Protocol, held_open: Protocol
+) -> None:
+    started(db, {"kind": "parent"}, {"kind": "parent"}, LATE)
+    [one, two] = db.claim(max_jobs=2)
+    child = {"kind": "child", "child_of": str(one.id)}
+    db.enqueue(child, child, {**child, "child_of": str(two.id)})
+    held_open.cancel(one.id)
+
+    tend(db)
+    assert newborn(db) == 1  # that of the one, which may be cancelled, or not
+    held_open.connection.rollback()
+    tend(db)
+
+    assert newborn(db) == 0
+    assert run(db) == ["child"] * 3
+
+
+def test_who_adds_a_child_keeps_nobody_from_ending_its_parent_or_adding_another(
+    db: Protocol, other: Open
+) -> None:
+    started(db, {"kind": "parent"}, LATE)
+    parent = db.take()
+    child = {"kind": "child", "child_of": str(parent.id)}
+    one, two = other(autocommit=False), other(autocommit=False)
+    one.enqueue(child)
+    two.enqueue(child)
+
+    assert [row.outcome for row in db.touch(parent)] == ["leased"]
+    assert [row.outcome for row in db.ack(parent)] == ["done"]
+    one.connection.commit()
+    two.connection.commit()
+    tend(db)
+    assert run(db) == ["child"] * 2
 
 
 def test_a_parent_and_its_child_may_end_while_they_are_cancelled(

@@ -214,6 +214,29 @@ def test_a_child_goes_with_a_parent_that_is_cancelled(db: Protocol) -> None:
     assert [kind for kind, _ in members(db, id)] == ["parent", "child", "free", "below"]
 
 
+def test_a_child_that_comes_after_its_parent_was_cancelled_goes_with_it(db: Protocol) -> None:
+    start(db, {"kind": "parent"}, {"kind": "late", "run_at": "2100-01-01"})
+    parent = db.take()
+    db.cancel(parent.id)
+
+    [child] = db.enqueue({"kind": "child", "child_of": str(parent.id)})
+    inner = start(db, {"kind": "inner"}, name="inner", child_of=parent.id)
+    tend(db)
+
+    assert "whose child it is, was cancelled" in db.explain(child.id)
+    assert (db.state(child.id), shown(db, inner).state) == ("cancelled", "cancelled")
+
+
+def test_a_child_workflow_cannot_start_once_that_of_its_parent_is_cancelled(db: Protocol) -> None:
+    id = start(db, {"kind": "parent"})
+    parent = db.take()
+    rows(db, "select * from holdfast.workflow_cancel(%(id)s)", id=id)
+
+    query = "select * from holdfast.workflow_start(name => 'inner', child_of => %(id)s)"
+    assert refusal(db, query, id=parent.id) == "HF216"
+    assert refusal(db, query, id=db.put("alone")) == "HF215"
+
+
 def test_a_child_outlives_a_parent_that_dies_unless_it_says_otherwise(db: Protocol) -> None:
     start(db, {"kind": "parent", "max_attempts": 1})
     parent = db.take()

@@ -301,6 +301,7 @@ declare
   v_stuck  integer := 0;
   one      record;
 begin
+  perform holdfast.see_newborn(20 * most);
   -- First what may wait for jobs, then what has to lock workflows, for which nobody waits here. What somebody else has
   -- locked is left for a later turn; in any order, so that it stops nothing behind it.
   for one in
@@ -363,6 +364,65 @@ begin
     v_done := v_done + holdfast.forget_workflow(one.id, v_now - interval '7 days', 5000);
   end loop;
   return v_done;
+end
+$$;
+
+-- see_newborn: some jobs were given children. Those whose parents have ended otherwise than done are left to the
+-- orphans, as by whoever ends a parent; so a child goes with its parent whichever of the two commits first. A parent
+-- that lives, and that nobody is about to end, is not looked at again: who ends it from now on sees its children.
+create or replace function holdfast.see_newborn(most integer)
+returns void
+language plpgsql
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_nths    bigint[];
+  v_parents uuid[];
+  v_settled uuid[];
+begin
+  -- One at a time: two that write the same orphan would wait for each other.
+  perform from holdfast.chore c where c.name = 'workflows' for update skip locked;
+  if not found then
+    return;
+  end if;
+  select array_agg(n.nth), array_agg(distinct n.parent) into v_nths, v_parents
+  from (select x.nth, x.parent from holdfast.newborn x order by x.nth limit most) n;
+  if v_nths is null then
+    return;
+  end if;
+  begin
+    -- Given back at once, since those who touch or end a job wait for nobody. In key share mode it would wait itself,
+    -- for somebody who has written the row and then deleted it.
+    v_settled := array(
+      select u.parent
+      from unnest(v_parents) u(parent)
+      cross join lateral (select coalesce(holdfast.locate(u.parent), u.parent) as id) l
+      cross join lateral (
+        select from holdfast.job j where j.part = holdfast.part_of(l.id) and j.id = l.id for share skip locked) j);
+    raise exception using errcode = 'HFAGN', message = 'the locks are given back';
+  exception when sqlstate 'HFAGN' then
+    null;
+  end;
+  -- An orphan that is there may just be forgotten by somebody who has not seen the child: then it has another turn.
+  with ended as materialized (
+    select u.parent, m.state, m.id is null as forgotten
+    from unnest(v_parents) u(parent)
+    left join holdfast.member m on m.part = holdfast.part_of(u.parent) and m.id = u.parent
+    where m.id is null or m.state is not null
+  ), orphans as (
+    insert into holdfast.orphaned (parent, state)
+    select e.parent, e.state
+    from ended e
+    where e.state <> 'done' and not exists (select from holdfast.orphaned o where o.parent = e.parent)
+    order by e.parent
+    on conflict (parent) do nothing
+    returning parent
+  )
+  select v_settled || array(
+    select o.parent from orphans o union all select e.parent from ended e where e.forgotten or e.state = 'done')
+  into v_settled;
+  delete from holdfast.newborn n where n.nth = any(v_nths) and n.parent = any(v_settled);
 end
 $$;
 

@@ -123,17 +123,25 @@ as $$
 declare
   v_parent constant uuid := case when child_of is not null then holdfast.link_of(child_of) end;
   v_other  uuid;
+  flow     record;
 begin
-  if v_parent is not null and not exists (
-    select from holdfast.member m where m.part = holdfast.part_of(v_parent) and m.id = v_parent) then
-    perform holdfast.refuse('HF215', format('job %s is not in a workflow', child_of), null,
-      'Only a job of a workflow can have children.');
+  if v_parent is not null then
+    select w.id, w.stopped_at, w.reason into flow
+    from holdfast.workflow w
+    where w.id = holdfast.workflow_of_link(v_parent);
+    if not found then
+      perform holdfast.refuse('HF215', format('job %s is not in a workflow', child_of), null,
+        'Only a job of a workflow can have children.');
+    elsif flow.stopped_at is not null then
+      perform holdfast.refuse_stopped(flow.id, flow.stopped_at, flow.reason);
+    end if;
   end if;
   loop
     insert into holdfast.workflow (id, name, key, deadline, parent, created_by, created_at)
     values (open_workflow.id, open_workflow.name, open_workflow.key, open_workflow.deadline, v_parent, actor, at)
     on conflict do nothing;
     if found then
+      insert into holdfast.newborn (parent) select v_parent where v_parent is not null;
       perform holdfast.note_workflow('workflow_started', open_workflow.id, actor, null);
       return null;
     elsif exists (select from holdfast.workflow w where w.id = open_workflow.id) then
@@ -282,8 +290,7 @@ declare
 begin
   select x.* into w from holdfast.workflow x where x.id = reopen_workflow.id;
   if w.stopped_at is not null and again is null then
-    perform holdfast.refuse('HF216', format('workflow %s was cancelled at %s, so nothing can be added', w.id,
-      holdfast.moment(w.stopped_at)), w.reason, 'Retry it first: holdfast workflow retry ' || w.id);
+    perform holdfast.refuse_stopped(w.id, w.stopped_at, w.reason);
   end if;
   if w.ended_at is null and w.stopped_at is null then
     return;
@@ -296,6 +303,16 @@ begin
 exception when unique_violation then
   perform holdfast.refuse('HF217', format('a live workflow %L has the key %L', w.name, w.key), null,
     'Cancel that one, or wait until it has ended.');
+end
+$$;
+
+create or replace function holdfast.refuse_stopped(id uuid, at timestamptz, reason text)
+returns void
+language plpgsql
+as $$
+begin
+  perform holdfast.refuse('HF216', format('workflow %s was cancelled at %s, so nothing can be added', id,
+    holdfast.moment(at)), reason, 'Retry it first: holdfast workflow retry ' || id);
 end
 $$;
 
@@ -353,18 +370,23 @@ begin
     end if;
     v_folds[v_ord] := hashtextextended(v_names[v_ord] || coalesce(v_texts[v_ord], ''), 0);
   end loop;
-  insert into holdfast.member (part, id, workflow, queue, kind, fold, after, if_failed, parent, created_at)
-  select holdfast.part_of(u.id), u.id, u.flow, coalesce(i.item ->> 'queue', 'default'), i.item ->> 'kind', u.fold,
-         u.after::bigint[], case when u.after is not null or i.item ->> 'child_of' is not null
-           then coalesce(i.item ->> 'if_failed', 'wait') end,
-         case when i.item ->> 'child_of' is not null then holdfast.link_of((i.item ->> 'child_of')::uuid) end,
-         join_workflows.at
-  from unnest(ids, flows, v_folds, v_texts) with ordinality u(id, flow, fold, after, ord)
-  join jsonb_array_elements(items) with ordinality i(item, ord) on i.ord = u.ord
-  where u.flow is not null and (rivals is null or rivals[u.ord] is null)
-    and exists (select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id)
-  order by u.ord
-  on conflict (part, id) do nothing;
+  with joined as (
+    insert into holdfast.member (part, id, workflow, queue, kind, fold, after, if_failed, parent, created_at)
+    select holdfast.part_of(u.id), u.id, u.flow, coalesce(i.item ->> 'queue', 'default'), i.item ->> 'kind', u.fold,
+           u.after::bigint[], case when u.after is not null or i.item ->> 'child_of' is not null
+             then coalesce(i.item ->> 'if_failed', 'wait') end,
+           case when i.item ->> 'child_of' is not null then holdfast.link_of((i.item ->> 'child_of')::uuid) end,
+           join_workflows.at
+    from unnest(ids, flows, v_folds, v_texts) with ordinality u(id, flow, fold, after, ord)
+    join jsonb_array_elements(items) with ordinality i(item, ord) on i.ord = u.ord
+    where u.flow is not null and (rivals is null or rivals[u.ord] is null)
+      and exists (select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id)
+    order by u.ord
+    on conflict (part, id) do nothing
+    returning parent
+  )
+  insert into holdfast.newborn (parent)
+  select distinct j.parent from joined j where j.parent is not null;
 end
 $$;
 
