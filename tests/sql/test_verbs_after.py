@@ -617,3 +617,27 @@ def test_all_that_waits_for_a_job_is_told(db: Protocol) -> None:
     ).fetchall()
 
     assert sorted(rows) == sorted((id, "queued", True) for id in ids[1:])
+
+
+@pytest.mark.parametrize("take", [{"x": 2}, {"x": "all"}])
+def test_a_result_that_was_not_kept_cannot_be_taken(db: Protocol, take: dict[str, Any]) -> None:
+    first, done = db.put("first", priority=9), db.put("done")
+    db.ack(next(job for job in db.claim(max_jobs=2) if job.id == done), results=[{"n": 7}])
+    item = {"kind": "next", "after": [str(first), str(done)]}
+
+    with pytest.raises(psycopg.DatabaseError, match="its result was not kept") as refused:
+        db.enqueue({**item, "take": take})
+
+    assert refused.value.sqlstate == "HF214"
+    # It can be waited for, and what else is waited for can be taken.
+    assert db.enqueue({**item, "take": {"x": 1}})[0].created
+
+
+def test_a_result_that_was_kept_can_be_taken_after_the_end(db: Protocol) -> None:
+    db.queue_set("default", keep_done=3600)
+    done = db.put("done")
+    db.ack(db.take(), results=[{"n": 7}])
+
+    db.enqueue({"kind": "next", "after": [str(done)], "take": {"x": 1}})
+
+    assert db.take().payload == {"x": {"n": 7}}

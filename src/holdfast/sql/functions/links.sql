@@ -86,6 +86,7 @@ declare
   v_links   uuid[];
   v_states  text[];
   v_results jsonb[];
+  v_gone    boolean[];
   v_first   uuid[] := '{}';
   v_before  integer[];
   v_items   jsonb;
@@ -105,7 +106,11 @@ begin
     perform holdfast.lock_jobs(v_first);
     begin
       if num_nonnulls(variadic v_asked) > 0 then
-        select p.links, p.states, p.results into v_links, v_states, v_results from holdfast.known_parents(v_asked) p;
+        select p.links, p.states, p.results, p.gone into v_links, v_states, v_results, v_gone
+        from holdfast.known_parents(v_asked) p;
+        if true = any(v_gone) then
+          perform holdfast.refuse_gone(items, v_ords, v_asked, v_gone);
+        end if;
       end if;
       v_items := holdfast.linked_items(items, v_ords, v_refs, v_states);
       if items @? '$[*].key' then
@@ -186,10 +191,10 @@ end
 $$;
 
 -- known_parents: what is known of jobs that a new one is to wait for: the ids that links know them by, how they ended
--- (null: they have not), and their results. They are locked, so that none of them ends or comes back unnoticed.
--- Parallel to ids, in which some may be null.
+-- (null: they have not), and their results; gone: those are not known any more. They are locked, so that none of them
+-- ends or comes back unnoticed. Parallel to ids, in which some may be null.
 create or replace function holdfast.known_parents(
-  ids uuid[], out links uuid[], out states text[], out results jsonb[])
+  ids uuid[], out links uuid[], out states text[], out results jsonb[], out gone boolean[])
 language plpgsql
 as $$
 #variable_conflict use_column
@@ -214,8 +219,9 @@ begin
     from (select holdfast.part_of(x) as part, x as id from unnest(v_found) x order by x) u
     where e.part = any(array[u.part]) and e.id = u.id and e.link is null and e.state <> 'done';
     select array_agg(k.link order by a.nth), array_agg(k.state order by a.nth), array_agg(k.result order by a.nth),
+           array_agg(k.gone order by a.nth),
            min(a.id::text) filter (where a.id is not null and k.link is null)::uuid
-    into links, states, results, v_missing
+    into links, states, results, gone, v_missing
     from unnest(ids) with ordinality a(id, nth)
     left join unnest(v_asked, v_found) f(asked, stored) on f.asked = a.id
     left join lateral holdfast.known_parent(f.asked, f.stored) k on true;
@@ -230,7 +236,7 @@ end
 $$;
 
 create or replace function holdfast.known_parent(
-  asked uuid, stored uuid, out link uuid, out state text, out result jsonb)
+  asked uuid, stored uuid, out link uuid, out state text, out result jsonb, out gone boolean)
 language plpgsql stable
 as $$
 #variable_conflict use_column
@@ -248,10 +254,34 @@ begin
     return;
   end if;
   -- a done job that was not kept, for as long as the receipt of its claim is
-  select asked, 'done' into link, state
+  select asked, 'done', true into link, state, gone
   from holdfast.lease l
   where asked = any(l.ids) and l.part = holdfast.part_of(asked) and holdfast.how_taken(l.taken, asked) is null
   limit 1;
+end
+$$;
+
+-- refuse_gone: refuse an item that takes the result of a job whose result is gone: it would get null in its place.
+-- Parallel arrays, as in enqueue_linked.
+create or replace function holdfast.refuse_gone(items jsonb, ords integer[], asked uuid[], gone boolean[])
+returns void
+language plpgsql
+as $$
+declare
+  v_job uuid;
+begin
+  select l.asked into v_job
+  from (
+    select x.ord, x.asked, x.gone, row_number() over (partition by x.ord order by x.place) as nth
+    from unnest(ords, asked, gone) with ordinality x(ord, asked, gone, place)
+  ) l
+  cross join lateral jsonb_each(nullif(items -> (l.ord - 1) -> 'take', 'null')) t
+  where l.gone and case jsonb_typeof(t.value) when 'number' then (t.value #>> '{}')::numeric = l.nth else true end
+  limit 1;
+  if found then
+    perform holdfast.refuse('HF214', format('job %s is done and its result was not kept, so nothing can take it', v_job),
+      null, 'Enqueue it and what follows in one call or transaction, or set keep_done of its queue.');
+  end if;
 end
 $$;
 
