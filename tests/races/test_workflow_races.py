@@ -233,6 +233,46 @@ def test_a_retry_comes_before_or_after_the_cancel_of_its_workflow_and_not_betwee
     assert states(db, id) == {"total": 2, "cancelled": 2}
 
 
+def test_the_undo_of_a_retry_leaves_a_workflow_open_that_somebody_adds_to(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a"})
+    verb(db, "cancel", id)
+    operate(db)
+    [row] = verb(db, "retry", id)
+    operate(db)
+    held_open.enqueue({"kind": "b", "workflow": str(id)})
+    rows(db, "select * from holdfast.operation_undo(%(id)s)", id=row.id)
+    undo = start(operate)
+    assert undo.waits()
+    undo.answer()  # it does not wait for as long as somebody adds
+    held_open.connection.commit()
+
+    assert states(db, id) == {"total": 2, "cancelled": 1, "queued": 1}
+    assert len(add(db, workflow=str(id))) == 36
+    assert run(db) == ["b", "added"]
+
+
+def test_who_adds_to_a_workflow_behind_the_undo_of_its_retry_is_refused(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = started(db, {"kind": "a"})
+    verb(db, "cancel", id)
+    operate(db)
+    [row] = verb(db, "retry", id)
+    operate(db)
+    rows(db, "select * from holdfast.operation_undo(%(id)s)", id=row.id)
+    for _ in range(2):
+        rows(held_open, "select * from holdfast.operation_step()")
+        db.later(seconds=60)
+    other = start(lambda session: add(session, workflow=str(id)))
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert other.answer() == "HF216"
+    assert shown(db, id).state == "cancelled"
+
+
 def test_upkeep_leaves_a_workflow_that_somebody_retries(
     db: Protocol, held_open: Protocol, later: Later
 ) -> None:

@@ -343,3 +343,16 @@ def test_an_undo_is_on_record(db: Protocol) -> None:
         ("operation_started", "bob", None, 1),
         ("undone", "bob", "dead", 2),
     ]
+
+
+def test_followers_are_told_what_they_were_told_before_the_retry(db: Protocol) -> None:
+    [parent, follower] = db.enqueue({"kind": "work"}, {"kind": "next", "after": [1]})
+    db.cancel(parent.id)
+    before = db.explain(follower.id)
+    found = preview(db, "retry", "state:cancelled")
+    run(db, found.token)
+
+    undone(db, found.id)
+
+    assert f"{parent.id} (cancelled)" in before
+    assert db.explain(follower.id) == before

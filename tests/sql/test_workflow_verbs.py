@@ -145,6 +145,119 @@ def test_a_retry_of_a_cancelled_workflow_opens_it_again(db: Protocol) -> None:
     assert run(db) == ["late"]
 
 
+def test_the_undo_of_a_cancel_restores_the_deadline(db: Protocol) -> None:
+    id = start(db, {"kind": "a"}, deadline=timedelta(days=1))
+    before = shown(db, id).deadline
+    row = cancel(db, id)
+
+    operate(db, "operation_undo", id=row.id)
+
+    assert before is not None
+    assert (shown(db, id).state, shown(db, id).deadline) == ("running", before)
+
+
+def test_the_undo_of_a_retry_leaves_the_workflow_cancelled_as_it_was(db: Protocol) -> None:
+    id = start(db, *FAN, key="7", deadline=timedelta(days=1))
+    db.ack(*db.claim())
+    cancel(db, id, reason="too late")
+    before = shown(db, id)
+    row = retry(db, id)
+    assert shown(db, id).deadline is None
+
+    operate(db, "operation_undo", id=row.id)
+
+    after = shown(db, id)
+    assert (after.state, after.reason, after.jobs) == ("cancelled", "too late", before.jobs)
+    assert after.deadline == before.deadline
+    assert refusal(db, "select * from holdfast.enqueue(%(i)s)", i=_items(id)) == "HF216"
+    assert start(db, {"kind": "b"}, key="7") != id
+
+
+def test_a_workflow_that_goes_on_is_not_closed_by_the_undo_of_its_retry(db: Protocol) -> None:
+    id = start(db, {"kind": "a"}, {"kind": "b"})
+    cancel(db, id)
+    row = retry(db, id)
+    held = db.take()
+
+    operate(db, "operation_undo", id=row.id)
+
+    assert members(db, id) == [("a", "leased"), ("b", "cancelled")]
+    db.enqueue({"kind": "late", "child_of": str(held.id)})
+    db.ack(held)
+    assert run(db) == ["late"]
+
+
+@pytest.mark.parametrize("undone", ["cancel", "retry"])
+def test_a_new_verb_ends_the_undo_of_the_last_one(db: Protocol, undone: str) -> None:
+    id = start(db, {"kind": "a"}, {"kind": "b"})
+    row = cancel(db, id)
+    row = retry(db, id) if undone == "retry" else row
+    [undo] = rows(db, "select * from holdfast.operation_undo(%(id)s)", id=row.id)
+    rows(db, "select * from holdfast.operation_step(1)")
+
+    (cancel if undone == "cancel" else retry)(db, id)
+
+    [ended] = rows(db, "select state from holdfast.operations where id = %(id)s", id=undo.id)
+    assert ended.state == "cancelled"
+    assert {state for _, state in members(db, id)} == {
+        "cancelled" if undone == "cancel" else "queued"
+    }
+
+
+def test_a_retry_brings_back_what_was_archived(db: Protocol) -> None:
+    id = start(db, *FAILING)
+    [held] = db.claim()
+    db.nack(held)
+    run(db)
+    ended = [job for job in rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)]
+    db.archive(*(job.id for job in ended if job.state != "queued"))
+
+    row = retry(db, id, from_job=held.id)
+
+    assert row.total == 2
+    assert sorted(run(db)) == ["fails", "goes", "waits"]
+    assert shown(db, id).state == "done"
+
+
+def test_the_undo_of_a_retry_knows_how_what_was_archived_had_ended(db: Protocol) -> None:
+    id = start(db, {"kind": "a"}, {"kind": "b", "max_attempts": 1})
+    db.cancel(*(job.id for job in db.list("kind:a")))
+    db.nack(db.take())
+    db.archive(*(job.id for job in db.list("state:dead,cancelled")))
+    row = retry(db, id)
+
+    operate(db, "operation_undo", id=row.id)
+
+    assert members(db, id) == [("a", "cancelled"), ("b", "dead")]
+    assert [job.state for job in db.list("")] == ["archived"] * 2
+
+
+def test_what_was_deleted_is_not_counted_among_what_can_be_retried(db: Protocol) -> None:
+    id = start(db, {"kind": "a"}, {"kind": "b"})
+    [one, two] = rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)
+    db.delete(one.id)
+    db.cancel(two.id)
+
+    assert retry(db, id).total == 1
+    db.delete(two.id)
+    assert refusal(db, "select * from holdfast.workflow_retry(%(id)s)", id=id) == "HF409"
+
+
+def test_a_follower_outside_of_a_workflow_does_not_make_its_failure_good(db: Protocol) -> None:
+    id = start(db, {"kind": "a", "max_attempts": 1})
+    held = db.take()
+    db.enqueue({"kind": "outside", "after": [str(held.id)], "if_failed": "run"})
+    elsewhere = {"kind": "outside", "after": [str(held.id)], "if_failed": "run"}
+    start(db, elsewhere, name="other")
+
+    db.nack(held)
+
+    assert shown(db, id).state == "failed"
+    run(db)
+    tend(db)
+    assert shown(db, id).state == "failed"
+
+
 def test_a_verb_for_some_queues_is_for_workflows_within_them(db: Protocol) -> None:
     id = start(db, {"kind": "a", "queue": "mail"}, {"kind": "b", "queue": "mail"})
     call = "select * from holdfast.workflow_{verb}(%(id)s, queues => array['mail'])"
@@ -195,6 +308,34 @@ def test_one_live_workflow_has_a_key(db: Protocol) -> None:
     assert other != id
     assert shown(db, id).state == "done"
     assert refusal(db, "select * from holdfast.enqueue(%(i)s)", i=_items(id)) == "HF217"
+
+
+def test_a_workflow_without_jobs_keeps_its_key_for_an_hour(db: Protocol) -> None:
+    id = start(db, key="7")
+
+    assert not begin(db, {"kind": "b"}, key="7")[0].started
+    tend(db)
+    assert (shown(db, id).state, shown(db, id).unsettled) == ("waiting", True)
+    db.enqueue({"kind": "a", "workflow": str(id)})
+    assert not begin(db, {"kind": "b"}, key="7")[0].started
+    assert run(db) == ["a"]
+    assert start(db, key="7") != id
+
+    db.later(minutes=61)
+    tend(db)
+    assert not rows(db, "select from holdfast.workflow where ended_at is null")
+    assert start(db, key="7") != id
+
+
+def test_the_cancel_of_a_workflow_without_jobs_ends_it(db: Protocol) -> None:
+    id = start(db, key="7")
+
+    cancel(db, id, reason="nothing to do")
+
+    assert (shown(db, id).state, shown(db, id).unsettled) == ("cancelled", False)
+    assert refusal(db, "select * from holdfast.enqueue(%(i)s)", i=_items(id)) == "HF216"
+    assert refusal(db, "select * from holdfast.workflow_cancel(%(id)s)", id=id) == "HF409"
+    assert start(db, key="7") != id
 
 
 def test_a_child_goes_with_a_parent_that_is_cancelled(db: Protocol) -> None:

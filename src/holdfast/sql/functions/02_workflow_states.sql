@@ -1,6 +1,7 @@
 -- What the view of workflows stands on: how a workflow is doing, asked of its jobs.
 
--- workflow_lives: whether a job of a workflow has not ended. The last ones are asked first: they end last.
+-- workflow_lives: whether a job of a workflow has not ended. The last ones are asked first: they end last. One without
+-- jobs lives for an hour, so that whoever has started it can add the first.
 create or replace function holdfast.workflow_lives(id uuid)
 returns boolean
 language sql stable
@@ -8,7 +9,12 @@ as $$
   select exists (
     select from (
       select m.state from holdfast.member m where m.workflow = workflow_lives.id order by m.nth desc) m
-    where m.state is null)
+    where m.state is null
+  ) or exists (
+    select from holdfast.workflow w
+    where w.id = workflow_lives.id and w.ended_at is null and w.stopped_at is null
+      and w.created_at > holdfast.now() - interval '1 hour'
+      and not exists (select from holdfast.member m where m.workflow = w.id))
 $$;
 
 -- goes_on: whether a live job runs, or will by itself: it waits for no job and no event.
@@ -24,7 +30,7 @@ as $$
 $$;
 
 -- workflow_state: running; waiting, if nothing goes on before a person or an event comes; done, failed, cancelled. A
--- job that failed and whose followers all run anyway is as good as done.
+-- job that failed and whose followers in the workflow all run anyway is as good as done.
 create or replace function holdfast.workflow_state(id uuid)
 returns text
 language sql stable security definer
@@ -50,10 +56,15 @@ as $$
       select case when bool_or(m.state = 'dead') then 'failed' else 'cancelled' end
       from holdfast.member m
       where m.workflow = workflow_state.id and m.state <> 'done' and not exists (
-        select from holdfast.link l
-        where l.part = holdfast.part_of(m.id) and l.parent = m.id
+        select
+        from holdfast.link l
+        join holdfast.member f on f.part = any(array[holdfast.part_of(l.follower)]) and f.id = l.follower
+        where l.part = holdfast.part_of(m.id) and l.parent = m.id and f.workflow = m.workflow
         having count(*) > 0 and bool_and(l.if_failed = 'run'))
-      having count(*) > 0), 'done')
+      having count(*) > 0), (
+      select 'cancelled' from holdfast.workflow w
+      where w.id = workflow_state.id and w.stopped_at is not null
+        and not exists (select from holdfast.member m where m.workflow = w.id)), 'done')
   end
 $$;
 

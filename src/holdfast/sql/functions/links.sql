@@ -864,7 +864,7 @@ $$;
 -- back_to_links: jobs that have links were retried; links has the id and the link of each. They wait again for what
 -- they waited for, and are waited for again; those that were cancelled because of them come back. Returns which, by
 -- their ids before.
-create or replace function holdfast.back_to_links(links uuid[], reason text, actor text)
+create or replace function holdfast.back_to_links(links uuid[], reason text, actor text, as_before boolean)
 returns uuid[]
 language plpgsql
 as $$
@@ -877,7 +877,8 @@ begin
   perform holdfast.lock_links(array(select links[n][2] from generate_subscripts(links, 1) n))
   where cardinality(links) > 0;
   while cardinality(links) > 0 loop
-    perform holdfast.back_to_workflows(array(select links[n][2] from generate_subscripts(links, 1) n), reason);
+    perform holdfast.back_to_workflows(array(select links[n][2] from generate_subscripts(links, 1) n), reason,
+      as_before);
     perform holdfast.keep_waiting(array_agg(w.id), array_agg(w.units))
     from (
       select links[n][1] as id, (

@@ -212,7 +212,7 @@ begin
     perform holdfast.wake(back.queues, cardinality(back.ids));
     v_links := v_links || back.links;
   end loop;
-  return v_done || case when not alone then holdfast.back_to_links(v_links, reason, actor) end;
+  return v_done || case when not alone then holdfast.back_to_links(v_links, reason, actor, as_before) end;
 end
 $$;
 

@@ -277,6 +277,7 @@ declare
   v_done    uuid[];
   v_moved   uuid[];   -- what they are called since
   v_ended   jsonb[];  -- of jobs that had ended, all that a retry does not keep
+  v_stops   jsonb;    -- how workflows were cancelled that the retry opens
 begin
   -- What waits is not to begin before it is looked at.
   if o.verb = 'cancel' then
@@ -304,18 +305,19 @@ begin
     ) x on x.id = u.id
     order by u.nth);
   if o.verb = 'retry' then
-    v_ended := array(
-      select x.said
-      from unnest(ids) with ordinality u(id, nth)
-      left join lateral (
-        select to_jsonb(e)
-                 - '{part,id,kind,key,lane,tenant,subject,headers,payload,created_at,link,takes}'::text[]
-                 - case when o.arguments -> 'fresh' = 'true' then '' else 'steps' end as said
-        from holdfast.ended e
-        where e.part = holdfast.part_of(u.id) and e.id = u.id
-        order by e.state = 'dead' desc, e.ended_at desc
-        limit 1) x on true
-      order by u.nth);
+    select coalesce(array_agg(x.said order by u.nth), '{}'), holdfast.stops_of(array_agg(x.link))
+    into v_ended, v_stops
+    from unnest(ids) with ordinality u(id, nth)
+    left join lateral (
+      select e.link, to_jsonb(e)
+               - '{part,id,kind,key,lane,tenant,subject,headers,payload,created_at,link,takes}'::text[]
+               - case when o.arguments -> 'fresh' = 'true' then '' else 'steps' end
+               || case when e.state = 'archived' and e.link is not null
+                 then jsonb_build_object('ended_as', holdfast.ended_as(e.link)) else '{}' end as said
+      from holdfast.ended e
+      where e.part = holdfast.part_of(u.id) and e.id = u.id
+      order by e.state = 'dead' desc, e.ended_at desc
+      limit 1) x on true;
   end if;
   case o.verb
     when 'retry' then
@@ -332,6 +334,9 @@ begin
       select coalesce(array_agg(m.id), '{}'), array_agg(m.new_id) into v_done, v_moved
       from holdfast.moved(ids, o.arguments ->> 'queue', v_reason, o.actor) m;
   end case;
+  -- of no jobs, and before them, so that it is the last to be undone
+  insert into holdfast.operation_chunk (operation, ids, was, ended)
+  select o.id, '{}', '{}', array[v_stops] where v_stops is not null and cardinality(v_done) > 0;
   with kept as (
     insert into holdfast.operation_chunk as c (operation, ids, was, ended)
     select o.id, array_agg(coalesce(d.moved, d.id)), array_agg(w.was),

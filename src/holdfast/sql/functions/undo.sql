@@ -85,6 +85,9 @@ begin
   ended := not exists (select from holdfast.operation_chunk c where c.operation = v_of);
   case v_verb
     when 'retry' then
+      if seen = 0 then
+        perform holdfast.stop_again(chunk.ended[1]);
+      end if;
       changed := holdfast.put_back(holdfast.located(chunk.ids), chunk.was, chunk.ended, v_reason, o.actor);
     when 'cancel' then
       -- what ran when it was cancelled has lost its lease, and may have done half its work: it stays cancelled
@@ -134,7 +137,8 @@ begin
         from unnest(ids, states, endings) x(id, state, ending)) u
       where u.part = v_part and j.part = any(array[u.part]) and j.id = u.id and j.id = any(v_held) and j.token is null
         and j.attempt = 0 and coalesce(u.ending ->> 'queue' = j.queue, true)   -- not moved since
-      returning j as job, j.part, j.id, j.queue, j.kind, j.key, j.lane, j.link, u.state, u.ending
+      returning j as job, j.part, j.id, j.queue, j.kind, j.key, j.lane, j.link, u.state, u.ending,
+        case when u.state = 'archived' then coalesce(u.ending ->> 'ended_as', 'dead') else u.state end as ended_as
     ), ended as (
       insert into holdfast.ended
       select e.*
@@ -166,8 +170,9 @@ begin
     select array_agg(r.id) as ids, array_agg(r.id) filter (where (r.job).steps is not null) as stepped,
            jsonb_agg(holdfast.place_of(r.part, r.queue, r.kind, r.key, r.lane))
              filter (where r.key is not null or r.lane is not null) as places,
-           array_agg(r.link) filter (where r.link is not null and r.state <> 'done') as links,
-           array_agg(array[r.link, r.id, null]) filter (where r.link is not null and r.state = 'done') as done
+           array_agg(r.link) filter (where r.link is not null and r.ended_as <> 'done') as links,
+           array_agg(r.ended_as) filter (where r.link is not null and r.ended_as <> 'done') as states,
+           array_agg(array[r.link, r.id, null]) filter (where r.link is not null and r.ended_as = 'done') as done
     into gone
     from removed r;
     continue when gone.ids is null;
@@ -183,9 +188,65 @@ begin
     if gone.done is not null then
       perform holdfast.end_done_links(gone.done, null, null, null, true, v_now);
     end if;
-    perform holdfast.end_links(gone.links, 'dead', v_now);
+    if gone.links is not null then
+      perform holdfast.settle_links(gone.links, gone.states, null, v_now);
+    end if;
   end loop;
   return v_back;
+end
+$$;
+
+-- ended_as: how a job with this link has ended that is archived by now: those who follow it have been told.
+create or replace function holdfast.ended_as(link uuid)
+returns text
+language sql stable
+set enable_seqscan = off
+as $$
+  select coalesce(
+    (select m.state from holdfast.member m where m.part = holdfast.part_of(ended_as.link) and m.id = ended_as.link),
+    (select l.state from holdfast.link l
+     where l.part = holdfast.part_of(ended_as.link) and l.parent = ended_as.link and l.state is not null limit 1))
+$$;
+
+-- stops_of: how the workflows of jobs with these links were cancelled; null if none was.
+create or replace function holdfast.stops_of(links uuid[])
+returns jsonb
+language sql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+  select jsonb_agg(distinct jsonb_build_object(
+           'workflow', w.id, 'stopped_at', w.stopped_at, 'reason', w.reason, 'deadline', w.deadline))
+  from unnest(links) u(link)
+  join holdfast.member m on m.part = any(array[holdfast.part_of(u.link)]) and m.id = u.link
+  join holdfast.workflow w on w.id = m.workflow
+  where w.stopped_at is not null
+$$;
+
+-- stop_again: workflows that a retry had opened are cancelled as they were before, unless they live: jobs have begun
+-- since, or somebody adds one. It waits for those for a moment only, because all of upkeep would.
+create or replace function holdfast.stop_again(stops jsonb)
+returns void
+language plpgsql
+set enable_seqscan = off set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  one record;
+begin
+  for one in
+    select x.*
+    from jsonb_to_recordset(stops) x(workflow uuid, stopped_at timestamptz, reason text, deadline timestamptz)
+    order by x.workflow
+  loop
+    begin
+      perform holdfast.lock_workflow(one.workflow, alone => true);
+    exception when lock_not_available then
+      continue;
+    end;
+    update holdfast.workflow w
+    set stopped_at = one.stopped_at, reason = one.reason, deadline = one.deadline
+    where w.id = one.workflow and w.stopped_at is null and not holdfast.workflow_lives(w.id);
+  end loop;
 end
 $$;
 

@@ -31,8 +31,8 @@ begin
 end
 $$;
 
--- workflow_retry: retry the dead and cancelled jobs of a workflow, in the order in which they were added, by an
--- operation. from_job: only that job and those that follow it, directly or not. id, no row, a repeat, queues: as above.
+-- workflow_retry: retry the dead and cancelled jobs of a workflow, also archived ones, in the order in which they were
+-- added, by an operation. from_job: only that job and those that follow it, directly or not. id, no row, a repeat, queues: as above.
 create or replace function holdfast.workflow_retry(
   id uuid, from_job uuid default null, reason text default null, actor text default null, queues text[] default null)
 returns setof holdfast.operations
@@ -59,14 +59,14 @@ begin
   perform holdfast.refuse_outside(v_flow, queues);
   select count(*) into v_total
   from holdfast.member m
-  where m.workflow = v_flow and m.state is not null and m.state <> 'done'
+  where m.workflow = v_flow and m.state not in ('done', 'deleted')
     and (v_from is null or m.id in (select f from unnest(holdfast.with_followers(v_from)) f));
   if v_total = 0 then
     perform holdfast.refuse('HF409', format('nothing in workflow %s has failed%s', v_flow,
       case when from_job is not null then format(', from job %s on', from_job) else '' end), null,
       'See its jobs: holdfast workflow show ' || v_flow);
   end if;
-  v_operation := holdfast.operate_workflow('retry', v_flow, 'dead,cancelled', case when v_from is null then '{}'
+  v_operation := holdfast.operate_workflow('retry', v_flow, 'dead,cancelled,archived', case when v_from is null then '{}'
     else jsonb_build_object('from', v_from) end, v_total, reason, actor, queues);
   return query select v.* from holdfast.operations v where v.id = v_operation;
 end
@@ -85,8 +85,7 @@ begin
   perform holdfast.lock_workflow(flow, alone => true);
   perform holdfast.refuse_outside(flow, queues);
   select count(*) into v_live from holdfast.member m where m.workflow = flow and m.state is null;
-  if v_live = 0 and exists (select from holdfast.member m where m.workflow = flow) then
-    perform holdfast.close_workflow(flow, holdfast.clock());
+  if holdfast.close_workflow(flow, holdfast.clock()) then
     return null;
   end if;
   update holdfast.workflow w
@@ -94,6 +93,7 @@ begin
   where w.id = flow and w.stopped_at is null and w.ended_at is null;
   if found then
     perform holdfast.note_workflow('workflow_cancelled', flow, actor, stop_workflow.reason);
+    perform holdfast.close_workflow(flow, holdfast.clock()) where v_live = 0;   -- it has never had a job
   end if;
   return holdfast.operate_workflow('cancel', flow, 'queued,leased', '{}', v_live,
     coalesce(stop_workflow.reason, (select format('workflow %s was cancelled%s', w.name, ' by ' || actor)
@@ -153,14 +153,15 @@ begin
 end
 $$;
 
--- end_other_verb: end an operation that does the opposite to a workflow. Before its lock, which a chunk may wait for.
+-- end_other_verb: end an operation that does the opposite to a workflow, and undos of what was done to it. Before its
+-- lock, which a chunk may wait for.
 create or replace function holdfast.end_other_verb(flow uuid, verb text, actor text)
 returns void
 language sql
 as $$
   select holdfast.operation_cancel(o.id, end_other_verb.actor)
   from holdfast.operation o
-  where o.state = 'running' and o.verb = end_other_verb.verb and o.filter like format('workflow:%s %%', flow)
+  where o.state = 'running' and o.verb in (end_other_verb.verb, 'undo') and o.filter like format('workflow:%s %%', flow)
 $$;
 
 -- with_followers: the links of a job and of all that follow it, directly or not.
@@ -350,9 +351,7 @@ begin
     v_done := v_done + 1;
     continue when holdfast.workflow_lives(one.id);
     continue when not holdfast.take_workflow(one.id);
-    perform holdfast.close_workflow(one.id, v_now)
-    where exists (select from holdfast.member m where m.workflow = one.id)
-      or (select w.created_at from holdfast.workflow w where w.id = one.id) < v_now - interval '1 day';
+    perform holdfast.close_workflow(one.id, v_now);
   end loop;
   update holdfast.chore c set cursor = case when found then array[v_from::text] else '{}' end
   where c.name = 'workflows';

@@ -279,8 +279,8 @@ as $$
 $$;
 
 -- reopen_workflow: a workflow gets a job, or one comes back: then again says why. The caller has its lock. If it had
--- ended, its key must be free. What was cancelled takes nothing new.
-create or replace function holdfast.reopen_workflow(id uuid, again text)
+-- ended, its key must be free. What was cancelled takes nothing new. as_before: its cancel is undone.
+create or replace function holdfast.reopen_workflow(id uuid, again text, as_before boolean default false)
 returns void
 language plpgsql
 as $$
@@ -298,7 +298,7 @@ begin
   update holdfast.workflow x
   set ended_at = null, state = null, jobs = null, stopped_at = null, reason = null,
       -- it has passed, or somebody decided otherwise
-      deadline = case when x.stopped_at is null and x.deadline > holdfast.clock() then x.deadline end
+      deadline = case when (as_before or x.stopped_at is null) and x.deadline > holdfast.clock() then x.deadline end
   where x.id = w.id;
 exception when unique_violation then
   perform holdfast.refuse('HF217', format('a live workflow %L has the key %L', w.name, w.key), null,
@@ -452,7 +452,7 @@ end
 $$;
 
 -- back_to_workflows: jobs that ended are live again, by their links.
-create or replace function holdfast.back_to_workflows(links uuid[], reason text)
+create or replace function holdfast.back_to_workflows(links uuid[], reason text, as_before boolean)
 returns void
 language plpgsql
 as $$
@@ -467,7 +467,7 @@ begin
     order by 1
   loop
     perform holdfast.lock_workflow(v_one, alone => false);
-    perform holdfast.reopen_workflow(v_one, coalesce(reason, ''));
+    perform holdfast.reopen_workflow(v_one, coalesce(reason, ''), as_before);
   end loop;
   if v_one is not null then
     delete from holdfast.orphaned o where o.parent = any(links);
