@@ -209,7 +209,7 @@ def test_a_retry_brings_back_what_was_archived(db: Protocol) -> None:
     [held] = db.claim()
     db.nack(held)
     run(db)
-    ended = [job for job in rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)]
+    ended = rows(db, "select * from holdfast.workflow_jobs(%(id)s)", id=id)
     db.archive(*(job.id for job in ended if job.state != "queued"))
 
     row = retry(db, id, from_job=held.id)
