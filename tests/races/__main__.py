@@ -120,6 +120,36 @@ class Session(threading.Thread):
         else:
             self.db.enqueue(*items)
 
+    def workflow(self) -> None:
+        """Something as a whole, or something more: children, also whole ones, sent twice."""
+        rows = self.db.connection.execute(
+            "select m.workflow, m.id from holdfast.member m order by m.nth desc limit 200"
+        ).fetchall()
+        if not rows:
+            return
+        flow, job = self.random.choice(rows)
+        what = self.random.choice(["cancel", "retry", "child", "child", "inner"])
+        if what in ("cancel", "retry"):
+            self.db.connection.execute(f"select from holdfast.workflow_{what}(id => %s)", [flow])
+            return
+        policy = self.random.choice(["wait", "cancel", "run"])
+        items = [
+            {"kind": "c", "queue": queue, "id": str(uuid4()), "max_attempts": 1}
+            for queue in self.random.sample(QUEUES, 2)
+        ]
+        if what == "child":
+            items = [{**item, "child_of": str(job), "if_failed": policy} for item in items]
+            self.db.enqueue(*items)
+            self.db.enqueue(*items, repeat=True)
+            return
+        given = [self.random.choice([*KEYS, None]), Jsonb(items), job, uuid4()]
+        for repeat in (False, True):
+            self.db.connection.execute(
+                "select from holdfast.workflow_start(name => 'i', key => %s, items => %s, "
+                "child_of => %s, id => %s, repeat => %s)",
+                [*given, repeat],
+            )
+
     def claim(self) -> None:
         queue = self.random.choice(QUEUES)
         # Some leases end at once: reap takes them back while their holders settle.
@@ -309,6 +339,7 @@ VERBS = {
     "cancel": 4, "retry": 4, "edit": 3, "move": 4, "archive": 1, "delete": 2, "sweep": 3,
     "upkeep": 1, "fanout": 1, "limit": 1, "operation": 1, "graph": 8, "reap": 2, "step": 3,
     "suspend": 3, "await_event": 2, "send_event": 4, "undo": 1,
+    "workflow": 6,
 }  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from tests.sql.test_workflows import start as started
 Start = Callable[..., Any]
 AtOnce = Callable[..., list[Any]]
 FAN: list[dict[str, Any]] = [{"kind": "p"}, {"kind": "p"}, {"kind": "f", "after": [1, 2]}]
+# A job that goes on, so that its workflow lives.
+LATE = {"kind": "late", "run_at": "2100-01-01"}
 
 
 def verb(db: Protocol, name: str, id: UUID) -> Any:
@@ -217,6 +219,24 @@ def test_a_job_of_another_queue_that_is_added_first_keeps_a_user_of_some_queues_
     assert rows(db, "select from holdfast.operation") == []
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_repeat_does_not_store_a_job_again_that_is_cancelled_meanwhile(
+    db: Protocol, held_open: Protocol, start: Start, alone: bool
+) -> None:
+    id = started(db, LATE)
+    [new] = rows(db, "select holdfast.new_id('default') as job")
+    item = {"kind": "b", "id": str(new.job)} | ({} if alone else {"workflow": str(id)})
+    db.enqueue(item)
+    held_open.cancel(new.job)
+    other = start(lambda session: session.enqueue(item, repeat=True)[0])
+    assert other.waits()
+    held_open.connection.commit()
+
+    assert (other.answer().id, other.answer().created) == (new.job, True)
+    assert db.state(new.job) == "cancelled"
+    assert run(db) == []
+
+
 def test_a_retry_comes_before_or_after_the_cancel_of_its_workflow_and_not_between(
     db: Protocol, held_open: Protocol, start: Start
 ) -> None:
@@ -311,10 +331,6 @@ def test_a_retry_behind_upkeep_that_forgets_runs_the_job_alone(
     assert other.answer()
     assert run(db) == ["a"]
     assert not rows(db, "select from holdfast.workflows where id = %(id)s", id=id)
-
-
-# A job that goes on, so that its workflow lives.
-LATE = {"kind": "late", "run_at": "2100-01-01"}
 
 
 def tend(db: Protocol) -> None:

@@ -380,6 +380,10 @@ begin
       id := wanted;
       created := true;
       return;
+    elsif repeat and cardinality(holdfast.known_before(array[wanted], jsonb_build_array(item))) > 0 then
+      id := wanted;   -- it was there when this call began, and has ended since
+      created := true;
+      return;
     end if;
 
     select j.* into rival
@@ -1147,8 +1151,8 @@ as $$
       and exists (select from holdfast.member m where m.part = holdfast.part_of(g.id) and m.id = g.id))
 $$;
 
--- take_back: remove rows that a repeat has just stored although their job had already been claimed: it ended while
--- the repeat waited for its key.
+-- take_back: remove rows that a repeat has just stored although their job had already been claimed, or cancelled: it
+-- ended while the repeat waited for its key or its id.
 create or replace function holdfast.take_back(ids uuid[])
 returns uuid[]
 language plpgsql
@@ -1162,7 +1166,15 @@ begin
     from holdfast.lease l
     cross join lateral unnest(l.ids) leased(id)
     join unnest(take_back.ids) s(id) on s.id = leased.id
-    join holdfast.job j on j.part = any(array[holdfast.part_of(s.id)]) and j.id = s.id and j.queue = l.queue);
+    join holdfast.job j on j.part = any(array[holdfast.part_of(s.id)]) and j.id = s.id and j.queue = l.queue
+    union
+    select j.id
+    from unnest(take_back.ids) s(id)
+    join holdfast.job j on j.part = any(array[holdfast.part_of(s.id)]) and j.id = s.id
+    where exists (
+        select from holdfast.ended e where e.part = holdfast.part_of(s.id) and e.id = s.id and e.queue = j.queue)
+      or j.link is not null and exists (
+        select from holdfast.member m where m.part = holdfast.part_of(s.id) and m.id = s.id));
   if cardinality(v_known) > 0 then
     with removed as (
       delete from holdfast.job j

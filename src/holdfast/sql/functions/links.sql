@@ -279,8 +279,8 @@ begin
   where l.gone and case jsonb_typeof(t.value) when 'number' then (t.value #>> '{}')::numeric = l.nth else true end
   limit 1;
   if found then
-    perform holdfast.refuse('HF214', format('job %s is done and its result was not kept, so nothing can take it', v_job),
-      null, 'Enqueue it and what follows in one call or transaction, or set keep_done of its queue.');
+    perform holdfast.refuse('HF214', format('job %s is done and its result was not kept, so nothing can take it',
+      v_job), null, 'Enqueue it and what follows in one call or transaction, or set keep_done of its queue.');
   end if;
 end
 $$;

@@ -32,7 +32,8 @@ end
 $$;
 
 -- workflow_retry: retry the dead and cancelled jobs of a workflow, also archived ones, in the order in which they were
--- added, by an operation. from_job: only that job and those that follow it, directly or not. id, no row, a repeat, queues: as above.
+-- added, by an operation. from_job: only that job and those that follow it, directly or not. id, no row, a repeat,
+-- queues: as above.
 create or replace function holdfast.workflow_retry(
   id uuid, from_job uuid default null, reason text default null, actor text default null, queues text[] default null)
 returns setof holdfast.operations
@@ -66,8 +67,8 @@ begin
       case when from_job is not null then format(', from job %s on', from_job) else '' end), null,
       'See its jobs: holdfast workflow show ' || v_flow);
   end if;
-  v_operation := holdfast.operate_workflow('retry', v_flow, 'dead,cancelled,archived', case when v_from is null then '{}'
-    else jsonb_build_object('from', v_from) end, v_total, reason, actor, queues);
+  v_operation := holdfast.operate_workflow('retry', v_flow, 'dead,cancelled,archived', case when v_from is null
+    then '{}' else jsonb_build_object('from', v_from) end, v_total, reason, actor, queues);
   return query select v.* from holdfast.operations v where v.id = v_operation;
 end
 $$;

@@ -380,7 +380,8 @@ begin
     from unnest(ids, flows, v_folds, v_texts) with ordinality u(id, flow, fold, after, ord)
     join jsonb_array_elements(items) with ordinality i(item, ord) on i.ord = u.ord
     where u.flow is not null and (rivals is null or rivals[u.ord] is null)
-      and exists (select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id)
+      -- one that got this id later, by a change of fanout, is known by another
+      and exists (select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id and j.link = u.id)
     order by u.ord
     on conflict (part, id) do nothing
     returning parent
