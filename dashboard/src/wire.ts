@@ -666,6 +666,14 @@ export interface Standby {
   behind: number | null;
 }
 
+/** The workflow that was started, or the live one that has its key. */
+export interface StartedWorkflow {
+  id: string;
+  created: boolean;
+  /** the outcome for each job; none if the workflow was not created */
+  jobs: StoredJob[];
+}
+
 /** A step of a job that is done, a sleep, or an event that it waits for or received. */
 export interface Step {
   name: string;

@@ -64,7 +64,15 @@ ODD = {
     "DELETE /activity/clear": "admin",
     "DELETE /queues/{queue:path}": "admin",
 }
-PRODUCES = {"enqueue", "bulk", "batch", "restore", "send_event", "create_link"}
+PRODUCES = {
+    "enqueue",
+    "bulk",
+    "batch",
+    "restore",
+    "send_event",
+    "create_link",
+    "start_workflow",
+}
 CONSUMES = {"claim", "ack", "nack", "release", "touch", "settle", "dequeue", "dequeue_many"}
 
 

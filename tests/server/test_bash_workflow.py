@@ -23,7 +23,7 @@ def run(server: Serving, *arguments: str) -> str:
 def test_a_workflow_in_bash_runs_in_order_and_tells_of_its_end(
     server: Serving, client: Client
 ) -> None:
-    enqueued = run(server, "enqueue")
+    started, again = run(server, "start"), run(server, "start")
     # A worker that dies with a job in its hands, and comes back no more.
     [dead] = client.claim("images", worker="dead", lease=0.1)
 
@@ -32,9 +32,10 @@ def test_a_workflow_in_bash_runs_in_order_and_tells_of_its_end(
         client.upkeep.run()
         worked += run(server, "work")
 
-    assert enqueued == "3 jobs\n"
+    assert (started, again) == ("started with 3 jobs\n", "already started\n")
     assert worked.splitlines() == ["resize done", "resize done", "publish done"]
     assert dead.kind == "resize"
+    assert [(one.name, one.state) for one in client.workflows.list()] == [("album", "done")]
     client.enqueue("listener")
     [lease] = client.claim("default", worker="w")
     heard = client.steps.await_event(lease, "wait", "published", key="album")

@@ -1,11 +1,16 @@
 """Workflows over HTTP."""
 
+from threading import Barrier, Thread
 from typing import Any
+from uuid import uuid4
+
+import pytest
 
 import pytest
 
 from holdfast import Client, NewJob
-from tests.server.conftest import Api
+from tests.server.conftest import Api, Serve
+from tests.server.serving import Serving
 
 FAN = [
     NewJob(kind="split"),
@@ -164,3 +169,294 @@ def ended(api: Api, id: str) -> Any:
         told = api.get(f"/v1/operations/{id}").json()
         if told["state"] != "running":
             return told
+
+
+ALBUM = [
+    {"kind": "resize", "queue": "images", "payload": {"file": "a"}},
+    {"kind": "resize", "queue": "images", "payload": {"file": "b"}},
+    {"kind": "publish", "queue": "web", "after": [1, 2], "take": {"files": "all"}},
+]
+
+
+def nothing_stored(client: Client) -> bool:
+    return client.jobs.list() == [] and client.workflows.list() == []
+
+
+def test_a_workflow_is_started_with_jobs_of_several_queues_in_order(
+    api: Api, client: Client
+) -> None:
+    body = {"name": "album", "key": "17", "deadline": 3600, "jobs": ALBUM}
+    answer = api.post("/v1/workflows", json=body)
+    told = answer.json()
+    shown = api.get(f"/v1/workflows/{told['id']}").json()
+
+    assert (answer.status_code, told["created"]) == (201, True)
+    assert [(one["index"], one["created"]) for one in told["jobs"]] == [
+        (0, True),
+        (1, True),
+        (2, True),
+    ]
+    assert (shown["name"], shown["key"], shown["state"]) == ("album", "17", "running")
+    assert shown["created_by"] == "local"
+    assert (shown["jobs"]["queued"], shown["jobs"]["waiting"]) == (2, 1)
+    kept = client.workflows.get(told["id"])
+    assert kept is not None
+    assert kept.deadline is not None
+    assert (kept.deadline - kept.created_at).total_seconds() == 3600
+    client.ack(client.claim("images", worker="w", limit=2), results=["a-small", "b-small"])
+    [last] = client.claim("web", worker="w")
+    assert str(last.id) == told["jobs"][2]["id"]
+    assert last.payload == {"files": ["a-small", "b-small"]}
+
+
+def test_a_workflow_whose_key_is_in_use_is_not_stored_and_the_live_one_is_named(
+    api: Api, client: Client
+) -> None:
+    body = {"name": "album", "key": "17", "jobs": ALBUM}
+    first = api.post("/v1/workflows", json=body)
+    second = api.post("/v1/workflows", json=body | {"jobs": [{"kind": "other"}]})
+    elsewhere = api.post("/v1/workflows", json=body | {"name": "book"})
+
+    assert (second.status_code, second.json()) == (
+        200,
+        {"id": first.json()["id"], "created": False, "jobs": []},
+    )
+    assert elsewhere.status_code == 201
+    assert client.jobs.list("kind:other") == []
+
+
+def test_a_job_of_a_workflow_whose_key_is_in_use_stands_for_the_live_one(
+    api: Api, client: Client
+) -> None:
+    live = client.enqueue("fetch", key="k").id
+    jobs = [{"kind": "fetch", "key": "k"}, {"kind": "sum", "after": [1]}]
+    told = api.post("/v1/workflows", json={"name": "sum", "jobs": jobs}).json()
+
+    assert told["jobs"][0] == {
+        "index": 0,
+        "id": str(live),
+        "created": False,
+        "duplicate_of": str(live),
+    }
+    assert client.workflows.jobs(told["id"])[0].after == [live]
+
+
+def test_a_start_with_an_idempotency_key_is_answered_the_same_and_done_once(
+    server: Serving, client: Client
+) -> None:
+    body = {"name": "album", "jobs": ALBUM}
+    start, answers = Barrier(4), []
+
+    def ask() -> None:
+        with server.client() as api:
+            start.wait()
+            answers.append(
+                api.post("/v1/workflows", json=body, headers={"Idempotency-Key": "album-17"})
+            )
+
+    threads = [Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {answer.status_code for answer in answers} == {201}
+    assert {answer.content for answer in answers} == {answers[0].content}
+    assert len(client.workflows.list()) == 1
+    assert len(client.jobs.list()) == 3
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "many"}], ids=["plain", "keyed"])
+def test_a_workflow_of_thousands_is_started_in_one_request(
+    api: Api, client: Client, key: dict[str, str]
+) -> None:
+    jobs = [
+        {"kind": "split"},
+        *({"kind": "part", "after": [1]} for _ in range(5998)),
+        {"kind": "sum", "after": list(range(2, 6000))},
+    ]
+    told = api.post("/v1/workflows", json={"name": "import", "jobs": jobs}, headers=key).json()
+
+    assert [one["index"] for one in told["jobs"]] == list(range(6000))
+    found = client.workflows.get(told["id"])
+    assert found is not None
+    assert (found.jobs.total, found.jobs.waiting) == (6000, 5999)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "said", "fix"),
+    [
+        ({}, 422, "HF406", "`name`", ""),
+        ({"name": ""}, 422, "HF406", "$.name", ""),
+        ({"name": "a", "deadlin": 9}, 422, "HF406", "`deadlin`", "Did you mean `deadline`?"),
+        ({"name": "a", "jobs": None}, 422, "HF406", "$.jobs", ""),
+        ({"name": "a", "deadline": -1}, 422, "HF406", "$.deadline", ""),
+        ({"name": "a", "key": "a" * 501}, 422, "HF406", "$.key", ""),
+        ({"name": "a", "key": "€" * 500}, 422, "HF202", "1500 bytes", "at most 1000 bytes"),
+        ({"name": "a", "child_of": str(uuid4())}, 422, "HF215", "is not in a workflow", "children"),
+        (
+            {"name": "a", "jobs": [{"kind": "a", "after": [2]}, {"kind": "b"}]},
+            422,
+            "HF214",
+            "waits for 2",
+            "1 is the first job of this call",
+        ),
+        (
+            {"name": "a", "jobs": [{"kind": "a"}, {"kind": "a", "after": [str(uuid4())]}]},
+            422,
+            "HF214",
+            "is not known",
+            "",
+        ),
+        (
+            {"name": "a", "jobs": [{"kind": "a"}, {"kind": "a", "payload": "x" * 300_000}]},
+            413,
+            "HF210",
+            "item 2",
+            "payload_limit",
+        ),
+        ({"name": "a", "jobs": [{"kind": "a"}] * 10_001}, 413, "HF413", "10001 jobs", ""),
+    ],
+)
+def test_what_is_no_workflow_is_refused_whole_with_the_value_and_the_fix(
+    api: Api, client: Client, body: Any, status: int, code: str, said: str, fix: str
+) -> None:
+    answer = api.post("/v1/workflows", json=body)
+
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (status, code)
+    assert said in problem["detail"]
+    assert fix in problem.get("fix", "")
+    assert nothing_stored(client)
+
+
+def test_every_job_that_cannot_be_stored_is_named_and_none_is_stored(
+    api: Api, client: Client
+) -> None:
+    other = client.workflows.start("other").id
+    jobs = [
+        {"kind": "a"},
+        {"kind": "a", "priorty": 3},
+        {"kind": "a", "id": "x"},
+        {"kind": "a", "workflow": str(other)},
+        7,
+    ]
+    answer = api.post("/v1/workflows", json={"name": "a", "jobs": jobs})
+    problem = answer.json()
+
+    assert (answer.status_code, problem["code"]) == (422, "HF406")
+    assert problem["detail"].startswith("job 2: ")
+    assert problem["fix"] == "Did you mean `priority`?"
+    assert [(one["index"], one["code"]) for one in problem["errors"]] == [
+        (1, "HF406"),
+        (2, "HF205"),
+        (3, "HF406"),
+        (4, "HF406"),
+    ]
+    assert problem["errors"][2]["fix"].startswith("Leave it out")
+    assert client.jobs.list() == []
+    assert [one.id for one in client.workflows.list()] == [other]
+
+
+def test_a_body_over_the_limit_is_refused(serve: Serve, client: Client) -> None:
+    with serve(body_limit=10_000).client() as api:
+        jobs = [{"kind": "a", "payload": "x" * 9_000}] * 2
+        answer = api.post("/v1/workflows", json={"name": "a", "jobs": jobs})
+
+    assert (answer.status_code, answer.json()["code"]) == (413, "HF413")
+    assert nothing_stored(client)
+
+
+def test_a_token_for_some_queues_starts_a_workflow_only_within_them(
+    serve: Serve, client: Client
+) -> None:
+    token = client.tokens.create("php", ["produce"], queues=["mail", "web"])
+    secret = client.enqueue("a", queue="secret").id
+    parent = client.workflows.start("outer", [NewJob(kind="a", queue="mail")]).jobs[0].id
+    taken = client.workflows.start("taken", [NewJob(kind="a", queue="secret")], key="k").id
+    before = len(client.jobs.list())
+    within = [{"kind": "a", "queue": "mail"}, {"kind": "b", "queue": "web", "after": [1]}]
+    with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
+
+        def start(**more: Any) -> Any:
+            return api.post("/v1/workflows", json={"name": "a", "jobs": within} | more)
+
+        outside = start(jobs=[*within, {"kind": "c", "queue": "secret", "after": [1]}])
+        default = start(jobs=[*within, {"kind": "c"}])
+        after = start(jobs=[{"kind": "c", "queue": "mail", "after": [str(secret)]}])
+        child = start(child_of=str(parent))
+        part = start(jobs=[{"kind": "c", "queue": "mail", "child_of": str(parent)}])
+        in_use = start(name="taken", key="k")
+        refused = len(client.jobs.list()) - before
+        fine, again = start(key="k"), start(key="k")
+
+    assert [(one.status_code, one.json()["code"]) for one in (outside, default)] == [
+        (403, "HF401")
+    ] * 2
+    assert outside.json()["errors"] == [
+        {
+            "index": 2,
+            "code": "HF401",
+            "detail": "php may not use queue 'secret'",
+            "fix": "Its queues are: mail, web.",
+        }
+    ]
+    assert (after.status_code, after.json()["code"]) == (422, "HF214")
+    assert [one.status_code for one in (child, part, in_use)] == [403] * 3
+    assert "'taken'" in in_use.json()["detail"]
+    assert str(taken) not in in_use.text
+    assert refused == 0
+    assert (fine.status_code, again.status_code) == (201, 200)
+    assert again.json()["id"] == fine.json()["id"]
+
+
+def test_a_workflow_can_be_started_without_jobs_and_get_them_later_by_its_id(
+    api: Api, client: Client
+) -> None:
+    flow = api.post("/v1/workflows", json={"name": "import"}).json()
+    one = api.post("/v1/jobs", json={"kind": "a", "workflow": flow["id"]}).json()
+    many = [{"kind": "b", "workflow": flow["id"], "after": [one["id"]]}] * 2
+    api.post("/v1/jobs/bulk", json=many)
+    whole = api.post(
+        "/v1/workflows",
+        json={"name": "import", "jobs": [{"kind": "a"}, *[{"kind": "b", "after": [1]}] * 2]},
+    ).json()
+
+    shapes = [
+        [
+            (group["kind"], group["group"], group["after"], group["jobs"]["total"])
+            for group in api.get(f"/v1/workflows/{id}").json()["groups"]
+        ]
+        for id in (flow["id"], whole["id"])
+    ]
+
+    assert flow["jobs"] == []
+    # Whichever way they came, they are the same groups.
+    assert shapes[0] == shapes[1]
+
+
+def test_a_child_goes_with_its_parent_whichever_way_it_came(api: Api, client: Client) -> None:
+    outer = client.workflows.start("outer", [NewJob(kind="a")])
+    parent = str(outer.jobs[0].id)
+    told = api.post(
+        "/v1/workflows", json={"name": "inner", "child_of": parent, "jobs": [{"kind": "b"}]}
+    ).json()
+    joined = api.post("/v1/jobs", json={"kind": "c", "child_of": parent}).json()["id"]
+
+    api.post(f"/v1/jobs/{parent}/cancel", json={})
+    client.upkeep.run()
+    while client.operations.step():
+        pass
+
+    assert client.jobs.get(joined).state == "cancelled"
+    assert api.get(f"/v1/workflows/{told['id']}").json()["state"] == "cancelled"
+
+
+def test_jobs_of_a_workflow_belong_to_the_trace_of_their_request(api: Api, client: Client) -> None:
+    trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    body = {"name": "a", "jobs": [{"kind": "a"}]}
+    api.post("/v1/workflows", json=body, headers={"traceparent": trace})
+
+    [lease] = client.claim(worker="w")
+
+    assert lease.headers == {"traceparent": trace}

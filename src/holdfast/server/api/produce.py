@@ -8,15 +8,15 @@ import msgspec
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError, InvalidJob, Misuse
-from holdfast.records import Enqueued, NewJob
+from holdfast.records import Enqueued, NewJob, Started
 from holdfast.server.http import inputs, render
 from holdfast.server.http.derive import given
-from holdfast.server.http.problems import Problem
+from holdfast.server.http.problems import Problem, problem_of
 from holdfast.server.http.request import NDJSON, Answer, Request, decoded, media_type
 from holdfast.watch.tracing import TRACEPARENT
 
 # Jobs in one request.
-MOST = 10_000
+MOST = inputs.MOST_JOBS
 
 
 async def enqueue(request: Request) -> Answer:
@@ -41,6 +41,34 @@ async def enqueue(request: Request) -> Answer:
         [stored] = await request.client.enqueue_many([job])
     request.live.note_change()
     return Answer(_told(stored, wanted), 201 if stored.created else 200)
+
+
+async def start_workflow(request: Request) -> Answer:
+    """Start a workflow with its jobs, in any queues: all of them are stored, or none.
+
+    Numbers in `after` are places in `jobs`, from 1. At most one live workflow of a name can have
+    the same key: of a second one nothing is stored, and the response is 200 with the id of the
+    first. If a job cannot be stored, `errors` of the problem lists each such job by its index.
+    """
+    said: inputs.NewWorkflow = request.body
+    _check_number(said.jobs)
+    jobs = _all_of_workflow(request, said.jobs)
+    if said.child_of is not None:
+        request.user.check_everywhere()
+    await _check_after(request, jobs)
+    started = await request.client.workflows.start(
+        said.name,
+        jobs,
+        key=said.key,
+        deadline=said.deadline,
+        child_of=said.child_of,
+        actor=request.actor,
+    )
+    await _check_live(request, said, started)
+    request.live.note_change()
+    stored = list(enumerate(started.jobs))
+    told = {"id": started.id, "created": started.created, "jobs": _outcomes(stored)}
+    return Answer(told, 201 if started.created else 200)
 
 
 async def send_event(request: Request) -> Answer:
@@ -97,20 +125,66 @@ async def store(request: Request, items: Iterable[Any], read: Callable[[Any], An
         stored, refused = await _store(request.client, wanted)
     errors = sorted(errors + refused, key=lambda error: error["index"])
     request.live.note_change()
-    results = [
-        {"index": index, "id": one.id, "created": one.created}
-        | ({"duplicate_of": one.duplicate_of} if one.duplicate_of else {})
-        for index, one in stored
-    ]
     created = sum(one.created for _, one in stored)
     return Answer(
         {
             "created": created,
             "skipped": len(stored) - created,
-            "jobs": results,
+            "jobs": _outcomes(stored),
             "errors": errors,
         }
     )
+
+
+def _outcomes(stored: Iterable[tuple[int, Enqueued]]) -> list[dict[str, Any]]:
+    """Return what became of each job of a request, by its index."""
+    return [
+        {"index": index, "id": one.id, "created": one.created}
+        | ({"duplicate_of": one.duplicate_of} if one.duplicate_of else {})
+        for index, one in stored
+    ]
+
+
+def _all_of_workflow(request: Request, items: Sequence[bytes]) -> list[NewJob]:
+    """Read the jobs of a workflow; if one is refused, so is the request, which names them all."""
+    jobs: list[NewJob] = []
+    refused: list[tuple[int, HoldfastError]] = []
+    trace = _trace(request)
+    for index, item in enumerate(items):
+        where = f"job {index + 1}"
+        try:
+            said = decoded(item, inputs.NewJob, where=where)
+            if said.workflow is not None:
+                raise Problem(
+                    422,
+                    "HF406",
+                    f"{where}: workflow {said.workflow!r} is not allowed here",
+                    fix="Leave it out: the job belongs to the workflow that the request starts.",
+                )
+            _check(request, said)
+            jobs.append(_job(said, trace))
+        except HoldfastError as error:
+            refused.append((index, error))
+    if refused:
+        first = problem_of(refused[0][1])
+        told = [_refused(index, error) for index, error in refused]
+        raise Problem(first.status, first.code, first.what, fix=first.fix, errors=told)
+    return jobs
+
+
+async def _check_live(request: Request, said: inputs.NewWorkflow, started: Started) -> None:
+    """Refuse a user of some queues the id of a live workflow that uses others."""
+    queues = request.user.queues
+    if started.created or queues is None:
+        return
+    if await request.client.workflows.get(started.id, queues=queues) is None:
+        raise Problem(
+            403,
+            "HF401",
+            f"a live workflow {said.name!r} has the key {said.key!r}, and it uses queues that "
+            f"{request.user.name} may not use",
+            fix="Use another name or key.",
+        )
 
 
 def _all_jobs(request: Request) -> list[Any] | None:
@@ -148,9 +222,13 @@ def _items(request: Request) -> list[bytes]:
         lines = [line for line in body.split(b"\n") if line.strip()]
     else:
         lines = [bytes(item) for item in decoded(body or b"[]", list[msgspec.Raw])]
-    if len(lines) > MOST:
-        raise Problem(413, "HF413", f"{len(lines)} jobs in one request; at most {MOST} are allowed")
+    _check_number(lines)
     return lines
+
+
+def _check_number(items: Sequence[bytes]) -> None:
+    if len(items) > MOST:
+        raise Problem(413, "HF413", f"{len(items)} jobs in one request; at most {MOST} are allowed")
 
 
 async def _store(

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from holdfast import records
 from holdfast.records import Scope
-from holdfast.records.fields import Moment, Name, QueueName, Text, says
+from holdfast.records.fields import Label, Moment, Name, QueueName, Text, says
 from holdfast.server.http.derive import Body, body, changes
 
 Seconds = Annotated[float, Meta(ge=0, le=3_153_600_000)]
@@ -53,6 +53,24 @@ PARTS: dict[str, Any] = {
 }
 
 NewJob = body(records.NewJob, "A job to enqueue.")
+# How many of them one request may have; its handler refuses more.
+MOST_JOBS = 10_000
+
+
+class NewWorkflow(Body):
+    """A workflow to start, with its jobs."""
+
+    name: Annotated[Name, says("what it is called; many may have the same name")]
+    key: Annotated[Label | None, says("at most one live workflow of a name can have it")] = None
+    deadline: Annotated[
+        Seconds | None, says("seconds after which everything that has not ended is cancelled")
+    ] = None
+    child_of: Annotated[UUID | None, says("a job that it goes with: cancelled if that is")] = None
+    jobs: Annotated[
+        list[msgspec.Raw],
+        Meta(extra_json_schema={"maxItems": MOST_JOBS, "default": []}),
+        says("its jobs; none may have a `workflow` of its own"),
+    ] = field(default_factory=list)
 
 
 class NewEvent(Body):

@@ -3,11 +3,13 @@
 """The responses about workflows, as those of `answers`."""
 
 from typing import Annotated
+from uuid import UUID
 
 from msgspec import Struct
 
 from holdfast import records
 from holdfast.records.fields import says
+from holdfast.server.http.answers import StoredJob
 from holdfast.server.http.derive import answer
 
 
@@ -44,6 +46,17 @@ class WorkflowGroups(Counted, kw_only=True):
 WorkflowShown = answer(
     records.Workflow, "A workflow with its jobs.", name="WorkflowShown", more=WorkflowGroups
 )
+
+
+class StartedWorkflow(Struct, kw_only=True):
+    """The workflow that was started, or the live one that has its key."""
+
+    id: UUID
+    created: bool
+    jobs: Annotated[
+        list[StoredJob],
+        says("the outcome for each job; none if the workflow was not created"),
+    ]
 
 
 class WorkflowPage(Struct, kw_only=True):

@@ -1,14 +1,50 @@
 """The addresses of workflows."""
 
-from holdfast.server.api import workflows
+from holdfast.server.api import produce, workflows
 from holdfast.server.http import inputs
 from holdfast.server.http import workflow_answers as answers
 from holdfast.server.http.refusals import NOT_THERE, WRONG_STATE
-from holdfast.server.http.route import Entry, get, ok, post
+from holdfast.server.http.route import Entry, Told, get, ok, post, to
 from holdfast.server.routes.jobs import BEGUN
 from holdfast.server.routes.tags import WORKFLOWS
 
+_OF_WORKFLOW = {
+    name: to(operation, id="/id")
+    for name, operation in {
+        "workflow": "getWorkflow",
+        "jobs": "listWorkflowJobs",
+        "cancel": "cancelWorkflow",
+    }.items()
+}
+
 ROUTES: list[Entry] = [
+    post(
+        "/v1/workflows",
+        "produce",
+        produce.start_workflow,
+        inputs.NewWorkflow,
+        id="startWorkflow",
+        tag=WORKFLOWS,
+        items=inputs.NewJob,
+        answers={
+            201: Told(answers.StartedWorkflow, "The workflow is stored.", _OF_WORKFLOW),
+            200: Told(
+                answers.StartedWorkflow,
+                "A live workflow has its key; `id` is that one's.",
+                _OF_WORKFLOW,
+            ),
+        },
+        example={
+            "name": "album",
+            "key": "album-17",
+            "deadline": 3600,
+            "jobs": [
+                {"kind": "resize", "queue": "images", "payload": {"file": "a.png"}},
+                {"kind": "resize", "queue": "images", "payload": {"file": "b.png"}},
+                {"kind": "publish", "queue": "web", "after": [1, 2], "take": {"files": "all"}},
+            ],
+        },
+    ),
     get(
         "/v1/workflows",
         "read",
