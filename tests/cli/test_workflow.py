@@ -1,3 +1,8 @@
+import json
+from uuid import uuid4
+
+import pytest
+
 from holdfast import NewJob
 from holdfast.client import Client
 from tests.cli.conftest import Run
@@ -45,3 +50,67 @@ def test_a_workflow_is_cancelled_and_retried_from_a_job_on(holdfast: Run, client
     assert "HF409" in again.err
     assert part.out == "2 jobs retried\n"
     assert (whole["changed"], whole["verb"]) == (3, "retry")
+
+
+def test_a_workflow_is_started_from_a_list_of_jobs(holdfast: Run, client: Client) -> None:
+    jobs = """[
+      {"kind": "fetch", "queue": "net", "payload": {"n": 12345678901234567890.10}},
+      {"kind": "print", "after": [1], "take": {"page": 1}, "priority": 3, "delay": 0.5}]"""
+    begun = holdfast(
+        "workflow", "start", "report", "-", "--key", "7", "--deadline", "2h", stdin=jobs
+    )
+    again = holdfast("workflow", "start", "report", '[{"kind": "other"}]', "--key", "7")
+
+    [started] = client.workflows.list()
+    fetch, printed = client.workflows.jobs(started.id)
+    assert begun.out == again.out == f"{started.id}\n"
+    assert f"not stored: workflow {str(started.id)[-8:]} is live" in again.err
+    assert (started.name, started.key, started.jobs.total) == ("report", "7", 2)
+    assert started.created_by is not None
+    assert started.deadline is not None
+    assert (started.deadline - started.created_at).total_seconds() == 7200
+    assert (fetch.queue, printed.after) == ("net", [fetch.id])
+    stored = client.jobs.get(fetch.id)
+    assert stored is not None
+    assert stored.payload_json == '{"n": 12345678901234567890.10}'
+
+
+def test_a_workflow_is_started_empty_and_gets_jobs_by_its_id(holdfast: Run, client: Client) -> None:
+    empty = holdfast("workflow", "start", "report").out.strip()
+    job = holdfast("job", "enqueue", "fetch", "--workflow", empty, "--key", "k").out.strip()
+    jobs = json.dumps([{"kind": "fetch", "key": "k"}, {"kind": "print", "after": [1, job]}])
+    skipped = holdfast("workflow", "start", "report", jobs, "--json")
+
+    assert [str(one.id) for one in client.workflows.jobs(empty)] == [job]
+    assert f"job 1 not stored: job {job[-8:]} is live" in skipped.err
+    assert [one["created"] for one in skipped.json["jobs"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ('[{"kind": "a"', "the list of jobs is not JSON"),
+        ('{"kind": "a"}', "not a JSON array of objects"),
+        ('["a"]', "not a JSON array of objects"),
+        ('[{"kind": "a"}, {"kind": "a", "priorty": 3}]', "did you mean `priority`?"),
+        ('[{"kind": "a"}, {"kind": "a", "after": ["x"]}]', "after of job 2 has 'x'"),
+        ('[{"kind": "a"}, {"kind": "a", "after": [1.5]}]', "after of job 2 has 1.5"),
+        ('[{"kind": "a"}, {"kind": "a", "after": 1}]', "after of job 2 is 1"),
+        ('[{"kind": "a", "child_of": []}]', "child_of of job 1 has []"),
+        ('[{"kind": "a"}, {"kind": "a", "after": [3]}]', "job 2 of the call waits for 3"),
+        ('[{"kind": "a", "id": 7}]', "id of job 1 has 7"),
+        ('[{"queue": "a"}]', "kind"),
+        ('[{"kind": "a", "queue": 7}]', "queue 7"),
+        ('[{"kind": "a"}, {"kind": "a", "priority": 10}]', "priority 10 of item 2"),
+        (f'[{{"kind": "a", "workflow": "{uuid4()}"}}]', "job 1 names a workflow"),
+    ],
+)
+def test_what_is_no_list_of_jobs_starts_nothing(
+    holdfast: Run, client: Client, jobs: str, said: str
+) -> None:
+    refused = holdfast("workflow", "start", "report", jobs)
+
+    assert refused.code == 2
+    assert said in refused.err
+    assert client.workflows.list() == []
+    assert client.jobs.list() == []

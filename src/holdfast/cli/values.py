@@ -4,11 +4,15 @@ import json
 import re
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import click
 
 from holdfast.errors import InvalidJob, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from holdfast.records import NewJob
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SIZES = {
@@ -89,6 +93,52 @@ def json_value(text: str, what: str = "payload") -> Any:
             code="HF204",
         ) from None
     return msgspec.Raw(text.encode())
+
+
+def new_jobs(text: str) -> "list[NewJob]":
+    """Read a JSON array of jobs, each with the fields that SQL and HTTP take; - reads stdin."""
+    import msgspec
+
+    from holdfast.client import wire
+
+    raw = json_value(text, "the list of jobs")
+    try:
+        items = msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]])
+    except msgspec.ValidationError as error:
+        raise InvalidJob(
+            f"the list of jobs is not a JSON array of objects: {error}",
+            fix="""For example '[{"kind": "fetch"}, {"kind": "print", "after": [1]}]'.""",
+        ) from None
+    jobs = []
+    for nth, item in enumerate(items, 1):
+        # The payload stays as it is, so that no digit is lost.
+        payload = item.pop("payload", None)
+        fields = {name: msgspec.json.decode(value) for name, value in item.items()}
+        for name in ("id", "child_of"):
+            if fields.get(name) is not None:
+                fields[name] = _id(fields[name], f"{name} of job {nth}")
+        if fields.get("after") is not None:
+            fields["after"] = _awaited(fields["after"], f"after of job {nth}")
+        if "workflow" in fields:
+            raise InvalidJob(
+                f"job {nth} names a workflow: {fields['workflow']!r}",
+                fix="Leave it out: the job belongs to the workflow that is started.",
+            )
+        jobs.append(wire.new_job(fields.pop("kind", None), payload, fields))
+    return jobs
+
+
+def _awaited(given: Any, what: str) -> list[UUID | int]:
+    if not isinstance(given, list):
+        raise InvalidJob(f"{what} is {given!r}, which is not a list of jobs", code="HF204")
+    return [one if isinstance(one, int) else _id(one, what) for one in given]
+
+
+def _id(given: Any, what: str) -> UUID:
+    try:
+        return UUID(given)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidJob(f"{what} has {given!r}, which is not an id", code="HF204") from None
 
 
 def headers(pairs: tuple[str, ...]) -> dict[str, str] | None:

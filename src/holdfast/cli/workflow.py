@@ -9,10 +9,12 @@ from holdfast.cli.grammar import Group, fail
 from holdfast.cli.op import follow
 from holdfast.cli.selection import find_id
 from holdfast.cli.session import Session, actor, pass_session
+from holdfast.cli.values import duration, new_jobs
 from holdfast.errors import Misuse, UnknownWorkflow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
     from uuid import UUID
 
     from holdfast.client import Client
@@ -26,7 +28,40 @@ STATES = ("running", "waiting", "done", "failed", "cancelled")
     examples=["holdfast workflow list --state waiting", "holdfast workflow show 1f00ab12"],
 )
 def workflow() -> None:
-    """See and change workflows: jobs that belong together."""
+    """Start, see and change workflows: jobs that belong together."""
+
+
+@workflow.command(
+    short_help="Start a workflow and print its id.",
+    examples=[
+        """holdfast workflow start w '[{"kind": "a"}, {"kind": "b", "after": [1]}]'""",
+        "holdfast workflow start report - --key 2026-11 --deadline 2h < jobs.json",
+    ],
+)
+@click.argument("name")
+@click.argument("jobs", required=False, metavar="[JSON|-]")
+@click.option("--key", metavar="TEXT", help="at most one live workflow of a name can have it")
+@click.option(
+    "--deadline", type=duration, metavar="10m", help="cancel what has not ended after this time"
+)
+@pass_session
+def start(
+    session: Session, name: str, jobs: str | None, key: str | None, deadline: "timedelta | None"
+) -> None:
+    """Start a workflow and print its id; JSON is the list of its jobs, - reads it from stdin.
+    All of its jobs are stored, or none.
+    """
+    wanted = [] if jobs is None else new_jobs(jobs)
+    with session.client() as client:
+        started = client.workflows.start(name, wanted, key=key, deadline=deadline, actor=actor())
+    if not started.created:
+        found = output.short(started.id)
+        session.say(f"not stored: workflow {found} is live and has the same name and key")
+    for nth, one in enumerate(started.jobs, 1):
+        if one.duplicate_of is not None:
+            live = output.short(one.duplicate_of)
+            session.say(f"job {nth} not stored: job {live} is live and has the same key")
+    session.answer(started, lambda: str(started.id))
 
 
 @workflow.command(
