@@ -91,9 +91,11 @@ export function lay(nodes: Node[], across: boolean, size: Size): Drawing {
     let path = "M" + point(start(via[0]!) + main, via[0]!.at).join(" ");
     for (let step = 1; step < via.length; step++) {
       const [a, b] = [via[step - 1]!, via[step]!];
-      const [left, right] = [a.id === null ? start(a) + main / 2 : start(a) + main, b.id === null ? start(b) + main / 2 : start(b)];
+      const [left, right] = [start(a) + main, start(b)];
       const middle = (left + right) / 2;
       path += "C" + [point(middle, a.at), point(middle, b.at), point(right, b.at)].map((one) => one.join(" ")).join(",");
+      // Straight past the nodes of a layer: a curve there would go behind them.
+      if (b.id === null) path += "L" + point(right + main, b.at).join(" ");
     }
     return { from, to, path };
   });

@@ -4,7 +4,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from holdfast.client import Client
 from holdfast.records import NewJob
@@ -71,6 +71,54 @@ def test_a_workflow_is_listed_drawn_and_unfolded(
     expect(page.get_by_role("heading", level=1)).to_contain_text("resize_image dead")
     page.get_by_role("link", name=str(id)[-8:]).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("catalogue")
+
+
+STATES = ("waiting", "queued", "leased", "done", "dead", "cancelled")
+IN_LINES = {
+    (0, 15, 3, 0, 0, 0): ["3 running, 15 queued"],
+    (0, 15, 3, 22, 0, 0): ["3 running, 15 queued,", "22 done"],
+    (0, 4, 2, 31, 3, 0): ["3 dead, 2 running,", "4 queued, 31 done"],
+    (12, 4, 2, 31, 3, 9): ["3 dead, 9 cancelled,", "2 running, 47 more"],
+    (10_000,) * 6: ["10\u202f000 dead,", "50\u202f000 more"],
+    (0, 0, 0, 0, 88_888, 88_888): ["88\u202f888 dead,", "88\u202f888 cancelled"],
+}
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_states_of_many_jobs_are_not_cut_off(
+    shop: str, client: Client, serve: Serve, open_page: Open, width: int
+) -> None:
+    id = catalogue(client)
+    address = serve(shop)
+    page = open_page(f"{address}/workflows", width=width)
+    name = page.locator(".node-name", has_text="resize_image")
+    node = page.get_by_role("list", name="Graph of the workflow").locator("button", has=name)
+    lines = node.locator(".node-states .clip")
+    counts: tuple[int, ...] = ()
+
+    def answer(route: Route) -> None:
+        told = route.fetch()
+        document = told.json()
+        [group] = [one for one in document["groups"] if one["kind"] == "resize_image"]
+        group["jobs"] = dict(zip(STATES, counts, strict=True)) | {"total": sum(counts)}
+        route.fulfill(response=told, json=document)
+
+    page.route(f"**/v1/workflows/{id}", answer)
+    for counts, shown in IN_LINES.items():
+        page.goto(f"{address}/workflows/{id}")
+
+        expect(lines).to_have_text(shown)
+        for line in lines.all():
+            assert line.evaluate("line => line.scrollWidth - line.clientWidth") <= 0
+        outer, inner = node.bounding_box(), node.locator(".node-note").bounding_box()
+        assert outer is not None
+        assert inner is not None
+        assert inner["y"] + inner["height"] < outer["y"] + outer["height"]
+        # Whoever points at it, or hears it, is told them all.
+        whole = node.locator(".node-note").get_attribute("title")
+        assert whole is not None
+        assert whole.count(",") == sum(map(bool, counts)) - 1
+        assert whole in (node.text_content() or "")
 
 
 def test_what_happens_is_seen_and_keys_walk_the_graph(

@@ -7,7 +7,10 @@ import type { JobCounts, WorkflowGroup } from "../wire";
 import { Icon, type IconName } from "./icon";
 
 const WIDTH = 204;
-const HEIGHT = 64;
+/** Room for one line of states, as a job has, and for the two of a node with many jobs. */
+const HEIGHT = { one: 64, many: 84 };
+/** So many characters of states fit into a line of a node, also in a wide typeface. */
+const LINE = 21;
 /** Narrower than this, the graph goes from the top down. */
 const NARROW = 620;
 
@@ -27,7 +30,8 @@ export function Graph({ groups, chosen, choose }: Props) {
   }, []);
   // Only the shape moves the nodes, not the states, which change every second.
   const shape = groups.map((one) => [one.group, ...one.after, one.child_of].join()).join(";");
-  const drawing = useMemo(() => lay(groups.map((one) => ({ id: one.group, before: before(one) })), across, { width: WIDTH, height: HEIGHT, apart: across ? 52 : 40, beside: 16 }), [shape, across]);
+  const height = groups.some((one) => one.jobs.total > 1) ? HEIGHT.many : HEIGHT.one;
+  const drawing = useMemo(() => lay(groups.map((one) => ({ id: one.group, before: before(one) })), across, { width: WIDTH, height, apart: across ? 52 : 40, beside: 16 }), [shape, across, height]);
   const byId = new Map(groups.map((one) => [one.group, one]));
   const [focus, setFocus] = useState<string | null>(null);
   const first = focus ?? chosen ?? groups[0]?.group;
@@ -56,7 +60,7 @@ export function Graph({ groups, chosen, choose }: Props) {
           const spot = drawing.spots.get(group.group)!;
           const mood = moodOf(group.jobs);
           return (
-            <li key={group.group} style={{ transform: `translate(${spot.x}px, ${spot.y}px)` }}>
+            <li key={group.group} style={{ transform: `translate(${spot.x}px, ${spot.y}px)`, height: `${height}px` }}>
               <button
                 type="button"
                 class={`node ${mood}${group.jobs.total > 1 ? " many" : ""}`}
@@ -70,13 +74,15 @@ export function Graph({ groups, chosen, choose }: Props) {
                   <span class="mono clip">{group.kind}</span>
                   {group.jobs.total > 1 && <span class="node-times number">× {count(group.jobs.total)}</span>}
                 </span>
-                <Parts jobs={group.jobs} />
-                <span class={`node-note state ${mood}`}>
-                  <Icon name={icons[mood]} />
-                  <span class="clip">{told(group.jobs)}</span>
+                <span class="node-bar">
+                  <Parts jobs={group.jobs} />
                   <span class="node-took number soft" aria-hidden="true">{took(group)}</span>
                 </span>
-                <span class="offscreen">{where(group, byId)}</span>
+                <span class={`node-note state ${mood}`} title={told(group.jobs)} aria-hidden="true">
+                  <Icon name={icons[mood]} />
+                  <span class="node-states">{inLines(group.jobs).map((line) => <span key={line} class="clip">{line}</span>)}</span>
+                </span>
+                <span class="offscreen">{[told(group.jobs), where(group, byId)].filter(Boolean).join(" ")}</span>
               </button>
             </li>
           );
@@ -102,12 +108,37 @@ const icons: Record<Mood, IconName> = { done: "done", leased: "dot", queued: "ci
 /** The state that matters most. */
 const moodOf = (jobs: JobCounts): Mood => (["dead", "leased", "queued", "waiting", "cancelled"] as const).find((state) => jobs[state] > 0) ?? "done";
 
+const thereIn = (jobs: JobCounts): Mood[] => (["dead", "cancelled", "leased", "queued", "waiting", "done"] as const).filter((state) => jobs[state] > 0);
+
 /** The states in words: one if all are in it, otherwise those that matter, with how many. */
 export function told(jobs: JobCounts): string {
-  const there = (["dead", "cancelled", "leased", "queued", "waiting", "done"] as const).filter((state) => jobs[state] > 0);
+  const there = thereIn(jobs);
   if (there.length === 1) return named(there[0]!);
-  return there.map((state) => `${count(jobs[state])} ${named(state)}`).join(", ");
+  return there.map((state) => counted(jobs, state)).join(", ");
 }
+
+/** The same in two lines of a node. Of states that do not fit, the jobs are only counted: nothing is cut off. */
+export function inLines(jobs: JobCounts): string[] {
+  const there = thereIn(jobs);
+  if (there.length === 1) return [told(jobs)];
+  const line = (states: Mood[], rest: Mood[], more: string): string => [...states.map((state) => counted(jobs, state)), ...(rest.length ? [more] : [])].join(", ");
+  // At least one state is in the first line: each fits.
+  const first = longest(there, (states) => line(states, [], "").length < LINE) || 1;
+  const left = there.slice(first);
+  const others = (states: Mood[]): string => `${count(states.reduce((sum, state) => sum + jobs[state], 0))} more`;
+  const second = longest(left, (states) => line(states, left.slice(states.length), others(left.slice(states.length))).length <= LINE);
+  const rest = left.slice(second);
+  return [line(there.slice(0, first), [], "") + (left.length ? "," : ""), line(left.slice(0, second), rest, others(rest))].filter(Boolean);
+}
+
+/** How many of the first ones fit. */
+function longest(states: Mood[], fits: (some: Mood[]) => boolean): number {
+  let most = states.length;
+  while (most > 0 && !fits(states.slice(0, most))) most--;
+  return most;
+}
+
+const counted = (jobs: JobCounts, state: Mood): string => `${count(jobs[state])} ${named(state)}`;
 
 const named = (state: string): string => (state === "leased" ? "running" : state);
 
