@@ -295,6 +295,13 @@ def test_a_workflow_of_thousands_is_started_in_one_request(
         ({"name": "a", "key": "€" * 500}, 422, "HF202", "1500 bytes", "at most 1000 bytes"),
         ({"name": "a", "child_of": str(uuid4())}, 422, "HF215", "is not in a workflow", "children"),
         (
+            {"name": "a", "jobs": [{"kind": "a"}, {"kind": "b", "child_of": str(uuid4())}]},
+            422,
+            "HF215",
+            "is not in a workflow",
+            "children",
+        ),
+        (
             {"name": "a", "jobs": [{"kind": "a", "after": [2]}, {"kind": "b"}]},
             422,
             "HF214",

@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.protocol import Protocol
 from tests.sql.test_workflows import FAN, begin, counts, rows, run, shown, start
@@ -391,6 +392,39 @@ def test_a_child_outlives_a_parent_that_dies_unless_it_says_otherwise(db: Protoc
     assert [db.state(x.id) for x in (one, bound)] == ["queued", "cancelled"]
     assert "whose child it is, died" in db.explain(bound.id)
     assert shown(db, inner).state == "running"
+
+
+def test_a_child_of_a_job_that_is_in_no_workflow_is_refused_with_all_that_came_with_it(
+    db: Protocol,
+) -> None:
+    id, alone = start(db), db.put()
+    before = db.table("select from holdfast.job")
+    for parent in (alone, uuid4()):
+        child = {"kind": "child", "child_of": str(parent)}
+        joins = "select * from holdfast.enqueue(%(i)s)"
+        starts = "select * from holdfast.workflow_start('new', %(i)s)"
+
+        assert refusal(db, joins, i=Jsonb([child])) == "HF215"
+        # It names a workflow that is there, and a parent that is not.
+        assert (
+            refusal(db, joins, i=Jsonb([{"kind": "a"}, {**child, "workflow": str(id)}])) == "HF215"
+        )
+        assert refusal(db, starts, i=Jsonb([{"kind": "a"}, child])) == "HF215"
+
+    assert db.table("select from holdfast.job") == before
+    assert not rows(db, "select from holdfast.workflows where name = 'new'")
+
+
+def test_a_parent_can_be_a_job_of_the_same_call(db: Protocol) -> None:
+    [parent] = db.table("select holdfast.new_id('default') as id")
+    start(
+        db, {"kind": "parent", "id": str(parent.id)}, {"kind": "child", "child_of": str(parent.id)}
+    )
+    [child] = db.find("kind:child")
+
+    db.cancel(parent.id)
+
+    assert db.state(child) == "cancelled"
 
 
 def test_upkeep_notes_that_a_workflow_has_ended_and_forgets_it_after_a_week(db: Protocol) -> None:

@@ -130,8 +130,7 @@ begin
     from holdfast.workflow w
     where w.id = holdfast.workflow_of_link(v_parent);
     if not found then
-      perform holdfast.refuse('HF215', format('job %s is not in a workflow', child_of), null,
-        'Only a job of a workflow can have children.');
+      perform holdfast.refuse_child(child_of::text);
     elsif flow.stopped_at is not null then
       perform holdfast.refuse_stopped(flow.id, flow.stopped_at, flow.reason);
     end if;
@@ -335,6 +334,7 @@ declare
   v_place  integer := 1;
   v_links  constant integer := coalesce(cardinality(ords), 0);
   v_one    bigint;
+  v_lost   text;
 begin
   v_names := array(
     select (i.item ->> 'kind') || e'\n' || coalesce(i.item ->> 'queue', 'default') || e'\n'
@@ -388,7 +388,31 @@ begin
   )
   insert into holdfast.newborn (parent)
   select distinct j.parent from joined j where j.parent is not null;
+  -- Only now: a parent may be a job of the same call. One that is in no workflow would never be noticed to end.
+  if items @? '$[*].child_of' then
+    select p.child_of into v_lost
+    from (
+      select distinct i.item ->> 'child_of' as child_of
+      from jsonb_array_elements(items) i(item)
+      where i.item ->> 'child_of' is not null
+    ) p
+    cross join lateral (select holdfast.link_of(p.child_of::uuid) as link) o
+    where not exists (select from holdfast.member m where m.part = holdfast.part_of(o.link) and m.id = o.link)
+    limit 1;
+    if found then
+      perform holdfast.refuse_child(v_lost);
+    end if;
+  end if;
 end
+$$;
+
+-- refuse_child: refuse to go with a job that is in no workflow.
+create or replace function holdfast.refuse_child(child_of text)
+returns void
+language sql
+as $$
+  select holdfast.refuse('HF215', format('job %s is not in a workflow', child_of), null,
+    'Only a job of a workflow can have children.')
 $$;
 
 -- end_members: jobs have ended, by their links. Those that are in workflows are marked; parallel arrays. tokens: of the
