@@ -95,6 +95,7 @@ def test_a_workflow_is_started_empty_and_gets_jobs_by_its_id(holdfast: Run, clie
         ('[{"kind": "a"}, {"kind": "a", "priorty": 3}]', "did you mean `priority`?"),
         ('[{"kind": "a"}, {"kind": "a", "after": ["x"]}]', "after of job 2 has 'x'"),
         ('[{"kind": "a"}, {"kind": "a", "after": [1.5]}]', "after of job 2 has 1.5"),
+        ('[{"kind": "a"}, {"kind": "a", "after": [true]}]', "after of job 2 has True"),
         ('[{"kind": "a"}, {"kind": "a", "after": 1}]', "after of job 2 is 1"),
         ('[{"kind": "a", "child_of": []}]', "child_of of job 1 has []"),
         ('[{"kind": "a"}, {"kind": "a", "after": [3]}]', "job 2 of the call waits for 3"),
@@ -102,6 +103,7 @@ def test_a_workflow_is_started_empty_and_gets_jobs_by_its_id(holdfast: Run, clie
         ('[{"queue": "a"}]', "kind"),
         ('[{"kind": "a", "queue": 7}]', "queue 7"),
         ('[{"kind": "a"}, {"kind": "a", "priority": 10}]', "priority 10 of item 2"),
+        (f'[{{"kind": "a", "child_of": "{uuid4()}"}}]', "is not in a workflow"),
         (f'[{{"kind": "a", "workflow": "{uuid4()}"}}]', "job 1 names a workflow"),
     ],
 )

@@ -119,7 +119,7 @@ def new_jobs(text: str) -> "list[NewJob]":
                 fields[name] = _id(fields[name], f"{name} of job {nth}")
         if fields.get("after") is not None:
             fields["after"] = _awaited(fields["after"], f"after of job {nth}")
-        if "workflow" in fields:
+        if fields.get("workflow") is not None:
             raise InvalidJob(
                 f"job {nth} names a workflow: {fields['workflow']!r}",
                 fix="Leave it out: the job belongs to the workflow that is started.",
@@ -131,7 +131,7 @@ def new_jobs(text: str) -> "list[NewJob]":
 def _awaited(given: Any, what: str) -> list[UUID | int]:
     if not isinstance(given, list):
         raise InvalidJob(f"{what} is {given!r}, which is not a list of jobs", code="HF204")
-    return [one if isinstance(one, int) else _id(one, what) for one in given]
+    return [one if type(one) is int else _id(one, what) for one in given]
 
 
 def _id(given: Any, what: str) -> UUID:
