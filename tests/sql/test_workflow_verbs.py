@@ -1,5 +1,6 @@
 """Workflows as a whole: cancel, retry, undo, deadlines, keys, children."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,6 +10,9 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.protocol import Protocol
+from tests.sql.test_operations import preview
+from tests.sql.test_operations import run as operated
+from tests.sql.test_undo import undone
 from tests.sql.test_workflows import FAN, begin, counts, rows, run, shown, start
 
 # A job that fails, what waits for it, what is cancelled with it, and what runs anyway.
@@ -392,6 +396,80 @@ def test_a_child_outlives_a_parent_that_dies_unless_it_says_otherwise(db: Protoc
     assert [db.state(x.id) for x in (one, bound)] == ["queued", "cancelled"]
     assert "whose child it is, died" in db.explain(bound.id)
     assert shown(db, inner).state == "running"
+
+
+def family(db: Protocol, **more: Any) -> tuple[UUID, UUID, list[UUID], UUID]:
+    """A workflow, a job in it, two that go with that job, and a workflow that does."""
+    first = {"kind": "first", "max_attempts": 1}
+    id = start(db, first, {"kind": "parent", "queue": "own", "max_attempts": 1, **more})
+    [parent] = db.find("kind:parent")
+    child = {"kind": "child", "child_of": str(parent), "if_failed": "cancel"}
+    children = [job.id for job in db.enqueue(child, child)]
+    inner = start(db, {"kind": "inner"}, name="inner", child_of=parent)
+    return id, parent, children, inner
+
+
+def test_children_come_back_with_their_workflow_and_not_with_their_parent(db: Protocol) -> None:
+    id, parent, children, inner = family(db)
+    db.cancel(parent)
+    tend(db)
+
+    db.retry(parent)
+    tend(db)
+    assert [db.state(one) for one in children] == ["cancelled"] * 2
+
+    retry(db, id)
+    assert [db.state(one) for one in children] == ["queued"] * 2
+    assert shown(db, inner).state == "cancelled"
+
+
+def test_an_undo_brings_the_parent_back_and_not_its_children(db: Protocol) -> None:
+    _, parent, children, _ = family(db)
+    operation = operated(db, preview(db, "cancel", "kind:parent").token)
+
+    undo = undone(db, operation.id)
+
+    assert (operation.changed, undo.changed) == (3, 1)
+    assert db.state(parent) == "queued"
+    assert [db.state(one) for one in children] == ["cancelled"] * 2
+
+
+def test_a_parent_that_is_back_before_upkeep_comes_keeps_its_workflows(db: Protocol) -> None:
+    _, parent, children, inner = family(db)
+    db.cancel(parent)
+    db.retry(parent)
+    tend(db)
+
+    assert [db.state(one) for one in children] == ["cancelled"] * 2
+    assert shown(db, inner).state == "running"
+
+
+ENDS: dict[str, tuple[dict[str, Any], Callable[[Protocol, UUID], Any]]] = {
+    "dies": ({}, lambda db, _: db.nack(*db.claim("own"))),
+    "is cancelled": ({}, lambda db, parent: db.cancel(parent)),
+    "is deleted": ({}, lambda db, parent: db.delete(parent)),
+    "expires": ({"expires": 1}, lambda *_: None),
+    "is stopped": ({"after": [1], "if_failed": "cancel"}, lambda db, _: db.nack(db.take())),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_upkeep_takes_the_children_that_are_there_and_not_those_that_come_later(
+    db: Protocol, end: str
+) -> None:
+    more, act = ENDS[end]
+    _, parent, children, inner = family(db, **more)
+    act(db, parent)
+    for _ in range(4):
+        tend(db)
+    late = {"kind": "late", "child_of": str(parent), "if_failed": "cancel"}
+    [joined] = db.enqueue(late)
+    for _ in range(4):
+        tend(db)
+
+    assert [db.state(one) for one in children] == ["cancelled"] * 2
+    assert shown(db, inner).state == ("running" if end == "dies" else "cancelled")
+    assert db.state(joined.id) == "queued"
 
 
 def test_a_child_of_a_job_that_is_in_no_workflow_is_refused_with_all_that_came_with_it(
