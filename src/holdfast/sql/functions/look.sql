@@ -31,10 +31,20 @@ returns setof holdfast.jobs
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_ids constant uuid[] := holdfast.ids_in(filter, before);
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
     perform holdfast.refuse('HF204', format('max_jobs must be 1 to 100000 (got %s)',
       coalesce(max_jobs::text, 'null')));
+  end if;
+  if v_ids is not null then
+    return query
+      select l.*
+      from holdfast.search_in(v_ids, filter, max_jobs, null) s
+      cross join lateral holdfast.list_in(array(select distinct f from unnest(s.hits) f order by f desc), filter) l
+      limit max_jobs;
+    return;
   end if;
   -- of adopted tables only those that can have such jobs: to know that none fits, one is read from end to end
   return query execute
@@ -59,10 +69,22 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
+declare
+  v_ids constant uuid[] := holdfast.ids_in(filter, null);
 begin
   if not coalesce(max_jobs between 1 and 100000, false) then
     perform holdfast.refuse('HF204', format('max_jobs must be 1 to 100000 (got %s)',
       coalesce(max_jobs::text, 'null')));
+  end if;
+  if v_ids is not null then
+    return query
+      select l.*
+      from holdfast.list_in(v_ids, 'state:dead ' || filter) l
+      where before is null
+        or (l.ended_at, l.id) < (before, coalesce(before_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+      order by l.ended_at desc, l.id desc
+      limit max_jobs;
+    return;
   end if;
   return query execute
     'select x.* from ('
@@ -78,6 +100,100 @@ begin
     || '  where p >= 64 and ($2 is null or l.ended_at < $2 or l.ended_at = $2 and l.id < $3)) x'
     || ' order by x.ended_at desc nulls last, x.id desc limit $1'
   using max_jobs, before, coalesce(before_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), 'state:dead ' || filter;
+end
+$$;
+
+-- ids_in: if a filter has only jobs of some workflows, the ids under which those may be stored that the workflows know
+-- to be in one of its states, newest first: what looks for them need not read any others. Null if the filter is not
+-- limited so. before: only those with a smaller id.
+create or replace function holdfast.ids_in(filter text, before uuid)
+returns uuid[]
+language plpgsql stable
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  c_id     constant text := '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}';
+  -- of several terms the first: the filter itself checks them all
+  v_flows  constant uuid[] := string_to_array((regexp_match(' ' || holdfast.unquoted(filter),
+    format('\sworkflow:(%1$s(?:,%1$s)*)(?=\s|$)', c_id)))[1], ',')::uuid[];
+  v_states constant text[] := holdfast.states_in(filter);
+  v_live   constant boolean := v_states is null or v_states && '{queued,leased}';
+  v_done   constant boolean := v_states is null or v_states && '{done,archived}';
+  v_ended  constant boolean := v_states is null or v_states && '{done,dead,cancelled,archived}';
+  v_ids    uuid[];
+  v_moved  uuid[];
+begin
+  if v_flows is null then
+    return null;
+  end if;
+  v_ids := array(
+    select m.id from holdfast.member m
+    where m.workflow = any(v_flows)
+      and case when m.state is null then v_live when m.state = 'done' then v_done else v_ended end);
+  v_moved := v_ids;
+  for hop in 1 .. 64 loop   -- as many as in locate
+    exit when cardinality(v_moved) = 0 or not exists (select from holdfast.alias);
+    v_moved := array(
+      select a.stored
+      from unnest(v_moved) u(id)
+      cross join lateral (
+        select x.stored from holdfast.alias x where x.part = holdfast.part_of(u.id) and x.id = u.id limit 1) a);
+    v_ids := v_ids || v_moved;
+  end loop;
+  return array(select distinct i from unnest(v_ids) i where before is null or i < before order by i desc);
+end
+$$;
+
+-- list_in: of the jobs with these ids those that match a filter, in the order of the ids. The fence (offset 0) keeps
+-- the planner from reading all jobs instead of looking these up.
+create or replace function holdfast.list_in(ids uuid[], filter text)
+returns setof holdfast.own_jobs
+language plpgsql stable
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+begin
+  return query execute
+    'select x.* from unnest($1) with ordinality u(id, nth) cross join lateral ('
+    || '  select j.* from holdfast.own_jobs j where j.part = holdfast.part_of(u.id) and j.id = u.id and '
+    || holdfast.filter_sql(filter) || ' offset 0) x order by u.nth, x.ended_at desc nulls first'
+  using ids;
+end
+$$;
+
+-- search_in: of these ids, newest first, those of up to max_jobs jobs that match a filter; an id of two such jobs is
+-- there twice. It stops after patience, if there is any: bound is the last id that was checked then.
+create or replace function holdfast.search_in(
+  ids uuid[], filter text, max_jobs integer, patience interval, out hits uuid[], out bound uuid, out seen bigint)
+language plpgsql stable
+as $$
+declare
+  v_until constant timestamptz := clock_timestamp() + patience;
+  v_step  integer := least(max_jobs, 1000);
+  v_began timestamptz;
+  v_took  double precision;
+begin
+  perform holdfast.filter_sql(filter);   -- refuses what is not one, also where there is nothing to look at
+  hits := '{}';
+  seen := 0;
+  while seen < cardinality(ids) and cardinality(hits) < max_jobs loop
+    if v_began is not null then
+      v_took := greatest(extract(epoch from clock_timestamp() - v_began), 0.000001);
+      exit when v_until - clock_timestamp() < make_interval(secs => v_took / 2);
+      -- as in search
+      v_step := least(greatest(v_step * least(4, extract(epoch from patience) / 10 / v_took), 10), 100000);
+    end if;
+    v_began := clock_timestamp();
+    hits := hits || array(
+      select l.id from holdfast.list_in(ids[seen + 1 : seen + v_step], filter) l);
+    seen := least(seen + v_step, cardinality(ids));
+  end loop;
+  if cardinality(hits) < max_jobs and seen < cardinality(ids) then
+    bound := ids[seen];
+  end if;
+  hits := hits[:max_jobs];
 end
 $$;
 
@@ -150,6 +266,7 @@ as $$
 declare
   v_until  constant timestamptz := clock_timestamp() + patience;
   v_states constant text[] := holdfast.states_in(filter);
+  v_ids    constant uuid[] := holdfast.ids_in(filter, before);
   v_parts  smallint[] := holdfast.parts_in(filter);
   v_from   uuid[] := array_fill(before, array[cardinality(v_parts)]);
   v_step   integer := max_jobs;
@@ -179,7 +296,11 @@ begin
     || ' union all select j.id, coalesce((%1$s), false) from holdfast.adopted_rows(p.part, null, p.start, $3) j where '
        'p.part >= 64) x'
     || ' group by p.part) r', holdfast.filter_sql(filter), holdfast.search_source(v_states));
-  loop
+  if v_ids is not null then
+    select s.hits, s.bound, s.seen into v_found, v_bound, v_seen
+    from holdfast.search_in(v_ids, filter, max_jobs, patience) s;
+  end if;
+  while v_ids is null loop
     execute v_sql into v_some using v_parts, v_from, v_step;
     v_hits := v_hits || array(select i::uuid from unnest(v_some.hits) h cross
       join lateral unnest(string_to_array(h, ',')) i);
@@ -222,6 +343,7 @@ set jit = off
 as $$
 declare
   v_until constant timestamptz := clock_timestamp() + patience;
+  v_ids   constant uuid[] := holdfast.ids_in(filter, null);
   v_parts smallint[] := holdfast.parts_in(filter);
   v_from  uuid[] := array_fill(null::uuid, array[cardinality(v_parts)]);
   v_step  integer := 1000;
@@ -230,6 +352,12 @@ declare
 begin
   if not coalesce(most between 1 and 1000000, false) then
     perform holdfast.refuse('HF204', format('most must be 1 to 1000000 (got %s)', coalesce(most::text, 'null')));
+  end if;
+  if v_ids is not null then
+    select least(cardinality(s.hits), most), s.bound is not null or cardinality(s.hits) > most into jobs, capped
+    from holdfast.search_in(v_ids, filter, most + 1, patience) s;
+    return next;
+    return;
   end if;
   v_sql := format('select array_agg(r.part) filter (where r.seen = $3) as parts, array_agg(r.oldest) filter (where '
     'r.seen = $3) as oldest,'
