@@ -6,8 +6,6 @@ from uuid import uuid4
 
 import pytest
 
-import pytest
-
 from holdfast import Client, NewJob
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving

@@ -454,7 +454,7 @@ ENDS: dict[str, tuple[dict[str, Any], Callable[[Protocol, UUID], Any]]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_upkeep_takes_the_children_that_are_there_and_not_those_that_come_later(
+def test_upkeep_takes_the_children_that_are_there_and_those_that_come_later(
     db: Protocol, end: str
 ) -> None:
     more, act = ENDS[end]
@@ -469,7 +469,7 @@ def test_upkeep_takes_the_children_that_are_there_and_not_those_that_come_later(
 
     assert [db.state(one) for one in children] == ["cancelled"] * 2
     assert shown(db, inner).state == ("running" if end == "dies" else "cancelled")
-    assert db.state(joined.id) == "queued"
+    assert db.state(joined.id) == "cancelled"
 
 
 def test_a_child_of_a_job_that_is_in_no_workflow_is_refused_with_all_that_came_with_it(
