@@ -54,6 +54,8 @@ delete from holdfast.total;
 delete from holdfast.floor;
 delete from holdfast.waiter;
 delete from holdfast.watched;
+delete from holdfast.awaited;
+delete from holdfast.listening;
 delete from holdfast.leaving;
 delete from holdfast.link;
 delete from holdfast.countdown;

@@ -165,3 +165,86 @@ def test_who_waits_is_notified_of_a_retry_that_is_undone(
     db.value("operation_step", max_jobs=100)
 
     assert heard(listener, 30) == echo
+
+
+def listening(db: Protocol) -> int:
+    return len(db.table("select from holdfast.listening"))
+
+
+def test_when_nobody_waits_any_more_acks_stop_asking(db: Protocol) -> None:
+    db.put()
+    job = db.take()
+    wait(db, job.id)
+    db.value("stop_listening")
+    while_waiting = listening(db)
+    db.ack(job)
+
+    db.value("stop_listening")
+
+    assert (while_waiting, listening(db)) == (1, 0)
+
+
+def test_who_is_about_to_wait_is_not_overlooked_by_who_stops_listening(
+    db: Protocol, held_open: Protocol, listener: psycopg.Connection
+) -> None:
+    db.put()
+    job = db.take()
+    wait(db, db.put())
+    db.table("delete from holdfast.awaited returning id")
+    heard(listener, 30)
+    wait(held_open, job.id)
+    db.value("stop_listening")
+    held_open.connection.commit()
+    heard(listener, 30)
+
+    db.ack(job)
+
+    assert heard(listener, 30) == [f"{job.id}\nme"]
+
+
+def test_who_waits_while_somebody_stops_listening_is_heard_after_that(
+    db: Protocol, held_open: Protocol, listener: psycopg.Connection, start: Callable[..., Any]
+) -> None:
+    db.put()
+    job = db.take()
+    wait(db, db.put())
+    db.table("delete from holdfast.awaited returning id")
+    heard(listener, 30)
+    held_open.value("stop_listening")
+    waiting = start(lambda session: wait(session, job.id))
+    waited = waiting.waits()
+    held_open.connection.commit()
+    waiting.answer()
+    heard(listener, 30)
+
+    db.ack(job)
+
+    assert waited
+    assert heard(listener, 30) == [f"{job.id}\nme"]
+
+
+def test_an_ack_reads_no_more_the_more_have_waited_since_a_transaction_began(
+    db: Protocol, held_open: Protocol
+) -> None:
+    def pages() -> int:
+        db.put()
+        job = db.take()
+        [[[plan]]] = db.connection.execute(
+            "explain (analyze, buffers, format json)"
+            " select from holdfast.ack(ids => %s, tokens => %s)",
+            [[job.id], [job.token]],
+        ).fetchall()
+        return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+
+    held_open.connection.execute("set transaction isolation level repeatable read")
+    held_open.table("select from holdfast.job")
+    before = min(pages() for _ in range(3))
+    db.connection.execute(
+        "insert into holdfast.awaited select 0, gen_random_uuid(), 'me', now()"
+        " from generate_series(1, 20000)"
+    )
+    db.connection.execute("delete from holdfast.awaited")
+    after = min(pages() for _ in range(3))
+    held_open.connection.rollback()
+
+    assert after < before + 50

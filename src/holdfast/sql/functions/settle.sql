@@ -160,7 +160,7 @@ begin
   if gone.told is not null then
     perform holdfast.note_events(gone.told);
   end if;
-  if exists (select from holdfast.awaited) then
+  if exists (select from holdfast.listening) then
     perform holdfast.tell_awaited(gone.ids);
   end if;
   if gone.places is not null then

@@ -1258,6 +1258,9 @@ begin
         returning o.id)
       delete from holdfast.operation_chunk c using old where c.operation = old.id;
       delete from holdfast.awaited a where a.until < v_now;
+      if holdfast.chore_due('listening', '10 minutes') then
+        perform holdfast.stop_listening();
+      end if;
       delete from holdfast.operation o where o.state = 'previewed' and o.created_at < v_now - interval '1 hour';
       return 0;
     when 'notes' then

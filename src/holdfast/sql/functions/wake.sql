@@ -242,6 +242,11 @@ begin
   if cardinality(ids) > 1000 then
     perform holdfast.refuse('HF204', format('ids must be at most 1000 (got %s)', cardinality(ids)));
   end if;
+  loop   -- held, so that nobody takes it away meanwhile
+    perform from holdfast.listening for key share;
+    exit when found;
+    insert into holdfast.listening default values on conflict do nothing;
+  end loop;
   insert into holdfast.awaited as a (part, id, waiter, until)
   select distinct holdfast.part_of(i), i, await_end.waiter, holdfast.now() + patience
   from unnest(ids) i
@@ -281,6 +286,20 @@ as $$
   ) n
 $$;
 
+-- stop_listening: nobody waits for the end of a job any more. Not while somebody is about to.
+create or replace function holdfast.stop_listening()
+returns void
+language plpgsql
+as $$
+begin
+  perform from holdfast.listening for update skip locked;
+  if found then
+    -- in a statement of its own, which sees who came before the lock
+    delete from holdfast.listening where not exists (select from holdfast.awaited);
+  end if;
+end
+$$;
+
 -- tell_awaited: notify who waits for the end of these jobs, when the caller's transaction commits. It is called after
 -- the statement that removes them, never before: see not_ending.
 create or replace function holdfast.tell_awaited(ids uuid[])
@@ -288,7 +307,7 @@ returns void
 language plpgsql
 as $$
 begin
-  if not exists (select from holdfast.awaited) then
+  if not exists (select from holdfast.listening) then
     return;
   end if;
   set constraints holdfast.ring deferred;
