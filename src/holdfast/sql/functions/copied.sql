@@ -89,7 +89,7 @@ $$;
 create or replace function holdfast.refuse_elsewhere(queue text)
 returns void
 language plpgsql stable
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
@@ -102,6 +102,7 @@ begin
   cross join lateral (
     select x.id from holdfast.job x
     where x.part = ((v_base + step) % 64)::smallint and x.queue = refuse_elsewhere.queue and x.pos is not null
+    order by x.priority, x.pos   -- so that only the index of that order serves
     limit 1
   ) j
   limit 1;
@@ -146,7 +147,8 @@ create or replace function holdfast.copied_rows(
   queue text, jobs bigint, unnoted boolean, out rows tid[], out ids uuid[], out kinds text[])
 language plpgsql
 set plan_cache_mode = force_custom_plan set jit = off
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
@@ -165,10 +167,12 @@ begin
     from generate_series(0, v_fanout - 1) step
     cross join generate_series(0, 9) level
     cross join lateral (
-      select y.ctid, y.part, y.id, y.kind, y.pos, y.xmin
-      from holdfast.job y
-      where y.part = ((v_base + step) % 64)::smallint and y.queue = copied_rows.queue and y.priority = level::smallint
-        and y.pos > v_last - v_back and v_back < v_last
+      -- in order, so that only the index of that order serves: another one would be read from end to end
+      (select y.ctid, y.part, y.id, y.kind, y.pos, y.xmin
+       from holdfast.job y
+       where y.part = ((v_base + step) % 64)::smallint and y.queue = copied_rows.queue and y.priority = level::smallint
+         and y.pos > v_last - v_back and v_back < v_last
+       order by y.pos)
       union all
       select y.ctid, y.part, y.id, y.kind, y.pos, y.xmin
       from holdfast.job y
