@@ -105,9 +105,9 @@ def ok(kind: Any = None, says: str = "", *, status: int = 200, **more: Any) -> d
     return {status: Told(kind, says, **more)}
 
 
-def text(says: str, *media: str) -> dict[int, Told]:
+def text(says: str, *media: str, status: int = 200) -> dict[int, Told]:
     """Return the responses of an address that returns text of one of these media types."""
-    return {200: Told(str, says, media=media)}
+    return {status: Told(str, says, media=media)}
 
 
 def to(operation: str, *, body: Mapping[str, str] | None = None, **parts: str) -> dict[str, Any]:

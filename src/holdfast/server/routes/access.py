@@ -10,6 +10,13 @@ from holdfast.server.routes.tags import (
     SERVER,
 )
 
+# What a page of a link answers if there is no form to show.
+NOTHING_TO_ANSWER = (
+    text("The link is not valid: it has expired, or was revoked.", "text/html", status=404)
+    | text("The job does not wait for this answer yet.", "text/html", status=409)
+    | text("It was answered, or is no longer asked.", "text/html", status=410)
+)
+
 ROUTES: list[Entry] = [
     get(
         "/v1/system", "read", health.system, id="getSystem", tag=SERVER, answers=ok(answers.System)
@@ -97,7 +104,7 @@ ROUTES: list[Entry] = [
         inputs.Link,
         id="replyPage",
         tag=ACCESS,
-        answers=text("A page with a form.", "text/html"),
+        answers=text("A page with a form.", "text/html") | NOTHING_TO_ANSWER,
     ),
     Entry(
         "POST",
@@ -108,7 +115,9 @@ ROUTES: list[Entry] = [
         form=True,
         id="replyByLink",
         tag=ACCESS,
-        answers=text("The answer is sent.", "text/html"),
+        answers=text("The answer is sent.", "text/html")
+        | NOTHING_TO_ANSWER
+        | text("The form again, with what is wrong.", "text/html", status=422),
     ),
     get(
         "/oidc/sign-in",
