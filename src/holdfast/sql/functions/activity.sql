@@ -136,7 +136,7 @@ as $$
 $$;
 
 -- note_events: record events of jobs.
-create or replace function holdfast.note_events(events holdfast.events[])
+create or replace function holdfast.note_events(events holdfast.event[])
 returns void
 language plpgsql
 as $$

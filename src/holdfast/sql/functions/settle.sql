@@ -410,12 +410,15 @@ begin
 end
 $$;
 
--- happened: one event of one job, for note_events.
+-- happened: one event of one job, for note_events. A row of the table, not of the view: an upgrade may make views anew,
+-- and a call that is being planned at that moment would not find the one that it knows.
 create or replace function holdfast.happened(
   event text, at timestamptz, id uuid, queue text, kind text, state text, attempt integer, worker text)
-returns holdfast.events
+returns holdfast.event
 language sql immutable
-as $$ select row(null, at, event, id, queue, kind, state, attempt, 1, worker, null, null, null)::holdfast.events $$;
+as $$
+  select row(null, at, null, null, attempt, 1, id, event, state, queue, kind, worker, null, null, null)::holdfast.event
+$$;
 
 -- check_length: refuse a duration that is negative, or unreasonably long.
 create or replace function holdfast.check_length(field text, value interval, longest interval)
