@@ -45,7 +45,7 @@ def main(middleware: str) -> None:
 
     rows = [_row(n) for n in range(SLOTS + AHEAD)]
 
-    def exchange(_: Any, __: Any, settlements: Any, claims: Sequence[Any]) -> Exchanged:
+    def exchange(_: Any, __: Any, settlements: Any, claims: Any, **more: Any) -> Exchanged:
         return Exchanged({}, [], [rows for _ in claims])
 
     client: Any = SimpleNamespace(drain=SimpleNamespace(exchange=exchange))
