@@ -191,7 +191,7 @@ class CurrentJob(msgspec.Struct, eq=False):
         return monotonic() < self.deadline and self._may_be_held()
 
     def _may_be_held(self) -> bool:
-        """Whether nobody has said that the lease is lost; its local deadline may have passed."""
+        """Whether the lease is not known to be lost; its local deadline may have passed."""
         return not self.settled and self.stopped not in _GONE
 
     def assert_held(self) -> None:

@@ -1,5 +1,6 @@
 """Jobs that a worker cannot read: given back uncounted, offered to another, explained."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_what_is_noted_is_forgotten_when_the_job_has_run(db: Protocol, later: La
     id = db.put()
     give_back(db, db.take(), "v1")
     later(seconds=61)
-    db.nack(db.take(), message="no")
+    db.nack(db.take(), message="no", delay=timedelta(minutes=1))
 
     assert "Attempt 1 of" in db.value("explain", id=id)
     later(seconds=61)

@@ -127,7 +127,7 @@ function options(host: HTMLElement, lines: Line[], unit: string, height: number,
 // Common time steps.
 const DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
 
-// Of things that are counted there is no half.
+// Counts are whole numbers, so an axis of counts has no halves.
 const WHOLE = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 const alpha = (hex: string): string => hex + "24";

@@ -164,7 +164,10 @@ class Settling:
             self._on_ended()  # before any of them leaves what is held
         with self._noting:
             before = self._counts.acked
-            if acked := [*ended.acked, *(job for job, _ in ended.returned)]:
+            acked = ended.acked
+            if ended.returned:
+                acked = [*acked, *(job for job, _ in ended.returned)]
+            if acked:
                 self._note_acked(acked, lost)
             self._note_others(ended.others, settled)
             if self._counts.acked > before:

@@ -9,12 +9,16 @@ from holdfast.client.statement import Row, Statement
 from holdfast.client.sync.noun import Noun
 from holdfast.records import Claim, Done, Record, Settled, Settlement
 
-# Returns only the jobs that could not be acked.
+# Both return only the jobs that could not be acked.
 _ACK_LOST = (
     "select id, detail from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
     "where outcome in ('lost', 'unknown')"
 )
-_ACK_RESULTS = _ACK_LOST.replace("::uuid[]) ", "::uuid[], results => %s::jsonb) ")
+_ACK_RESULTS = (
+    "select id, detail from holdfast.ack("
+    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb) "
+    "where outcome in ('lost', 'unknown')"
+)
 _HELD = f"select {raw.COLUMNS} from holdfast.held(tokens => %s::uuid[])"
 _CLAIM = (
     f"select {raw.COLUMNS} from holdfast.claim("

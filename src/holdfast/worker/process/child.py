@@ -181,7 +181,7 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
         self._deadline = value
 
     def _may_be_held(self) -> bool:
-        """Whether nobody has said that the lease is lost."""
+        """Whether the lease is not known to be lost."""
         # The next job of this process has its own deadline in the same place.
         return not self.finished and super()._may_be_held()
 
