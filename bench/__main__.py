@@ -31,6 +31,7 @@ from bench import (
     settings,
     settle,
     side_by_side,
+    split,
     steps,
     upkeep,
     wal,
@@ -59,6 +60,7 @@ PARTS = {
     "settings": settings,
     "kit": kit,
     "compare": compare,
+    "split": split,
     "peers": side_by_side,
     "workflows": workflow_peers,
 }

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,32 +58,47 @@ def run(server: Server, options: Options) -> list[Figure]:
     """Call each verb by turns; nothing without a tree to compare with."""
     if options.before is None:
         return []
-    spent: dict[str, tuple[list[float], list[float]]] = {}
     with (
         server.database("now") as database,
         database.connect() as now,
         _before(server, options) as before,
     ):
-        sides = [_Side(before, spent, 0), _Side(now, spent, 1)]
-        for turn in range(options.samples // 10 + 2):
-            for side in sides if turn % 2 else reversed(sides):
-                side.turn(rehearsal=turn < 2)
-            if turn % 20 == 0:
-                for side in sides:
-                    side.tidy()
-        figures = _from_python(database.url, make_conninfo(server.url, dbname="before"), options)
-    for what, (old, new) in spent.items():
+        figures = by_turns("compare", {"before": before, "now": now}, options, at_most=1 / 0.97)
+        old = make_conninfo(server.url, dbname="before")
+        return [*_from_python(database.url, old, options), *figures]
+
+
+def by_turns(
+    part: str, sides: dict[str, psycopg.Connection], options: Options, *, at_most: float
+) -> list[Figure]:
+    """Call each verb in two databases by turns; the second is measured by the first."""
+    spent: dict[str, tuple[list[float], list[float]]] = {}
+    callers = [_Side(connection, spent, nth) for nth, connection in enumerate(sides.values())]
+    for turn in range(options.samples // 10 + 2):
+        for caller in callers if turn % 2 else reversed(callers):
+            caller.turn(rehearsal=turn < 2)
+        if turn % 20 == 0:
+            for caller in callers:
+                caller.tidy()
+    for size in ("of one", f"of {BATCH}"):
+        verbs = [spent[f"{verb} {size}"] for verb in ("enqueue", "claim", "ack")]
+        first, second = (
+            [sum(calls) for calls in zip(*side, strict=True)] for side in zip(*verbs, strict=True)
+        )
+        spent[f"cycle {size}"] = (first, second)
+    figures = []
+    for what, halves in spent.items():
         # in rounds of many calls: a single one is too short for the kernel's clock
-        size = max(len(old) // max(options.rounds, 1), 1)
+        size = max(len(halves[0]) // max(options.rounds, 1), 1)
         rounds = [
             [median(half[n : n + size]) for n in range(0, size * options.rounds, size)]
-            for half in (old, new)
+            for half in halves
         ]
-        base = Figure("compare", f"{what}, before", "CPU µs/call", rounds[0])
-        figures += [
-            base,
-            Figure("compare", f"{what}, now", "CPU µs/call", rounds[1], base, at_most=1 / 0.97),
-        ]
+        base, other = (
+            Figure(part, f"{what}, {name}", "CPU µs/call", samples)
+            for name, samples in zip(sides, rounds, strict=True)
+        )
+        figures += [base, replace(other, base=base, at_most=at_most)]
     return figures
 
 
