@@ -114,9 +114,12 @@ class Fleet:
 
     def start(self, *options: str, app: str = APP, url: str = "") -> Worker:
         """Start one more worker of an app."""
+        return self.run([*COMMAND, app, *options], **({"HOLDFAST_URL": url} if url else {}))
+
+    def run(self, command: list[str], **environment: str) -> Worker:
+        """Start one more program, which is treated as the workers are."""
         log = self._place / f"worker-{len(self.workers)}.log"
-        environment = {**self._environment, **({"HOLDFAST_URL": url} if url else {})}
-        worker = Worker([*COMMAND, app, *options], environment, log)
+        worker = Worker(command, {**self._environment, **environment}, log)
         self.workers.append(worker)
         return worker
 

@@ -163,6 +163,11 @@ class Stage:
                     raise
                 time.sleep(0.1)
 
+    def execute(self, statements: str) -> None:
+        """Run statements that answer nothing."""
+        with psycopg.connect(self.url) as connection:
+            connection.execute(statements)
+
     @staticmethod
     def alive(pid: int) -> bool:
         """Whether a process runs."""
