@@ -36,6 +36,7 @@ from holdfast.errors import (
 )
 from holdfast.outcome import decide
 from holdfast.records import NewSchedule
+from holdfast.worker import Worker
 from tests import machine
 
 HERE = Path(__file__).name
@@ -115,6 +116,61 @@ def test_an_option_given_as_an_argument_is_answered_with_where_it_goes(
     if word != option:
         with pytest.raises(InvalidJob, match=rf"did you mean `{option}`\?"):
             greet.options(**{word: 5})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("name", "did you mean `kind`?"),
+        ("max_retries", "did you mean `max_attempts`?"),
+        ("autoretry_for", "did you mean `retry`?"),
+        ("soft_time_limit", "did you mean `timeout`?"),
+        ("rate_limit", 'app.queue("…", rate_limit=10, rate_period=60)'),
+        ("bind", "holdfast.current() is the running job"),
+        ("cron", '@app.schedule("30 5 * * *") above @app.task'),
+        ("countdown", "task.options(delay=…).enqueue(…)"),
+    ],
+)
+def test_a_setting_of_another_queue_is_answered_with_ours(
+    app: App, setting: str, said: str
+) -> None:
+    with pytest.raises(InvalidJob, match=f"unknown option `{setting}`") as refused:
+        app.task(**{setting: 5})(print)  # type: ignore[call-overload]
+
+    assert said in str(refused.value)
+    assert "`kind`" not in str(refused.value) or setting == "name"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rate_limit": "10/m"},
+        {"rate_limit": "10/m", "rate_period": 60},
+        {"rate_limit": 10},
+        {"rate_period": 60},
+    ],
+)
+def test_a_rate_that_no_queue_can_have_is_refused_where_it_is_declared(
+    app: App, settings: Any
+) -> None:
+    with pytest.raises(Misuse, match="Ten a minute:  rate_limit=10, rate_period=60"):
+        app.queue("mail", **settings)
+
+    assert app.queues == {}
+
+
+def test_an_interval_in_words_is_refused(app: App) -> None:
+    task = app.task(lambda: None, kind="rates")
+
+    with pytest.raises(InvalidSchedule, match="every '5m' is not an interval"):
+        app.schedule(every="5m")(task)  # type: ignore[arg-type]
+
+
+def test_queues_without_their_slots_are_refused(app: App) -> None:
+    app.task(lambda: None, kind="rates")
+
+    with pytest.raises(Misuse, match="Give the slots of each"):
+        Worker(app, queues=["mail"])  # type: ignore[arg-type]
 
 
 def test_a_call_of_a_task_is_a_call_of_its_function(greet: Task[..., str, str]) -> None:

@@ -69,6 +69,14 @@ def test_an_unreadable_address_is_refused_without_showing_it(url: str) -> None:
     assert "s3" not in str(refused.value)
 
 
+def test_an_address_of_sqlalchemy_is_answered_with_what_is_wrong_in_it() -> None:
+    with pytest.raises(Misuse, match=r"begins with postgresql\+asyncpg://") as refused:
+        conninfo.parameters("postgresql+asyncpg://app:s3cret@db/shop", application_name="holdfast")
+
+    assert "SQLAlchemy" in str(refused.value)
+    assert "s3" not in str(refused.value)
+
+
 def test_the_address_comes_from_the_caller_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

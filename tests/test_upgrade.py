@@ -253,3 +253,27 @@ def test_ids_of_jobs_that_were_moved_before_are_understood(database: str, connec
         found = client.jobs.get(stored.id)
     assert found is not None
     assert found.queue == "other"
+
+
+def test_who_waits_for_an_end_while_the_database_is_upgraded_is_told(
+    database: str, connect: Connect
+) -> None:
+    session = connect()
+    with Client(database) as client:
+        stored = client.enqueue("k")
+        client.jobs.await_end([stored.id], waiter="me")
+        session.execute(
+            """
+            drop sequence holdfast.listening;
+            create table holdfast.listening ();
+            delete from holdfast.migration where version = 41;
+            update holdfast.migration set checksum = 'stale' where version = 0;
+            """
+        )
+
+        schema.migrate(database)
+
+        session.execute("listen holdfast_ended")
+        client.jobs.cancel([stored.id])
+    told = [one.payload for one in session.notifies(timeout=10, stop_after=1)]
+    assert told == [f"{stored.id}\nme"]

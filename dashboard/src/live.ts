@@ -1,6 +1,7 @@
 // One stream of changes for all tabs of a browser: the tab that holds the lock listens and notifies the others.
 
 import { effect, signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
 import { root, signedOut } from "./api";
 import type { Operation } from "./wire";
 
@@ -14,6 +15,8 @@ export const paused = signal(false);
 export const beat = signal(0);
 /** The newest state of each running operation. */
 export const operations = signal<Record<string, Operation>>({});
+/** The number of the last line that each watched job has logged. */
+export const lastLines = signal<Record<string, number>>({});
 
 interface News {
   event: string;
@@ -22,18 +25,29 @@ interface News {
 
 const POLL = 3000;
 const channel = "BroadcastChannel" in window ? new BroadcastChannel("holdfast" + root) : null;
+// The jobs that each tab shows: the stream tells of these.
+const tab = Math.random().toString(36).slice(2);
+const watched = new Map<string, string[]>();
+const MOST_WATCHED = 100;
 let source: EventSource | undefined;
+let listening = "";
 let heardAt = 0;
 let started = false;
 
 export function startLive(): void {
   if (started) return;
   started = true;
-  channel?.addEventListener("message", (event) => hear(event.data as News));
+  channel?.addEventListener("message", (event) => {
+    const news = event.data as News;
+    if (news.event === "watches") note(news.data as Watches);
+    else if (news.event === "who watches") tellTabs();
+    else hear(news);
+  });
+  window.addEventListener("pagehide", () => channel?.postMessage({ event: "watches", data: { tab, jobs: [] } }));
   if (navigator.locks) {
     // Held until the tab goes; then another tab's request is granted.
-    void navigator.locks.request("holdfast-live" + root, () => new Promise<void>(() => listen()));
-  } else listen();
+    void navigator.locks.request("holdfast-live" + root, () => new Promise<void>(() => lead()));
+  } else lead();
   setInterval(watch, POLL);
   effect(() => {
     if (signedOut.value) source?.close();
@@ -45,8 +59,58 @@ export function togglePause(): void {
   if (!paused.value) beat.value += 1;
 }
 
+/** Have changes of a job sent while the component is shown. */
+export function useWatched(id: string): void {
+  useEffect(() => {
+    watched.set(tab, [id]);
+    tellTabs();
+    listenAgain();
+    return () => {
+      watched.delete(tab);
+      tellTabs();
+      listenAgain();
+    };
+  }, [id]);
+}
+
+interface Watches {
+  tab: string;
+  jobs: string[];
+}
+
+function tellTabs(): void {
+  channel?.postMessage({ event: "watches", data: { tab, jobs: watched.get(tab) ?? [] } });
+}
+
+function note({ tab, jobs }: Watches): void {
+  if (jobs.length) watched.set(tab, jobs);
+  else watched.delete(tab);
+  listenAgain();
+}
+
+function lead(): void {
+  channel?.postMessage({ event: "who watches", data: null });
+  listen();
+}
+
+const address = (): string => {
+  const jobs = [...new Set([...watched.values()].flat())].sort().slice(0, MOST_WATCHED);
+  return root + "/v1/events/stream" + (jobs.length ? "?watch=" + jobs.join(",") : "");
+};
+
+/** What a stream tells of is said when it begins. */
+function listenAgain(): void {
+  // A page that follows another one takes its place at once.
+  setTimeout(() => {
+    if (!source || listening === address() || signedOut.value) return;
+    source.close();
+    listen();
+  });
+}
+
 function listen(): void {
-  source = new EventSource(root + "/v1/events/stream");
+  listening = address();
+  source = new EventSource(listening);
   for (const name of ["hello", "tick", "op", "job", "anomaly", "resync"]) {
     source.addEventListener(name, (event) => {
       const news: News = { event: name, data: read((event as MessageEvent<string>).data) };
@@ -57,7 +121,8 @@ function listen(): void {
   source.addEventListener("open", () => hear({ event: "open", data: null }));
   source.addEventListener("error", () => {
     // The browser does not reconnect a stream that was refused.
-    if (source?.readyState === EventSource.CLOSED && !signedOut.value) setTimeout(listen, 10_000);
+    const refused = source;
+    if (refused?.readyState === EventSource.CLOSED && !signedOut.value) setTimeout(() => refused === source && listen(), 10_000);
   });
 }
 
@@ -69,6 +134,10 @@ function hear(news: News): void {
   if (news.event === "op") {
     const told = news.data as Operation;
     if (told?.id) operations.value = { ...operations.value, [told.id]: told };
+  }
+  if (news.event === "job") {
+    const told = news.data as { id?: string; log?: number };
+    if (told?.id && told.log) lastLines.value = { ...lastLines.value, [told.id]: told.log };
   }
   if (!paused.value) beat.value += 1;
 }

@@ -360,6 +360,19 @@ export interface Leases {
   stop?: boolean;
 }
 
+/** One line that a handler logged while its job ran; `nth` counts the lines of the job. */
+export interface Line {
+  nth: number;
+  attempt: number;
+  at: string;
+  text: string;
+}
+
+/** What the handlers of a job logged while they ran, oldest first. */
+export interface Lines {
+  lines: Line[];
+}
+
 /** The caller; `user` is null if they are not signed in. */
 export interface Me {
   user: string | null;

@@ -10,6 +10,7 @@ from holdfast.outcome import Cancel, Release, Retry
 from holdfast.records import Enqueued, Finding, Job, Lease, NewJob, Settled
 
 if TYPE_CHECKING:
+    from holdfast import integrations
     from holdfast.app import App
     from holdfast.client import AsyncClient, Client
     from holdfast.flow import chain, group
@@ -40,6 +41,7 @@ __all__ = [
     "chain",
     "current",
     "group",
+    "integrations",
     "once",
     "resource",
     "start_processor",
@@ -50,6 +52,8 @@ def __getattr__(name: str) -> Any:
     # The driver is loaded when a program connects, not when it only catches LeaseLost.
     if module := _LATE.get(name):
         return getattr(import_module(module), name)
+    if name == "integrations":
+        return import_module("holdfast.integrations")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -32,7 +32,7 @@ from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.crypto import Encryption
 from holdfast.current import CurrentJob, JobTransaction
 from holdfast.ends import Ends
-from holdfast.errors import InvalidTask, Misuse
+from holdfast.errors import InvalidSchedule, InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
@@ -197,6 +197,13 @@ class App:
                     if setting == "fanout"
                     else f"Settings are: {', '.join(known)}.",
                 )
+        rate, period = settings.get("rate_limit"), settings.get("rate_period")
+        if (rate is None) != (period is None) or not isinstance(rate, int | None):
+            raise Misuse(
+                f"app.queue({name!r}): rate_limit is {rate!r}, and rate_period {period!r}",
+                why=caller(),
+                fix="Ten a minute:  rate_limit=10, rate_period=60",
+            )
         self.queues[name] = settings
 
     def detector(
@@ -431,7 +438,7 @@ class App:
                 why=caller(),
                 fix='Give one of them another:  @app.schedule(…, name="…")',
             )
-        length = None if every is None else timedelta(seconds=seconds(every))
+        length = None if every is None else _interval(every)
         cron.rule(cron=rule["cron"], every=length, anchor=rule["anchor"], tz=rule["tz"])
         return task._schedule(name or task.kind, payload, every=length, **rule)
 
@@ -559,3 +566,13 @@ _LEFT_TO_THE_PARENT: list[Any] = []
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _interval(every: Duration) -> timedelta:
+    try:
+        return timedelta(seconds=seconds(every))
+    except (TypeError, ValueError):
+        raise InvalidSchedule(
+            f"every {every!r} is not an interval",
+            fix="Give seconds or a timedelta:  every=300, every=timedelta(minutes=5)",
+        ) from None

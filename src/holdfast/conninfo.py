@@ -63,6 +63,13 @@ def timeout(given: Duration | None = None) -> float:
 
 def parameters(url: str, *, application_name: str) -> dict[str, Any]:
     """Return psycopg's connection arguments for a url; values in the url take precedence."""
+    scheme = re.match(r"([a-z][\w.+-]*)://", url)
+    if scheme and scheme[1] not in ("postgresql", "postgres"):
+        raise Misuse(
+            f"the database address cannot be read: it begins with {scheme[0]}",
+            why="That of SQLAlchemy names a driver, which is not for libpq." * ("+" in scheme[1]),
+            fix="An address looks like postgresql://user@host:5432/database",
+        )
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:

@@ -414,11 +414,12 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
 
 def _check(where: str, given: Mapping[str, Any], known: type) -> None:
     for option in given.keys() - known.__annotations__.keys():
-        near = synonyms.meant(option, known.__annotations__)
+        elsewhere = synonyms.elsewhere(option) if known is TaskSettings else ""
+        near = "" if elsewhere else synonyms.meant(option, known.__annotations__)
         raise InvalidJob(
             f"{where}: unknown option `{option}`" + (f" (did you mean `{near}`?)" if near else ""),
             why=caller(),
-            fix=f"Options are: {', '.join(known.__annotations__)}.",
+            fix=elsewhere or f"Options are: {', '.join(known.__annotations__)}.",
         )
 
 

@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from holdfast import Client, NewJob
 from holdfast.client import client_on
-from holdfast.django import app_of
+from holdfast.django import app_of, schedule
 from holdfast.django.priorities import priority_of_job
 from holdfast.django.tasks_api import (
     InvalidTask,
@@ -392,7 +392,9 @@ def test_options_are_chosen_by_the_arguments_of_a_call() -> None:
         ({"priority": 1.5}, "whole number between -100 and 100"),
         ({"run_after": datetime(2040, 1, 1)}, "aware datetime"),
         ({"timeout": 5}, "the same for all calls"),
-        ({"countdown": 5}, "unknown option `countdown`"),
+        ({"countdown": 5}, r"unknown option `countdown` \(did you mean `run_after`\?\)"),
+        ({"delay": 5}, r"did you mean `run_after`\?"),
+        ({"queue": "mail"}, r"did you mean `queue_name`\?"),
     ],
 )
 def test_wrong_options_are_refused_where_they_are_given(options: Any, said: str) -> None:
@@ -417,6 +419,19 @@ def test_wrong_declarations_are_refused_where_they_are_made() -> None:
         task(takes_context=True)(plain)
     with pytest.raises(InvalidTask, match="'soon' is not a retry policy"):
         task(retry="soon")(plain)
+    with pytest.raises(InvalidTask, match=r"`max_retries` \(did you mean `max_attempts`\?\)"):
+        task(max_retries=3)(plain)
+    with pytest.raises(InvalidTask, match=r"`queue` \(did you mean `queue_name`\?\)"):
+        task(queue="mail")(plain)
+    with pytest.raises(InvalidTask, match=r"`rate_limit`. Limit its queue:  app_of\(\).queue"):
+        task(rate_limit="10/m")(plain)
+
+
+def test_a_schedule_without_the_arguments_of_its_task_is_refused() -> None:
+    from tests.django.shop.tasks import add
+
+    with pytest.raises(TypeError, match=r"add\.schedule: missing a required argument: 'a'"):
+        schedule("0 7 * * *", name="another")(add)
 
 
 def test_a_receiver_that_fails_does_not_fail_the_task(drain: Drain) -> None:

@@ -24,14 +24,12 @@ class Running(Generic[Answer]):
         self._pid = pid
         self._watcher = watcher
 
-    def waits(self) -> bool:
-        """Whether it came to wait for someone's lock; False once it has ended."""
+    def waits(self, on: Protocol | None = None) -> bool:
+        """Whether it came to wait for a lock, of this session if one is given; False at its end."""
         deadline = monotonic() + PATIENCE
         while monotonic() < deadline:
-            row = self._watcher.execute(
-                "select cardinality(pg_blocking_pids(%s)) > 0", [self._pid]
-            ).fetchone()
-            if row == (True,):
+            [(pids,)] = self._watcher.execute("select pg_blocking_pids(%s)", [self._pid])
+            if pids if on is None else on.connection.info.backend_pid in pids:
                 return True
             if self._future.done():
                 return False

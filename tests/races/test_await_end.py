@@ -1,6 +1,7 @@
 """Who waits for the end of a job is notified, whatever comes first: the wait or the end."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -61,13 +62,49 @@ def test_who_was_on_the_list_first_is_notified_of_the_end(
     assert waits(db, job.id) == 0
 
 
+def test_the_newest_transactions_are_open_as_well(db: Protocol, held_open: Protocol) -> None:
+    job = db.put()
+    held_open.connection.execute("select pg_current_xact_id()")
+    with held_open.connection.transaction():  # a savepoint: its number is after the next one
+        held_open.connection.execute("delete from holdfast.job")
+
+    assert not_ending(db, job) == []
+
+
+def test_who_had_locked_a_job_and_is_done_leaves_nobody_unsure(
+    db: Protocol, held_open: Protocol, other: Callable[..., Protocol]
+) -> None:
+    another = other(autocommit=False)
+    one, both = db.put(), db.put()
+    query = "select from holdfast.job where id = any(%s) for share"
+    held_open.connection.execute(query, [[one, both]])
+    another.connection.execute(query, [[both]])
+    held_open.connection.rollback()
+    while_open = [not_ending(db, one), not_ending(db, both)]
+
+    another.connection.commit()
+
+    assert while_open == [[one], []]
+    assert [not_ending(db, one), not_ending(db, both)] == [[one], [both]]
+
+
 @pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("way", ["plain", "in a savepoint", "locked in a savepoint"])
 def test_who_comes_while_the_end_is_being_written_is_not_sure_and_looks_again(
-    db: Protocol, held_open: Protocol, listener: psycopg.Connection, end: str
+    db: Protocol, held_open: Protocol, listener: psycopg.Connection, end: str, way: str
 ) -> None:
     db.put()
     job = db.take()
-    ENDS[end](held_open, job)  # it has looked for who waits, and has not committed
+    held_open.connection.execute("select 1")
+    with held_open.connection.transaction() if way != "plain" else nullcontext():
+        if way == "locked in a savepoint":
+            query = "select from holdfast.job where id = %s for update"
+            held_open.connection.execute(query, [job.id])
+        else:
+            ENDS[end](held_open, job)
+    if way == "locked in a savepoint":
+        ENDS[end](held_open, job)
+    # it has looked for who waits, and has not committed
     wait(db, job.id)
 
     unsure = not_ending(db, job.id)
@@ -167,8 +204,8 @@ def test_who_waits_is_notified_of_a_retry_that_is_undone(
     assert heard(listener, 30) == echo
 
 
-def listening(db: Protocol) -> int:
-    return len(db.table("select from holdfast.listening"))
+def listening(db: Protocol) -> bool:
+    return bool(db.value("somebody_waits"))
 
 
 def test_when_nobody_waits_any_more_acks_stop_asking(db: Protocol) -> None:
@@ -181,7 +218,7 @@ def test_when_nobody_waits_any_more_acks_stop_asking(db: Protocol) -> None:
 
     db.value("stop_listening")
 
-    assert (while_waiting, listening(db)) == (1, 0)
+    assert (while_waiting, listening(db)) == (True, False)
 
 
 def test_who_is_about_to_wait_is_not_overlooked_by_who_stops_listening(
@@ -221,6 +258,55 @@ def test_who_waits_while_somebody_stops_listening_is_heard_after_that(
 
     assert waited
     assert heard(listener, 30) == [f"{job.id}\nme"]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_by_a_snapshot_older_than_who_waits_is_notified(
+    db: Protocol, held_open: Protocol, listener: psycopg.Connection, end: str, level: str
+) -> None:
+    db.put()
+    job = db.take()
+    held_open.connection.execute(f"set transaction isolation level {level}")
+    held_open.table("select from holdfast.queue")
+    wait(db, job.id)
+    echo = heard(listener, 30)
+    sure = not_ending(db, job.id)
+    ENDS[end](held_open, job)
+    held_open.connection.commit()
+
+    db.upkeep()
+
+    assert sure == [job.id]
+    assert heard(listener, 30) == echo
+    assert waits(db, job.id) == 0
+
+
+@pytest.mark.parametrize("after", ["commit", "rollback"])
+def test_an_ack_does_not_wait_for_who_asks_again_to_be_told(
+    db: Protocol,
+    held_open: Protocol,
+    listener: psycopg.Connection,
+    start: Callable[..., Any],
+    after: str,
+) -> None:
+    db.put()
+    job = db.take()
+    wait(db, job.id)
+    echo = heard(listener, 30)
+    wait(held_open, job.id)
+    acking = start(lambda session: session.ack(job)[0].outcome)
+    waited = acking.waits()
+    db.upkeep()
+    getattr(held_open.connection, after)()
+    if after == "commit":
+        heard(listener, 30)  # what it was sent for having asked
+
+    db.upkeep()
+
+    assert (waited, acking.answer()) == (False, "done")
+    assert heard(listener, 30) == echo
+    assert waits(db, job.id) == 0
 
 
 def test_an_ack_reads_no_more_the_more_have_waited_since_a_transaction_began(

@@ -484,8 +484,8 @@ def test_a_limit_and_a_fan_out_of_one_queue_wait_for_each_other(
 
 
 STEPS = [
-    "forgotten", "operations", "notes", "unused", "unreadable", "links", "workflows", "reaped",
-    "rescued", "promoted", "unstruck", "expired", "strays",
+    "forgotten", "operations", "notes", "unused", "unreadable", "links", "workflows", "lines",
+    "reaped", "rescued", "promoted", "unstruck", "expired", "strays",
     "follows", "settings", "starts", "unblocked", "lanes", "folded", "dead", "sampled", "rolled",
     "archived", "activity",
 ]  # fmt: skip
@@ -504,3 +504,117 @@ def test_a_release_waits_for_no_step_of_upkeep_but_the_floors(
     assert names == [*STEPS, "floors", "raised", "pages"]
     assert not release.waits()
     assert release.answer()[0].outcome == "queued"
+
+
+@pytest.mark.parametrize("policy", ["replace", "after"])
+def test_an_enqueue_that_waits_for_the_job_of_its_key_is_not_at_the_follow_up(
+    db: Protocol, other: Open, held_open: Protocol, start: Start, policy: str
+) -> None:
+    guard = other(autocommit=False)
+    low, high = sorted(str(db.value("new_id")) for _ in range(2))
+    db.enqueue(*keyed("a"))
+    job = db.take()
+    db.enqueue(*keyed("a", id=high, on_conflict="after"))
+    hold(guard, high)
+    enqueued = start(lambda session: session.enqueue(*keyed("a", on_conflict=policy)))
+    assert enqueued.waits()  # for the follow-up, the only one of the key that waits
+    db.ack(job)
+    db.enqueue(*keyed("a", id=low))  # the follow-up is stranded: a new job has its key
+    hold(held_open, low)
+
+    guard.connection.rollback()
+
+    assert enqueued.waits(on=held_open)
+    db.connection.execute("select from holdfast.job where id = %s for update nowait", [high])
+    held_open.connection.rollback()
+    [answer] = enqueued.answer()
+    assert (str(answer.id), answer.created) == (low, False)
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_an_enqueue_locks_what_it_waits_for_and_what_has_its_keys_in_one_order(
+    db: Protocol, held_open: Protocol, start: Start, policy: str
+) -> None:
+    low, high = sorted(db.value("new_id") for _ in range(2))
+    awaited, rival = (low, high) if policy == "skip" else (high, low)
+    db.enqueue({"kind": "p", "id": str(awaited)}, *keyed("a", id=str(rival)))
+    hold(held_open, high)
+    enqueued = start(
+        lambda session: session.enqueue(
+            *keyed("a", on_conflict=policy), {"kind": "f", "after": [1, str(awaited)]}
+        )
+    )
+    assert enqueued.waits()  # with skip, it has found somebody at the job that its item is
+    edited = start(lambda session: session.edit(low, high, changes={"priority": 1}))
+    assert edited.waits()
+
+    held_open.connection.commit()
+
+    assert [one.created for one in enqueued.answer()] == [False, True]
+    assert [one.changed for one in edited.answer()] == [True, True]
+
+
+@pytest.mark.parametrize("way", ["replaced", "waited for"])
+def test_an_enqueue_that_waits_for_a_key_does_not_hold_a_job_that_waits(
+    db: Protocol, held_open: Protocol, start: Start, way: str
+) -> None:
+    job = db.put("k", key="z")
+    follower = db.put("k", key="a", after=[str(job)])
+    held = db.take()
+    held_open.put("k", key="b")
+    items = keyed("b", "z")
+    if way == "replaced":
+        items += keyed("a", on_conflict="replace", payload={"n": 1})
+    else:
+        items.append({"kind": "f", "after": [str(follower)]})
+    enqueued = start(lambda session: session.enqueue(*items))
+    assert enqueued.waits(on=held_open)
+
+    acked = start(lambda session: session.ack(held)[0].outcome)
+    waited = acked.waits()
+    held_open.connection.commit()
+
+    assert (waited, acked.answer()) == (False, "done")
+    created = [one.created for one in enqueued.answer()]
+    assert created == [False, True, way == "waited for"]
+    assert db.job(follower).payload == ({"n": 1} if way == "replaced" else {})
+
+
+@pytest.mark.parametrize("way", ["replaced", "waited for"])
+def test_an_enqueue_waits_for_who_is_at_a_job_that_waits(
+    db: Protocol, held_open: Protocol, start: Start, way: str
+) -> None:
+    follower = db.put("k", key="a", after=[str(db.put())])
+    hold(held_open, follower)
+    items = (
+        keyed("a", "b", on_conflict="replace")
+        if way == "replaced"
+        else [*keyed("b"), {"kind": "f", "after": [str(follower)]}]
+    )
+    enqueued = start(lambda session: session.enqueue(*items))
+    assert enqueued.waits(on=held_open)
+
+    held_open.cancel(follower)
+    held_open.connection.commit()
+
+    assert [one.created for one in enqueued.answer()] == [True, True]
+
+
+def test_upkeep_turns_no_page_while_somebody_waits_for_a_job_that_it_holds(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    [[page]] = db.connection.execute(
+        "select to_char((now() at time zone 'UTC')::date + 3, '\"history_\"YYYYMMDD')"
+    )
+    db.connection.execute(f"drop table if exists holdfast.{page}")
+    job = db.put()
+    hold(held_open, job)  # as reap does
+    cancelled = start(lambda session: session.cancel(job)[0].changed)
+    assert cancelled.waits()  # it has looked at the history
+
+    held_open.value("turn_pages")
+    held_open.connection.commit()
+
+    assert cancelled.answer()
+    db.value("turn_pages")
+    assert db.connection.execute(f"select from holdfast.{page}").rowcount == 0

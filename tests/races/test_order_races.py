@@ -434,6 +434,32 @@ def locked(session: Protocol, table: str, **where: UUID) -> None:
     session.connection.execute(f"select from holdfast.{table} where {named} for update", where)
 
 
+@pytest.mark.parametrize("verb", ["cancel", "delete"])
+def test_two_calls_end_the_same_jobs_while_one_of_them_stops_waiting(
+    db: Protocol, held_open: Protocol, start: Start, verb: str
+) -> None:
+    db.put("a")
+    parent = db.take(lease=timedelta(days=1))
+    follower, low, high = sorted(db.value("new_id", queue="default") for _ in range(3))
+    db.put("b", id=str(high))
+    db.put("w", id=str(low), after=[str(parent.id)])
+    db.put("f", id=str(follower), after=[str(high)], if_failed="run")
+
+    def end(session: Protocol) -> Any:
+        return sorted(each.id for each in getattr(session, verb)(low, high) if each.changed)
+
+    locked(held_open, "job", id=follower)
+    first = start(end)
+    assert first.waits()  # for the follower; it has locked the high one, and will want the low one
+    db.ack(parent)
+    second = start(end)
+    assert second.waits()  # for the high one; it has locked the low one, which waits no more
+    held_open.connection.rollback()
+
+    assert first.answer() + second.answer() == [low, high]
+    assert ran(db) == ["f"]
+
+
 @pytest.mark.parametrize("verb", ["cancel", "delete", "undo", "expiry"])
 def test_jobs_and_one_that_waits_end_together_while_an_ack_counts(
     db: Protocol, held_open: Protocol, start: Start, later: Later, verb: str
@@ -551,3 +577,49 @@ def test_a_lost_lease_does_not_wait_for_whoever_frees_its_slot(
     assert not ack.waits()
     assert ack.answer() == "lost"
     held_open.connection.rollback()
+
+
+def test_a_retry_meets_an_end_that_cancels_a_job_with_a_smaller_id(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    first, second = sorted(db.value("new_id", queue="default") for _ in range(2))
+    db.enqueue({"kind": "p", "id": str(second), "max_attempts": 1})
+    db.enqueue({"kind": "f", "id": str(first), "after": [str(second)], "if_failed": "cancel"})
+    both = db.put("r", after=[str(first), str(second)])
+    db.cancel(both)
+    held = db.take()
+    query = "select from holdfast.link where parent = %s and follower = %s for update"
+    held_open.connection.execute(query, [second, both])
+    failing = start(lambda session: session.nack(held, final=True)[0].outcome)
+    assert failing.waits()
+    coming_back = start(lambda session: session.retry(both)[0].changed)
+    assert coming_back.waits()
+    held_open.connection.commit()
+
+    assert (failing.answer(), coming_back.answer()) == ("dead", True)
+    assert db.state(first) == "cancelled"
+    assert db.job(both).state == "queued"
+    assert ran(db) == []
+
+
+def test_a_delete_an_ack_and_a_retry_lock_links_before_counters(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    jobs = [db.put() for _ in range(8)]
+    deleted, acked = jobs[0], jobs[3]  # one counter counts both
+    counting = db.put("f", after=[str(job) for job in jobs])
+    both = db.put("r", after=[str(deleted), str(acked)])
+    db.cancel(both)
+    held = {job.id: job for job in db.claim(max_jobs=8)}
+    db.release(held[deleted])
+    query = "select from holdfast.job where id = %s for update"
+    held_open.connection.execute(query, [counting])
+    deleting = start(lambda session: session.delete(deleted)[0].changed)
+    assert deleting.waits()
+    acking = start(lambda session: session.ack(held[acked])[0].outcome)
+    assert acking.waits()
+    coming_back = start(lambda session: session.retry(both)[0].changed)
+    assert coming_back.waits()
+    held_open.connection.commit()
+
+    assert (deleting.answer(), acking.answer(), coming_back.answer()) == (True, "done", True)

@@ -23,7 +23,7 @@ ANYONE = {
 }
 LOOK = {
     *("get", "list", "died", "upcoming", "find", "search", "count_jobs", "attempts", "explain"),
-    "steps",
+    *("steps", "lines", "last_lines"),
     *(
         "activity",
         "tail",
@@ -60,7 +60,7 @@ HOLD = {
         "guard",
     ),
     *("await_work", "hear", "pass_on", "ping"),
-    *("step", "steps", "await_event", "reply_link"),
+    *("step", "steps", "await_event", "reply_link", "log"),
     *("large_get", "large_list", "large_used", "large_delete"),
 }
 KEEP_UP = {

@@ -356,3 +356,20 @@ def test_followers_are_told_what_they_were_told_before_the_retry(db: Protocol) -
 
     assert f"{parent.id} (cancelled)" in before
     assert db.explain(follower.id) == before
+
+
+def test_a_follower_gets_the_result_of_a_job_whose_retry_is_undone(db: Protocol) -> None:
+    db.queue_set("default", keep_done=3600)
+    db.enqueue(*[{"kind": "work"}] * 3)
+    jobs = db.claim(max_jobs=3)
+    db.ack(*jobs, results=[{"sum": 1}, None, {"sum": 3}])
+    found = preview(db, "retry", "state:done")
+    run(db, found.token)
+    after = [str(job.id) for job in jobs]
+    follower = db.put("next", after=after, take={"all": "all", "last": 3})
+
+    undone(db, found.id, max_jobs=2)
+
+    next_one = db.take()
+    assert next_one.id == follower
+    assert next_one.payload == {"all": [{"sum": 1}, None, {"sum": 3}], "last": {"sum": 3}}

@@ -241,3 +241,19 @@ def test_a_drain_that_waits_outlasts_a_rate_and_gives_up_on_a_pause(
     holdfast.client.queues.pause("default")
     work.enqueue()
     assert len(holdfast.drain(wait=True)) == 0
+
+
+def test_a_drain_keeps_to_the_settings_that_an_app_declares_for_its_queues(
+    holdfast: Kit, app: App
+) -> None:
+    app.queue("mail", rate_limit=2, rate_period=60)
+
+    @app.task(queue="mail")
+    def send() -> None: ...
+
+    for _ in range(5):
+        send.enqueue()
+
+    assert len(holdfast.drain().done) == 2
+    holdfast.travel(seconds=61)
+    assert len(holdfast.drain().done) == 2

@@ -118,6 +118,29 @@ def test_a_worker_can_crash_at_any_point(holdfast: Kit, app: App, at: str) -> No
     assert [job.state for job in holdfast.enqueued(work)] == ["leased"]
 
 
+def test_a_crash_without_a_point_comes_at_the_first_commit_or_at_the_return(
+    holdfast: Kit, app: App, paid: Callable[[], int]
+) -> None:
+    ran = []
+
+    @app.task
+    def without_commit() -> None:
+        ran.append("whole")
+
+    @app.task
+    def with_commit() -> None:
+        with psycopg.connect(holdfast.url) as conn:
+            conn.execute("insert into payment values (1)")
+
+    without_commit.enqueue()
+    with_commit.enqueue()
+    holdfast.crash_next(without_commit)
+    holdfast.crash_next(with_commit)
+
+    assert [one.ended for one in holdfast.drain()] == ["crashed", "crashed"]
+    assert (ran, paid()) == (["whole"], 0)
+
+
 def test_async_handlers_crash_too(holdfast: Kit, app: App, paid: Callable[[], int]) -> None:
     cleaned = []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -91,6 +92,22 @@ def report(told: str, released: str) -> None:
         job.progress(step, 1000, "counting")
     job.assert_held()
     wait_for(told, released)
+
+
+@app.task(process=True, max_attempts=1)
+def log_and_die(released: str) -> None:
+    logging.getLogger("shop").warning("begun")
+    wait_for("", released)
+    logging.getLogger("shop").warning("about to die")
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(process=True)
+def log_lines(released: str) -> None:
+    logging.getLogger("shop").warning("begun")
+    wait_for("", released)
+    logging.getLogger("shop").warning("over")
 
 
 @app.task(process=True)

@@ -1,6 +1,8 @@
 """Sentry and structlog, with the real packages; what would be sent is kept."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,3 +142,11 @@ def test_structlog_has_the_job_and_what_it_carries(database: str) -> None:
         "attempt": 1,
     }
     assert "request_id" not in logged[1]
+
+
+def test_importing_holdfast_is_enough_to_name_an_integration() -> None:
+    program = "import holdfast; print(holdfast.integrations.sentry())"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")

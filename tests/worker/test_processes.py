@@ -84,6 +84,35 @@ def test_each_job_that_runs_has_a_child(app: App, start: Start, tmp_path: Path) 
     assert len(pids) == 3
 
 
+def test_what_a_child_logs_is_there_while_it_runs_and_after_it(
+    client: Client, start: Start, tmp_path: Path
+) -> None:
+    release = tmp_path / "release"
+    id = handlers.log_lines.enqueue(str(release)).id
+    running = start(max_jobs=1)
+
+    until(lambda: bool(client.jobs.lines(id)))
+    assert client.jobs.lines(id)[0].text.endswith("WARNING shop: begun")
+    release.touch()
+    running.join()
+
+    assert [one.text.split()[-1] for one in client.jobs.lines(id)] == ["begun", "over"]
+
+
+def test_what_a_child_logged_before_it_was_killed_is_kept_with_the_attempt(
+    client: Client, drain: Callable[..., Worker], tmp_path: Path
+) -> None:
+    (tmp_path / "release").touch()
+    id = handlers.log_and_die.enqueue(str(tmp_path / "release")).id
+
+    drain()
+
+    [attempt] = client.jobs.attempts(id)
+    assert attempt.message == "killed: signal 9"
+    assert attempt.log is not None
+    assert attempt.log.endswith("shop: about to die")
+
+
 def test_a_coroutine_runs_on_the_loop_of_what_the_lifespan_opened(
     drain: Callable[..., Worker],
 ) -> None:

@@ -5,12 +5,14 @@ import { useFeed } from "../feed";
 import { all } from "../filter";
 import { absolute, duration, endless, fine, plural, short } from "../format";
 import { useKeys } from "../keys";
+import { useWatched } from "../live";
 import { Button, Countdown, Fact, Facts, Head, Link, Mono, None, Panel, ProgressNote, StateMark, Time } from "../parts/basics";
 import { CopyAs, CopyButton, shell } from "../parts/copy";
 import { Bones, Empty, Stale, Trouble } from "../parts/empty";
 import { openEnqueue } from "../parts/enqueue";
 import { Icon } from "../parts/icon";
 import { JsonView } from "../parts/json";
+import { LiveLog } from "../parts/log";
 import { Menu } from "../parts/menu";
 import { Reply } from "../parts/reply";
 import { Steps, waits } from "../parts/steps";
@@ -37,6 +39,7 @@ export function JobPage() {
 
 function Shown({ job }: { job: Job }) {
   const queues = useFeed<{ queues: Queue[] }>(path(["queues"]), 5000);
+  useWatched(job.id);
   const why = barred("operate");
   const ended = job.state !== "queued" && job.state !== "leased";
   const retry = why ?? (ended ? undefined : "The job has not ended");
@@ -97,6 +100,7 @@ function Shown({ job }: { job: Job }) {
       <div class="split">
         <div class="stack">
           {asking && <Reply key={asking.name} step={asking} />}
+          <LiveLog job={job} />
           <Panel title="Attempts" acts={job.fingerprint && <Link to={to(["dead"], { group: job.fingerprint })}>similar failures</Link>}>
             <Attempts job={job} />
           </Panel>

@@ -10,7 +10,8 @@ import click
 from holdfast.cli import output
 from holdfast.cli.event import event_line
 from holdfast.cli.fields import options_of
-from holdfast.cli.grammar import Group, nearest
+from holdfast.cli.grammar import Group, fail, nearest
+from holdfast.cli.log import ALL, JobLog
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
@@ -28,8 +29,8 @@ F = TypeVar("F", bound=Callable[..., None])
 )
 def job() -> None:
     """Enqueue, see and change jobs.
-    A filter is terms that must all hold: state:dead kind:send* queue:mail lane:
-    key: attempt:>2 age:<2h error:"Timeout*" payload.user.id:42 -kind:noise
+    A filter is terms that must all hold: state:dead kind:send* age:<2h
+    attempt:>2 error:"Timeout*" payload.user.id:42 -queue:mail
     """
 
 
@@ -122,6 +123,28 @@ def show(session: Session, id: str) -> None:
         "explain": why,
     }
     session.answer(document, lambda: _described(found, attempts, steps, events, why))
+
+
+@job.command(
+    short_help="Show what the handler of a job logs.",
+    examples=["holdfast job log 1f00ab12", "holdfast job log 1f00ab12 --follow"],
+)
+@click.argument("id")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, ALL), default=ALL, metavar="N", help="the last N lines"
+)
+@click.option("-f", "--follow", is_flag=True, help="print new lines until the job has ended")
+@pass_session
+def log(session: Session, id: str, limit: int, follow: bool) -> None:
+    """Show what the handler of a job logs; with --json one document per line.
+    With --follow it also says what becomes of the job, and exits with 0 if it is done, else 1.
+    """
+    with session.client() as client:
+        told = JobLog(session, client, find_id(client, id), limit)
+        if not follow:
+            told.show()
+        elif not told.follow():
+            fail()
 
 
 @job.command(examples=["holdfast job explain 1f00ab12", "holdfast job explain 1f00ab12 --json"])

@@ -251,6 +251,11 @@ def progress(said: Sequence[Mapping[str, Any] | None] | None) -> str | None:
     return None if said is None else encoded(said, "progress").decode()
 
 
+def lines(logged: Iterable[Iterable[str]]) -> str:
+    """Encode what handlers logged as the array holdfast.log takes."""
+    return msgspec.json.encode([list(map(text, each)) for each in logged]).decode()
+
+
 def decoded_object(document: str) -> dict[str, Any]:
     """Decode a JSON object that SQL made."""
     return msgspec.json.decode(document, type=dict[str, Any])

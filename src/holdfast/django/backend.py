@@ -23,13 +23,15 @@ from holdfast.django.tasks_api import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
+from holdfast.errors import InvalidJob, NotMigrated
 from holdfast.errors import InvalidTask as RefusedTask
-from holdfast.errors import NotMigrated
 from holdfast.records import NewJob
 from holdfast.task import Call, store
 
 # What OPTIONS may have besides the database: the usual options of its tasks.
 _OPTIONS = ("database", "max_attempts", "lease", "modules")
+# The code of a payload that PostgreSQL cannot store as JSON; Django's errors for it are Python's.
+_NOT_JSON = "HF204"
 
 
 class HoldfastBackend(BaseTaskBackend):
@@ -75,6 +77,10 @@ class HoldfastBackend(BaseTaskBackend):
         except NotMigrated as error:
             error.fix = "Run:  python manage.py migrate"
             raise
+        except InvalidJob as error:
+            if error.code != _NOT_JSON:
+                raise
+            raise ValueError(str(error)) from error
         object.__setattr__(made, "id", str(enqueued.id))
         if enqueued.created:
             task_enqueued.send(type(self), task_result=made)

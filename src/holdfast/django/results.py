@@ -21,7 +21,7 @@ def headers(task: Task, backend: str, more: Mapping[str, Any] | None) -> dict[st
     """Return the headers of a job: what `result_of` needs to know of the task."""
     said: dict[str, Any] = {"backend": backend}
     if task.priority:
-        said["priority"] = task.priority
+        said["priority"] = int(task.priority)
     if task.run_after is not None:
         said["run_after"] = task.run_after.isoformat()
     return {**(more or {}), HEADER: said}

@@ -47,6 +47,11 @@ def declare(app: DjangoApp, task: Task, backend: str) -> None:
     known = _known.get((backend, task.module_path))
     if known is not None and known.func is task.func:
         return  # the same with other options, for one call
+    declared = [one for (_, path), one in _known.items() if path == task.module_path]
+    if task.module_path in app.tasks and any(one.func is task.func for one in declared):
+        # On another backend of this database, for one call: it runs as it was declared.
+        _known[backend, task.module_path] = task
+        return
     settings = {name: getattr(task, name) for name in DECLARED if hasattr(task, name)}
     settings.setdefault("keep_result", True)
     settings |= {"kind": task.module_path, "queue": task.queue_name}

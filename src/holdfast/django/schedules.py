@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from holdfast.django.database import app_of
-from holdfast.django.task import HoldfastTask
+from holdfast.django.task import HoldfastTask, check_arguments
 from holdfast.errors import InvalidTask
 
 AnyTask = TypeVar("AnyTask")
@@ -30,6 +30,7 @@ def schedule(
                 fix="Write @schedule above @task.",
             )
         django_task = cast("Any", task)
+        check_arguments(django_task, args, kwargs or {}, verb="schedule")
         app = app_of(django_task.get_backend().database)
         payload = {"args": list(args), "kwargs": dict(kwargs or {})}
         app.schedule(cron, payload=payload, **rule)(app.tasks[django_task.module_path])

@@ -212,6 +212,15 @@ class Attempt(Record, frozen=True):
     log: str | None = None
 
 
+class Line(Record, frozen=True):
+    """One line that a handler logged while its job ran; `nth` counts the lines of the job."""
+
+    nth: int
+    attempt: int
+    at: datetime
+    text: str
+
+
 class DeadGroup(Record, frozen=True):
     """Dead jobs with similar failures: errors that differ only in numbers and names."""
 

@@ -80,6 +80,7 @@ begin
         holdfast.died(text, integer, timestamptz, uuid), holdfast.upcoming(text, integer),
         holdfast.search(text, integer, uuid, interval), holdfast.adopted_rows(smallint, uuid[], uuid, integer),
           holdfast.count_jobs(text, integer, interval), holdfast.attempts(uuid), holdfast.steps(uuid),
+          holdfast.lines(uuid, integer, integer), holdfast.last_lines(uuid[]),
           holdfast.explain(uuid), holdfast.waited_for(uuid), holdfast.followers(uuid), holdfast.workflow_of(uuid),
           holdfast.workflow_state(uuid), holdfast.workflow_counts(uuid), holdfast.workflow_ended_at(uuid),
           holdfast.workflow_of_link(uuid), holdfast.workflow_find(text, integer),
@@ -123,6 +124,7 @@ begin
         holdfast.hand_over(uuid, uuid, uuid, interval, text), holdfast.guard(uuid, uuid), holdfast.declare_kinds(jsonb),
         holdfast.doubtful(text[], integer), holdfast.reconcile(uuid[], uuid[], boolean[]),
         holdfast.get(uuid), holdfast.explain(uuid), holdfast.step(jsonb), holdfast.steps(uuid),
+        holdfast.log(uuid[], uuid[], jsonb, bigint[]),
         holdfast.await_event(uuid, uuid, text, text, text, integer),
         holdfast.reply_link(text, bytea, uuid, text, text, interval, text),
         holdfast.waited_for(uuid), holdfast.followers(uuid) to %I', v_role);

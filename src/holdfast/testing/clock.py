@@ -11,8 +11,9 @@ from holdfast.client.statement import Statement
 from holdfast.errors import Misuse, NotMigrated
 
 _CLOCK = """
-create schema holdfast_testing;
-create table holdfast_testing.clock (ahead interval not null);
+create schema if not exists holdfast_testing;
+create table if not exists holdfast_testing.clock (ahead interval not null);
+delete from holdfast_testing.clock;
 insert into holdfast_testing.clock values ('0');
 grant usage on schema holdfast_testing to public;
 grant select on holdfast_testing.clock to public;
@@ -23,7 +24,7 @@ as 'select statement_timestamp() + (select ahead from holdfast_testing.clock)';
 
 
 def install(template: str) -> None:
-    """Make the time of a template movable, and with it that of every copy."""
+    """Make the time of a database movable, and with it that of every copy; it begins as it is."""
     with psycopg.connect(template) as connection:
         connection.execute(_CLOCK)
 

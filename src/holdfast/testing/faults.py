@@ -88,7 +88,13 @@ FAULTS = (
 class _Armed:
     fault: Fault
     kind: str | None
+    # Of a handler that commits nothing: better late than never.
+    or_at_return: bool = False
     missed: bool = False
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        return (self.fault.at, "return") if self.or_at_return else (self.fault.at,)
 
 
 class Faults:
@@ -100,12 +106,12 @@ class Faults:
         self._watching = False
         self._over = threading.Event()
 
-    def arm(self, fault: Fault, kind: str | None) -> None:
+    def arm(self, fault: Fault, kind: str | None, *, or_at_return: bool = False) -> None:
         """Arrange a fault, in the next handler of a kind that reaches its point."""
         if not self._watching:
             self._watching = True
             _watch(self)
-        self._armed.append(_Armed(fault, kind))
+        self._armed.append(_Armed(fault, kind, or_at_return))
 
     def disarm(self) -> bool:
         """Forget what has not struck; returns whether there was anything."""
@@ -126,7 +132,7 @@ class Faults:
         job = running.get(None)
         for armed in self._armed:
             kind_fits = armed.kind is None or (job is not None and armed.kind == job.kind)
-            if armed.fault.at == point and kind_fits:
+            if point in armed.points and kind_fits:
                 self._armed.remove(armed)
                 self._strike(armed.fault, job, connection)
                 return

@@ -3,14 +3,14 @@
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from holdfast import conninfo, embedded
-from holdfast.app import App, Call, Task, apps, disconnect, stand_in
+from holdfast.app import App, Call, apps, disconnect, stand_in
 from holdfast.client import Client, client_on
 from holdfast.client.statement import Statement
 from holdfast.current import CurrentJob
@@ -25,7 +25,7 @@ from holdfast.testing.draining import LIMIT, Draining, raise_first, tasks_of
 from holdfast.testing.effects import assert_once
 from holdfast.testing.faults import APPLICATION, FAULTS, Fault, Faults
 from holdfast.testing.inline import inline, off_loop
-from holdfast.testing.matching import WITHIN, Expected
+from holdfast.testing.matching import WITHIN, Declared, Expected
 from holdfast.testing.report import Drained
 
 # How many jobs are read at once.
@@ -141,7 +141,7 @@ class Kit:
 
     def enqueued(
         self,
-        task: "Task[..., Any, Any] | str | None" = None,
+        task: Declared | str | None = None,
         *given: Any,
         args: Mapping[str, Any] | None = None,
         within: Duration = WITHIN,
@@ -160,7 +160,7 @@ class Kit:
 
     def assert_enqueued(
         self,
-        task: "Task[..., Any, Any] | str",
+        task: Declared | str,
         *given: Any,
         args: Mapping[str, Any] | None = None,
         count: int | None = None,
@@ -188,7 +188,7 @@ class Kit:
 
     def assert_not_enqueued(
         self,
-        task: "Task[..., Any, Any] | str | None" = None,
+        task: Declared | str | None = None,
         *given: Any,
         args: Mapping[str, Any] | None = None,
         within: Duration = WITHIN,
@@ -233,17 +233,19 @@ class Kit:
 
     # -- faults
 
-    def crash_next(self, task: Task[..., Any, Any], at: str = "before_commit") -> None:
+    def crash_next(self, task: Declared, at: str | None = None) -> None:
         """Let the worker of the task's next job vanish at a point, as by kill -9.
 
+        By default that is before its first commit or, if it commits nothing, as it returns.
         Points are `start`, `before_commit` and `after_commit` (of any transaction on a connection
         of psycopg 3), `return` (the handler has returned, and its job is not settled), and the
         note of a `current().progress(…)`. The job stays leased: the next attempt runs when the
         lease has expired, with `travel` or `drain(wait=True)`.
         """
-        self._faults.arm(Fault("crash", at), _kind(task))
+        fault = Fault("crash", at or "before_commit")
+        self._faults.arm(fault, _kind(task), or_at_return=at is None)
 
-    def lose_lease(self, task: Task[..., Any, Any], at: str = "start") -> None:
+    def lose_lease(self, task: Declared, at: str = "start") -> None:
         """Let another worker take the task's next job while its handler runs, at a point.
 
         From there `current().held()` is False, and what is written in `current().transaction()` is
@@ -256,7 +258,7 @@ class Kit:
         point: Literal["commit"],
         *,
         committed: bool = True,
-        task: "Task[..., Any, Any] | None" = None,
+        task: Declared | None = None,
     ) -> None:
         """Cut the connection at the next commit, on any connection of psycopg 3 in this process.
 
@@ -336,6 +338,7 @@ class Kit:
             yield None
             return
         tasks, unclear = tasks_of(chosen, self._used)
+        self._declare_queues({task.app for task in tasks.values()})
         self._draining = Draining(
             self.client, tasks, faults=self._faults, unclear=unclear, limit=limit
         )
@@ -362,6 +365,12 @@ class Kit:
                 self._declared.update(one.name for one in new)
                 self.client.schedules.declare(new, owner=app.name)
                 Draining(self.client, {}).catch_up()
+
+    def _declare_queues(self, chosen: Iterable[App]) -> None:
+        """Store the settings of queues as a worker does when it starts."""
+        for app in chosen:
+            if app.queues:
+                self.client.queues.declare(app.queues)
 
     def _age_lease(self, length: timedelta) -> None:
         if self._draining and (job := self._draining.running):
@@ -393,9 +402,10 @@ class Kit:
 
 
 def _kind(task: Any) -> str:
-    if not isinstance(task, Task):
+    kind = getattr(task, "kind", None)
+    if not isinstance(kind, str):
         raise Misuse(f"{task!r} is not a task", fix="Give it the function under @app.task.")
-    return task.kind
+    return kind
 
 
 @contextmanager

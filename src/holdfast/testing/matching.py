@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast import jsonb, synonyms
-from holdfast.app import Task
 from holdfast.errors import Misuse
 from holdfast.outcome import seconds
 from holdfast.records import Duration, Job
@@ -22,6 +21,36 @@ FIELDS = ("queue", "key", "lane", "tenant", "subject", "priority", "max_attempts
 """Fields of a job that a test can expect as they are stored."""
 
 
+class Parameters(Protocol):
+    """What a task takes, and how a stored call is read."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The parameters that have a place."""
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What a call that does not give them has."""
+
+    def takes(self, name: str) -> bool:
+        """Whether an argument of this name is taken."""
+
+    def opened(self, payload_json: str) -> str | bytes:
+        """Return the arguments of a stored call by name, as JSON."""
+
+
+class Declared(Protocol):
+    """A task, whether of an App or of Django."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of its jobs."""
+
+    @property
+    def arguments(self) -> Parameters:
+        """What it takes."""
+
+
 @dataclass(slots=True)
 class Expected:
     """What a job should be: its kind, some of its arguments, some of its fields."""
@@ -31,12 +60,12 @@ class Expected:
     fields: dict[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     within: float = WITHIN
-    task: "Task[..., Any, Any] | None" = None
+    task: Declared | None = None
 
     @classmethod
     def read(
         cls,
-        task: "Task[..., Any, Any] | str",
+        task: Declared | str,
         places: Sequence[Any],
         args: Mapping[str, Any] | None,
         within: Duration,
@@ -44,14 +73,14 @@ class Expected:
     ) -> "Expected":
         """Tell the arguments of a task from the fields of its job, all of them given by name."""
         expected = cls(task if isinstance(task, str) else task.kind, within=seconds(within))
-        if isinstance(task, Task):
+        if not isinstance(task, str):
             expected.defaults = task.arguments.defaults
             expected.task = task
         expected.arguments.update(_by_name(task, places))
         expected.arguments.update(args or {})
         known = (*FIELDS, "run_at", "delay")
         for name, value in given.items():
-            takes = isinstance(task, Task) and name in task.arguments.names
+            takes = not isinstance(task, str) and name in task.arguments.names
             if name in known and not takes:
                 expected.fields[name] = value
             elif name in known:
@@ -61,7 +90,7 @@ class Expected:
                 )
             else:
                 expected.arguments[name] = value
-        if isinstance(task, Task):
+        if not isinstance(task, str):
             expected._refuse_unknown(task)
         return expected
 
@@ -103,7 +132,7 @@ class Expected:
         stored = job.run_at - job.created_at if name == "delay" else getattr(job, name)
         return "" if _equal(value, stored) else f"expected {value!r}, is {stored!r}"
 
-    def _refuse_unknown(self, task: Task[..., Any, Any]) -> None:
+    def _refuse_unknown(self, task: Declared) -> None:
         for name in self.arguments:
             if not task.arguments.takes(name):
                 known = [*task.arguments.names, *FIELDS, "run_at", "delay"]
@@ -115,8 +144,8 @@ class Expected:
                 )
 
 
-def _by_name(task: "Task[..., Any, Any] | str", places: Sequence[Any]) -> dict[str, Any]:
-    names = task.arguments.names if isinstance(task, Task) else []
+def _by_name(task: Declared | str, places: Sequence[Any]) -> dict[str, Any]:
+    names = [] if isinstance(task, str) else task.arguments.names
     if len(places) > len(names):
         raise Misuse(
             f"{task if isinstance(task, str) else task.kind}: {places[len(names)]!r} has no name",

@@ -52,6 +52,7 @@ class Keeper:
                 stop.wait(GATHER)
                 self._noted.clear()
             self._renew(monotonic())
+            self._jobs.lines.send_due(self._client, list(self._jobs.held), monotonic())
             beat()
             self.looked = monotonic()
 

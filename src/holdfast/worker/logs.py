@@ -1,4 +1,4 @@
-"""What handlers log, kept with the attempt that logged it."""
+"""What handlers log: kept with the attempt that logged it, and shown while that runs."""
 
 import logging
 import threading
@@ -12,6 +12,9 @@ from holdfast.outcome import printable
 # Of a long log the beginning and the end are kept.
 HEAD, TAIL = 2_000, 6_000
 LONGEST = 10_000
+# Of what has not been shown yet the newest lines wait, each up to this many characters.
+MOST_WAITING = 100
+LINE = 1000
 
 
 class Log:
@@ -21,9 +24,45 @@ class Log:
         self._head: list[str] = []
         self._tail: deque[str] = deque()
         self._room, self._size, self._dropped = HEAD, 0, 0
+        self._waiting: deque[str] = deque(maxlen=MOST_WAITING)
+        # How many lines there were, and up to which they are shown.
+        self._lines, self._shown = 0, 0
+        self._lock = threading.Lock()
+        # When lines were last shown, on the monotonic clock; None before.
+        self.shown_at: float | None = None
 
-    def add(self, line: str) -> None:
-        """Add a line; may be called by several threads of a handler."""
+    def __bool__(self) -> bool:
+        return self._lines > 0
+
+    def add(self, record: str) -> None:
+        """Add a record, which may have several lines; from any thread."""
+        lines = record[: MOST_WAITING * LINE].split("\n")
+        with self._lock:
+            self._keep(record)
+            self._lines += len(lines)
+            self._waiting.extend(line[:LINE] for line in lines[-MOST_WAITING:])
+
+    def unshown(self, most: int = MOST_WAITING) -> tuple[int, list[str]]:
+        """Return the newest lines that are not shown yet, and the number of the first of them.
+
+        If there were more, the first line says how many.
+        """
+        with self._lock:
+            waiting = min(self._lines - self._shown, len(self._waiting), most)
+            lines = [*self._waiting][len(self._waiting) - waiting :]
+            first = self._lines - waiting + 1
+            left_out = first - 1 - self._shown
+            if left_out:
+                told = "1 line" if left_out == 1 else f"{left_out} lines"
+                return first - 1, [f"… {told} left out …", *lines]
+            return first, lines
+
+    def shown(self, last: int) -> None:
+        """Record that the lines up to a number are shown."""
+        with self._lock:
+            self._shown = max(self._shown, last)
+
+    def _keep(self, line: str) -> None:
         line = line[: TAIL - 1]
         if self._room > 0:
             self._room -= len(line) + 1

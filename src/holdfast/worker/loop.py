@@ -33,6 +33,7 @@ from holdfast.worker.allowance import Allowance
 from holdfast.worker.claiming import Claiming
 from holdfast.worker.handlers import ACKED, Ending, Returned, done_with, settlement_of
 from holdfast.worker.lease_clock import USUAL_LEASE, believed
+from holdfast.worker.lines import Lines
 from holdfast.worker.queue_slots import QueueSlots
 from holdfast.worker.settling import Counts, Ended, Settling, raise_unless_passing
 
@@ -108,6 +109,7 @@ class JobLoop:
             on_ended=self.claiming.look_again if until_idle else None,
             meter=meter,
         )
+        self.lines = Lines()
         self._app = app
         self._client = client
         self._queues = self.claiming.queues
@@ -249,7 +251,8 @@ class JobLoop:
     def _charged(self, job: CurrentJob, settlement: Settlement | None) -> Settlement | None:
         if settlement and (budget := self._budgets.get(job.kind)):
             settlement = budget.charge(settlement)
-        if job.log is not None and isinstance(settlement, Failed):
+        # A handler in another process has said what it logged, unless that was killed.
+        if job.log and isinstance(settlement, Failed) and settlement.log is None:
             settlement = replace(settlement, log=job.log.text())
         return settlement
 
@@ -346,6 +349,8 @@ class JobLoop:
             self.settling.note(ended, answer.lost, answer.settled)
 
     def _send(self, ended: Ended, claims: Sequence[Claim]) -> Exchanged:
+        if self.lines.jobs:
+            self.lines.send_rest(self._client, ended.jobs())
         ids = [job.row[ID] for job in ended.acked]
         tokens = [job.token for job in ended.acked]
         results = None

@@ -47,6 +47,14 @@ class Ended:
     def __bool__(self) -> bool:
         return bool(self.acked or self.others or self.returned)
 
+    def jobs(self) -> list[CurrentJob]:
+        """Return all of them."""
+        return [
+            *self.acked,
+            *(job for job, _ in self.returned),
+            *(job for job, _ in self.others),
+        ]
+
 
 @dataclass(slots=True)
 class Counts:
@@ -285,7 +293,7 @@ class Settling:
             "token": job.lease.token,
             "started_at": ended - timedelta(seconds=monotonic() - job.started),
             "ended_at": ended,
-            "log": job.log.text() if job.log is not None else None,
+            "log": job.log.text() if job.log else None,
         }
         with self._measuring:
             self._measures.ended(attempt)

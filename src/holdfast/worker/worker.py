@@ -454,6 +454,10 @@ class Worker:
 def _queues(
     app: App, kinds: Iterable[str], queues: Mapping[str, int] | None, concurrency: int
 ) -> dict[str, int]:
+    if queues and not isinstance(queues, Mapping):
+        raise Misuse(
+            f"queues is {queues!r}", fix='Give the slots of each:  queues={"mail": 4, "reports": 1}'
+        )
     chosen = dict(queues) if queues else {app.handlers[kind].queue: concurrency for kind in kinds}
     for name, slots in chosen.items():
         if slots < 1:

@@ -188,6 +188,31 @@ class AsyncClient(AsyncNouns):
             [*wire.held_arrays(leases), wire.interval(lease), wire.progress(progress)],
         )
 
+    async def log(
+        self,
+        leases: Sequence[Held],
+        lines: Sequence[Sequence[str]],
+        *,
+        firsts: Sequence[int] | None = None,
+    ) -> list[str]:
+        """Store what handlers logged, a list of lines for each lease; shown with the job at once.
+
+        Each outcome is logged, busy (send these lines again) or lost. A job keeps its newest 1000
+        lines, each up to 1000 characters. With `firsts`, the number in its attempt of the first
+        line of each lease, lines that were stored before are left out.
+        """
+        if not leases:
+            return []
+        sql: LiteralString = (
+            "select outcome from holdfast.log(ids => %s::uuid[], tokens => %s::uuid[], "
+            "lines => %s::jsonb, firsts => %s::bigint[])"
+        )
+        numbers = None if firsts is None else list(firsts)
+        parameters = [*wire.held_arrays(leases), wire.lines(lines), numbers]
+        repeatable = firsts is not None
+        statement = Statement("log", sql, parameters, repeatable=repeatable)
+        return [outcome for (outcome,) in await self._door.run(statement)]
+
     async def ack(
         self, leases: Sequence[Held], results: Sequence[Any] | None = None, *, keep: bool = False
     ) -> list[Settled]:

@@ -7,7 +7,7 @@ from uuid import UUID
 from holdfast.client import wire
 from holdfast.client.aio.noun import AsyncNoun
 from holdfast.client.statement import Statement
-from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Receipt
+from holdfast.records import Attempt, Change, Count, Duration, Job, JobPage, Line, Receipt
 
 # The types of what only one of the verbs takes.
 _TYPES: dict[str, LiteralString] = {"delay": "interval", "changes": "jsonb", "fresh": "bool"}
@@ -46,6 +46,24 @@ class AsyncJobs(AsyncNoun):
         """Return a job's failed attempts, oldest first."""
         source: LiteralString = "holdfast.attempts(id => %s::uuid) order by ended_at, attempt"
         return await self._all(Attempt, source, [id], reads=True)
+
+    async def lines(self, id: UUID, *, after: int = 0, newest: int = 1000) -> list[Line]:
+        """Return what a job's handlers logged while they ran, oldest first.
+
+        `after` continues behind the line of that number; only the `newest` ones are returned. The
+        lines of a deleted job can be read for ten minutes.
+        """
+        source: LiteralString = (
+            "holdfast.lines(id => %s::uuid, after => %s::int, newest => %s::int) order by nth"
+        )
+        return await self._all(Line, source, [id, after, newest], reads=True)
+
+    async def last_lines(self, ids: Sequence[UUID]) -> dict[UUID, int]:
+        """Return the number of the last line of each of these jobs that has any."""
+        sql: LiteralString = "select id, nth from holdfast.last_lines(ids => %s::uuid[])"
+        statement = Statement("last_lines", sql, [wire.array(ids)], reads=True)
+        rows = await self._door.run(statement)
+        return {row[0]: row[1] for row in rows}
 
     async def explain(self, id: UUID) -> str:
         """Explain in one sentence why a job is not running."""

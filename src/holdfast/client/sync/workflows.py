@@ -125,8 +125,8 @@ class Workflows(Noun):
     ) -> Operation | None:
         """Cancel a workflow: it takes no more jobs, and an operation cancels those that it has.
 
-        Workers, servers and `holdfast upkeep` run it; `operations.undo` undoes it. None if there
-        is no such workflow, or if it has jobs outside of `queues`.
+        Workers, servers and `holdfast upkeep` run it; `operations.undo` undoes it. Returns None if
+        the workflow does not exist, or if any of its jobs is in a queue that is not in `queues`.
         """
         source: LiteralString = (
             "holdfast.workflow_cancel(id => %s::uuid, reason => %s, actor => %s, "

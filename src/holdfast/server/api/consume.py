@@ -96,7 +96,7 @@ async def release(request: Request) -> Answer:
 
 
 async def touch(request: Request) -> Answer:
-    """Extend a lease, and report progress."""
+    """Extend a lease, report progress, and add lines to the log of the job."""
     said: inputs.Touched = request.body
     held = await _mine(request, said.token)
     progress = None
@@ -106,6 +106,8 @@ async def touch(request: Request) -> Answer:
     [touched] = await request.client.touch([held], said.lease, progress=progress)
     request.live.consumers.touched(held[1])
     await _raise_if_lost(request, touched)
+    if said.log:
+        await request.client.log([held], [said.log])
     until = render.moment(touched.lease_until)
     answer = {"id": touched.id, "lease_until": until, "extended": touched.detail is None}
     return Answer(answer if touched.detail is None else answer | {"detail": touched.detail})

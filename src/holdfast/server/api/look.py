@@ -58,12 +58,7 @@ async def upcoming(request: Request) -> Answer:
 
 async def job(request: Request) -> Answer:
     """Show everything known about a job, and why it is not running."""
-    id = await request.job_id()
-    found = await request.reads.jobs.get(id)
-    if found is None:
-        await _raise_if_remembered(request, id)
-    if found is None or not request.user.sees(found.queue):
-        raise UnknownJob(id)
+    found = await _found(request)
     told = request.live.redaction.record(found)
     told["explain"] = await request.reads.jobs.explain(found.id)
     include = set(request.query.include.split(","))
@@ -77,6 +72,14 @@ async def job(request: Request) -> Answer:
         steps = await request.reads.steps.list(found.id)
         told["steps"] = [request.live.redaction.step(found, one) for one in steps]
     return Answer(told)
+
+
+async def job_log(request: Request) -> Answer:
+    """Show what the handlers of a job logged while they ran: its newest lines, oldest first."""
+    asked: inputs.LinesOf = request.query
+    found = await _found(request)
+    lines = await request.reads.jobs.lines(found.id, after=asked.after, newest=asked.limit)
+    return Answer({"lines": request.live.redaction.lines(found, lines)})
 
 
 async def queues(request: Request) -> Answer:
@@ -317,6 +320,17 @@ def _rule(one: Schedule) -> cron.Rule | None:
         return cron.rule(cron=one.cron, every=one.every, anchor=one.anchor, tz=one.tz)
     except InvalidSchedule:
         return None  # created by a machine with other time zones; `problem` explains it
+
+
+async def _found(request: Request) -> Job:
+    """Return the job that is asked for; raises unless the caller may see it."""
+    id = await request.job_id()
+    found = await request.reads.jobs.get(id)
+    if found is None:
+        await _raise_if_remembered(request, id)
+    if found is None or not request.user.sees(found.queue):
+        raise UnknownJob(id)
+    return found
 
 
 async def _raise_if_remembered(request: Request, id: UUID) -> None:

@@ -139,6 +139,13 @@ class Progress(Struct, kw_only=True):
 
 Attempt = answer(records.Attempt)
 Step = answer(records.Step)
+Line = answer(records.Line)
+
+
+class Lines(Struct, kw_only=True):
+    """What the handlers of a job logged while they ran, oldest first."""
+
+    lines: list[Line]
 
 
 class Sent(Struct, kw_only=True):

@@ -167,6 +167,10 @@ class Touched(Body):
     token: str
     lease: LeaseSeconds | None = None
     progress: NewProgress | None = None
+    log: Annotated[
+        Annotated[list[str], Meta(max_length=1000)] | None,
+        says("lines to show with the job while it runs"),
+    ] = None
 
 
 class SettleItem(Body):
@@ -250,6 +254,13 @@ class OneJob(Body):
     """What else to include with a job."""
 
     include: Annotated[str, says("attempts, events, steps, separated by commas")] = ""
+
+
+class LinesOf(Body):
+    """Which lines of a job's log."""
+
+    after: Annotated[int, Meta(ge=0, le=2**31 - 1), says("behind the line of this number")] = 0
+    limit: Annotated[int, Meta(ge=1, le=1000), says("only so many, the newest")] = 1000
 
 
 class Reason(Body):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Misuse
-from holdfast.records import Attempt, Job, Schedule, Step
+from holdfast.records import Attempt, Job, Line, Schedule, Step
 from holdfast.server.http import render
 from holdfast.server.http.problems import Problem
 
@@ -57,6 +57,15 @@ class Redaction:
         for name in ("message", "traceback", "log"):
             for value in hidden if told[name] else ():
                 told[name] = told[name].replace(value, MASK)
+        return told
+
+    def lines(self, job: Job, lines: Sequence[Line]) -> list[dict[str, Any]]:
+        """Return what the handlers of a job logged, with its redacted values masked."""
+        hidden = self._hidden(job)
+        told = [render.record(one) for one in lines]
+        for one in told:
+            for value in hidden:
+                one["text"] = one["text"].replace(value, MASK)
         return told
 
     def step(self, job: Job, one: Step) -> dict[str, Any]:

@@ -158,10 +158,10 @@ class Feed:
             if seat is not None and back:
                 async for frames in self.lives.catch_up(seat, int(log_at)):
                     yield frames
-            for job in await self._jobs_of(sorted(stream.watch)):
-                self._jobs.setdefault(job.id, _facts(job))
+            for job, line in await self._jobs_of(sorted(stream.watch)):
+                self._jobs.setdefault(job.id, _facts(job, line))
                 if stream.user.sees(job.queue):
-                    yield self._framed("job", _job(job), stream.seq, _place(seat))
+                    yield self._framed("job", _job(job, line), stream.seq, _place(seat))
             quiet = monotonic() + PING
             while not self._closed:
                 stream.bell.clear()
@@ -301,22 +301,26 @@ class Feed:
         wanted = {id for stream in self._streams for id in stream.watch}
         known, self._jobs = self._jobs, {}
         changed = False
-        for job in await self._jobs_of(sorted(wanted)):
-            self._jobs[job.id] = now = _facts(job)
+        for job, line in await self._jobs_of(sorted(wanted)):
+            self._jobs[job.id] = now = _facts(job, line)
             if known.get(job.id, now) != now:
                 changed = True
-                self._publish("job", _job(job), (job.queue,), job.id)
+                self._publish("job", _job(job, line), (job.queue,), job.id)
         for id in known.keys() - self._jobs.keys() & wanted:
             changed = True
             queue = known[id][0]
             self._publish("job", {"id": id, "state": "gone"}, (queue,), id)
         return changed
 
-    async def _jobs_of(self, ids: Sequence[UUID]) -> list[Job]:
-        found: list[Job] = []
+    async def _jobs_of(self, ids: Sequence[UUID]) -> list[tuple[Job, int]]:
+        """Return jobs, each with the number of the last line that it has logged."""
+        found: list[tuple[Job, int]] = []
         for start in range(0, len(ids), WATCHED):
-            filter = "id:" + ",".join(map(str, ids[start : start + WATCHED]))
-            found += await self._live.reads.jobs.list(filter, limit=WATCHED)
+            some = ids[start : start + WATCHED]
+            filter = "id:" + ",".join(map(str, some))
+            jobs = await self._live.reads.jobs.list(filter, limit=WATCHED)
+            lines = await self._live.reads.jobs.last_lines([job.id for job in jobs])
+            found += [(job, lines.get(job.id, 0)) for job in jobs]
         return found
 
     def _compare_operations(self, found: Sequence[Operation]) -> bool:
@@ -399,12 +403,13 @@ def _named(queues: Sequence[Queue]) -> dict[str, Queue]:
     return {queue.queue: queue for queue in queues}
 
 
-def _facts(job: Job) -> tuple[Any, ...]:
+def _facts(job: Job, line: int) -> tuple[Any, ...]:
     progress = job.progress_json
-    return job.queue, job.state, job.attempt, job.run_at, job.worker, job.lease_until, progress
+    until = job.lease_until
+    return job.queue, job.state, job.attempt, job.run_at, job.worker, until, progress, line
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: Job, line: int) -> dict[str, Any]:
     return {
         "id": job.id,
         "queue": job.queue,
@@ -416,5 +421,6 @@ def _job(job: Job) -> dict[str, Any]:
         "lease_until": render.moment(job.lease_until),
         "worker": job.worker,
         "progress": render.raw(job.progress_json),
+        "log": line,
         "ended_at": render.moment(job.ended_at),
     }

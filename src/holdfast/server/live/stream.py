@@ -23,10 +23,11 @@ async def events(request: Request) -> Response:
     """Send changes as server-sent events.
 
     `hello` says whether changes arrive at once (live) or are looked for every second (polling).
-    `tick` has the queues that changed, four times a second at most. `job` is about the jobs
-    that are followed, `op` about operations. `resync` means that something was missed: fetch
-    again. With `activity`, every event of every job is sent, whoever caused it; a `gap` says
-    what the stream could not send, and where to ask for it.
+    `tick` has the queues that changed, four times a second at most. `job` is about the jobs that
+    are followed, with the number of the last line of their log; `op` is about operations.
+    `resync` means that something was missed: fetch again. With `activity`, every event of every
+    job is sent, whoever caused it; a `gap` says what the stream could not send, and where to ask
+    for it.
     """
     asked: inputs.Watch = request.query
     follows = seat(request, OWN_WORDS, asked.queue) if asked.activity else None

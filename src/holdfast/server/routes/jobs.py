@@ -217,6 +217,16 @@ ROUTES: list[Entry] = [
         **_CHANGE,
     ),
     get(
+        "/v1/jobs/{id}/log",
+        "read",
+        look.job_log,
+        inputs.LinesOf,
+        id="getJobLog",
+        tag=JOBS,
+        answers=ok(answers.Lines),
+        refuses=(GONE,),
+    ),
+    get(
         "/v1/jobs/{id}",
         "read",
         look.job,

@@ -42,15 +42,15 @@ begin
   end if;
 
   select count(*) as jobs, bool_and(holdfast.item_fields_ok(i.item, i.more)) as fine,
-         max(case when pg_column_size(i.item) > 4000 then 2147483647
-                  else coalesce(octet_length((i.item -> 'payload')::text), 0) end)::bigint as largest,
+         max(case when pg_column_size(i.body) > 4000 then 2147483647 else octet_length(i.body::text) end) as largest,
          min(i.item ->> 'queue' collate "C") as first_queue, max(i.item ->> 'queue' collate "C") as last_queue,
          count(i.item ->> 'queue') as queues, count(i.item ->> 'id') as ids,
          bool_and(coalesce(i.more = '{}', false)) as plain, count(i.more ->> 'key') as keys,
          bool_and(coalesce(i.more - 'key' = '{}', false)) as simple   -- at most a key beside what is plain
   into batch
   from (
-    select x.item, case when jsonb_typeof(x.item) = 'object' then x.item - holdfast.plain_fields() end as more
+    select x.item, coalesce(x.item -> 'payload', '{}') as body,
+           case when jsonb_typeof(x.item) = 'object' then x.item - holdfast.plain_fields() end as more
     from jsonb_array_elements(items) x(item)
     offset 0
   ) i;
@@ -181,9 +181,10 @@ begin
 end
 $$;
 
--- enqueue_keys: several jobs, some with keys. Keys and jobs are locked in order. If a key was taken at its turn and
--- is free now, or a job appeared after the others were locked, going on could deadlock: then everything is undone,
--- and done again with the current state.
+-- enqueue_keys: several jobs, some with keys, or one whose key is taken and that may change who has it. Jobs are
+-- locked in order, then keys. If a key was taken at its turn and is free now, or a job appeared after the others were
+-- locked, going on could deadlock: then everything is undone, and done again with the current state. A look that
+-- waited for a job holds it even if it no longer fits: so one key alone can be locked in two orders.
 create or replace function holdfast.enqueue_keys(
   items jsonb, repeat boolean, names text[], given bigint, largest bigint, at timestamptz, seed bigint,
   out ids uuid[], out rivals uuid[], out lanes boolean, out limited text[], out helds uuid[])
@@ -208,12 +209,12 @@ end
 $$;
 
 -- enqueue_any: the general path, for jobs with details. stored are those that the fast path has written. in_order: it
--- may wait for jobs and keys only in their order, and raises HFAGN otherwise. Returns the id for each item; rivals,
--- if not all were stored; whether some have lanes; queues that have a limit (limited), and what the jobs of each wait
--- for (helds).
+-- may wait for jobs and keys only in their order, and raises HFAGN otherwise. locked: the caller has locked the jobs
+-- that it may change. Returns the id for each item; rivals, if not all were stored; whether some have lanes; queues
+-- that have a limit (limited), and what the jobs of each wait for (helds).
 create or replace function holdfast.enqueue_any(
   items jsonb, repeat boolean, names text[], given bigint, largest bigint, at timestamptz, seed bigint, stored uuid[],
-  in_order boolean,
+  in_order boolean, locked boolean default false,
   out ids uuid[], out rivals uuid[], out lanes boolean, out limited text[], out helds uuid[])
 language plpgsql
 as $$
@@ -259,7 +260,7 @@ begin
   else
     v_order := array(select generate_series(1, v_jobs));
   end if;
-  if in_order then
+  if in_order and not locked then
     perform holdfast.lock_rivals(items, ids, repeat or given > 0);
   end if;
 
@@ -296,6 +297,10 @@ begin
   end if;
   if cardinality(stored) = v_jobs then
     ids := coalesce(ids, stored);
+  elsif not in_order and items @? '$[*].on_conflict ? (@ == "replace" || @ == "after")' then
+    -- A job that waits may have to be locked: again, in the order of all
+    select e.* into ids, rivals, lanes, limited, helds
+    from holdfast.enqueue_keys(items, repeat, names, given, largest, at, seed) e;
   else
     ids := coalesce(ids, holdfast.ids_of(items, names, at, seed));
     select r.ids, r.rivals into ids, rivals
@@ -315,9 +320,6 @@ declare
   missing record;
   again   record;
 begin
-  if not in_order and items @? '$[*].key' then
-    perform holdfast.lock_rivals(items, ids, false);
-  end if;
   rivals := array_fill(null::uuid, array[cardinality(ids)]);
   for missing in
     select
@@ -409,11 +411,9 @@ begin
 
     if rival.id is not null then
       -- What waits serves as well, if it does not start before the caller's changes can be seen.
-      if in_order then
-        perform holdfast.own_or_again(v_part, rival.id);
-      end if;
+      perform holdfast.own_or_again(v_part, rival.id);
       perform from holdfast.job j
-      where j.part = v_part and j.id = rival.id and j.token is null and j.follow = v_follow for update;
+      where j.part = v_part and j.id = rival.id and j.token is null and j.follow = v_follow;
       continue when not found;   -- claimed in between: look again
       if v_policy = 'replace' then
         perform holdfast.replace_waiting(item, v_part, rival.id, v_queue, at);
@@ -484,34 +484,79 @@ begin
 end
 $$;
 
--- lock_rivals: lock the waiting jobs that an enqueue may change because they have its keys or its ids, in the order
--- of ids, like all functions. It does not wait for running jobs.
-create or replace function holdfast.lock_rivals(items jsonb, ids uuid[], by_id boolean)
-returns void
-language plpgsql
+-- rivals_of: the waiting jobs that an enqueue may change because they have its keys or its ids.
+create or replace function holdfast.rivals_of(items jsonb, ids uuid[], by_id boolean)
+returns uuid[]
+language plpgsql stable
 as $$
 begin
   if not by_id and not items @? '$[*].on_conflict ? (@ == "replace" || @ == "after")' then
-    return;
+    return '{}';
   end if;
-  perform from (
-    select distinct f.part, f.id
+  return array(
+    select distinct f.id
     from jsonb_array_elements(items) with ordinality as i(item, ord)
     cross join lateral (
-      select x.part, x.id
+      select x.id
       from holdfast.job x
       where i.item ->> 'on_conflict' in ('replace', 'after')
         and x.part = holdfast.part_of(ids[i.ord]) and x.queue = coalesce(i.item ->> 'queue', 'default')
         and x.kind = i.item ->> 'kind' and x.key = i.item ->> 'key' and x.token is null
       union all
-      select x.part, x.id
+      select x.id
       from holdfast.job x
       where by_id and x.part = holdfast.part_of(ids[i.ord]) and x.id = ids[i.ord]
-    ) f
-    order by f.id
-  ) r
+    ) f);
+end
+$$;
+
+-- lock_rivals: lock those of them that wait for no other job, in the order of ids, like all functions. It does not wait
+-- for running jobs. Those that wait for others are locked after the keys, and only if no other transaction holds them.
+create or replace function holdfast.lock_rivals(items jsonb, ids uuid[], by_id boolean)
+returns void
+language plpgsql
+as $$
+declare
+  v_rivals constant uuid[] := holdfast.rivals_of(items, ids, by_id);
+begin
+  if cardinality(v_rivals) = 0 then
+    return;
+  end if;
+  perform holdfast.let_pass(v_rivals);
+  perform from (select x.id from unnest(v_rivals) x(id) order by x.id) r
   cross join lateral (
-    select from holdfast.job j where j.part = r.part and j.id = r.id and (by_id or j.token is null) for update) j;
+    select from holdfast.job j
+    where j.part = holdfast.part_of(r.id) and j.id = r.id and j.waits is null and (by_id or j.token is null)
+    for update) j;
+end
+$$;
+
+-- let_pass: wait for whoever is at those of these jobs that wait for others, and hold none of them: who has one may
+-- want a key next that the caller takes, or hold one that the caller wants.
+create or replace function holdfast.let_pass(ids uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off
+as $$
+declare
+  v_ids constant uuid[] := array(
+    select x from unnest(ids) x
+    where exists (
+      select from holdfast.job j where j.part = holdfast.part_of(x) and j.id = x and j.waits is not null)
+    order by x);
+begin
+  if cardinality(v_ids) = 0 then
+    return;
+  end if;
+  begin
+    perform from unnest(v_ids) u(id)
+    cross join lateral (
+      select from holdfast.job j
+      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update) j;
+    raise exception using errcode = 'HFAGN', message = 'they are given back';
+  exception when sqlstate 'HFAGN' then
+    null;
+  end;
 end
 $$;
 

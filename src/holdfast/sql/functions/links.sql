@@ -70,8 +70,9 @@ end
 $$;
 
 -- enqueue_linked: an enqueue of which some items wait for others. Those of other calls are locked first, before any
--- key. If an item of this call turns out to be a job that exists, because of its key, and somebody is at that job,
--- everything is undone and done again behind them.
+-- key, together with the jobs that it may change; those that wait themselves, after the keys. If an item of this call
+-- turns out to be a job that exists, because of its key, or one that was to be waited for has ended, and somebody is at
+-- that job, everything is undone and done again behind them.
 create or replace function holdfast.enqueue_linked(
   items jsonb, repeat boolean, names text[], given bigint, largest bigint, at timestamptz, seed bigint)
 returns table (
@@ -87,8 +88,11 @@ declare
   v_states  text[];
   v_results jsonb[];
   v_gone    boolean[];
+  v_later   uuid[];      -- jobs to be waited for that wait themselves
   v_first   uuid[] := '{}';
+  v_mine    uuid[];
   v_before  integer[];
+  v_rivals  constant boolean := items @? '$[*].key' or repeat;
   v_items   jsonb;
   v_flows   constant uuid[] := holdfast.workflows_of(items);
   done      record;
@@ -102,24 +106,30 @@ begin
   from holdfast.refs_of(items) w
   left join unnest(v_before) b(ord) on b.ord = w.ord
   where b.ord is null;
-  for turn in 1 .. 10 loop
-    perform holdfast.lock_jobs(v_first);
+  for turn in 1 .. 100 loop
     begin
+      v_later := '{}';
+      if v_rivals then
+        lock table holdfast.job in row exclusive mode;   -- before the settings are read: see enqueue_any
+        v_mine := v_first || holdfast.rivals_of(items, holdfast.ids_of(items, names, at, seed), repeat or given > 0);
+        if cardinality(v_mine) > 0 then
+          perform holdfast.let_pass(v_mine);
+          perform holdfast.lock_loose(v_mine || holdfast.located(array_remove(v_asked, null)));
+        end if;
+      end if;
       if num_nonnulls(variadic v_asked) > 0 then
-        select p.links, p.states, p.results, p.gone into v_links, v_states, v_results, v_gone
+        select p.links, p.states, p.results, p.gone, p.later into v_links, v_states, v_results, v_gone, v_later
         from holdfast.known_parents(v_asked) p;
         if true = any(v_gone) then
           perform holdfast.refuse_gone(items, v_ords, v_asked, v_gone);
         end if;
       end if;
       v_items := holdfast.linked_items(items, v_ords, v_refs, v_states);
-      if items @? '$[*].key' then
-        select e.* into done from holdfast.enqueue_keys(v_items, repeat, names, given, largest, at, seed) e;
-      else
-        select e.* into done
-        from holdfast.enqueue_any(v_items, repeat, names, given, largest, at, seed, null, false) e;
-      end if;
+      select e.* into done
+      from holdfast.enqueue_any(
+        v_items, repeat, names, given, largest, at, seed, null, in_order => v_rivals, locked => true) e;
       v_first := v_first || array_remove(done.rivals, null);
+      perform holdfast.hold_parents(v_later);
       perform holdfast.link_items(
         items, v_items, v_ords, v_refs, v_links, v_states, v_results, done.ids, done.rivals, at);
       if v_flows is not null then
@@ -192,15 +202,18 @@ $$;
 
 -- known_parents: what is known of jobs that a new one is to wait for: the ids that links know them by, how they ended
 -- (null: they have not), and their results; gone: those are not known any more. They are locked, so that none of them
--- ends or comes back unnoticed. Parallel to ids, in which some may be null.
+-- ends or comes back unnoticed, except those that wait themselves (later): the caller holds them when it has its keys.
+-- Parallel to ids, in which some may be null.
 create or replace function holdfast.known_parents(
-  ids uuid[], out links uuid[], out states text[], out results jsonb[], out gone boolean[])
+  ids uuid[], out links uuid[], out states text[], out results jsonb[], out gone boolean[], out later uuid[])
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
   v_asked   constant uuid[] := array(select distinct x from unnest(ids) x where x is not null);
   v_found   uuid[];
+  v_locked  uuid[];
+  v_ended   uuid[];
   v_missing uuid;
 begin
   select x into v_missing from unnest(v_asked) x join holdfast.adopted a on a.part = holdfast.part_of(x) limit 1;
@@ -210,18 +223,20 @@ begin
   end if;
   for turn in 1 .. 3 loop   -- one that was just moved or retried is found on the second
     v_found := holdfast.located(v_asked);
-    perform holdfast.lock_jobs(v_found);
+    v_locked := holdfast.lock_loose(v_found);
     update holdfast.job j set link = j.id
-    from (select holdfast.part_of(x) as part, x as id from unnest(v_found) x order by x) u
+    from (select holdfast.part_of(x) as part, x as id from unnest(v_locked) x order by x) u
     where j.part = any(array[u.part]) and j.id = u.id and j.link is null;
-    perform holdfast.lock_ended(v_found);
+    v_ended := holdfast.lock_ended(v_found);
     update holdfast.ended e set link = e.id
     from (select holdfast.part_of(x) as part, x as id from unnest(v_found) x order by x) u
     where e.part = any(array[u.part]) and e.id = u.id and e.link is null and e.state <> 'done';
     select array_agg(k.link order by a.nth), array_agg(k.state order by a.nth), array_agg(k.result order by a.nth),
            array_agg(k.gone order by a.nth),
-           min(a.id::text) filter (where a.id is not null and k.link is null)::uuid
-    into links, states, results, gone, v_missing
+           coalesce(array_agg(distinct f.stored) filter (where k.live and f.stored <> all(v_locked)), '{}'),
+           min(a.id::text) filter (where a.id is not null and (k.link is null
+             or not k.live and k.gone is null and f.stored <> all(v_ended)))::uuid   -- it has ended just now
+    into links, states, results, gone, later, v_missing
     from unnest(ids) with ordinality a(id, nth)
     left join unnest(v_asked, v_found) f(asked, stored) on f.asked = a.id
     left join lateral holdfast.known_parent(f.asked, f.stored) k on true;
@@ -236,12 +251,13 @@ end
 $$;
 
 create or replace function holdfast.known_parent(
-  asked uuid, stored uuid, out link uuid, out state text, out result jsonb, out gone boolean)
+  asked uuid, stored uuid, out link uuid, out state text, out result jsonb, out gone boolean, out live boolean)
 language plpgsql stable
 as $$
 #variable_conflict use_column
 begin
-  select j.link into link from holdfast.job j where j.part = holdfast.part_of(stored) and j.id = stored;
+  select coalesce(j.link, j.id) into link from holdfast.job j where j.part = holdfast.part_of(stored) and j.id = stored;
+  live := found;
   if found then
     return;
   end if;
@@ -258,6 +274,30 @@ begin
   from holdfast.lease l
   where asked = any(l.ids) and l.part = holdfast.part_of(asked) and holdfast.how_taken(l.taken, asked) is null
   limit 1;
+end
+$$;
+
+-- hold_parents: lock jobs that are to be waited for and wait themselves, or did a moment ago. Behind keys: whoever ends
+-- what they wait for has freed its key and then counts. Raises HFAGN if one has ended, or somebody else has it and it
+-- waits no longer.
+create or replace function holdfast.hold_parents(ids uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off
+as $$
+declare
+  v_id uuid;
+begin
+  for v_id in select x from unnest(ids) x order by x loop
+    perform from holdfast.job j
+    where j.part = holdfast.part_of(v_id) and j.id = v_id and j.waits is not null for update;
+    perform from holdfast.job j where j.part = holdfast.part_of(v_id) and j.id = v_id for update skip locked;
+    if not found then
+      raise exception using errcode = 'HFAGN', message = 'somebody is at a job that is to be waited for';
+    end if;
+    update holdfast.job j set link = j.id
+    where j.part = holdfast.part_of(v_id) and j.id = v_id and j.link is null;
+  end loop;
 end
 $$;
 
@@ -437,10 +477,11 @@ begin
 end
 $$;
 
--- end_done_links: jobs are done that have links: [link, id, token] of each. ids, tokens and results are those of the
--- call, parallel. kept: some of them may be in the history, where they keep what they took.
-create or replace function holdfast.end_done_links(
-  linked uuid[], ids uuid[], tokens uuid[], results jsonb, kept boolean, at timestamptz)
+-- clear_done: jobs are done that have links or steps: [id, token, link, id again if it has steps] of each. Their links
+-- are settled, and the steps forgotten. ids, tokens and results are those of the call, parallel. kept: some of them may
+-- be in the history, where they keep what they took.
+create or replace function holdfast.clear_done(
+  more uuid[], ids uuid[], tokens uuid[], results jsonb, kept boolean, at timestamptz)
 returns void
 language plpgsql
 set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = on set enable_nestloop = off
@@ -449,22 +490,30 @@ as $$
 declare
   these record;
 begin
-  select array_agg(x.link) as links, array_agg(nullif(end_done_links.results -> r.nth, 'null')) as results,
-         array_agg(x.id) as ids, array_agg(x.token) as tokens
+  select array_agg(x.link) filter (where x.link is not null) as links,
+         array_agg(nullif(clear_done.results -> r.nth, 'null')) filter (where x.link is not null) as results,
+         array_agg(x.id) filter (where x.link is not null) as ids,
+         array_agg(x.token) filter (where x.link is not null) as tokens,
+         array_agg(x.stepped) filter (where x.stepped is not null) as stepped
   into these
-  from (select linked[n][1] as link, linked[n][2] as id, linked[n][3] as token
-    from generate_subscripts(linked, 1) n) x
+  from (select more[n][1] as id, more[n][2] as token, more[n][3] as link, more[n][4] as stepped
+    from generate_subscripts(more, 1) n) x
   left join (
     -- one that is named twice has its first result
     select u.id, u.token, min(u.nth)::integer - 1 as nth
     from unnest(ids, tokens) with ordinality u(id, token, nth)
-    where end_done_links.results is not null
+    where clear_done.results is not null
     group by u.id, u.token
   ) r on r.id = x.id and r.token = x.token;
-  perform holdfast.settle_links(these.links, array_fill('done'::text, array[cardinality(these.links)]), these.results,
-    at, these.tokens);
-  perform holdfast.drop_links(case when coalesce(kept, false) then holdfast.not_kept(these.links, these.ids)
-    else these.links end);
+  if these.links is not null then
+    perform holdfast.settle_links(these.links, array_fill('done'::text, array[cardinality(these.links)]), these.results,
+      at, these.tokens);
+    perform holdfast.drop_links(case when coalesce(kept, false) then holdfast.not_kept(these.links, these.ids)
+      else these.links end);
+  end if;
+  if these.stepped is not null then
+    perform holdfast.forget_steps(these.stepped);
+  end if;
 end
 $$;
 
@@ -509,12 +558,15 @@ set enable_nestloop = on
 as $$
 #variable_conflict use_column
 declare
-  v_locked boolean := false;
-  ended    record;
+  ended record;
 begin
+  -- Whoever is cancelled because of them is counted by its own followers: in another step, but locked in one order.
+  if tokens is null then   -- otherwise all are done
+    perform holdfast.lock_cancelled(parents, states);
+  end if;
   loop
     perform holdfast.end_members(parents, states, tokens, at);
-    if tokens is null then   -- otherwise all are done
+    if tokens is null then
       perform holdfast.note_orphans(parents, states);
     end if;
     with marked as (
@@ -536,11 +588,6 @@ begin
              else 'was ' || m.state end)) filter (where not m.counted and m.if_failed = 'cancel') as reasons
     into ended
     from marked m;
-    -- Whoever is cancelled is counted by its own followers: in another step, but locked in one order.
-    if ended.stopped is not null and not v_locked then
-      perform holdfast.lock_reached(ended.stopped, ended.followers, ended.leaves, holdfast.located(ended.stopped));
-      v_locked := true;
-    end if;
     if ended.followers is not null then
       perform holdfast.count_down(ended.followers, ended.leaves, at);
     end if;
@@ -597,8 +644,8 @@ $$;
 
 -- lock_counts: lock what the ends of these jobs may count down, for a call that ends them in several steps, or ends
 -- jobs that wait for others: in the order in which one step would. done: followers count them. failed: followers
--- may also be cancelled because of them, which ends those. also: live jobs to be locked beside the followers. gone:
--- links of jobs that have ended and are to be deleted.
+-- may also be cancelled because of them, which ends those. also: live jobs to be locked beside the followers, if they
+-- wait. gone: links of jobs that have ended and are to be deleted.
 create or replace function holdfast.lock_counts(
   done uuid[], failed uuid[], also uuid[] default '{}', gone uuid[] default '{}')
 returns void
@@ -610,16 +657,30 @@ declare
   v_failed constant uuid[] := holdfast.links_of(failed || also) || gone;
   v_done   constant uuid[] := holdfast.links_of(done);
 begin
-  if cardinality(v_failed) + cardinality(v_done) = 0 then
-    perform holdfast.lock_jobs(also) where cardinality(also) > 0;
-    return;
+  perform holdfast.lock_reached(v_failed, v_done, also)
+  where cardinality(v_failed) + cardinality(v_done) + cardinality(also) > 0;
+end
+$$;
+
+-- lock_cancelled: the same for jobs that are ending in these states, by their links, if others are cancelled because of
+-- them. Parallel arrays.
+create or replace function holdfast.lock_cancelled(links uuid[], states text[])
+returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set jit = off
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_nestloop = on
+as $$
+#variable_conflict use_column
+begin
+  if exists (
+    select from unnest(links, states) u(link, state)
+    join holdfast.link l on l.part = any(array[holdfast.part_of(u.link)]) and l.parent = u.link
+    where u.state <> 'done' and l.if_failed = 'cancel' and not l.counted) then
+    perform holdfast.lock_reached(
+      array(select u.link from unnest(links, states) u(link, state) where u.state <> 'done'),
+      array(select u.link from unnest(links, states) u(link, state) where u.state = 'done'), '{}');
   end if;
-  perform holdfast.lock_reached(v_failed, f.followers, f.leaves, also)
-  from (
-    select array_agg(l.follower) as followers, array_agg(l.leaf) as leaves
-    from unnest(v_done) u(link)
-    join holdfast.link l on l.part = any(array[holdfast.part_of(u.link)]) and l.parent = u.link and not l.counted
-  ) f;
 end
 $$;
 
@@ -637,9 +698,10 @@ begin
 end
 $$;
 
--- lock_reached: lock counters, then jobs that wait, each in the order of followers: what these followers count
--- (parallel arrays), what the failed ends of these links count and cancel, what the ends of those do, and so on.
-create or replace function holdfast.lock_reached(failed uuid[], followers uuid[], leaves smallint[], also uuid[])
+-- lock_reached: lock links, then counters, then jobs that wait, the links by parent and the others in the order of
+-- followers: what the ends of these links count (done), what the failed ends of these count and cancel, what the ends
+-- of those do, and so on.
+create or replace function holdfast.lock_reached(failed uuid[], done uuid[], also uuid[])
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -648,6 +710,9 @@ as $$
 declare
   v_reached   uuid[];
   v_followers uuid[];
+  followers   uuid[];
+  leaves      smallint[];
+  v_id        uuid;
 begin
   v_reached := array(
     with recursive reached as (
@@ -659,14 +724,17 @@ begin
       where l.if_failed = 'cancel'
     )
     select r.link from reached r);
-  select array_agg(c.follower), array_agg(c.leaf) into followers, leaves
-  from (
-    select u.follower, u.leaf from unnest(followers, leaves) u(follower, leaf)
-    union
+  -- Whoever brings jobs back has locked links, and then waits for what is locked here.
+  with locked as materialized (
     select l.follower, l.leaf
-    from unnest(v_reached) u(link)
-    join holdfast.link l on l.part = any(array[holdfast.part_of(u.link)]) and l.parent = u.link and not l.counted
-  ) c;
+    from (select distinct x.link from unnest(v_reached || done) x(link) order by x.link) u
+    cross join lateral (
+      select x.follower, x.leaf from holdfast.link x
+      where x.part = holdfast.part_of(u.link) and x.parent = u.link and not x.counted
+      order by x.follower, x.nth for update) l
+  )
+  select array_agg(c.follower), array_agg(c.leaf) into followers, leaves
+  from (select distinct l.follower, l.leaf from locked l) c;
   perform from (
     select u.follower, u.leaf from unnest(followers, leaves) u(follower, leaf) where u.leaf is not null
     order by u.follower, u.leaf
@@ -676,13 +744,21 @@ begin
     where c.part = holdfast.part_of(a.follower) and c.follower = a.follower and c.leaf = a.leaf for update) c;
   v_followers := array(
     select distinct x from unnest(followers || v_reached) x where x is not null and x <> all(coalesce(failed, '{}')));
-  v_followers := holdfast.located(v_followers);
+  v_followers := array(select x from unnest(holdfast.located(v_followers)) x order by x);
   lock table holdfast.job in row exclusive mode;
-  -- One that waits no longer may be held by somebody who wants what the caller holds.
-  perform from (select distinct x.id from unnest(v_followers || also) x(id) order by x.id) u
-  cross join lateral (
-    select from holdfast.job j
-    where j.part = holdfast.part_of(u.id) and j.id = u.id and (j.waits is not null or u.id = any(also)) for update) j;
+  -- One that waits no longer may be held by somebody who wants what the caller holds. A follower waits until the caller
+  -- has counted; what is to be locked beside them has to be looked at when its turn comes.
+  if cardinality(also) = 0 then
+    perform from unnest(v_followers) u(id)
+    cross join lateral (
+      select from holdfast.job j
+      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update) j;
+    return;
+  end if;
+  for v_id in select distinct x.id from unnest(v_followers || also) x(id) order by x.id loop
+    perform from holdfast.job j
+    where j.part = holdfast.part_of(v_id) and j.id = v_id and j.waits is not null for update;
+  end loop;
 end
 $$;
 

@@ -37,7 +37,7 @@ declare
   v_links  uuid[] := '{}';
   v_part   smallint;
 begin
-  v_locked := holdfast.lock_to_end(holdfast.with_children(stored));
+  v_locked := (holdfast.lock_to_end(holdfast.with_children(stored))).locked;
   for v_part in select distinct holdfast.part_of(i) from unnest(v_locked) i order by 1 loop
     select array_agg(c.id), array_agg(c.worker) filter (where c.token is not null),
            v_links || array_agg(c.link) filter (where c.link is not null)
@@ -631,12 +631,7 @@ declare
   v_links  uuid[] := '{}';
   gone     record;
 begin
-  perform holdfast.lock_loose(stored);
-  v_ended := holdfast.lock_ended(stored);
-  v_locked := holdfast.lock_to_end(stored, array(
-    select e.link
-    from unnest(v_ended) u(id)
-    join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.link is not null));
+  select l.locked, l.ended into v_locked, v_ended from holdfast.lock_to_end(stored, deleting => true) l;
   for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || v_ended) p loop
     with waiting as (
       delete from holdfast.job j
@@ -682,6 +677,7 @@ begin
     perform holdfast.tell_awaited(gone.ids);
     perform holdfast.note_jobs('deleted', v_part, gone.ids, gone.queues, gone.kinds, null, actor, reason, v_now);
     delete from holdfast.attempt a where a.part = v_part and a.id = any(gone.ids);
+    delete from holdfast.line l where l.part = v_part and l.id = any(gone.ids);
     if gone.stepped is not null then
       perform holdfast.forget_steps(gone.stepped);
     end if;
@@ -819,28 +815,46 @@ end
 $$;
 
 -- lock_to_end: lock live jobs that are to be ended, whether they run, are ready or wait for others, with all that their
--- ends change: receipts, then counters, then jobs that wait. gone: links of ended jobs that are to be deleted with
--- them. Returns which of these ids are locked.
-create or replace function holdfast.lock_to_end(ids uuid[], gone uuid[] default '{}')
-returns uuid[]
+-- ends change: receipts, then links, counters and jobs that wait. deleting: the ended jobs with these ids as well, and
+-- what counts them. locked and ended: which of the ids are. A job that waited and is let in meanwhile has its place
+-- among the first, so if somebody else has it by then, everything is given back and locked again.
+create or replace function holdfast.lock_to_end(
+  ids uuid[], deleting boolean default false, out locked uuid[], out ended uuid[])
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_loose constant uuid[] := holdfast.lock_loose(ids);
-  v_rest  constant uuid[] := array(select x from unnest(ids) x except select y from unnest(v_loose) y);
+  v_rest uuid[];
 begin
-  perform holdfast.lock_ledger(array(
-    select j.token
-    from unnest(v_loose) u(id)
-    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
-    where j.token is not null));
-  perform holdfast.lock_counts('{}', v_loose, v_rest, gone);
-  return v_loose || array(
-    select u.id
-    from unnest(v_rest) u(id)
-    cross join lateral (
-      select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update skip locked) j);
+  for turn in 1 .. 10 loop
+    begin
+      locked := holdfast.lock_loose(ids);
+      v_rest := array(select x from unnest(ids) x except select y from unnest(locked) y);
+      ended := case when deleting then holdfast.lock_ended(ids) else '{}' end;
+      perform holdfast.lock_ledger(array(
+        select j.token
+        from unnest(locked) u(id)
+        join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
+        where j.token is not null));
+      perform holdfast.lock_counts('{}', locked, v_rest, array(
+        select e.link
+        from unnest(ended) u(id)
+        join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.link is not null));
+      locked := locked || array(
+        select u.id
+        from unnest(v_rest) u(id)
+        cross join lateral (
+          select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update skip locked) j);
+      if turn < 10 and exists (
+        select from (select x from unnest(v_rest) x except select y from unnest(locked) y) u(id)
+        join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id) then
+        raise exception using errcode = 'HFAGN', message = 'somebody else is at a job that waited';
+      end if;
+      return;
+    exception when sqlstate 'HFAGN' then
+      null;
+    end;
+  end loop;
 end
 $$;
 
@@ -948,9 +962,9 @@ begin
 end
 $$;
 
--- rename_jobs: record that jobs have new ids, so that the old ones still work. Their failed attempts stay with them.
--- Who waits for the end of one is notified, and has to ask again. queues are those in which they had the old ids.
--- Parallel arrays.
+-- rename_jobs: record that jobs have new ids, so that the old ones still work. Their failed attempts and their lines
+-- stay with them. Who waits for the end of one is notified, and has to ask again. queues are those in which they had
+-- the old ids. Parallel arrays.
 create or replace function holdfast.rename_jobs(old_ids uuid[], new_ids uuid[], queues text[])
 returns void
 language sql
@@ -968,6 +982,10 @@ as $$
   set part = holdfast.part_of(u.new_id), id = u.new_id
   from unnest(old_ids, new_ids) u(old_id, new_id)
   where a.part = any(array[holdfast.part_of(u.old_id)]) and a.id = u.old_id and u.old_id <> u.new_id;
+  update holdfast.line l
+  set part = holdfast.part_of(u.new_id), id = u.new_id
+  from unnest(old_ids, new_ids) u(old_id, new_id)
+  where l.part = any(array[holdfast.part_of(u.old_id)]) and l.id = u.old_id and u.old_id <> u.new_id;
   select holdfast.note_expiry(new_ids, holdfast.now());
   select holdfast.tell_awaited(array(
     select u.old_id from unnest(old_ids, new_ids) u(old_id, new_id) where u.old_id <> u.new_id));

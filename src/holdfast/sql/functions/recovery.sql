@@ -328,25 +328,22 @@ begin
     where coalesce(q.activity, (holdfast.unset_queue(null)).activity) <> 'off'
   )
   select array_agg(e.id) as ids, array_agg(e.token) as tokens,
-         array_agg(e.id) filter (where e.steps is not null) as stepped,
          jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
            filter (where e.key is not null or e.lane is not null) as places,
-         array_agg(array[e.link, e.id, e.token]) filter (where e.link is not null) as linked
+         array_agg(array[e.id, e.token, e.link, case when e.steps is not null then e.id end])
+           filter (where e.link is not null or e.steps is not null) as more
   into gone
   from ended e;
   if gone.ids is null then
     return;
-  end if;
-  if gone.stepped is not null then
-    perform holdfast.forget_steps(gone.stepped);
   end if;
   perform holdfast.tell_awaited(gone.ids);
   perform holdfast.mark_taken(gone.ids, gone.tokens, 'reconciled');
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, at);
   end if;
-  if gone.linked is not null then
-    perform holdfast.end_done_links(gone.linked, null, null, null, true, at);
+  if gone.more is not null then
+    perform holdfast.clear_done(gone.more, null, null, null, true, at);
   end if;
 end
 $$;

@@ -151,8 +151,8 @@ begin
   select count(*) as jobs, array_agg(e.id) as ids, array_agg(e.token) as tokens,
          jsonb_agg(holdfast.place_of(e.part, e.queue, e.kind, e.key, e.lane))
            filter (where e.key is not null or e.lane is not null) as places,
-         array_agg(array[e.link, e.id, e.token]) filter (where e.link is not null) as linked,
-         array_agg(e.id) filter (where e.steps is not null) as stepped,
+         array_agg(array[e.id, e.token, e.link, case when e.steps is not null then e.id end])
+           filter (where e.link is not null or e.steps is not null) as more,
          array_agg(holdfast.happened('acked', v_now, e.id, e.queue, e.kind, 'done', e.attempt, e.worker))
            filter (where e.queue = any(v_told) or '' = any(v_told)) as told
   into gone
@@ -160,17 +160,14 @@ begin
   if gone.told is not null then
     perform holdfast.note_events(gone.told);
   end if;
-  if exists (select from holdfast.listening) then
+  if holdfast.somebody_waits() then   -- after the rows are gone: see not_ending
     perform holdfast.tell_awaited(gone.ids);
   end if;
   if gone.places is not null then
     perform holdfast.let_next_in(gone.places, v_now);
   end if;
-  if gone.linked is not null then
-    perform holdfast.end_done_links(gone.linked, ids, tokens, results, keep or v_keeps, v_now);
-  end if;
-  if gone.stepped is not null then
-    perform holdfast.forget_steps(gone.stepped);
+  if gone.more is not null then
+    perform holdfast.clear_done(gone.more, ids, tokens, results, keep or v_keeps, v_now);
   end if;
   if gone.jobs = cardinality(ids) then
     if gone.jobs = 1 then   -- without a statement: starting one takes longer than answering

@@ -129,7 +129,7 @@ declare
   v_held uuid[];
   gone   record;
 begin
-  v_held := holdfast.lock_to_end(ids);
+  v_held := (holdfast.lock_to_end(ids)).locked;
   for v_part in select p.part from holdfast.by_part(v_held) p loop
     with removed as (
       delete from holdfast.job j
@@ -172,7 +172,9 @@ begin
              filter (where r.key is not null or r.lane is not null) as places,
            array_agg(r.link) filter (where r.link is not null and r.ended_as <> 'done') as links,
            array_agg(r.ended_as) filter (where r.link is not null and r.ended_as <> 'done') as states,
-           array_agg(array[r.link, r.id, null]) filter (where r.link is not null and r.ended_as = 'done') as done
+           array_agg(array[r.id, r.id, r.link, null]) filter (where r.link is not null and r.ended_as = 'done') as done,
+           array_agg(r.id) filter (where r.link is not null and r.ended_as = 'done') as done_ids,
+           jsonb_agg(r.ending -> 'result') filter (where r.link is not null and r.ended_as = 'done') as results
     into gone
     from removed r;
     continue when gone.ids is null;
@@ -186,7 +188,8 @@ begin
       perform holdfast.let_next_in(gone.places, v_now);
     end if;
     if gone.done is not null then
-      perform holdfast.end_done_links(gone.done, null, null, null, true, v_now);
+      -- they have no lease; their ids tell apart whose result is whose
+      perform holdfast.clear_done(gone.done, gone.done_ids, gone.done_ids, gone.results, true, v_now);
     end if;
     if gone.links is not null then
       perform holdfast.settle_links(gone.links, gone.states, null, v_now);

@@ -1058,7 +1058,8 @@ create or replace function holdfast.turn_pages(max_rows integer default 5000)
 returns integer
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '200ms'   -- pages can wait; workers cannot
+-- Pages can wait; workers cannot, and some may wait for jobs that this transaction holds.
+set lock_timeout = '10ms'
 as $$
 declare
   v_today constant date := (holdfast.now() at time zone 'UTC')::date;
@@ -1228,7 +1229,7 @@ as $$
   from (values
     ('forgotten', 'forgotten', 5000), ('operations', 'forgotten', null), ('notes', 'forgotten', null),
       ('unused', 'forgotten', null), ('unreadable', 'forgotten', null), ('links', 'forgotten', null),
-      ('workflows', 'forgotten', null),
+      ('workflows', 'forgotten', null), ('lines', 'forgotten', null),
     ('reaped', 'reaped', 1000), ('rescued', 'reaped', 1000), ('promoted', 'promoted', 1000),
       ('unstruck', 'unstruck', 1000), ('expired', 'expired', null), ('strays', 'promoted', 1000),
     ('follows', 'unblocked', 1000), ('settings', 'unblocked', null), ('starts', 'forgotten', null),
@@ -1272,6 +1273,8 @@ begin
       return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_unreadable() else 0 end;
     when 'links' then
       return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_links() else 0 end;
+    when 'lines' then
+      return case when holdfast.chore_due(step, '10 seconds') then holdfast.forget_lines() else 0 end;
     when 'workflows' then
       return case when holdfast.chore_due(step, '1 second') then 0 * holdfast.tend_workflows() else 0 end;
     when 'reaped' then
@@ -1402,7 +1405,7 @@ begin
     return 0;
   end if;
   begin
-    ids := holdfast.lock_to_end(ids);
+    ids := (holdfast.lock_to_end(ids)).locked;
     for v_part, v_ids in
       select j.part, array_agg(j.id)
       from unnest(ids) u(id)

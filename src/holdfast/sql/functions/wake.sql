@@ -44,7 +44,7 @@ end
 $$;
 
 -- ring: send the recorded notifications at the commit. A transaction that is being prepared cannot notify: its
--- records are kept, and upkeep notifies once it is committed.
+-- records are kept, and upkeep notifies once it is committed; as those that were kept from the beginning.
 create or replace function holdfast.ring()
 returns trigger
 language plpgsql security definer
@@ -52,7 +52,9 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 begin
-  if holdfast.is_preparing(current_query()) then
+  if new.kept then
+    return null;
+  elsif holdfast.is_preparing(current_query()) then
     update holdfast.bell b set kept = true where b.nth = new.nth;
     return null;
   end if;
@@ -129,21 +131,31 @@ begin
 end
 $$;
 
--- ring_kept: notify for transactions that were prepared and have been committed.
+-- ring_kept: notify for transactions that were prepared and have been committed, or that could not tell who waits for
+-- an end: those have left the id alone, without a waiter.
 create or replace function holdfast.ring_kept()
 returns integer
 language plpgsql
 as $$
 declare
   v_rung integer;
+  v_left uuid[];
 begin
   if not exists (select from holdfast.bell b where b.kept) then
     return 0;
   end if;
   with late as (
     delete from holdfast.bell b
-    where b.nth = any(array(select x.nth from holdfast.bell x where x.kept order by x.nth
+    where b.nth = any(array(select x.nth from holdfast.bell x where x.kept and x.ended not like E'%\n%' order by x.nth
       limit 1000 for update skip locked))
+    returning b.ended
+  )
+  select array_agg(distinct l.ended::uuid) into v_left from late l;
+  perform holdfast.tell_awaited(v_left, late => true) where v_left is not null;
+  with late as (
+    delete from holdfast.bell b
+    where b.nth = any(array(select x.nth from holdfast.bell x where x.kept and (x.ended is null or x.ended like E'%\n%')
+      order by x.nth limit 1000 for update skip locked))
     returning b.queue, b.jobs, b.worker, b.event, b.key, b.ended
   )
   insert into holdfast.bell (queue, jobs, worker, event, key, ended)
@@ -242,11 +254,10 @@ begin
   if cardinality(ids) > 1000 then
     perform holdfast.refuse('HF204', format('ids must be at most 1000 (got %s)', cardinality(ids)));
   end if;
-  loop   -- held, so that nobody takes it away meanwhile
-    perform from holdfast.listening for key share;
-    exit when found;
-    insert into holdfast.listening default values on conflict do nothing;
-  end loop;
+  perform pg_advisory_xact_lock_shared(4915, 11);   -- so that nobody stops listening meanwhile
+  if not holdfast.somebody_waits() then
+    perform setval('holdfast.listening', 1);
+  end if;
   insert into holdfast.awaited as a (part, id, waiter, until)
   select distinct holdfast.part_of(i), i, await_end.waiter, holdfast.now() + patience
   from unnest(ids) i
@@ -261,30 +272,65 @@ $$;
 -- end.
 create or replace function holdfast.not_ending(ids uuid[])
 returns uuid[]
-language sql stable security definer
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
-  select array(
+declare
+  v_live  uuid[];
+  v_marks xid[];   -- who last locked or deleted each
+begin
+  select array_agg(j.id), array_agg(j.xmax) into v_live, v_marks
+  from unnest(ids) i
+  join holdfast.job j on j.part = holdfast.part_of(i) and j.id = i
+  where j.xmax::text = '0' or holdfast.has_finished(j.xmax);
+  -- Again, because who had not finished when the first look began may have been deleting them.
+  return array(
     select j.id
-    from unnest(ids) i
-    join holdfast.job j on j.part = holdfast.part_of(i) and j.id = i
-    where holdfast.has_finished(j.xmax, pg_current_snapshot()))
+    from unnest(v_live, v_marks) l(id, mark)
+    join holdfast.job j on j.part = holdfast.part_of(l.id) and j.id = l.id
+    where j.xmax::text in ('0', l.mark::text));
+end
 $$;
 
--- has_finished: whether the transaction that last locked or deleted a row had finished when a snapshot was taken. A row
--- names it without the upper half of its number.
-create or replace function holdfast.has_finished(transaction xid, at pg_snapshot)
+-- has_finished: whether whoever last locked or deleted a row has finished. A row names a transaction, a part of one
+-- (a savepoint) or a group of them, all as one kind of number and without its upper half.
+create or replace function holdfast.has_finished(mark xid)
 returns boolean
-language sql immutable
+language plpgsql
 as $$
-  select transaction::text = '0' or n.ago between 1 and 2147483647
-    and pg_visible_in_snapshot((n.next - n.ago)::text::xid8, at)
-  from (
-    select s.next, (s.next - transaction::text::bigint + 4294967296) % 4294967296 as ago
-    from (select pg_snapshot_xmax(at)::text::bigint as next) s
-  ) n
+begin
+  if holdfast.is_open(mark) then
+    return false;
+  end if;
+  begin
+    return not exists (select from pg_get_multixact_members(mark) m where holdfast.is_open(m.xid));
+  exception when internal_error or invalid_parameter_value then
+    return true;   -- not the number of a group
+  end;
+end
 $$;
+
+-- is_open: whether a transaction, or a part of one, is in progress.
+create or replace function holdfast.is_open(transaction xid)
+returns boolean
+language plpgsql
+as $$
+declare
+  v_next constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+  v_ago  constant bigint := (v_next - transaction::text::bigint + 6442450944) % 4294967296 - 2147483648;
+begin
+  return coalesce(pg_xact_status((v_next - v_ago)::text::xid8) = 'in progress', false);
+exception when invalid_parameter_value then
+  return false;   -- no transaction has had this number yet
+end
+$$;
+
+-- somebody_waits: whether somebody may wait for the end of a job. Known at once, also before that one commits.
+create or replace function holdfast.somebody_waits()
+returns boolean
+language sql
+as $$ select pg_sequence_last_value('holdfast.listening') is not null $$;
 
 -- stop_listening: nobody waits for the end of a job any more. Not while somebody is about to.
 create or replace function holdfast.stop_listening()
@@ -292,29 +338,42 @@ returns void
 language plpgsql
 as $$
 begin
-  perform from holdfast.listening for update skip locked;
-  if found then
+  if holdfast.somebody_waits() and pg_try_advisory_xact_lock(4915, 11) then
     -- in a statement of its own, which sees who came before the lock
-    delete from holdfast.listening where not exists (select from holdfast.awaited);
+    perform setval('holdfast.listening', 1, false) where not exists (select from holdfast.awaited);
   end if;
 end
 $$;
 
 -- tell_awaited: notify who waits for the end of these jobs, when the caller's transaction commits. It is called after
--- the statement that removes them, never before: see not_ending.
-create or replace function holdfast.tell_awaited(ids uuid[])
+-- the statement that removes them, never before: see not_ending. It waits for nobody who asks to wait once more. Those
+-- whom somebody is at, or whom the caller's snapshot may not show, are left to upkeep, which is late.
+create or replace function holdfast.tell_awaited(ids uuid[], late boolean default false)
 returns void
 language plpgsql
 as $$
 begin
-  if not exists (select from holdfast.listening) then
+  if not holdfast.somebody_waits() then
     return;
   end if;
   set constraints holdfast.ring deferred;
-  with told as (
-    delete from holdfast.awaited a using unnest(ids) i where a.part = holdfast.part_of(i) and a.id = i
+  if not late and current_setting('transaction_isolation') <> 'read committed' then
+    insert into holdfast.bell (ended, kept) select i::text, true from unnest(ids) i;
+    return;
+  end if;
+  with free as materialized (
+    select a.part, a.id, a.waiter
+    from unnest(ids) i
+    join holdfast.awaited a on a.part = holdfast.part_of(i) and a.id = i
+    for update of a skip locked
+  ), told as (
+    delete from holdfast.awaited a using free f where a.part = f.part and a.id = f.id and a.waiter = f.waiter
     returning a.id, a.waiter
   )
   insert into holdfast.bell (ended) select t.id::text || E'\n' || t.waiter from told t;
+  insert into holdfast.bell (ended, kept)
+  select distinct a.id::text, true
+  from unnest(ids) i
+  join holdfast.awaited a on a.part = holdfast.part_of(i) and a.id = i;
 end
 $$;

@@ -2,7 +2,7 @@
 
 The worker renews the lease and calls the database. The child decodes the arguments, runs the
 handler and decides the outcome. Through the pipe it sends `ready` or `broken`, then for each job
-`noted`, `ending` and `ended` as they happen, and `done`.
+`noted`, `logged`, `ending` and `ended` as they happen, and `done`.
 """
 
 import asyncio
@@ -27,13 +27,15 @@ from holdfast.app import App
 from holdfast.current import CurrentJob, JobTransaction
 from holdfast.records import Duration, Failed, Lease, Settlement, Ticket
 from holdfast.worker.handlers import call, ending, settlement_of
-from holdfast.worker.logs import capture_logs
+from holdfast.worker.logs import Log, capture_logs
 from holdfast.worker.process.source import AppSource
 from holdfast.worker.process.spawned import belong, ignore_stops
 from holdfast.worker.screen import Screen
 
 # Notes more frequent than this are combined; the last one counts.
 QUIET = 0.1
+# Lines are sent to the worker as seldom as this.
+GATHERED = 0.5
 
 
 def run(parent: int, source: AppSource, pipe: Any, deadline: Any, screen: Screen | None) -> None:
@@ -80,6 +82,7 @@ class WorkerPipe:
         self._job: ChildJob | None = None
         self._speak_at = 0.0
         self._timer: threading.Timer | None = None
+        self._lines_timer: threading.Timer | None = None
 
     def say(self, *message: Any) -> None:
         """Send the worker a message about this process."""
@@ -94,6 +97,7 @@ class WorkerPipe:
     def end(self, job: "ChildJob", settlement: Settlement | None, spent: bool) -> None:
         """Send how the job ended; later messages of its threads are ignored."""
         with self._lock:
+            self._pass_on_lines()
             self._job = None
             job.finished = True
             self._pipe.send(("done", settlement, spent))
@@ -126,6 +130,26 @@ class WorkerPipe:
                 self._timer.daemon = True
                 self._timer.start()
 
+    def lines_soon(self) -> None:
+        """Pass on what the handler logged, in a moment."""
+        with self._lock:
+            if self._lines_timer is None and self._job:
+                self._lines_timer = threading.Timer(GATHERED, self._speak_lines)
+                self._lines_timer.daemon = True
+                self._lines_timer.start()
+
+    def _speak_lines(self) -> None:
+        with self._lock, suppress(OSError):
+            self._lines_timer = None
+            self._pass_on_lines()
+
+    def _pass_on_lines(self) -> None:
+        if self._job and self._job.log:
+            first, lines = self._job.log.unshown()
+            self._job.log.shown(first + len(lines) - 1)
+            if lines:
+                self._pipe.send(("logged", lines))
+
     def _speak(self) -> None:
         with self._lock, suppress(OSError):
             self._timer = None
@@ -137,6 +161,19 @@ class WorkerPipe:
             soon, job.renew_at = job.renew_at == 0.0, inf
             self._speak_at = monotonic() + QUIET
             self._pipe.send(("noted", note, soon))
+
+
+class ChildLog(Log):
+    """What a handler in this process logs, which the worker gets to know as well."""
+
+    def __init__(self, worker: WorkerPipe) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def add(self, record: str) -> None:
+        """Add a record, and have it sent."""
+        super().add(record)
+        self._worker.lines_soon()
 
 
 class ChildJob(CurrentJob, eq=False, kw_only=True):
@@ -163,6 +200,7 @@ class ChildJob(CurrentJob, eq=False, kw_only=True):
             token=lease.token.bytes,
             lease_seconds=lease_seconds,
             renew_at=inf,
+            log=ChildLog(worker),
             _lease=lease,
             _worker=worker,
             _shared=shared,
@@ -290,7 +328,7 @@ def _run(job: ChildJob, loop: Loop) -> tuple[Settlement | None, bool]:
         raised = error
     # Outside of the limit: what is decided needs memory, too.
     settlement = settlement_of(job, ending(job, returned, raised))
-    if job.log is not None and isinstance(settlement, Failed):
+    if job.log and isinstance(settlement, Failed):
         settlement = replace(settlement, log=job.log.text())
     if settlement and isinstance(settlement.lease, Lease):
         # The worker has the lease with its payload.

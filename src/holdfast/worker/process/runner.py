@@ -17,6 +17,7 @@ from holdfast.outcome import settle_killed, settle_stopped
 from holdfast.records import Lease, Released, Settlement
 from holdfast.worker import screen
 from holdfast.worker.handlers import Finish
+from holdfast.worker.logs import Log
 from holdfast.worker.process import child
 from holdfast.worker.process.source import AppSource
 from holdfast.worker.process.spawned import SPAWN, Spawned, how_it_ended
@@ -187,6 +188,10 @@ class Child:
                             job.progress(**note)
                         if soon:
                             job.touch()
+                    case ("logged", lines):
+                        job.log = job.log or Log()
+                        for line in lines:
+                            job.log.add(line)
                     case ("ending",):
                         # The child may end the lease from here on.
                         ending = job.settled = True

@@ -35,7 +35,8 @@ class AppSource:
             for name in self.imports:
                 import_module(name)
         app: App = getattr(module, self.name)
-        if missing := [kind for kind in self.kinds if kind not in app.tasks]:
+        # Code may be replaced under a fleet: a kind that was renamed is there by its alias.
+        if missing := [kind for kind in self.kinds if kind not in app.handlers]:
             raise AppNotFound(
                 f"{self.module}:{self.name} has no task {missing[0]!r} in a fresh process",
                 fix="Declare tasks while modules are imported, not later.",
