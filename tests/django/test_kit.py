@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db import connection, transaction
 
+from holdfast.django import app_of
 from holdfast.errors import Misuse
 from holdfast.testing import Kit
 from holdfast.testing.django import kit
@@ -13,9 +14,13 @@ from holdfast.testing.django import kit
 
 @pytest.fixture
 def of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the database under the name that the test runner gives it."""
+    """Have the database under the name that the test runner gives it, and no apps of other tests.
+
+    A schedule that one of those has would run here at its time of the day.
+    """
     name = connection.settings_dict["NAME"]
     monkeypatch.setitem(connection.settings_dict, "TEST", {"NAME": name})
+    monkeypatch.setattr("holdfast.testing.kit.apps", lambda: [app_of()])
 
 
 @pytest.fixture
@@ -56,6 +61,7 @@ def test_what_is_not_committed_is_seen_on_the_connection_of_the_orm(holdfast: Ki
 def test_tasks_of_django_run_and_crash_in_a_drain(holdfast: Kit) -> None:
     from tests.django.shop.tasks import add
 
+    holdfast.travel_to(datetime(2030, 1, 4, 12, 0, tzinfo=UTC))  # when no schedule is near
     result = add.enqueue(1, b=2)
     holdfast.crash_next(add)
 
