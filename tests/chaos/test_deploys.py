@@ -60,6 +60,7 @@ def test_a_deploy_that_is_given_up_halfway_loses_no_job(stage: Stage, scale: Sca
     shop.close()
 
 
+@at_full_length
 def test_code_that_is_replaced_under_a_worker_that_recycles_loses_no_job(
     stage: Stage, scale: Scale, tmp_path: Path
 ) -> None:
