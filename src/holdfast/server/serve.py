@@ -237,6 +237,13 @@ class _Protocol(HttpToolsProtocol):
             # Only for a head that did not arrive as a whole: most do.
             self._slow = self.loop.call_later(HEADERS_WITHIN, self._give_up)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        # Not only after a packet, which may have thousands of them.
+        if len(self.headers) > LINES:
+            self._refuse(TOO_LARGE)
+            raise ValueError("the head has too many lines")
+
     def on_headers_complete(self) -> None:
         self._in_time()
         self._in_head = False
