@@ -42,7 +42,7 @@ def test_the_protocol_of_uvicorn_calls_what_ours_overrides() -> None:
         if inspect.isfunction(value) and not name.startswith("_")
     ]
 
-    assert len(overridden) == 9
+    assert len(overridden) == 10
     for name in overridden:
         ours, known = getattr(serve._Protocol, name), getattr(theirs, name)
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(known).parameters)
