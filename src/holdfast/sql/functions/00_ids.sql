@@ -18,16 +18,14 @@ as $$ select holdfast.now() + (clock_timestamp() - statement_timestamp()) $$;
 
 -- commit_lightly: do not wait for the disk when this transaction commits. Where a standby is synchronous, it waits all
 -- the same: a claim that the standby has not received is undone when that one takes over, and its job would run again
--- while the first handler still runs.
+-- while the first handler still runs. Written so that it becomes a part of the expression that calls it.
 create or replace function holdfast.commit_lightly()
-returns void
-language plpgsql
+returns text
+language sql
 as $$
-begin
-  if current_setting('synchronous_standby_names') = '' then
-    perform set_config('synchronous_commit', 'off', true);
-  end if;
-end
+  select set_config('synchronous_commit', case
+    when current_setting('synchronous_standby_names') = '' then 'off'
+    else current_setting('synchronous_commit') end, true)
 $$;
 
 -- queue_part: the part of a queue. Clients compute the same: first four bytes of md5, modulo 64.

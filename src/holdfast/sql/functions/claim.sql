@@ -25,6 +25,7 @@ declare
   v_began  constant timestamptz := holdfast.clock();
   v_base   constant smallint := holdfast.queue_part(queue);
   v_commit constant text := current_setting('synchronous_commit');
+  v_light  text;
   v_now    timestamptz := v_began;
   v_queue  holdfast.queue;
   v_part   smallint;
@@ -60,7 +61,7 @@ begin
     return;
   end if;
   v_bound := v_queue.lease_limit is not null or v_queue.rate_limit is not null;
-  perform holdfast.commit_lightly() where not durable;
+  v_light := case when not durable then holdfast.commit_lightly() end;   -- no statement: it would take longer
 
   -- Twice at most: a claim that comes up short lets due and abandoned jobs in and looks again.
   for turn in 1 .. 2 loop
@@ -89,8 +90,7 @@ begin
           ), noted as (
             insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
             select claim.token, v_part, claim.queue, claim.worker, v_now, lease, min(t.lease_until), array_agg(t.id)
-            from taken t
-            having count(*) > 0
+            from taken t having count(*) > 0
           ), counted as (
             insert into holdfast.tally (part, queue, kind, queued, leased)
             select v_part, claim.queue, t.kind, -count(*), count(*) from taken t group by t.kind
