@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.protocol import Open, Protocol
 
@@ -618,3 +619,144 @@ def test_upkeep_turns_no_page_while_somebody_waits_for_a_job_that_it_holds(
     assert cancelled.answer()
     db.value("turn_pages")
     assert db.connection.execute(f"select from holdfast.{page}").rowcount == 0
+
+
+def step(session: Protocol) -> None:
+    session.connection.execute("select from holdfast.operation_step()")
+
+
+def begun(session: Protocol, *items: dict[str, Any], name: str, key: str | None = None) -> UUID:
+    query = "select workflow from holdfast.workflow_start(name => %s, key => %s, items => %s)"
+    row = session.connection.execute(query, [name, key, Jsonb(list(items))]).fetchone()
+    assert row is not None
+    return UUID(str(row[0]))
+
+
+@pytest.mark.parametrize("first", ["retry", "ack"])
+@pytest.mark.parametrize("way", ["retried", "undone", "in a workflow"])
+def test_a_retry_that_brings_a_key_back_with_a_job_and_an_ack_of_who_has_it_take_turns(
+    db: Protocol, held_open: Protocol, start: Start, way: str, first: str
+) -> None:
+    flow = begun(db, {"kind": "late", "run_at": "2100-01-01"}, name="w")
+    more = {"workflow": str(flow)} if way == "in a workflow" else {}
+    cause = db.put("p", max_attempts=1, **more)
+    keyed_one = db.put("k", key="a", after=[str(cause)], if_failed="cancel", **more)
+    if way == "undone":
+        [seen] = db.call("operation_preview", columns=("token",), verb="cancel", filter="kind:p")
+        [operation] = db.call("operation_start", columns=("id",), token=seen.token)
+        step(db)
+        db.later(seconds=60)
+        step(db)
+    else:
+        db.nack(db.take(), final=True)
+    # it has the key, and is waited for by a job that was cancelled because of the same one
+    rival = db.put("k", key="a", **more)
+    both = db.put("f", after=[str(cause), str(rival)], if_failed="cancel", **more)
+    assert [db.state(id) for id in (keyed_one, both)] == ["cancelled"] * 2
+    if way == "undone":
+        db.call("operation_undo", columns=("id",), id=operation.id)
+    held = db.take()
+    held_open.connection.execute(
+        "select from holdfast.link where parent = %s and follower = %s for update", [rival, both]
+    )
+    calls: dict[str, Callable[[Protocol], Any]] = {
+        "retry": (lambda session: step(session) if way == "undone" else session.retry(cause)),
+        "ack": lambda session: session.ack(held)[0].outcome,
+    }
+
+    running = {first: start(calls[first])}
+    assert running[first].waits()
+    second = "ack" if first == "retry" else "retry"
+    running[second] = start(calls[second])
+    assert running[second].waits()
+    held_open.connection.rollback()
+
+    running["retry"].answer()
+    assert running["ack"].answer() == "done"
+    # the key was in use when it was asked for, or the ack was waited for
+    back = "cancelled" if first == "retry" else "queued"
+    assert [db.state(id) for id in (cause, keyed_one, both)] == ["queued", back, "queued"]
+    db.ack(db.take())
+    assert {job.id for job in db.claim(max_jobs=9)} == {both, keyed_one} - (
+        {keyed_one} if first == "retry" else set()
+    )
+
+
+@pytest.mark.parametrize("way", ["added to", "started"])
+def test_a_retry_of_a_job_with_a_key_and_who_opens_its_workflow_take_turns(
+    db: Protocol, held_open: Protocol, start: Start, way: str
+) -> None:
+    flow = begun(db, *keyed("b", max_attempts=1), name="w", key="7")
+    dead = db.take()
+    db.nack(dead, final=True)
+    db.value("tend_workflows")  # it has ended
+    held_open.enqueue(*keyed("a"))
+
+    def open_it(session: Protocol) -> Any:
+        if way == "started":
+            return begun(session, *keyed("a", "b"), name="w", key="7") != flow
+        return [one.created for one in session.enqueue(*keyed("a", "b", workflow=str(flow)))]
+
+    opening, retried = meet(start, held_open, open_it, lambda session: session.retry(dead.id))
+
+    assert opening == (True if way == "started" else [True, True])
+    assert [one.changed for one in retried] == [False]
+    assert retried[0].detail == "a live job has the same key 'b'"
+
+
+def test_a_retry_that_brings_nothing_back_leaves_its_workflow_ended(db: Protocol) -> None:
+    flow = begun(db, *keyed("b", max_attempts=1), name="w")
+    dead = db.take()
+    db.nack(dead, final=True)
+    db.value("tend_workflows")
+    query = f"select * from holdfast.workflow where id = '{flow}'"
+    [was] = db.table(query)
+    db.put("k", key="b")
+
+    [retried] = db.retry(dead.id)
+
+    assert not retried.changed
+    assert was.ended_at is not None
+    assert db.table(query) == [was]
+
+
+def test_two_retries_of_one_workflow_and_one_key_take_turns(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    flow = begun(
+        db,
+        {"kind": "p", "max_attempts": 1},
+        *keyed("a", after=[1], if_failed="cancel"),
+        name="w",
+    )
+    cause = db.take()
+    db.nack(cause, final=True)
+    [again] = db.enqueue(*keyed("a", max_attempts=1, workflow=str(flow)))
+    db.nack(db.take(), final=True)
+    db.value("tend_workflows")
+    held_open.connection.execute("select from holdfast.member where id = %s for update", [cause.id])
+
+    first, second = meet(
+        start,
+        held_open,
+        lambda session: session.retry(cause.id),
+        lambda session: session.retry(again.id),
+    )
+
+    assert [first[0].changed, second[0].changed] == [True, False]
+    assert len(db.claim(max_jobs=9)) == 1
+
+
+def test_what_was_cancelled_because_of_a_job_whose_key_is_in_use_stays_so(db: Protocol) -> None:
+    cause = db.put("p", max_attempts=1)
+    middle = db.put("k", key="a", after=[str(cause)], if_failed="cancel")
+    last = db.put("l", key="z", after=[str(middle)], if_failed="cancel")
+    beside = db.put("b", after=[str(cause)], if_failed="cancel")
+    both = db.put("c", after=[str(last), str(beside)], if_failed="cancel")
+    db.nack(db.take(), final=True)
+    db.put("k", key="a")
+
+    db.retry(cause)
+
+    states = [db.state(id) for id in (cause, middle, last, beside, both)]
+    assert states == ["queued", "cancelled", "cancelled", "queued", "queued"]

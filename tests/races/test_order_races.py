@@ -1,7 +1,7 @@
 """Order between jobs under concurrency: a follower is released once, whoever meets whom."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -460,7 +460,24 @@ def test_two_calls_end_the_same_jobs_while_one_of_them_stops_waiting(
     assert ran(db) == ["f"]
 
 
+@pytest.fixture
+def patient_expiry(db: Protocol) -> Iterator[None]:
+    """Expiry waits for locks like everybody else; by itself it gives up in a few milliseconds.
+
+    It would look at the jobs again a minute later: whether it meets the other at all was luck.
+    """
+    [(was,)] = db.connection.execute(
+        "select split_part(c, '=', 2) from pg_proc, unnest(proconfig) c"
+        " where oid = 'holdfast.end_linked_expired'::regproc and c like 'lock_timeout=%'"
+    )
+    change = "alter function holdfast.end_linked_expired set lock_timeout = "
+    db.connection.execute(f"{change}'20s'")
+    yield
+    db.connection.execute(f"{change}'{was}'")
+
+
 @pytest.mark.parametrize("verb", ["cancel", "delete", "undo", "expiry"])
+@pytest.mark.usefixtures("patient_expiry")
 def test_jobs_and_one_that_waits_end_together_while_an_ack_counts(
     db: Protocol, held_open: Protocol, start: Start, later: Later, verb: str
 ) -> None:

@@ -31,7 +31,7 @@ def flows(db: Protocol) -> Flows:
     """A workflow with jobs in every state and several queues, of which some were moved."""
     db.queue_set("kept", keep_done=86400)
     first, last = "first", "kept"
-    db.enqueue(*[{"kind": "noise", "queue": queue} for queue in (first, last) for _ in range(400)])
+    db.enqueue(*[{"kind": "noise", "queue": queue} for queue in (first, last) for _ in range(100)])
     kinds = ("waits", "moved", "moved twice", "held", "cancelled", "archived", "dead", "died there")
     jobs = [{"kind": kind, "queue": first, "max_attempts": 1, "priority": 9} for kind in kinds]
     one = start(
@@ -54,7 +54,7 @@ def flows(db: Protocol) -> Flows:
             [answer] = db.move(ids[kind], queue=queue)
             assert answer.changed
     db.move(ids["died there"], queue="there")
-    db.enqueue(*[{"kind": "noise", "queue": queue} for queue in (first, last) for _ in range(400)])
+    db.enqueue(*[{"kind": "noise", "queue": queue} for queue in (first, last) for _ in range(100)])
     return Flows(db, one, other)
 
 
@@ -153,7 +153,7 @@ def test_only_jobs_of_the_workflow_are_read(flows: Flows, analysed: bool) -> Non
                 look(db, flows.text(filter))
                 read[way, filter] = db.rows_read() - before
 
-    # Of 1,600 others none. The five that live of one workflow, and the two of the other, are read
+    # Of 400 others none. The five that live of one workflow, and the two of the other, are read
     # once to find them, and up to three times to return them.
     assert max(read.values()) <= 7 * 4, read
 

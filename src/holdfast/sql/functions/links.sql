@@ -937,73 +937,41 @@ as $$
   where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
 $$;
 
--- back_to_links: jobs that have links were retried; links has the id and the link of each. They wait again for what
--- they waited for, and are waited for again; those that were cancelled because of them come back. Returns which, by
--- their ids before.
-create or replace function holdfast.back_to_links(links uuid[], reason text, actor text, as_before boolean)
-returns uuid[]
+-- back_to_links: jobs that have links were retried, with those that were cancelled because of them; links has the id
+-- and the link of each. They wait again for what they waited for, and are waited for again.
+create or replace function holdfast.back_to_links(links uuid[], reason text, as_before boolean)
+returns void
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_done uuid[] := '{}';
-  v_more uuid[];
-  v_all  uuid[];
+  v_links constant uuid[] := array(select links[n][2] from generate_subscripts(links, 1) n);
 begin
-  perform holdfast.lock_links(array(select links[n][2] from generate_subscripts(links, 1) n))
-  where cardinality(links) > 0;
-  while cardinality(links) > 0 loop
-    perform holdfast.back_to_workflows(array(select links[n][2] from generate_subscripts(links, 1) n), reason,
-      as_before);
-    perform holdfast.keep_waiting(array_agg(w.id), array_agg(w.units))
-    from (
-      select links[n][1] as id, (
-        select count(*) from holdfast.link l where l.follower = links[n][2] and not l.counted and l.leaf is null
-      )::integer + (
-        select count(*) from holdfast.countdown c
-        where c.part = holdfast.part_of(links[n][2]) and c.follower = links[n][2] and c.jobs > 0)::integer as units
-      from generate_subscripts(links, 1) n
-    ) w
-    where w.units > 0;
-    update holdfast.link l set stopped = false   -- whoever cancels it from now on means it
+  perform holdfast.lock_links(v_links);
+  perform holdfast.back_to_workflows(v_links, reason, as_before);
+  perform holdfast.keep_waiting(array_agg(w.id), array_agg(w.units))
+  from (
+    select links[n][1] as id, (
+      select count(*) from holdfast.link l where l.follower = links[n][2] and not l.counted and l.leaf is null
+    )::integer + (
+      select count(*) from holdfast.countdown c
+      where c.part = holdfast.part_of(links[n][2]) and c.follower = links[n][2] and c.jobs > 0)::integer as units
     from generate_subscripts(links, 1) n
-    where l.follower = links[n][2] and l.stopped;
-    with back as (
-      update holdfast.link l
-      set state = null, result = null, stopped = false
-      from (
-        select holdfast.part_of(links[n][2]) as part, links[n][2] as link from generate_subscripts(links, 1) n
-        order by links[n][2]
-      ) u
-      where l.part = any(array[u.part]) and l.parent = u.link and not l.counted
-      returning l.follower, (
-        select x.stopped from holdfast.link x
-        where x.part = l.part and x.parent = l.parent and x.follower = l.follower and x.nth = l.nth) as stopped
-    )
-    select array_agg(distinct b.follower) into v_more from back b where b.stopped;
-    exit when v_more is null;
-    -- All that come back at once, and not one step after the other; but a key that is in use keeps a job from coming
-    -- back, and so what follows it.
-    v_all := holdfast.located(holdfast.come_back(v_more));
-    v_more := case when exists (
-        select from unnest(v_all) u(id)
-        join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.key is not null)
-      then holdfast.located(v_more) else v_all end;
-    v_more := holdfast.revive(v_more, reason, actor, alone => true);
-    exit when cardinality(v_more) = 0;
-    v_done := v_done || v_more;
-    links := array(
-      select array[j.id, j.link]
-      from unnest(holdfast.located(v_more)) u(id)
-      join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.link is not null);
-  end loop;
-  return v_done;
+  ) w
+  where w.units > 0;
+  update holdfast.link l set stopped = false   -- whoever cancels it from now on means it
+  from unnest(v_links) u(link)
+  where l.follower = u.link and l.stopped;
+  update holdfast.link l
+  set state = null, result = null, stopped = false
+  from (select holdfast.part_of(x) as part, x as link from unnest(v_links) x order by x) u
+  where l.part = any(array[u.part]) and l.parent = u.link and not l.counted;
 end
 $$;
 
 -- come_back: these links of jobs that are retried, and those of the jobs that were cancelled because of them and come
--- back with them.
-create or replace function holdfast.come_back(links uuid[])
+-- back with them. without: links of jobs that cannot.
+create or replace function holdfast.come_back(links uuid[], without uuid[] default '{}')
 returns uuid[]
 language plpgsql stable
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -1016,7 +984,7 @@ begin
       select l.follower
       from back b
       join holdfast.link l on l.part = any(array[holdfast.part_of(b.link)]) and l.parent = b.link and not l.counted
-      where l.stopped
+      where l.stopped and l.follower <> all(without)
     )
     select b.link from back b);
 end
@@ -1038,26 +1006,72 @@ begin
   if cardinality(v_links) = 0 then
     return '{}';
   end if;
-  return holdfast.located(array(
-    select x from unnest(holdfast.come_back(v_links)) x except select y from unnest(v_links) y));
+  return array(
+    select x from unnest(holdfast.located(array(
+      select c from unnest(holdfast.come_back(v_links)) c except select y from unnest(v_links) y))) x
+    except select z from unnest(ids) z);
 end
 $$;
 
--- lock_to_revive: lock ended jobs that are to come back, after their workflows; returns which of these ids have ended.
--- alone: no others come back with them; else those are locked too, in one order.
-create or replace function holdfast.lock_to_revive(ids uuid[], alone boolean)
+-- with_cause: which of others may come back with the jobs that did (done, and the ids and links of those that have
+-- some): those that were cancelled because of one that is back. Of those that are not, their keys are in use.
+create or replace function holdfast.with_cause(others uuid[], done uuid[], links uuid[])
 returns uuid[]
-language plpgsql
+language plpgsql stable
+set enable_seqscan = off
 as $$
+#variable_conflict use_column
 declare
-  v_all uuid[];
+  v_late  uuid[];   -- links of others that are not back
+  v_asked uuid[];
+  v_back  uuid[];
 begin
-  if not alone then
-    v_all := ids || holdfast.cancelled_with(ids);
-    perform holdfast.lock_workflows_of(v_all);
-    perform holdfast.lock_ended(v_all);
+  v_late := array(
+    select e.link
+    from (select x from unnest(others) x except select y from unnest(done) y) u(id)
+    join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.link is not null);
+  v_asked := array(
+    select links[n][2] from generate_subscripts(links, 1) n
+    where (links[n][2] in (select holdfast.link_of(x) from unnest(others) x)) is not true);
+  v_back := holdfast.come_back(v_asked, v_late);
+  return array(
+    select x from unnest(others) x
+    where (holdfast.link_of(x) in (select y from unnest(v_back || v_late) y)) is true);
+end
+$$;
+
+-- lock_to_revive: lock ended jobs that are to come back (asked), and those that come back with them (others), after
+-- their workflows; closed: how those were that it has opened again, which is written before any key is taken, as by who
+-- adds to them. keyed: what is cancelled because of others may find its key in use, or the key of those.
+create or replace function holdfast.lock_to_revive(
+  ids uuid[], reason text, as_before boolean, out asked uuid[], out others uuid[], out closed jsonb, out keyed boolean)
+language plpgsql
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_all  uuid[];
+  v_more uuid[];
+begin
+  others := holdfast.cancelled_with(ids);
+  closed := holdfast.open_workflows_of(ids || others, reason, as_before);
+  v_all := holdfast.lock_ended(ids || others);
+  -- What was cancelled because of them while they were waited for. Now nothing can be.
+  v_more := array(select x from unnest(holdfast.cancelled_with(ids)) x except select y from unnest(others) y);
+  if cardinality(v_more) > 0 then
+    others := others || v_more;
+    v_all := v_all || holdfast.lock_ended(v_more);
   end if;
-  return holdfast.lock_ended(ids);
+  if cardinality(others) = 0 then
+    asked := v_all;
+    keyed := false;
+    return;
+  end if;
+  asked := array(select x from unnest(v_all) x except select y from unnest(others) y);
+  others := array(select x from unnest(others) x intersect select y from unnest(v_all) y);
+  keyed := exists (
+    select from unnest(v_all) u(id)
+    join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.key is not null);
 end
 $$;
 

@@ -91,32 +91,70 @@ as $$
       reason => coalesce(retried.reason, 'retried by ' || retried.actor)) a)
 $$;
 
--- revive: queue ended jobs again; returns which, by their old ids. as_before: only cancelled ones, with their run_at
--- and attempts. fresh: without their steps. If an id has several ended jobs, it takes a dead one, or the last, and
--- leaves the others. A job goes to the part where its queue now keeps it; the part in its id changes with it. alone:
--- the caller tells back_to_links.
+-- revive: queue ended jobs again, and with them those that were cancelled because of them; returns which, by their old
+-- ids. as_before: only cancelled ones, with their run_at and attempts. fresh: without their steps. Both are about the
+-- jobs with these ids, and not about those that come with them. All keys are taken before any link is locked: who ends
+-- the job that has a key holds that, and wants links next. A key that is in use keeps a job from coming back, and so
+-- what was cancelled because of it: what has come back without its cause is undone, and the rest done again.
 create or replace function holdfast.revive(
   ids uuid[], reason text, actor text, delay interval default null, as_before boolean default false,
-  fresh boolean default false, alone boolean default false)
+  fresh boolean default false)
 returns uuid[]
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_now    constant timestamptz := holdfast.clock();
-  v_found  uuid[];
-  v_parts  smallint[];
-  v_done   uuid[] := '{}';
-  v_places bigint[];
-  v_links  uuid[] := '{}';
-  v_name   text;
-  back     record;
+  v_with uuid[];
+  these  record;
+  back   record;
 begin
   -- Written in the order of keys, as by an enqueue, but placed in the order in which they ended. Places are drawn
   -- under the table's lock: floors rely on it. From here on no queue's fanout changes.
   lock table holdfast.job in row exclusive mode;
-  v_found := holdfast.lock_to_revive(ids, alone);
-  v_parts := array(select distinct holdfast.part_of(i) from unnest(v_found) i);
+  select l.* into these from holdfast.lock_to_revive(ids, reason, as_before) l;
+  v_with := these.others;
+  if not these.keyed then
+    select q.* into back
+    from holdfast.queue_again(these.asked, v_with, reason, actor, delay, as_before, fresh) q;
+  else
+    loop
+      begin
+        select q.* into back
+        from holdfast.queue_again(these.asked, v_with, reason, actor, delay, as_before, fresh) q;
+        these.others := holdfast.with_cause(v_with, back.done, back.links);
+        exit when cardinality(these.others) = cardinality(v_with);
+        raise exception using errcode = 'HFAGN', message = 'a key keeps back what others were cancelled because of';
+      exception when sqlstate 'HFAGN' then
+        v_with := these.others;
+      end;
+    end loop;
+  end if;
+  perform holdfast.back_to_links(back.links, reason, as_before) where cardinality(back.links) > 0;
+  perform holdfast.close_again(these.closed, back.links) where these.closed is not null;
+  return back.done;
+end
+$$;
+
+-- queue_again: revive for jobs that the caller has locked: those that were asked for, and others that come with them.
+-- done: the ids of those that came back, and links: the new id and the link of each that has one. If an id has several
+-- ended jobs, it takes a dead one, or the last, and leaves the others. A job goes to the part where its queue now keeps
+-- it; the part in its id changes with it.
+create or replace function holdfast.queue_again(
+  asked uuid[], others uuid[], reason text, actor text, delay interval, as_before boolean, fresh boolean,
+  out done uuid[], out links uuid[])
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_now    constant timestamptz := holdfast.clock();
+  v_found  constant uuid[] := asked || others;
+  v_parts  constant smallint[] := array(select distinct holdfast.part_of(i) from unnest(v_found) i);
+  v_places bigint[];
+  v_name   text;
+  back     record;
+begin
+  done := '{}';
+  links := '{}';
   for v_name in
     select q.queue
     from (select distinct e.queue from holdfast.ended e where e.part = any(v_parts) and e.id = any(v_found)) q
@@ -128,14 +166,18 @@ begin
     with ended as materialized (
       select e.*, row_number() over (order by e.ended_at, e.id) as nth, h.part as home,
              holdfast.free_id(e.id, h.part) as new_id, q.fair, q.by_kind, l.halted_by = e.id as halts,
-             case when as_before then e.run_at else v_now + coalesce(revive.delay, '0') end as due
+             case when not e.was_asked then v_now when as_before then e.run_at
+               else v_now + coalesce(queue_again.delay, '0') end as due
       from (
         select distinct on (x.id) x.*
         from (
           select y.part, y.id, y.state, y.queue, y.kind, y.key, y.lane, y.fingerprint, y.run_at, y.ended_at, y.steps,
-                 y.link, y.tableoid as in_table, y.ctid as in_row
+                 y.link, y.tableoid as in_table, y.ctid as in_row,
+                 -- as below, it is looked up in a hash
+                 (y.id in (select o.id from unnest(others) o(id))) is not true as was_asked
           from holdfast.ended y
-          where y.part = any(v_parts) and y.id = any(v_found) and (not as_before or y.state = 'cancelled')
+          where y.part = any(v_parts) and y.id = any(v_found)
+            and (not as_before or y.state = 'cancelled' or (y.id in (select o.id from unnest(others) o(id))) is true)
           for update skip locked   -- they are locked, except what came meanwhile
         ) x
         order by x.id, x.state = 'dead' desc, x.ended_at desc
@@ -158,8 +200,9 @@ begin
       ) p
       join holdfast.ended was
         on was.part = any(array[e.part]) and was.id = e.id and was.tableoid = e.in_table and was.ctid = e.in_row
-      cross join lateral holdfast.job_of_ended(was, e.home, e.new_id, e.queue, e.fair, e.by_kind, not as_before, e.due,
-        p.place, p.lane_place, coalesce(revive.reason, 'retried by ' || revive.actor)) j
+      cross join lateral holdfast.job_of_ended(was, e.home, e.new_id, e.queue, e.fair, e.by_kind,
+        not (as_before and e.was_asked), e.due, p.place, p.lane_place,
+        coalesce(queue_again.reason, 'retried by ' || queue_again.actor)) j
       where e.home is not null
       order by e.kind collate "C", e.key collate "C", e.nth
       on conflict do nothing
@@ -189,30 +232,29 @@ begin
       using back b
       where e.part = any(array[b.part]) and e.id = b.id and e.tableoid = b.in_table and e.ctid = b.in_row
     ), told as (
-      select holdfast.note_jobs(case when as_before then 'undone' else 'retried' end, b.home, array_agg(b.new_id),
-        array_agg(b.queue), array_agg(b.kind), 'queued', revive.actor, revive.reason, v_now,
-        array_agg(case when b.new_id <> b.id then jsonb_build_object('was', b.id) end)) as noted
+      select holdfast.note_jobs(case when as_before and b.was_asked then 'undone' else 'retried' end, b.home,
+        array_agg(b.new_id), array_agg(b.queue), array_agg(b.kind), 'queued', queue_again.actor, queue_again.reason,
+        v_now, array_agg(case when b.new_id <> b.id then jsonb_build_object('was', b.id) end)) as noted
       from back b
-      group by b.home
+      group by b.home, b.was_asked
     )
     select array_agg(b.id) as ids, array_agg(distinct b.queue) as queues, (select count(t.noted) from told t) as told,
            array_agg(b.id) filter (where b.new_id <> b.id) as old_ids,
            array_agg(b.new_id) filter (where b.new_id <> b.id) as new_ids,
            array_agg(b.queue) filter (where b.new_id <> b.id) as old_queues,
            count(holdfast.keep_steps(b.home, b.new_id, b.steps))
-             filter (where b.steps is not null and not revive.fresh) as stepped,
+             filter (where b.steps is not null and not (queue_again.fresh and b.was_asked)) as stepped,
            array_agg(array[b.new_id, b.link]) filter (where b.link is not null) as links
     into back
     from back b;
     continue when back.ids is null;
-    v_done := v_done || back.ids;
+    done := done || back.ids;
     perform holdfast.rename_jobs(back.old_ids, back.new_ids, back.old_queues) where back.old_ids is not null;
     perform holdfast.note_expiry(back.ids, v_now) where as_before;
     perform holdfast.resume_lanes(back.ids, v_now);
     perform holdfast.wake(back.queues, cardinality(back.ids));
-    v_links := v_links || back.links;
+    links := links || back.links;
   end loop;
-  return v_done || case when not alone then holdfast.back_to_links(v_links, reason, actor, as_before) end;
 end
 $$;
 

@@ -451,16 +451,20 @@ as $$
   on conflict (parent) do nothing
 $$;
 
--- lock_workflows_of: lock the workflows of jobs that have ended and are about to come back, with others who add to
--- them.
-create or replace function holdfast.lock_workflows_of(ids uuid[])
-returns void
+-- open_workflows_of: lock the workflows of jobs that have ended and are about to come back, with others who add to
+-- them, and open those that have ended or were cancelled; returns how those were. Before any key of a job is taken: who
+-- starts a workflow or adds to one has written it, and takes keys then. If a live one has its key it is left, and that
+-- is said when a job of it has come back.
+create or replace function holdfast.open_workflows_of(ids uuid[], reason text, as_before boolean)
+returns jsonb
 language plpgsql
 set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  v_one uuid;
+  v_closed jsonb;
+  v_one    uuid;
+  w        holdfast.workflow;
 begin
   for v_one in
     select distinct m.workflow
@@ -472,8 +476,35 @@ begin
     order by 1
   loop
     perform holdfast.lock_workflow(v_one, alone => false);
+    select x.* into w from holdfast.workflow x
+    where x.id = v_one and (x.ended_at is not null or x.stopped_at is not null) for update;
+    continue when not found;
+    begin
+      perform holdfast.reopen_workflow(v_one, coalesce(reason, ''), as_before);
+      v_closed := coalesce(v_closed, '[]') || to_jsonb(w);
+    exception when sqlstate 'HF217' then
+      null;
+    end;
   end loop;
+  return v_closed;
 end
+$$;
+
+-- close_again: workflows are as they were, if none of the jobs that came back is theirs; links has the ids and links of
+-- those jobs.
+create or replace function holdfast.close_again(closed jsonb, links uuid[])
+returns void
+language sql
+set enable_seqscan = off
+as $$
+  update holdfast.workflow w
+  set ended_at = o.ended_at, state = o.state, jobs = o.jobs, stopped_at = o.stopped_at, reason = o.reason,
+      deadline = o.deadline
+  from jsonb_populate_recordset(null::holdfast.workflow, closed) o
+  where w.id = o.id and o.id not in (
+    select m.workflow
+    from generate_subscripts(links, 1) n
+    join holdfast.member m on m.part = any(array[holdfast.part_of(links[n][2])]) and m.id = links[n][2])
 $$;
 
 -- back_to_workflows: jobs that ended are live again, by their links.
