@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast import Client
-from holdfast.records import Lease
+from holdfast.outcome import printable
+from holdfast.records import Failed, Lease
+from holdfast.worker.logs import LINE, TAIL, Log
 from tests.server.conftest import Api, Serve
 from tests.server.serving import Serving
 from tests.server.test_stream import watching
@@ -54,6 +56,69 @@ def test_redacted_values_are_masked_in_lines(serve: Serve, client: Client) -> No
         lines = api.get(f"/v1/jobs/{lease.id}/log").json()["lines"]
 
     assert [line["text"] for line in lines] == ["charging •••", "charged"]
+
+
+SECRET = "4111-2222-3333-4444"
+
+
+def test_a_redacted_value_is_masked_where_a_line_was_cut_inside_it(
+    serve: Serve, client: Client
+) -> None:
+    cut = {}
+    for shown in (1, 3, 4, len(SECRET) - 1):
+        lease = leased(client, {"card": SECRET})
+        log = Log()
+        log.add("x" * (LINE - 1 - shown) + SECRET + " was charged")
+        log.add("y" * (TAIL - 2 - shown) + SECRET + " was charged")
+        client.log([lease], [log.unshown()[1]])
+        client.settle([Failed(lease, "Refused", "no", log=log.text())])
+        cut[lease.id] = shown
+
+    with serve(redact=["payload.card"]).client() as api:
+        for id, shown in cut.items():
+            lines = api.get(f"/v1/jobs/{id}/log").json()["lines"]
+            [attempt] = api.get(f"/v1/jobs/{id}?include=attempts").json()["attempts"]
+
+            assert lines[0]["text"] == "x" * (LINE - 1 - shown) + "•••…"
+            assert attempt["log"].endswith("y" * (TAIL - 2 - shown) + "•••…")
+
+
+def test_a_redacted_value_is_masked_where_the_middle_of_a_text_was_left_out(
+    serve: Serve, client: Client
+) -> None:
+    lease = leased(client, {"card": SECRET})
+    message = printable("x" * 3316 + SECRET + "z" * 10_000 + SECRET + "y" * 6640, 10_000)
+    first, _, last = message.partition("left out")
+    assert first.partition("\n")[0].endswith(SECRET[:7])
+    assert last.partition("\n")[2].startswith(SECRET[-8:])
+    client.settle([Failed(lease, "Refused", message, message, log=message)])
+
+    with serve(redact=["payload.card"]).client() as api:
+        job = api.get(f"/v1/jobs/{lease.id}?include=attempts").json()
+
+    [attempt] = job["attempts"]
+    for told in (attempt["message"], attempt["traceback"], attempt["log"]):
+        first, _, last = told.partition("left out")
+        assert set(first.partition("\n")[0]) == {"x", "•"}
+        assert set(last.partition("\n")[2]) == {"y", "•"}
+
+
+def test_redacted_values_are_masked_in_the_error_the_explanation_and_lines_of_several(
+    serve: Serve, client: Client
+) -> None:
+    lease = leased(client, {"card": "4111-1111", "pem": "BEGIN\nabcdef\nEND OF KEY"})
+    client.log([lease], [["key BEGIN", "abcdef", "END OF KEY."]])
+    client.settle([Failed(lease, "Refused", "refused 4111-1111")])
+
+    with serve(redact=["payload.card", "payload.pem"]).client() as api:
+        lines = api.get(f"/v1/jobs/{lease.id}/log").json()["lines"]
+        shown = api.get(f"/v1/jobs/{lease.id}?include=attempts,events")
+        listed = api.get("/v1/jobs")
+
+    assert [line["text"] for line in lines] == ["key •••", "•••", "•••."]
+    assert "refused •••" in shown.json()["error"]
+    for answer in (shown, listed):
+        assert "4111" not in answer.text
 
 
 def test_a_touch_may_bring_lines(api: Api, client: Client) -> None:

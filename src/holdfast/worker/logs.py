@@ -36,11 +36,11 @@ class Log:
 
     def add(self, record: str) -> None:
         """Add a record, which may have several lines; from any thread."""
-        lines = record[: MOST_WAITING * LINE].split("\n")
+        lines = _cut(record, MOST_WAITING * LINE).split("\n")
         with self._lock:
             self._keep(record)
             self._lines += len(lines)
-            self._waiting.extend(line[:LINE] for line in lines[-MOST_WAITING:])
+            self._waiting.extend(_cut(line, LINE) for line in lines[-MOST_WAITING:])
 
     def unshown(self, most: int = MOST_WAITING) -> tuple[int, list[str]]:
         """Return the newest lines that are not shown yet, and the number of the first of them.
@@ -63,7 +63,7 @@ class Log:
             self._shown = max(self._shown, last)
 
     def _keep(self, line: str) -> None:
-        line = line[: TAIL - 1]
+        line = _cut(line, TAIL - 1)
         if self._room > 0:
             self._room -= len(line) + 1
             self._head.append(line)
@@ -78,6 +78,11 @@ class Log:
         """Return what is left, as PostgreSQL can store it."""
         left_out = [f"… {self._dropped} lines left out …"] if self._dropped else []
         return printable("\n".join([*self._head, *left_out, *self._tail]), LONGEST)
+
+
+def _cut(text: str, longest: int) -> str:
+    """Shorten a text, and show that: a server looks there for the half of a redacted value."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 @contextmanager

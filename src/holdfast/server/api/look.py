@@ -60,14 +60,19 @@ async def job(request: Request) -> Answer:
     """Show everything known about a job, and why it is not running."""
     found = await _found(request)
     told = request.live.redaction.record(found)
-    told["explain"] = await request.reads.jobs.explain(found.id)
+    explained = await request.reads.jobs.explain(found.id)
+    told["explain"] = explained and request.live.redaction.text(found, explained)
     include = set(request.query.include.split(","))
     if "attempts" in include:
         attempts = await request.reads.jobs.attempts(found.id)
         told["attempts"] = [request.live.redaction.attempt(found, one) for one in attempts]
     if "events" in include:
         page = await request.reads.activity.list(job=found.id, limit=200)
-        told["events"] = [_event(request, one) for one in page.events]
+        told["events"] = [
+            event
+            | {"reason": event["reason"] and request.live.redaction.text(found, event["reason"])}
+            for event in (_event(request, one) for one in page.events)
+        ]
     if "steps" in include:
         steps = await request.reads.steps.list(found.id)
         told["steps"] = [request.live.redaction.step(found, one) for one in steps]

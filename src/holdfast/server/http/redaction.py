@@ -16,6 +16,8 @@ from holdfast.server.http.problems import Problem
 MASK = "•••"
 # A shorter value would match unrelated texts.
 SHORTEST = 4
+# Where the texts of attempts are cut: at the end of a line, and in the middle of a long text.
+_CUT = re.compile(r"(\n?… \d+ (?:bytes|lines?) left out …\n?|…(?=\n|\Z))")
 _ROOTS = ("payload", "result", "headers")
 # Numbers stay as they were, digit for digit.
 _decode = msgspec.json.Decoder(float_hook=Decimal).decode
@@ -31,10 +33,18 @@ class Redaction:
     def record(self, job: Job) -> dict[str, Any]:
         """Return a job as JSON, redacted."""
         told = render.record(job)
+        hidden = self._hidden(job)
+        for name in ("error", "reason"):
+            if told[name]:
+                told[name] = _hide(told[name], hidden)
         for root, path in self._paths(job.kind):
             if told[root] is not None:
                 told[root] = _masked(told[root], path)
         return told
+
+    def text(self, job: Job, text: str) -> str:
+        """Return a text about a job, which may quote its error, with its redacted values masked."""
+        return _hide(text, self._hidden(job))
 
     def schedule(self, one: Schedule) -> dict[str, Any]:
         """Return a schedule as JSON, redacted like its jobs."""
@@ -55,8 +65,8 @@ class Redaction:
         told = render.record(one)
         hidden = self._hidden(job)
         for name in ("message", "traceback", "log"):
-            for value in hidden if told[name] else ():
-                told[name] = told[name].replace(value, MASK)
+            if told[name]:
+                told[name] = _hide(told[name], hidden)
         return told
 
     def lines(self, job: Job, lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -64,8 +74,7 @@ class Redaction:
         hidden = self._hidden(job)
         told = [render.record(one) for one in lines]
         for one in told:
-            for value in hidden:
-                one["text"] = one["text"].replace(value, MASK)
+            one["text"] = _hide(one["text"], hidden)
         return told
 
     def step(self, job: Job, one: Step) -> dict[str, Any]:
@@ -104,7 +113,9 @@ class Redaction:
             if text is not None:
                 with suppress(ValueError, RecursionError):
                     found += _texts(_at(_decode(text), path))
-        return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+        # A value of several lines is logged line by line.
+        parts = {part for text in found for part in (text, *text.splitlines())}
+        return sorted((part for part in parts if len(part) >= SHORTEST), key=len, reverse=True)
 
     def check_filter(self, filter: str) -> None:
         """Refuse a filter that could reveal a redacted value."""
@@ -145,6 +156,42 @@ class Redaction:
         return [
             (root, path) for only, root, path in self._rules if kind is None or only in ("", kind)
         ]
+
+
+def _hide(text: str, hidden: Sequence[str]) -> str:
+    """Mask values in a text, and what is left of them where it was cut."""
+    for value in hidden:
+        text = text.replace(value, MASK)
+    if not hidden:
+        return text
+    pieces = _CUT.split(text)
+    for nth in range(0, len(pieces), 2):
+        # The text may end anywhere, without a mark: some are cut in the database.
+        least = 1 if nth + 1 < len(pieces) else SHORTEST
+        pieces[nth] = _without_end(pieces[nth], hidden, least)
+        if nth:
+            pieces[nth] = _without_beginning(pieces[nth], hidden)
+    return "".join(pieces)
+
+
+def _without_end(text: str, hidden: Sequence[str], least: int) -> str:
+    """Mask the beginning of a value at the end of a text, if it is so long at least."""
+    for value in hidden:
+        at = max(0, len(text) - len(value) + 1)
+        while (at := text.find(value[:least], at)) >= 0:
+            if value.startswith(text[at:]):
+                return text[:at] + MASK
+            at += 1
+    return text
+
+
+def _without_beginning(text: str, hidden: Sequence[str]) -> str:
+    for value in hidden:
+        at = min(len(text), len(value) - 1)
+        while (at := text.rfind(value[-1], 0, at)) >= 0:
+            if value.endswith(text[: at + 1]):
+                return MASK + text[at + 1 :]
+    return text
 
 
 def _rule(text: str) -> tuple[str, str, list[str]]:
