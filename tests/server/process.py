@@ -40,6 +40,16 @@ class Process:
         """Megabytes that it had in memory at most."""
         return self._status("VmHWM")
 
+    def forget_most_memory(self) -> None:
+        """Begin to measure anew what it has in memory at most."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def connections(self) -> int:
+        """How many connections it has, or has still to accept, that it has not closed."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        port, established, closed_there = f":{self.port:04X}", "01", "08"
+        return sum(row[1].endswith(port) and row[3] in (established, closed_there) for row in rows)
+
     def cpu(self) -> float:
         """Seconds of a processor that it used."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()

@@ -4,9 +4,14 @@ Its memory is read from the system while everything that was opened is still ope
 that shows that the server has seen it.
 """
 
+import asyncio
+import gc
 import re
 import socket
+import struct
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -55,6 +60,16 @@ def process(shared: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 def before(process: Process) -> float:
     """Megabytes of the server before anybody tried anything."""
     return process.memory()
+
+
+@pytest.fixture
+def calm(process: Process) -> None:
+    """Wait until the server has dropped whoever came before; what it needed then is forgotten."""
+    until = time.monotonic() + 120
+    while left := process.connections():
+        assert time.monotonic() < until, f"the server still has {left} connections"
+        time.sleep(0.02)
+    process.forget_most_memory()
 
 
 def opened(process: Process, stack: ExitStack, *said: bytes) -> socket.socket:
@@ -175,6 +190,7 @@ ATTACKS: list[Attack] = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+@pytest.mark.usefixtures("calm")
 def test_somebody_unknown_makes_the_server_grow_by_less_than_50_mb(
     process: Process, before: float, attack: Attack
 ) -> None:
@@ -184,7 +200,7 @@ def test_somebody_unknown_makes_the_server_grow_by_less_than_50_mb(
         answer = httpx.get(f"{process.url}/healthz", timeout=60)
         grown = process.memory() - before
         most = process.most_memory() - before
-    print(f"{attack.__name__}: {grown:.1f} MB more, {most:.1f} MB at most so far")
+    print(f"{attack.__name__}: {grown:.1f} MB more, {most:.1f} MB at most")
 
     assert answer.status_code == 200
     assert grown < MOST
@@ -276,3 +292,35 @@ def test_a_connection_that_does_not_read_its_answer_is_closed(
     # Whoever reads gets all of it, piece by piece.
     assert whole.status_code == 200
     assert len(whole.content) == int(whole.headers["content-length"]) > listening.UNREAD
+
+
+def test_a_connection_that_was_reset_after_its_answer_is_forgotten(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, lost = listening._Protocol.connection_made, listening._Protocol.connection_lost
+    seen: list[weakref.ref[listening._Protocol]] = []
+    ends: list[Exception | None] = []
+
+    def note(connection: listening._Protocol, transport: asyncio.Transport) -> None:
+        seen.append(weakref.ref(connection))
+        made(connection, transport)
+
+    def note_end(connection: listening._Protocol, error: Exception | None) -> None:
+        lost(connection, error)
+        ends.append(error)
+
+    server = serve()
+    monkeypatch.setattr(listening._Protocol, "connection_made", note)
+    monkeypatch.setattr(listening._Protocol, "connection_lost", note_end)
+    with socket.create_connection(("127.0.0.1", server.port), 20) as one:
+        one.sendall(HEAD + b"\r\n")
+        assert one.recv(1)
+        # What is closed before all was read is reset.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    until = time.monotonic() + 20
+    while any(ref() for ref in seen) and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.02)
+    assert len(ends) == 1
+    assert [ref() for ref in seen] == [None]

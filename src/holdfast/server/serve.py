@@ -299,6 +299,10 @@ class _Protocol(HttpToolsProtocol):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
+        # After a reset uvicorn leaves this timer running, which holds the connection till then.
+        self._unset_keepalive_if_required()
+        if getattr(self.cycle, "response_complete", False):
+            self.cycle = None  # type: ignore[assignment]
 
     def _in_time(self) -> None:
         if self._slow is not None:
