@@ -11,7 +11,7 @@ import textwrap
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,12 +20,14 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from holdfast import App, HoldfastError, InvalidJob, Lease, NotMigrated, Retry
 from holdfast.app import Call, Handle, Task
 from holdfast.errors import (
     InvalidArguments,
     InvalidSchedule,
+    InvalidSetting,
     InvalidTask,
     JobCancelled,
     JobFailed,
@@ -282,9 +284,20 @@ def plain() -> None:
         ({}, Mailer.send, "it is a method: declare a function"),
         ({}, lambda: None, "is not a function with a name"),
         ({}, 42, "is not a function with a name"),
-        ({"kind": "a\n"}, plain, "its kind is not a name of 1 to 200 printable characters"),
+        ({"kind": "a\n"}, plain, r"kind 'a\n' contains a control character"),
+        ({"aliases": ["x" * 201]}, plain, "is 201 characters long, the limit is 200"),
         ({"memory": 2**30}, plain, "memory= needs process=True"),
-        ({"lease": 0}, plain, "lease 0 is not a time above zero"),
+        ({"lease": 0}, plain, "lease 0 is not a number of seconds above 0, up to 31536000"),
+        ({"lease": timedelta(400)}, plain, "lease 34560000 is not a number of seconds above 0"),
+        ({"lease": "soon"}, plain, "lease 'soon' is not a number of seconds above 0"),
+        ({"expires": float("nan")}, plain, "expires nan is not a number of seconds above 0"),
+        ({"queue": "holdfast.mine"}, plain, "queue 'holdfast.mine' belongs to Holdfast"),
+        ({"queue": ""}, plain, "queue is missing"),
+        ({"queue": 5}, plain, "queue 5 is not a text"),
+        ({"lane": "x" * 201}, plain, "is 201 characters long, the limit is 200"),
+        ({"key": "x" * 501}, plain, "key is 501 characters and 501 bytes long"),
+        ({"on_conflict": "wait"}, plain, "on_conflict 'wait' is not skip, replace or after"),
+        ({"priority": True}, plain, "priority True is not a whole number from 0 to 9"),
         ({"timeout": timedelta(-1)}, plain, "timeout"),
         ({"retry": "soon"}, plain, "'soon' is not a retry policy"),
         ({"retry": -1}, plain, "-1 is not a retry policy"),
@@ -293,7 +306,7 @@ def plain() -> None:
         ({"retry": {ValueError: "soon"}}, plain, "'soon' is not a retry policy for ValueError"),
         ({"retry_budget": -0.1}, plain, "retry_budget -0.1"),
         ({"priority": 10}, plain, "priority 10 is not a whole number from 0 to 9"),
-        ({"max_attempts": 0}, plain, "max_attempts 0 is not a whole number from 1"),
+        ({"max_attempts": 0}, plain, "max_attempts 0 is not a whole number from 1 to 32767"),
     ],
 )
 def test_what_cannot_be_a_task_is_refused_at_declaration(
@@ -304,6 +317,55 @@ def test_what_cannot_be_a_task_is_refused_at_declaration(
 
     assert told in caught.value.what
     assert app.tasks == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        ({"priority": 100}, "HF203", "priority 100 is not a whole number from 0 to 9"),
+        ({"delay": -5}, "HF204", "delay -5 is not a number of seconds from 0 to 3153600000"),
+        ({"max_attempts": 0}, "HF204", "max_attempts 0 is not a whole number from 1 to 32767"),
+        ({"queue": "a\tb"}, "HF202", r"queue 'a\tb' contains a control character"),
+        ({"queue": "holdfast.mine"}, "HF211", "queue 'holdfast.mine' belongs to Holdfast"),
+        ({"if_failed": "stop"}, "HF205", "if_failed 'stop' is not wait, cancel or run"),
+    ],
+)
+def test_a_wrong_option_of_a_call_is_refused_where_it_stands(
+    options: Any, code: str, told: str
+) -> None:
+    send = App(NOWHERE).task(plain)
+
+    with pytest.raises(InvalidJob) as caught:
+        send.options(**options)
+
+    assert (caught.value.code, caught.value.what) == (code, f"plain.options: {told}")
+    assert "send.options(**options)" in caught.value.why
+
+
+def test_what_a_job_may_have_a_task_may_have_too() -> None:
+    app = App(NOWHERE)
+
+    app.task(
+        priority=9, max_attempts=32767, lease=0.5, expires=timedelta(days=36500), key=42, lane=None
+    )(plain)
+
+    assert app.tasks["plain"].call().job.priority == 9
+    assert app.tasks["plain"].options(delay=0, key=None, subject="x" * 500).call().job.delay == 0
+
+
+def test_a_wrong_setting_of_a_queue_is_refused_at_declaration() -> None:
+    app = App(NOWHERE)
+
+    for settings, told in [
+        ({"limit": 0}, "limit 0 is not a whole number from 1"),
+        ({"lease": timedelta(0)}, "lease 0 is not a number of seconds above 0, up to 31104000"),
+        ({"activity": "some"}, "activity 'some' is not off, failures or all"),
+    ]:
+        with pytest.raises(InvalidSetting, match=told):
+            app.queue("mail", **settings)
+    with pytest.raises(InvalidSetting, match=r"queue 'holdfast\.mine' belongs to Holdfast"):
+        app.queue("holdfast.mine", limit=1)
+    assert app.queues == {}
 
 
 def test_a_bound_method_is_a_function(app: App) -> None:
@@ -424,7 +486,7 @@ def test_a_time_to_expire_at_takes_the_place_of_the_tasks_own_span(app: App) -> 
     assert timed.expires_at == then
     assert job
     assert job.expires_at == job.run_at + timedelta(minutes=10)
-    with pytest.raises(InvalidTask, match="expires -1 is not a time above zero"):
+    with pytest.raises(InvalidTask, match="expires -1 is not a number of seconds above 0"):
         app.task(kind="late", expires=-1)(lambda: None)
 
 
@@ -651,7 +713,8 @@ def test_very_many_calls_are_stored_in_their_order_too(
 @pytest.mark.proves("S3.33")
 def test_of_very_many_calls_all_are_stored_or_none(app: App, greet: Task[..., str, str]) -> None:
     calls = [greet.call("Ada") for _ in range(6000)]
-    calls.append(greet.options(priority=10).call("Ada"))
+    wrong = greet.call("Ada")
+    calls.append(replace(wrong, job=structs.replace(wrong.job, priority=10)))
 
     with pytest.raises(InvalidJob):
         app.enqueue_many(calls)

@@ -26,7 +26,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from holdfast import budget, cron, embedded, schema, synonyms
+from holdfast import budget, cron, embedded, schema
 from holdfast.callsite import caller, declared_at, module_of_caller
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.crypto import Encryption
@@ -36,9 +36,11 @@ from holdfast.errors import InvalidSchedule, InvalidTask, Misuse
 from holdfast.handle import Handle
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
+from holdfast.queue_options import check_queue
 from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap, QueueOptions
 from holdfast.stores import ClaimCheck, sweep
 from holdfast.task import Call, Declares, Task, TaskSettings, astore, store
+from holdfast.uncaught import reported_at_the_end
 from holdfast.watch.webhooks import Looks, OwnDetector
 from holdfast.workflow import Workflow
 
@@ -185,25 +187,7 @@ class App:
                 why=caller(),
                 fix="Declare all its settings once.",
             )
-        for setting in settings:
-            if setting == "fanout" or setting not in QueueOptions.__annotations__:
-                near = synonyms.meant(setting, QueueOptions.__annotations__)
-                known = [one for one in QueueOptions.__annotations__ if one != "fanout"]
-                raise Misuse(
-                    f"app.queue({name!r}): {setting!r} cannot be declared"
-                    + (f" (did you mean {near!r}?)" if near and near != setting else ""),
-                    why=caller(),
-                    fix="To change it while the queue is empty:  holdfast queue set"
-                    if setting == "fanout"
-                    else f"Settings are: {', '.join(known)}.",
-                )
-        rate, period = settings.get("rate_limit"), settings.get("rate_period")
-        if (rate is None) != (period is None) or not isinstance(rate, int | None):
-            raise Misuse(
-                f"app.queue({name!r}): rate_limit is {rate!r}, and rate_period {period!r}",
-                why=caller(),
-                fix="Ten a minute:  rate_limit=10, rate_period=60",
-            )
+        check_queue(name, settings)
         self.queues[name] = settings
 
     def detector(
@@ -297,9 +281,12 @@ class App:
     def run(self, **options: Any) -> None:
         """Run the app's workers until they are stopped; options are those of Worker.
 
-        `processes` is how many ordinary worker processes; a single one is this process.
+        `processes` is how many ordinary worker processes; a single one is this process. A program
+        that does not catch what it raises ends as `holdfast worker` does: with the message, without
+        a traceback, and with the same exit code.
         """
-        import_module("holdfast.worker.fleet").run(self, **options)
+        with reported_at_the_end():
+            import_module("holdfast.worker.fleet").run(self, **options)
 
     @property
     def database(self) -> embedded.Database:
@@ -323,6 +310,8 @@ class App:
     @property
     def client(self) -> Client:
         """The client that all threads of this process share."""
+        if _JOINED:
+            return _JOINED[-1][0]()
         if (client := self._client) is None:
             with self._lock:
                 client = self._client = self._client or self._made(Client)
@@ -331,6 +320,8 @@ class App:
     @property
     def aclient(self) -> AsyncClient:
         """The client that all tasks of the running event loop share."""
+        if _JOINED:
+            return _JOINED[-1][1]()
         loop = _running_loop()
         if (client := self._aclients.get(loop)) is None:
             with self._lock:
@@ -521,6 +512,16 @@ def stand_in(database: Callable[[App], embedded.Database]) -> Iterator[None]:
             disconnect(app)
 
 
+@contextmanager
+def joined(client: Callable[[], Client], aclient: Callable[[], AsyncClient]) -> Iterator[None]:
+    """Have every app of this process use these clients during the block: those of a test."""
+    _JOINED.append((client, aclient))
+    try:
+        yield
+    finally:
+        _JOINED.pop()
+
+
 def disconnect(app: App) -> None:
     """Close the connections of an app in all threads and event loops; the next use opens others."""
     with app._lock:
@@ -560,6 +561,7 @@ SOURCES = {
     "test": "the database of a test",
     "django": "DATABASES in Django's settings",
 }
+_JOINED: list[tuple[Callable[[], Client], Callable[[], AsyncClient]]] = []
 _STAND_INS: list[Callable[[App], embedded.Database]] = []
 _APPS: "weakref.WeakSet[App]" = weakref.WeakSet()
 _LEFT_TO_THE_PARENT: list[Any] = []

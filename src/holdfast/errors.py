@@ -22,6 +22,8 @@ class HoldfastError(Exception):
     """Anything Holdfast refuses or cannot do; `str()` is the whole message for a terminal."""
 
     code = "HF000"
+    # What a program exits with that it ends.
+    exit_code = 1
 
     def __init__(self, what: str, *, why: str = "", fix: str = "", code: str = "") -> None:
         super().__init__(what)
@@ -42,6 +44,7 @@ class Unavailable(HoldfastError):
     """The database cannot be used now; nothing was changed and the call may be repeated."""
 
     code = "HF102"
+    exit_code = 3
 
 
 class CannotConnect(Unavailable):
@@ -73,6 +76,7 @@ class EmbeddedUnavailable(HoldfastError):
     """No PostgreSQL could be started on this machine."""
 
     code = "HF101"
+    exit_code = 3
 
     def __init__(self, what: str, *, tried: Sequence[str] = (), fix: str = "") -> None:
         super().__init__(
@@ -87,6 +91,7 @@ class SchemaError(HoldfastError):
     """The schema in the database is not the one this program speaks to."""
 
     code = "HF112"
+    exit_code = 4
 
 
 class NotMigrated(SchemaError):
@@ -152,6 +157,7 @@ class Misuse(HoldfastError):
     """A call that can never succeed in this form."""
 
     code = "HF200"
+    exit_code = 2
 
 
 class InvalidJob(Misuse):
@@ -413,6 +419,7 @@ class Refused(HoldfastError):
     """The caller may not do this: a read-only server, a missing right, an unconfirmed deletion."""
 
     code = "HF401"
+    exit_code = 5
 
 
 def _restore(

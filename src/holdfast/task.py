@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from importlib import import_module
@@ -34,6 +34,7 @@ from holdfast.handle import Handle
 from holdfast.middleware import Enqueuing
 from holdfast.outcome import Policy, check_policy, seconds
 from holdfast.records import Duration, Enqueued, JobOptions, NewJob, NewSchedule
+from holdfast.records.limits import refusals
 from holdfast.records.options import TaskDefaults
 from holdfast.resources import wanted
 from holdfast.stores import ClaimCheck
@@ -124,6 +125,10 @@ class Enqueuer(Generic[P, R]):
     def options(self, **options: Unpack[Options]) -> "Enqueuer[P, R]":
         """Return the task with these options, instead of its own."""
         _check(f"{self._task.kind}.options", options, Options)
+        for no in no_options({name: one for name, one in options.items() if one is not None}):
+            raise InvalidJob(
+                f"{self._task.kind}.options: {no.what}", why=caller(), fix=no.fix, code=no.code
+            )
         return Enqueuer(self._task, {**self._options, **options})
 
     if not TYPE_CHECKING:  # a type checker refuses what is not there by itself
@@ -359,6 +364,11 @@ async def aas_stored(
     return changed
 
 
+def no_options(given: Mapping[str, Any]) -> Iterator[InvalidJob]:
+    """Say which options a job cannot have; a function chooses one with each call."""
+    return refusals(NewJob, {name: one for name, one in given.items() if not callable(one)})
+
+
 def _codec(app: "App", settings: TaskSettings, kinds: Sequence[str]) -> Codec | None:
     encryption = settings.get("encryption", app.encryption)
     large = settings.get("large_payloads", app.large_payloads)
@@ -382,34 +392,28 @@ def _codec(app: "App", settings: TaskSettings, kinds: Sequence[str]) -> Codec | 
 def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -> None:
     _check(f"task {kind!r}", settings, TaskSettings)
     problem = ""
-    if not 0 < len(kind) <= 200 or not kind.isprintable():
-        problem = "its kind is not a name of 1 to 200 printable characters"
-    elif inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         problem = "it is a generator: declare a function or a coroutine"
     elif _is_method(fn):
         problem = "it is a method: declare a function"
     elif isinstance(settings.get("aliases"), str):
         problem = f"aliases is a text: write aliases=[{settings.get('aliases')!r}]"
-    elif not all(0 < len(one) <= 200 and one.isprintable() for one in settings.get("aliases", ())):
-        problem = "one of its aliases is not a name of 1 to 200 printable characters"
     elif settings.get("memory") is not None and not settings.get("process"):
         problem = "memory= needs process=True"
     elif (budget := settings.get("retry_budget")) is not None and not budget >= 0:
         problem = f"retry_budget {budget!r} is not a share of its attempts"
-    elif (priority := settings.get("priority", 0)) not in range(10):
-        problem = f"priority {priority!r} is not a whole number from 0 to 9"
-    elif (attempts := settings.get("max_attempts")) is not None and attempts not in range(1, 32768):
-        problem = f"max_attempts {attempts!r} is not a whole number from 1"
-    for name in ("lease", "timeout", "expires"):
-        length = cast("Duration | None", settings.get(name))
-        if length is not None and not seconds(length) > 0:
-            problem = f"{name} {length!r} is not a time above zero"
+    elif (length := settings.get("timeout")) is not None and not seconds(length) > 0:
+        problem = f"timeout {length!r} is not a time above zero"
     try:
         check_policy(settings.get("retry"))
     except TypeError as error:
         problem = str(error)
+    where = f"task {kind!r}{declared_at(fn)}"
     if problem:
-        raise InvalidTask(f"task {kind!r}{declared_at(fn)}: {problem}")
+        raise InvalidTask(f"{where}: {problem}")
+    names = [{"kind": one} for one in (kind, *settings.get("aliases", ()))]
+    for refused in (refused for given in (*names, settings) for refused in no_options(given)):
+        raise InvalidTask(f"{where}: {refused.what}", fix=refused.fix)
 
 
 def _check(where: str, given: Mapping[str, Any], known: type) -> None:

@@ -140,7 +140,7 @@ def test_whatever_ends_a_copy_is_raised_as_it_is(client: Client) -> None:
 
     with pytest.raises(RuntimeError, match="x" * 100_000):
         client.copy(broken())
-    with pytest.raises(InvalidJob, match="is not a text of 1 to 200"):
+    with pytest.raises(InvalidJob, match="is 100000 characters long, the limit is 200"):
         client.copy([*jobs(600), NewJob(kind="x" * 100_000)])
 
     assert client.jobs.count("kind:greet").jobs == 0

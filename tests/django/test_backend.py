@@ -392,6 +392,7 @@ def test_options_are_chosen_by_the_arguments_of_a_call() -> None:
         ({"priority": 1.5}, "whole number between -100 and 100"),
         ({"run_after": datetime(2040, 1, 1)}, "aware datetime"),
         ({"timeout": 5}, "the same for all calls"),
+        ({"max_attempts": 0}, "max_attempts 0 is not a whole number from 1 to 32767"),
         ({"countdown": 5}, r"unknown option `countdown` \(did you mean `run_after`\?\)"),
         ({"delay": 5}, r"did you mean `run_after`\?"),
         ({"queue": "mail"}, r"did you mean `queue_name`\?"),
@@ -419,6 +420,8 @@ def test_wrong_declarations_are_refused_where_they_are_made() -> None:
         task(takes_context=True)(plain)
     with pytest.raises(InvalidTask, match="'soon' is not a retry policy"):
         task(retry="soon")(plain)
+    with pytest.raises(InvalidTask, match="lease -1 is not a number of seconds above 0"):
+        task(lease=-1)(plain)
     with pytest.raises(InvalidTask, match=r"`max_retries` \(did you mean `max_attempts`\?\)"):
         task(max_retries=3)(plain)
     with pytest.raises(InvalidTask, match=r"`queue` \(did you mean `queue_name`\?\)"):

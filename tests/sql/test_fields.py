@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from holdfast.client.rows import COLUMNS as COPIED
 from holdfast.records import Job, Lease, NewJob, Queue, QueueSettings
 from holdfast.records.fields import declared
+from holdfast.records.limits import refusal
 from tests.conftest import Connect
 
 LIMITS = {field.name: field.limits for field in declared(NewJob) if field.limits}
@@ -67,6 +68,40 @@ def test_a_number_may_be_as_large_and_as_small_as_declared(connect: Connect, fie
     for value in wrong:
         with pytest.raises(psycopg.Error):
             enqueue(connection, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[(name, value) for name in NUMBERS for value in (-1, 10**10, 1.5e10)],
+        ("max_attempts", 0),
+        ("lease", 0),
+        ("expires", 0),
+        *[(name, "x" * 600) for name in TEXTS],
+        *[(name, "") for name in TEXTS],
+        *[(name, "a\u200bb") for name in TEXTS if LIMITS[name].pattern],
+        ("queue", "holdfast.mine"),
+        ("lane", 5),
+        ("on_conflict", "wait"),
+        ("if_failed", "stop"),
+    ],
+)
+def test_python_refuses_a_value_with_the_code_and_the_words_of_sql(
+    connect: Connect, field: str, value: Any
+) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        enqueue(connect(), **{field: value})
+    said = (refused.value.diag.message_primary or "").replace(" of item 1", "")
+
+    [declaration] = [one for one in declared(NewJob) if one.name == field]
+    error = refusal(declaration, value)
+
+    assert error is not None
+    assert error.code == refused.value.sqlstate
+    if "invisible" in said:  # SQL shows the text at the end of the sentence
+        assert "contains an invisible character" in error.what
+    else:
+        assert error.what == said.replace("15000000000 ", "15000000000.0 ")
 
 
 def test_a_queue_has_the_declared_settings_and_defaults(connect: Connect) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,24 +18,10 @@ from typing import Any, NoReturn
 import click
 
 from holdfast.cli.session import Session
-from holdfast.errors import (
-    EmbeddedUnavailable,
-    HoldfastError,
-    Misuse,
-    Refused,
-    SchemaError,
-    Unavailable,
-)
+from holdfast.errors import HoldfastError, Misuse
+from holdfast.uncaught import report
 
-FAILED = 1
-
-_EXIT_CODES: dict[type[HoldfastError], int] = {
-    Misuse: 2,
-    Unavailable: 3,
-    EmbeddedUnavailable: 3,
-    SchemaError: 4,
-    Refused: 5,
-}
+FAILED = HoldfastError.exit_code
 
 
 class Command(click.Command):
@@ -250,9 +235,8 @@ def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
         with _outages_told(), _terminable(stops):
             code = run()
     except HoldfastError as error:
-        _report(str(error), error)
-        codes = (code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
-        return next(codes, FAILED)
+        report(str(error), error)
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -260,11 +244,11 @@ def _exit_code(run: Callable[[], Any], arguments: Sequence[str]) -> int:
         return 128 + stops[-1]
     except Exception as error:
         if missing := _missing(error):
-            _report(str(missing), error)
-            return _EXIT_CODES[Misuse]
+            report(str(missing), error)
+            return missing.exit_code
         told = str(error).strip().partition("\n")[0]
         advice = "\n      HOLDFAST_DEBUG=1 shows where it happened."
-        _report(f"HF000 {type(error).__name__}: {told}{advice}", error)
+        report(f"HF000 {type(error).__name__}: {told}{advice}", error)
         return FAILED
     return code if isinstance(code, int) else 0
 
@@ -286,13 +270,6 @@ def _missing(error: Exception) -> Misuse | None:
                 fix=f'pip install "holdfast[{extra}]"',
             )
     return None
-
-
-def _report(message: str, error: BaseException) -> None:
-    if os.environ.get("HOLDFAST_DEBUG"):
-        traceback.print_exception(error)
-    code, space, rest = message.partition(" ")
-    click.echo(click.style(code, fg="red", bold=True) + space + rest, err=True)
 
 
 class _Outages(logging.Handler):

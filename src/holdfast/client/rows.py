@@ -154,12 +154,6 @@ class Rows:
                 )
         for field in ("kind", "queue", "priority"):
             wire.check(field, getattr(job, field))
-        if job.queue.startswith("holdfast."):
-            raise InvalidJob(
-                f"queue {job.queue!r} belongs to Holdfast",
-                code="HF211",
-                fix='Names that begin with "holdfast." are reserved; choose another.',
-            )
         queue = self.queues[job.queue]
         attempts = queue.max_attempts if job.max_attempts is None else job.max_attempts
         wire.check("max_attempts", attempts)

@@ -4,7 +4,6 @@ Pure functions, shared by the written client and the generated one. What Postgre
 is refused here, before anything is sent.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -24,7 +23,6 @@ from msgspec.structs import astuple, fields
 from holdfast import cron, jsonb, synonyms
 from holdfast.errors import InvalidJob, InvalidSchedule
 from holdfast.records import (
-    UNSEEN,
     Cancelled,
     Done,
     Duration,
@@ -42,6 +40,7 @@ from holdfast.records import (
     new_ids,
 )
 from holdfast.records.fields import declared
+from holdfast.records.limits import refusal
 
 R = TypeVar("R", bound=Record)
 
@@ -443,26 +442,10 @@ def text(value: str | None) -> str | None:
 
 def check(field: str, value: Any) -> None:
     """Refuse a value of a job's field that its declaration does not allow."""
-    limits = _LIMITS[field]
-    if limits.le is not None and (
-        type(value) is not int or value not in range(int(limits.ge or 0), int(limits.le) + 1)
-    ):
-        raise InvalidJob(
-            f"{field} {value!r} is not a whole number from {limits.ge} to {limits.le}",
-            code="HF203" if field == "priority" else "HF204",
-        )
-    if limits.max_length is not None and (
-        not isinstance(value, str)
-        or not 0 < len(value) <= limits.max_length
-        or (limits.pattern and _CONTROL.search(value))
-    ):
-        sort = "printable characters" if limits.pattern else "characters"
-        raise InvalidJob(
-            f"{field} {value!r} is not a text of 1 to {limits.max_length} {sort}", code="HF202"
-        )
+    if refused := refusal(_FIELDS[field], value):
+        raise refused
+    if _FIELDS[field].type is str and not isinstance(value, str):
+        raise InvalidJob(f"{field} {value!r} is not a text", code="HF202")
 
 
-_LIMITS = {one.name: one.limits for one in declared(NewJob) if one.limits}
-
-
-_CONTROL = re.compile(f"[{UNSEEN}]")
+_FIELDS = {one.name: one for one in declared(NewJob)}

@@ -14,7 +14,7 @@ from holdfast.django.database import app_of
 from holdfast.django.priorities import priority_of_job
 from holdfast.django.results import headers, is_of_django, new_result, result_of
 from holdfast.django.running import declare, task_of
-from holdfast.django.task import HoldfastTask, check_arguments, options_of, refused
+from holdfast.django.task import OF_JOBS, HoldfastTask, check_arguments, options_of, refused
 from holdfast.django.tasks_api import (
     BaseTaskBackend,
     InvalidTask,
@@ -26,7 +26,7 @@ from holdfast.django.tasks_api import (
 from holdfast.errors import InvalidJob, NotMigrated
 from holdfast.errors import InvalidTask as RefusedTask
 from holdfast.records import NewJob
-from holdfast.task import Call, store
+from holdfast.task import Call, no_options, store
 
 # What OPTIONS may have besides the database: the usual options of its tasks.
 _OPTIONS = ("database", "max_attempts", "lease", "modules")
@@ -55,6 +55,9 @@ class HoldfastBackend(BaseTaskBackend):
     def validate_task(self, task: Task) -> None:
         """Check a task as Django does, and declare it to the workers of its database."""
         super().validate_task(task)
+        given = {name: getattr(task, name, None) for name in OF_JOBS}
+        for no in no_options({name: value for name, value in given.items() if value is not None}):
+            raise InvalidTask(f"{task.name}: {no.what}. {no.fix}".rstrip())
         try:
             declare(app_of(self.database), task, self.alias)
         except RefusedTask as error:

@@ -13,7 +13,17 @@ from holdfast.records.anomaly import (
 )
 from holdfast.records.database import Checkup, Relation, System
 from holdfast.records.fields import Duration
-from holdfast.records.ids import PARTS, UNSEEN, id_head, new_id, new_ids, part_of, queue_part, stamp
+from holdfast.records.ids import (
+    PARTS,
+    UNSEEN,
+    id_head,
+    is_reserved,
+    new_id,
+    new_ids,
+    part_of,
+    queue_part,
+    stamp,
+)
 from holdfast.records.job import (
     LABELS,
     Attempt,
@@ -168,6 +178,7 @@ __all__ = [
     "WorkflowTally",
     "decoded_object",
     "id_head",
+    "is_reserved",
     "new_id",
     "new_ids",
     "part_of",

@@ -19,6 +19,11 @@ UNSEEN = (
 )
 
 
+def is_reserved(queue: str) -> bool:
+    """Whether a queue belongs to Holdfast itself; `holdfast.is_ours` in SQL answers the same."""
+    return queue.startswith("holdfast.")
+
+
 @lru_cache(1024)
 def queue_part(queue: str) -> int:
     """Return the part of a queue; `holdfast.queue_part` in SQL returns the same."""

@@ -10,7 +10,7 @@ from holdfast.client import Client
 from holdfast.client.statement import Statement
 from holdfast.errors import Misuse, NotMigrated
 
-_CLOCK = """
+INSTALL = """
 create schema if not exists holdfast_testing;
 create table if not exists holdfast_testing.clock (ahead interval not null);
 delete from holdfast_testing.clock;
@@ -26,7 +26,7 @@ as 'select statement_timestamp() + (select ahead from holdfast_testing.clock)';
 def install(template: str) -> None:
     """Make the time of a database movable, and with it that of every copy; it begins as it is."""
     with psycopg.connect(template) as connection:
-        connection.execute(_CLOCK)
+        connection.execute(INSTALL)
 
 
 class Clock:

@@ -48,17 +48,17 @@ _A_MOMENT = timedelta(milliseconds=1)
 _DUE = """
 select array(
          select queue from holdfast.job
-         where token is null and not blocked and run_at <= holdfast.now() and kind = any(%s)
+         where token is null and not blocked and run_at <= holdfast.now() and kind = any(%s::text[])
          group by queue order by min(run_at), queue)
        || array(select queue from holdfast.adopted order by queue),
        exists (select from holdfast.lease where open and until <= holdfast.now()),
        exists (select from holdfast.schedule
                where next_at <= holdfast.now() and paused_at is null and withdrawn_at is null)
 """
-_UNCLEAR = "select kind from holdfast.job where kind = any(%s) and token is null limit 1"
+_UNCLEAR = "select kind from holdfast.job where kind = any(%s::text[]) and token is null limit 1"
 _NEXT = """
 select min(case when token is null then run_at else lease_until end) - holdfast.now()
-from holdfast.job where kind = any(%s) and not blocked
+from holdfast.job where kind = any(%s::text[]) and not blocked
 """
 
 

@@ -7,27 +7,29 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.client import AsyncClient, Client
-from holdfast.client.aio.pool import AsyncPool
-from holdfast.client.sync.pool import Pool
 
 R = TypeVar("R")
 
 
 @contextmanager
-def inline(drain: Callable[[], Any], adrain: Callable[[], Awaitable[Any]]) -> Iterator[None]:
-    """Drain after each enqueue of any client that is not bound to a transaction."""
+def inline(
+    drain: Callable[[], Any],
+    adrain: Callable[[], Awaitable[Any]],
+    has_committed: Callable[[Any], bool],
+) -> Iterator[None]:
+    """Drain after each enqueue on a door whose jobs can run, because they are committed."""
     real, areal = Client.enqueue_many, AsyncClient.enqueue_many
 
     def enqueue_many(self: Client, *args: Any, **kwargs: Any) -> Any:
         answers = real(self, *args, **kwargs)
-        if isinstance(self._door, Pool):
+        if has_committed(self._door):
             # It blocks the event loop, if there is one, as the enqueue itself does.
             off_loop(drain)
         return answers
 
     async def aenqueue_many(self: AsyncClient, *args: Any, **kwargs: Any) -> Any:
         answers = await areal(self, *args, **kwargs)
-        if isinstance(self._door, AsyncPool):
+        if has_committed(self._door):
             await adrain()
         return answers
 

@@ -12,7 +12,9 @@ from typing import Any, Literal, Self
 from holdfast import conninfo, embedded
 from holdfast.app import App, Call, apps, disconnect, stand_in
 from holdfast.client import Client, client_on
+from holdfast.client.aio.pool import AsyncPool
 from holdfast.client.statement import Statement
+from holdfast.client.sync.pool import Pool
 from holdfast.current import CurrentJob
 from holdfast.errors import Misuse
 from holdfast.records import Duration, Job
@@ -39,9 +41,11 @@ class Kit:
     names it, too.
     """
 
-    def __init__(self, url: str, databases: Databases | None = None) -> None:
+    def __init__(
+        self, url: str, databases: Databases | None = None, client: Client | None = None
+    ) -> None:
         self.url = url
-        self.client = Client(url, application_name=APPLICATION)
+        self.client = client or Client(url, application_name=APPLICATION)
         self._databases = databases
         self._clock = Clock(self.client)
         self._faults = Faults(self.client)
@@ -123,7 +127,7 @@ class Kit:
         What is enqueued in a transaction of yours runs after its commit, with the next enqueue or
         `drain`; what a handler enqueues runs when that handler has ended.
         """
-        with inline(self.drain, self.adrain):
+        with inline(self.drain, self.adrain, self._has_committed):
             yield
 
     @contextmanager
@@ -296,12 +300,23 @@ class Kit:
             try:
                 while True:
                     for job in draining.jobs():
-                        draining.settle(job, draining.run(job, runner))
+                        with self._around(job):
+                            ended = draining.run(job, runner)
+                        draining.settle(job, ended)
                     if not (wait and self._waited_for(draining)):
                         break
             finally:
                 runner.run(draining.close())
         return draining.report
+
+    def _has_committed(self, door: Any) -> bool:
+        """Whether jobs that were enqueued on a door are committed."""
+        return isinstance(door, Pool | AsyncPool)
+
+    @contextmanager
+    def _around(self, job: CurrentJob) -> Iterator[None]:
+        """Surround the call of a handler in this thread."""
+        yield
 
     @contextmanager
     def _returning(self) -> Iterator[Callable[[], None]]:

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from holdfast import jsonb
 from holdfast.client import wire
 from holdfast.errors import HoldfastError, InvalidJob, LeaseLost, UnknownJob, UnknownQueue
-from holdfast.records import Cancelled, Done, Failed, Released, Settled, Settlement
+from holdfast.records import Cancelled, Done, Failed, Released, Settled, Settlement, is_reserved
 from holdfast.server.doors.access import COOKIE
 from holdfast.server.http import inputs, render
 from holdfast.server.http.problems import Problem
@@ -31,7 +31,7 @@ async def claim(request: Request) -> Answer:
     wanted: inputs.NewClaim = request.body
     request.user.check_queues(wanted.queues)
     for queue in wanted.queues:
-        if queue.startswith("holdfast."):
+        if is_reserved(queue):
             raise Problem(403, "HF211", f"queue {queue!r} belongs to Holdfast")
     await _check_worker(request, wanted.worker)
     if wanted.worker in request.live.consumers.stopped:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast.client import AsyncClient
 from holdfast.errors import HoldfastError
+from holdfast.records import is_reserved
 from holdfast.server.http.request import Request
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def make(request: Request, names: Sequence[str]) -> None:
     request.user.check_queues(names)
     known = _known.setdefault(request.live, set())
     for name in names:
-        if name in known or name.startswith("holdfast."):
+        if name in known or is_reserved(name):
             continue
         if await request.live.client.queues.get(name) is None:
             await request.live.client.queues.set(name, actor=request.actor, **SETTINGS)

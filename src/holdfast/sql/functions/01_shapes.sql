@@ -361,9 +361,12 @@ begin
   end if;
   foreach v_field in array '{max_attempts,lease,delay,expires}'::text[] loop
     if not holdfast.item_details_ok(jsonb_build_object(v_field, item -> v_field)) then
-      perform holdfast.refuse('HF204', format('%s %s of %s is out of range', v_field, holdfast.told(item -> v_field),
-        v_item), null,
-        'max_attempts is a whole number from 1; lease, delay and expires are seconds, lease and expires above zero.');
+      perform holdfast.refuse('HF204', format('%s %s of %s is not a %s', v_field, holdfast.told(item -> v_field),
+        v_item, case v_field when 'max_attempts' then 'whole number from 1 to 32767'
+          when 'delay' then 'number of seconds from 0 to 3153600000'
+          when 'expires' then 'number of seconds above 0, up to 3153600000'
+          else 'number of seconds above 0, up to 31536000' end),
+        null, 'For example {"max_attempts": 5, "lease": 60, "delay": 3600, "expires": 86400}.');
     end if;
   end loop;
   if not coalesce(item ->> 'on_conflict', 'skip') in ('skip', 'replace', 'after') then
