@@ -210,6 +210,21 @@ def test_queues_and_kinds_choose_what_is_claimed(worker: Run, client: Client) ->
     assert len(client.jobs.find("state:queued")) == 2
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_queue_that_nobody_knows_is_told_once_and_served(
+    worker: Run, client: Client, processes: int
+) -> None:
+    client.enqueue("greet", {"name": "Ada"}, queue="bulk")
+
+    ended = worker("app.py", "--until-idle", "-q", "bulk,mial,slow", "--processes", processes)
+
+    warned = [line for line in ended.err.splitlines() if "no queue" in line]
+    assert (ended.code, ended.out) == (0, "hello Ada\n")
+    assert [line.partition("WARNING  ")[2] for line in warned] == [
+        "no queue is named 'mial' yet, and no task of the app goes there (did you mean 'mail'?)"
+    ]
+
+
 def test_it_ends_after_so_many_jobs(worker: Run, client: Client) -> None:
     for name in ("Ada", "Grace", "Linus"):
         client.enqueue("greet", {"name": name})

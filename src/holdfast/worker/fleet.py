@@ -42,6 +42,7 @@ from holdfast.worker.process.spawned import (
     unblock_stops,
 )
 from holdfast.worker.screen import Screen
+from holdfast.worker.strange_queues import warn_of_strange_queues
 from holdfast.worker.wear import STARTING, WORKING, WORN, Wear, memory
 from holdfast.worker.worker import GRACE, Worker, refuse_in_loop
 
@@ -81,7 +82,10 @@ def run(
         if len(roles) == 1 and not wear:
             Worker(app, **roles[0].options).run()
         else:
-            Fleet(find_source(app), roles, screen=screen, wear=wear).run()
+            source = find_source(app)
+            with Client(app.url) as client:
+                warn_of_strange_queues(app, client, options.get("queues") or ())
+            Fleet(source, roles, screen=screen, wear=wear).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +356,9 @@ class _Ordered(Worker):
 
     def _signalled(self, number: int) -> None:
         self.stop()
+
+    def _warn_of_strange_queues(self, client: Client) -> None:
+        pass  # the fleet has
 
     def _beat(self, client: Client) -> None:
         super()._beat(client)

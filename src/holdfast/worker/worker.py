@@ -47,6 +47,7 @@ from holdfast.worker.process.source import find_source
 from holdfast.worker.process.spawned import refuse_off_unix
 from holdfast.worker.queue_slots import QueueSlots
 from holdfast.worker.settling import Counts
+from holdfast.worker.strange_queues import warn_of_strange_queues
 from holdfast.worker.threads import ThreadRunner
 
 __all__ = ["Worker", "refuse_in_loop"]
@@ -211,7 +212,7 @@ class Worker:
                 runners["process"] = processes
             # In threads: the loop may belong to a web application, which a database that does not
             # answer must not stop.
-            await asyncio.to_thread(self._insist, partial(self._declare, client))
+            await asyncio.to_thread(self._insist, partial(self._prepare, client))
             async with self._resources() as resources:
                 asyncs.resources = threads.resources = resources
                 work: dict[str, Callable[[], None]] = {
@@ -386,6 +387,13 @@ class Worker:
                 return
             except (Unavailable, UnknownOutcome):
                 self._stop_asked.wait(random_between(0.1, 1.0))
+
+    def _prepare(self, client: Client) -> None:
+        self._warn_of_strange_queues(client)
+        self._declare(client)
+
+    def _warn_of_strange_queues(self, client: Client) -> None:
+        warn_of_strange_queues(self.app, client, self.queues)
 
     def _declare(self, client: Client) -> None:
         """Declare kinds, their checks, and schedules to the database."""
