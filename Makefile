@@ -5,7 +5,7 @@
 # make older   all tests of the protocol on every older PostgreSQL of this machine
 # make split   all tests of the protocol, races, models and chaos with the hot table split by part
 # make test-citus  queues on the nodes of a Citus cluster: see CONTRIBUTING.md
-# make pooled  the tests of the client behind PgBouncer
+# make pooled  the tests of the client and the worker behind PgBouncer
 # make audit   look for known holes in what is pinned
 # make matrix  the wheel with the lowest and the newest dependencies, on every Python of this machine
 # make mutants plant faults one by one and see the tests of what they break fail
@@ -65,7 +65,8 @@ lint: setup
 # cluster has it, on the oldest PostgreSQL that Debian's packages brought to this machine, or else on the same one.
 # Left out there, and run by `make older` and `make split`: names and texts of every sort, the million jobs, what a
 # hundred days and a year leave behind, and two thirds of what the planner may have been told, of which each sort is
-# still tried with its largest burst; that the models bite, and scenarios of chaos that are about time.
+# still tried with its largest burst; that the models bite, and scenarios of chaos that are about time. The lease
+# machine and the ways to store jobs are led through a third of their examples there.
 OLDEST := $(patsubst %/postgres,%,$(firstword $(wildcard /usr/lib/postgresql/1[4-7]/bin/postgres)))
 PLANS := tests/sql/test_plans.py::test_a_statement_takes_what_it_should_and_reads_little
 SAME_ON_ALL := --ignore tests/sql/test_injection.py --ignore tests/sql/test_million.py \
@@ -85,7 +86,8 @@ SPLIT_TOO := tests/sql tests/races tests/model tests/chaos/test_soak.py tests/ch
 test: setup dashboard
 	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & linters=$$!; \
 	  echo "split by part, on $(or $(OLDEST),the PostgreSQL of the wheel: none of 14 to 17 is in /usr/lib/postgresql)"; \
-	  HOLDFAST_TEST_SPLIT=1 HOLDFAST_TEST_PG_BIN=$(OLDEST) $(PYTEST) --quiet $(SPLIT_TOO) $(SAME_ON_ALL); tested=$$?; \
+	  HOLDFAST_TEST_SPLIT=1 HOLDFAST_TEST_PG_BIN=$(OLDEST) HOLDFAST_TEST_AGAIN=1 \
+	  $(PYTEST) --quiet $(SPLIT_TOO) $(SAME_ON_ALL); tested=$$?; \
 	  wait $$linters; linted=$$?; cat $(VENV)/lint.log; exit $$((tested + linted))
 	$(PYTEST) --numprocesses 4 --ignore tests/browser
 	$(PYTEST) tests/browser
@@ -113,7 +115,7 @@ test-citus: setup
 pooled: setup
 	@$(BIN)/python -c "from tests.pgbouncer import BINARY; exit(not BINARY)" \
 	  || { echo "pgbouncer is not installed (Debian, Ubuntu: apt install pgbouncer)" >&2; exit 1; }
-	HOLDFAST_TEST_POOLED=1 $(PYTEST) --quiet tests/client tests/pooler
+	HOLDFAST_TEST_POOLED=1 $(PYTEST) --quiet tests/client tests/pooler tests/worker
 
 chaos: setup
 	$(BIN)/python -m tests.chaos --long

@@ -51,7 +51,10 @@ def _carried() -> tuple[str, dict[str, str]]:
             home.mkdir(exist_ok=True)
             _unpack(packed / "al2023.tar.br", home / "libraries.tar")
             with tarfile.open(home / "libraries.tar") as archive:
-                archive.extractall(home, filter="data")
+                if hasattr(tarfile, "data_filter"):
+                    archive.extractall(home, filter="data")
+                else:  # before Python 3.11.4, as in Debian 12
+                    archive.extractall(home)
             _unpack(packed / "chromium.br", home / "unpacked")
             (home / "unpacked").chmod(0o755)
             (home / "unpacked").rename(program)

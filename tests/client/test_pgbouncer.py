@@ -2,15 +2,17 @@
 
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import App, Client, NewJob, current, schema
+from holdfast.current import CurrentJob
 from holdfast.upkeep import listener
 from holdfast.upkeep.listener import Listener
-from holdfast.worker import Worker
+from holdfast.worker import Worker, leases
 from tests.pgbouncer import BINARY, Pooled, pooler
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="pgbouncer is not installed")
@@ -99,6 +101,14 @@ def test_handlers_that_hold_all_servers_of_the_pool_keep_their_leases(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_LISTEN_URL", direct)
     ran: list[str] = []
+    left: list[float] = []
+    count_from = leases.count_lease_from
+
+    def renewed(job: CurrentJob, now: float) -> None:
+        left.append(job.deadline - monotonic())
+        count_from(job, now)
+
+    monkeypatch.setattr(leases, "count_lease_from", renewed)
     with App(pooled(direct)) as app:
 
         @app.task
@@ -116,3 +126,4 @@ def test_handlers_that_hold_all_servers_of_the_pool_keep_their_leases(
             assert client.queues.get("default").done == 6
 
     assert sorted(ran) == list("abcdef")
+    assert min(left) > 0, "a lease was renewed only after its handler had stopped believing in it"

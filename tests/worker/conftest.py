@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import App
 from holdfast.worker import Worker
+from tests.pgbouncer import POOLED
 
 PATIENCE = 20.0
 
@@ -19,6 +20,16 @@ def app(database: str) -> Iterator[App]:
     app = App(database)
     yield app
     app.close()
+
+
+@pytest.fixture
+def hearing(direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets workers hear behind a pooler too, by an address past it.
+
+    The others have none there: they poll, and renew leases through the pooler.
+    """
+    if POOLED:
+        monkeypatch.setenv("HOLDFAST_LISTEN_URL", direct)
 
 
 @pytest.fixture

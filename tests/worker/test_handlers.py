@@ -419,9 +419,10 @@ def test_a_worker_runs_beside_whatever_else_its_program_does(app: App) -> None:
     assert asyncio.run(serve()) == 3
 
 
+@pytest.mark.usefixtures("hearing")
 @pytest.mark.proves("S1.21")
 def test_a_job_nobody_was_told_of_is_found_by_looking(
-    app: App, start: Start, database: str
+    app: App, start: Start, connect: Connect
 ) -> None:
     ran = threading.Event()
 
@@ -430,16 +431,17 @@ def test_a_job_nobody_was_told_of_is_found_by_looking(
         ran.set()
 
     start(poll=0.2)
-    with psycopg.connect(database, autocommit=True) as conn:
-        while conn.execute("delete from holdfast.waiter returning queue").fetchone() is None:
-            pass  # until it waits, and then nobody will wake it
+    conn = connect()
+    while conn.execute("delete from holdfast.waiter returning queue").fetchone() is None:
+        pass  # until it waits, and then nobody will wake it
     work.enqueue()
 
     assert ran.wait(100)
 
 
+@pytest.mark.usefixtures("hearing")
 def test_an_idle_worker_is_told_of_a_job_and_starts_it_without_another_look(
-    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+    app: App, start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming, "FIRST_LOOK", 3600.0)
     ran = threading.Semaphore(0)
@@ -449,13 +451,13 @@ def test_an_idle_worker_is_told_of_a_job_and_starts_it_without_another_look(
         ran.release()
 
     start(poll=3600)
-    with psycopg.connect(database, autocommit=True) as conn:
-        # More than one: the first may meet the look that comes behind the asking to be told.
-        for _ in range(4):
-            while conn.execute("select from holdfast.waiter").rowcount == 0:
-                time.sleep(0.01)
-            work.enqueue()
-            assert ran.acquire(timeout=60)
+    conn = connect()
+    # More than one: the first may meet the look that comes behind the asking to be told.
+    for _ in range(4):
+        while conn.execute("select from holdfast.waiter").rowcount == 0:
+            time.sleep(0.01)
+        work.enqueue()
+        assert ran.acquire(timeout=60)
 
 
 def test_a_worker_leaves_after_the_jobs_it_was_to_run(app: App) -> None:

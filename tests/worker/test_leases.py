@@ -19,7 +19,7 @@ from holdfast.client.sync.workers import Workers
 from holdfast.errors import Unavailable
 from holdfast.worker import Worker
 from holdfast.worker import worker as module
-from tests.conftest import Clock
+from tests.conftest import Clock, Connect
 
 Start = Callable[..., Any]
 
@@ -75,9 +75,9 @@ def test_a_lease_is_renewed_well_before_anybody_stops_believing_in_it(
 
 
 def test_renewals_go_past_the_pooler_where_there_is_a_direct_address(
-    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+    app: App, start: Start, direct: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_LISTEN_URL", make_conninfo(database, application_name="direct"))
+    monkeypatch.setenv("HOLDFAST_LISTEN_URL", make_conninfo(direct, application_name="direct"))
     released = threading.Event()
 
     @app.task
@@ -86,12 +86,12 @@ def test_renewals_go_past_the_pooler_where_there_is_a_direct_address(
 
     long.enqueue()
     start(lease=1.5)
-    with psycopg.connect(database, autocommit=True) as connection:
-        count = (
-            "select count(*) from pg_stat_activity "
-            "where application_name = 'direct' and query ~ 'touch|beat'"
-        )
-        wait_for(lambda: connection.execute(count).fetchone() == (1,))
+    count = (
+        "select count(*) from pg_stat_activity "
+        "where application_name = 'direct' and query ~ 'touch|beat'"
+    )
+    connection = connect()
+    wait_for(lambda: connection.execute(count).fetchone() == (1,))
     released.set()
 
 
@@ -206,6 +206,7 @@ def test_a_worker_renews_by_the_lease_it_was_given(app: App, start: Start, datab
     wait_for(lambda: handle.state() is None)
 
 
+@pytest.mark.usefixtures("hearing")
 def test_a_cancelled_job_stops_its_handler_at_once(app: App, start: Start) -> None:
     began, ended = threading.Event(), threading.Event()
 
@@ -229,6 +230,7 @@ def test_a_cancelled_job_stops_its_handler_at_once(app: App, start: Start) -> No
     assert handle.state() == "cancelled"
 
 
+@pytest.mark.usefixtures("hearing")
 @pytest.mark.parametrize("sort", ["async", "stubborn", "thread"])
 def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
     app: App, start: Start, monkeypatch: pytest.MonkeyPatch, sort: str

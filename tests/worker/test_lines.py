@@ -41,8 +41,8 @@ class Reader:
 
 
 @pytest.fixture
-def reader(database: str) -> Iterator[Reader]:
-    reader = Reader(database)
+def reader(direct: str) -> Iterator[Reader]:
+    reader = Reader(direct)
     yield reader
     reader.close()
 

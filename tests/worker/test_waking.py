@@ -19,7 +19,10 @@ from holdfast.records import Claim
 from holdfast.worker import Worker
 from holdfast.worker.claiming import Claiming
 from holdfast.worker.queue_slots import QueueSlots
+from tests.conftest import Connect
 from tests.worker.conftest import Running
+
+pytestmark = pytest.mark.usefixtures("hearing")
 
 Start = Callable[..., Running]
 HOUR = 3600.0
@@ -86,7 +89,7 @@ def test_a_wake_up_that_arrives_while_the_worker_says_that_it_waits_is_not_forgo
 
 
 def test_a_worker_whose_listener_was_cut_off_asks_again_and_is_woken(
-    app: App, start: Start, database: str
+    app: App, start: Start, connect: Connect
 ) -> None:
     ran: list[int] = []
 
@@ -98,8 +101,7 @@ def test_a_worker_whose_listener_was_cut_off_asks_again_and_is_woken(
     wait_for(lambda: running.worker.hears)
     settled(running)
     before = running.worker._listener.ear  # type: ignore[union-attr]
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(CUT)
+    connect().execute(CUT)
     wait_for(lambda: running.worker._listener.ear not in (None, before))  # type: ignore[union-attr]
     settled(running)
 
@@ -109,7 +111,7 @@ def test_a_worker_whose_listener_was_cut_off_asks_again_and_is_woken(
 
 
 def test_a_worker_that_no_longer_hears_looks_soon_by_itself(
-    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+    app: App, start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[int] = []
 
@@ -123,8 +125,7 @@ def test_a_worker_that_no_longer_hears_looks_soon_by_itself(
     # It cannot listen again; what it asked for is of no use any more.
     monkeypatch.setattr("holdfast.worker.claiming.FIRST_LOOK", 0.01)
     monkeypatch.setattr("holdfast.upkeep.listener.CHANNEL", "elsewhere")
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(CUT)
+    connect().execute(CUT)
     wait_for(lambda: not running.worker.hears)
 
     work.enqueue(1)
@@ -261,7 +262,7 @@ def test_what_was_asked_with_another_listener_is_asked_again() -> None:
 
 
 def test_a_worker_that_looks_rarely_is_never_forgotten_among_those_who_wait(
-    app: App, start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+    app: App, start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.worker.claiming.PATIENCE", 3.0)
     monkeypatch.setattr("holdfast.worker.claiming.SAYS_AGAIN", 2.0)
@@ -270,17 +271,16 @@ def test_a_worker_that_looks_rarely_is_never_forgotten_among_those_who_wait(
     def work() -> None: ...
 
     start(upkeep=False)
+    connection = connect()
 
-    with psycopg.connect(database, autocommit=True) as connection:
+    def until() -> Any:
+        [row] = connection.execute("select max(until) from holdfast.waiter").fetchall()
+        return row[0]
 
-        def until() -> Any:
-            [row] = connection.execute("select max(until) from holdfast.waiter").fetchall()
-            return row[0]
-
-        wait_for(lambda: until() is not None)
-        first = until()
-        wait_for(lambda: until() > first)
-        [row] = connection.execute("select clock_timestamp() < %s", [first]).fetchall()
+    wait_for(lambda: until() is not None)
+    first = until()
+    wait_for(lambda: until() > first)
+    [row] = connection.execute("select clock_timestamp() < %s", [first]).fetchall()
 
     assert row == (True,), "it said so again after it had been forgotten"
 
