@@ -211,7 +211,7 @@ def test_around_jobs_enqueued_together_the_last_to_begin_is_the_first_to_end(mak
     assert (depth.get(), ended) == (0, ["c", "b", "a"])
 
     with pytest.raises(InvalidJob):
-        app.enqueue_many([greet.call("d"), greet.options(priority=99).call("e")])
+        app.enqueue_many([greet.call("d"), greet.call("e" * 300_000)])
     assert depth.get() == 2  # without a finally
 
 
@@ -258,7 +258,7 @@ def test_a_refused_enqueue_reaches_its_middleware_and_its_caller(make: Make) -> 
     def greet(name: str) -> None: ...
 
     with pytest.raises(InvalidJob):
-        app.enqueue_many([greet.call("a"), greet.options(priority=99).call("b")])
+        app.enqueue_many([greet.call("a"), greet.call("b" * 300_000)])
     assert len(sees.seen) == 2
 
 
