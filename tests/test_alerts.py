@@ -368,7 +368,7 @@ def test_a_pinned_snapshot_is_named_within_seconds_in_command_and_api(
         listed = CliRunner().invoke(main, ["anomaly", "list"]).stdout
         shown = CliRunner().invoke(main, ["anomaly", "show", told["id"]]).stdout
 
-    assert seconds < 40  # detectors look every five seconds, and not once a minute
+    assert seconds < 40  # detectors look every ten seconds, and not once a minute
     assert told["evidence"]["application"] == "report of ada"
     assert told["suggestion"] == f"select pg_terminate_backend({pid});"
     assert f"Process {pid} (report of ada) has pinned the vacuum horizon" in listed

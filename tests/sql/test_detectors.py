@@ -419,7 +419,7 @@ def _burst_claims(db: Protocol, later: Later, other: Open) -> Iterator[None]:
     for _ in range(5):
         db.claim(max_jobs=10)
     yield
-    later(seconds=6)
+    later(seconds=11)
 
 
 @looks_wrong("flash_job", "ada acks jobs instantly", "holdfast job list state:done", enabled=True)
@@ -576,7 +576,7 @@ def test_detectors_look_when_they_are_due(db: Protocol, later: Later) -> None:
     assert [change.change for change in detect(db)] == ["raised"]
     db.ack(db.take())
     assert detect(db) == []
-    later(seconds=5)
+    later(seconds=10)
     assert [change.change for change in detect(db)] == ["resolved"]
 
 

@@ -62,7 +62,7 @@ class Upkeep:
 
     `holder` names this process among those that could lead. `checks`, by kind, are asked before a
     job whose worker vanished is run again. `detectors`, by code, are the app's own. Idle, it makes
-    one transaction in twice `every` seconds, and one in five to detect. `empty` is called when it
+    one transaction in twice `every` seconds, and one in ten to detect. `empty` is called when it
     has seen that none of `queues` has a job, so that a worker in this process need not look, too.
     """
 

@@ -54,7 +54,7 @@ __all__ = ["Worker", "refuse_in_loop"]
 
 log = logging.getLogger("holdfast.worker")
 
-BEAT_EVERY = 10.0
+BEAT_EVERY = 15.0
 # A beat that took longer shows a clock that is behind, which another at once puts right.
 LATE = 1.0
 # How long after the grace period leases may still be released.

@@ -187,7 +187,7 @@ begin
   operating := exists (select from holdfast.operation o where o.state = 'running' and o.next_at <= holdfast.now());
   detecting := leads and exists (
     select from holdfast.chore c
-    where c.name = 'detected' and (c.at <= holdfast.now() - interval '5 seconds' or c.at > holdfast.now()));
+    where c.name = 'detected' and (c.at <= holdfast.now() - interval '10 seconds' or c.at > holdfast.now()));
   delivering := leads and exists (
     select from holdfast.job j
     where j.part = holdfast.queue_part('holdfast.alerts') and j.queue = 'holdfast.alerts' and j.pos is not null
