@@ -7,7 +7,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -330,18 +330,19 @@ def test_500_sockets_that_never_read_cost_little_and_harm_nobody(
     with server.client() as api:
         alone = _claims(api, client)
     before = _resident()
-    sockets = [_silent(server) for _ in range(500)]
-    [live] = server.server._live.values()
-    while len(live.feed._streams) < 500:
-        time.sleep(0.05)
+    with ExitStack() as open_ones:
+        for _ in range(500):
+            open_ones.enter_context(closing(_silent(server)))
+        [live] = server.server._live.values()
+        while len(live.feed._streams) < 500:
+            time.sleep(0.05)
 
-    with server.client() as api:
-        refused = api.get("/v1/events/stream")
-        _flood(server, live)
-        took = _claims(api, client)
-    after = _resident()
-    for one in sockets:
-        one.close()
+        with server.client() as api:
+            api.timeout = 120  # the flood keeps a busy machine longer than usual
+            refused = api.get("/v1/events/stream")
+            _flood(server, live)
+            took = _claims(api, client)
+        after = _resident()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert (refused.status_code, refused.json()["code"]) == (503, "HF429")
