@@ -55,9 +55,7 @@ class Session:
                 yield client
             finally:
                 for one in client.cluster.silent():
-                    told = (
-                        f"node {one.node} ({one.address}) does not answer; what it has is missing"
-                    )
+                    told = f"node {one.node} ({one.address}) does not answer, its jobs are missing"
                     click.echo(f"{told}: {output.clean(one.problem or '')}", err=True)
 
     def answer(self, document: Any, text: Callable[[], str]) -> None:

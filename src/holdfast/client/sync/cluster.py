@@ -15,7 +15,7 @@ from holdfast.client import wire
 from holdfast.client.asking import Asking
 from holdfast.client.statement import Statement
 from holdfast.client.sync.client import Client
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import CannotConnect, HoldfastError, Unavailable
 from holdfast.records import Member
 
 T = TypeVar("T")
@@ -54,16 +54,16 @@ class _Node:
         self.rests_until = 0.0
 
     def failed(self, error: Exception, patience: float) -> None:
-        told = str(error) or f"no answer within {patience:g} s"
+        reason = _reason(error, patience)
         if self.problem is None:
-            facts = {"node": self.member.node, "server": self.member.address, "reason": told}
-            log.warning("node does not answer", extra=facts)
-        self.problem = told
+            facts = {"node": self.member.node, "server": self.member.address, "reason": reason}
+            log.info("node does not answer", extra=facts)
+        self.problem = reason
         self.rests_until = monotonic() + REST
 
     def answered(self) -> None:
         if self.problem is not None:
-            log.warning("node answers again", extra={"node": self.member.node})
+            log.info("node answers again", extra={"node": self.member.node})
         self.problem = None
         self.rests_until = 0.0
 
@@ -244,6 +244,12 @@ class Cluster:
     def _made(self, member: Member) -> _Node:
         url = make_conninfo(self._origin.url, host=member.host, port=member.port, hostaddr="")
         return _Node(member, url, pool_size=self._pool_size, name=self._name)
+
+
+def _reason(error: Exception, patience: float) -> str:
+    if isinstance(error, CannotConnect):
+        return error.reason  # the address is named beside it
+    return error.what if isinstance(error, HoldfastError) else f"no answer within {patience:g} s"
 
 
 def told(silent: Member) -> str:

@@ -21,6 +21,7 @@ ROUTES: list[Entry] = [
     get(
         "/v1/system", "read", health.system, id="getSystem", tag=SERVER, answers=ok(answers.System)
     ),
+    get("/v1/nodes", "read", health.nodes, id="listNodes", tag=SERVER, answers=ok(answers.Nodes)),
     get(
         "/v1/tokens",
         "admin",
