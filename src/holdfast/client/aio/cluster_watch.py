@@ -16,6 +16,7 @@ from holdfast.client.aio.pool import AsyncBound, AsyncPool
 from holdfast.client.aio.schedules import AsyncSchedules
 from holdfast.client.aio.strikes import AsyncStrikes
 from holdfast.client.aio.workers import AsyncWorkers
+from holdfast.errors import Misuse
 from holdfast.records import Anomaly, Duration, Kind, Mute, Schedule, Slot, Strike, WorkerRow
 
 
@@ -203,10 +204,18 @@ class AsyncClusterAnomalies(AsyncAnomalies):
         reason: str | None = None,
         actor: str | None = None,
     ) -> None:
-        """Stop notifications of a detector on all nodes, in all queues or one."""
+        """Stop notifications of a detector on all nodes that know it, in all queues or one."""
         about: dict[str, Any] = {"until": until, "queue": queue, "subject": subject}
         about |= {"reason": reason, "actor": actor}
-        await self._cluster.ask(lambda one: one.anomalies.mute(code, **about), changes=True)
+
+        async def mute(one: AsyncClient) -> list[Misuse]:
+            try:
+                await one.anomalies.mute(code, **about)
+            except Misuse as error:
+                return [error]
+            return []
+
+        _raise_if_all(await self._cluster.ask(mute, changes=True))
 
     async def unmute(
         self,
@@ -218,10 +227,18 @@ class AsyncClusterAnomalies(AsyncAnomalies):
     ) -> bool:
         """Start notifications again; False if it was not muted."""
         about: dict[str, Any] = {"queue": queue, "subject": subject, "actor": actor}
-        found = await self._cluster.ask(
-            lambda one: one.anomalies.unmute(code, **about), changes=True
-        )
-        return any(found.values())
+
+        unmuted = []
+
+        async def unmute(one: AsyncClient) -> list[Misuse]:
+            try:
+                unmuted.append(await one.anomalies.unmute(code, **about))
+            except Misuse as error:
+                return [error]
+            return []
+
+        _raise_if_all(await self._cluster.ask(unmute, changes=True))
+        return any(unmuted)
 
     async def mutes(self) -> Sequence[Mute]:
         """Return what is muted."""
@@ -238,3 +255,9 @@ class AsyncClusterAnomalies(AsyncAnomalies):
         if len(found) == 1:
             return next(iter(found.values()))
         return merging.anomalies(found.values(), limit)
+
+
+def _raise_if_all(refusals: Mapping[int, Sequence[Misuse]]) -> None:
+    """Raise what all nodes refused: a detector of one's own is known to some of them only."""
+    if all(refusals.values()):
+        raise next(iter(refusals.values()))[0]

@@ -15,7 +15,7 @@ from holdfast.client import wire
 from holdfast.client.asking import Asking
 from holdfast.client.statement import Statement
 from holdfast.client.sync.client import Client
-from holdfast.errors import CannotConnect, HoldfastError, Unavailable
+from holdfast.errors import CannotConnect, HoldfastError, Misuse, Unavailable
 from holdfast.records import Member
 
 T = TypeVar("T")
@@ -124,6 +124,8 @@ class Cluster:
         first, answers = Asking.all(lambda: call(self.home), calls, patience)
         found = {self._known.here: first}
         for node, answer in zip(awake, answers, strict=True):
+            if isinstance(answer, Misuse):
+                raise answer  # it has answered: the caller is mistaken
             if isinstance(answer, HoldfastError | TimeoutError):
                 node.failed(answer, patience)
             elif isinstance(answer, Exception):

@@ -16,6 +16,7 @@ from holdfast.client.sync.pool import Bound, Pool
 from holdfast.client.sync.schedules import Schedules
 from holdfast.client.sync.strikes import Strikes
 from holdfast.client.sync.workers import Workers
+from holdfast.errors import Misuse
 from holdfast.records import Anomaly, Duration, Kind, Mute, Schedule, Slot, Strike, WorkerRow
 
 
@@ -197,10 +198,18 @@ class ClusterAnomalies(Anomalies):
         reason: str | None = None,
         actor: str | None = None,
     ) -> None:
-        """Stop notifications of a detector on all nodes, in all queues or one."""
+        """Stop notifications of a detector on all nodes that know it, in all queues or one."""
         about: dict[str, Any] = {"until": until, "queue": queue, "subject": subject}
         about |= {"reason": reason, "actor": actor}
-        self._cluster.ask(lambda one: one.anomalies.mute(code, **about), changes=True)
+
+        def mute(one: Client) -> list[Misuse]:
+            try:
+                one.anomalies.mute(code, **about)
+            except Misuse as error:
+                return [error]
+            return []
+
+        _raise_if_all(self._cluster.ask(mute, changes=True))
 
     def unmute(
         self,
@@ -212,8 +221,18 @@ class ClusterAnomalies(Anomalies):
     ) -> bool:
         """Start notifications again; False if it was not muted."""
         about: dict[str, Any] = {"queue": queue, "subject": subject, "actor": actor}
-        found = self._cluster.ask(lambda one: one.anomalies.unmute(code, **about), changes=True)
-        return any(found.values())
+
+        unmuted = []
+
+        def unmute(one: Client) -> list[Misuse]:
+            try:
+                unmuted.append(one.anomalies.unmute(code, **about))
+            except Misuse as error:
+                return [error]
+            return []
+
+        _raise_if_all(self._cluster.ask(unmute, changes=True))
+        return any(unmuted)
 
     def mutes(self) -> Sequence[Mute]:
         """Return what is muted."""
@@ -230,3 +249,9 @@ class ClusterAnomalies(Anomalies):
         if len(found) == 1:
             return next(iter(found.values()))
         return merging.anomalies(found.values(), limit)
+
+
+def _raise_if_all(refusals: Mapping[int, Sequence[Misuse]]) -> None:
+    """Raise what all nodes refused: a detector of one's own is known to some of them only."""
+    if all(refusals.values()):
+        raise next(iter(refusals.values()))[0]
