@@ -24,7 +24,7 @@ from holdfast import App, current
 
 app = App()
 
-@app.task(queue="mail", name="serve")
+@app.task(queue="mail", kind="serve")
 def serve(order: str) -> None:
     with current().transaction() as connection:
         connection.execute("insert into served values (%s)", [order])
@@ -113,6 +113,7 @@ def test_each_order_is_served_once_by_workers_that_are_killed_while_the_queue_mo
                 for worker in workers:
                     # A program takes a second to start: it is to be killed at its work.
                     time.sleep(1.5)
+                    assert worker.process.poll() is None, (tmp_path / "log").read_text()[-2000:]
                     worker.kill()
                     worker.start()
                 if turn % 2:

@@ -38,7 +38,8 @@ begin
     insert into holdfast.operation as x (
       token, state, verb, filter, arguments, as_of, total, capped, rate, reason, actor, created_at, started_at, next_at)
     values (coalesce(as_token, gen_random_uuid()), 'running', 'undo', o.filter,
-      jsonb_build_object('operation', o.id), v_now, o.undoable, false, operation_undo.rate, operation_undo.reason, operation_undo.actor, v_now, v_now, v_now)
+      jsonb_build_object('operation', o.id), v_now, o.undoable, false, operation_undo.rate, operation_undo.reason,
+      operation_undo.actor, v_now, v_now, v_now)
     returning x.id into v_undo;
     perform holdfast.note('operation_started', actor, reason,
       detail => jsonb_build_object('operation', v_undo, 'verb', 'undo', 'filter', o.filter, 'arguments',
