@@ -32,7 +32,8 @@ class AsyncAsking:
         finally:
             for task in tasks:
                 task.cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
+            # Also if the first failed: nothing goes on behind the caller's back.
+            found = await asyncio.gather(*tasks, return_exceptions=True)
         return answer, [_told(one) for one in found]
 
 
