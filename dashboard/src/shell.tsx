@@ -34,7 +34,7 @@ import { WorkflowOne, Workflows } from "./pages/workflows";
 import { go, page, parts, to } from "./route";
 import { barred, instance, me } from "./session";
 import { switchTheme, theme } from "./theme";
-import type { Queue, System } from "./wire";
+import type { Nodes, Queue, System } from "./wire";
 
 interface Place {
   name: string;
@@ -107,6 +107,7 @@ export function Shell() {
           <TopBar search={search} />
           <Lost />
           <Late />
+          <Missing />
           <main id="main" tabIndex={-1} class={`page ${place?.name ?? ""}`}>{Page ? <Page key={parts.value.join("/")} /> : <Nowhere />}</main>
         </div>
       </div>
@@ -258,6 +259,20 @@ function Late() {
     <p class="stale strip" role="status">
       <Icon name="clock" />
       {standby.behind === null ? "The standby does not answer. The primary answers in its place." : `Showing data of ${fine(standby.behind)} ago: the standby is behind.`}
+    </p>
+  );
+}
+
+// What a node has that does not answer is missing on every page.
+function Missing() {
+  const nodes = useFeed<Nodes>(path(["nodes"]), 10_000).data.value?.nodes ?? [];
+  const silent = reachable.value ? nodes.filter((node) => node.problem !== null) : [];
+  if (silent.length === 0) return null;
+  return (
+    <p class="stale strip" role="alert">
+      <Icon name="dead" />
+      {silent.map((node) => `Node ${node.node}${node.address ? ` (${node.address})` : ""} does not answer. `)}
+      Its jobs are not shown.
     </p>
   );
 }

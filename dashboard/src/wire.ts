@@ -388,6 +388,23 @@ export interface Me {
   oidc: string | null;
 }
 
+/** A node of the Citus cluster that the database is in. */
+export interface Node {
+  /** its number; the coordinator is 0 */
+  node: number;
+  /** the server is connected to this one */
+  here: boolean;
+  /** null for a token that is limited to some queues */
+  address: string | null;
+  /** why it does not answer: what it has is missing in every list */
+  problem: string | null;
+}
+
+/** The nodes of the cluster; none without Citus. */
+export interface Nodes {
+  nodes: Node[];
+}
+
 /** One verb for many jobs, and its progress. */
 export interface Operation {
   id: string;

@@ -1,11 +1,12 @@
 """The tests of the protocol on a node of a cluster, with what they enqueue sent from another.
 
     python -m tests.citus tests/sql/test_verbs_ack.py …
+    python -m tests.citus --at 0 tests/sql/test_verbs_claim.py …
     python -m tests.citus --here tests/model
 
-All queues live on node 1, which the tests are connected to; an enqueue that is no part of a test's
-own transaction is made on the coordinator, and goes to node 1 from there. With --here it is not:
-for tests that set the time of their own session.
+All queues live on node 1, or on the one given by --at, which the tests are connected to; an enqueue
+that is no part of a test's own transaction is made on another node, and goes there. With --here it
+is not: for tests that set the time of their own session. Short forms of this are in test_verbs.py.
 
 Tests that wait to be notified by an enqueue wait forever, as what is prepared cannot notify:
 leave them out with  -k "not woken and not wake and not idle".
@@ -26,29 +27,40 @@ USUAL = ("tests/sql", "tests/races")
 
 
 def main(arguments: list[str]) -> int:
+    at = 1
+    if "--at" in arguments:
+        place = arguments.index("--at")
+        _, number = arguments[place : place + 2]
+        at = int(number)
+        del arguments[place : place + 2]
+    here = "--here" in arguments
     with citus.running() as cluster:
         if cluster is None:
             print(f"skipped: {citus.WHY_NOT}")
             return 0
         with cluster.database() as urls:
             nodes.shard(urls[0])
-            for url, unplaced in zip(urls, ("1", "", "1"), strict=True):
-                # What tests make on a node is for that node.
-                settings = {"holdfast.unplaced": unplaced, "citus.enable_ddl_propagation": "off"}
-                with psycopg.connect(url, autocommit=True) as connection:
-                    connection.execute("set citus.enable_ddl_propagation = off")
-                    name = sql.Identifier(connection.info.dbname)
-                    for setting, value in settings.items():
-                        change = sql.SQL("alter database {} set {} = {}")
-                        parts = sql.Identifier(*setting.split(".")), value
-                        connection.execute(change.format(name, *parts))
-            told = {protocol.NODE: urls[1]}
-            if "--here" in arguments:
-                arguments.remove("--here")
-            else:
-                told[protocol.ELSEWHERE] = urls[0]
-            command = [sys.executable, "-m", "pytest", "-n0", *(arguments or USUAL)]
+            told = on_node(urls, at, here=here)
+            chosen = [one for one in arguments if one != "--here"]
+            command = [sys.executable, "-m", "pytest", "-n0", *(chosen or USUAL)]
             return subprocess.run(command, env={**os.environ, **told}, check=False).returncode
+
+
+def on_node(urls: list[str], at: int, *, here: bool = False) -> dict[str, str]:
+    """Have all queues live on a node; returns what tells the tests of the protocol to use it."""
+    for node, url in enumerate(urls):
+        # A queue that nobody placed lives here, or there. What tests make on a node is for it.
+        unplaced = "" if node == at else str(at)
+        settings = {"holdfast.unplaced": unplaced, "citus.enable_ddl_propagation": "off"}
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("set citus.enable_ddl_propagation = off")
+            name = sql.Identifier(connection.info.dbname)
+            for setting, value in settings.items():
+                change = sql.SQL("alter database {} set {} = {}")
+                parts = sql.Identifier(*setting.split(".")), value
+                connection.execute(change.format(name, *parts))
+    told = {protocol.NODE: urls[at]}
+    return told if here else {**told, protocol.ELSEWHERE: urls[1 if at == 0 else 0]}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Client, NewJob, schema
-from holdfast.client.aio.jobs import AsyncJobs
+from holdfast.client.aio.cluster_jobs import AsyncClusterJobs
 from holdfast.server.live import standby
 from tests.conftest import Clock, Connect
 from tests.server.conftest import Api, Serve
@@ -627,8 +627,8 @@ def test_a_list_counts_what_matches_and_says_when_it_could_not_look_at_all(
     counted = api.get("/v1/jobs", params={"q": "kind:a", "limit": 1, "count": "true"}).json()
     none = api.get("/v1/jobs", params={"q": "kind:b", "count": "true"}).json()
     dead = api.get("/v1/dead", params={"count": "true"}).json()
-    search = AsyncJobs.search
-    monkeypatch.setattr(AsyncJobs, "search", partialmethod(search, patience=0))
+    search = AsyncClusterJobs.search
+    monkeypatch.setattr(AsyncClusterJobs, "search", partialmethod(search, patience=0))
     bounded = api.get("/v1/jobs", params={"q": "payload.n:0", "limit": 1}).json()
 
     assert "count" not in plain

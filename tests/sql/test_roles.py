@@ -20,6 +20,7 @@ from tests.protocol import Protocol, shared_database
 ANYONE = {
     *("now", "version", "new_id", "queue_part", "part_of"),
     *("oldest", "unset_queue", "usual_attempts"),  # the views call them as whoever looks
+    *("members", "homes"),
 }
 LOOK = {
     *("get", "list", "died", "upcoming", "find", "search", "count_jobs", "attempts", "explain"),

@@ -13,7 +13,7 @@ from holdfast.cli import output
 from holdfast.errors import Refused, SchemaError
 
 if TYPE_CHECKING:
-    from holdfast.client import Client
+    from holdfast.client import ClusterClient
     from holdfast.embedded import Database
 
 # Where an address came from, as errors say it.
@@ -45,10 +45,18 @@ class Session:
             yield database
 
     @contextmanager
-    def client(self) -> Iterator["Client"]:
-        """Find the database and speak to it."""
+    def client(self) -> Iterator["ClusterClient"]:
+        """Find the database and speak to it; in a Citus cluster, to all of its nodes.
+
+        Afterwards the nodes are named that did not answer: what they have was not shown.
+        """
         with self.database() as database, connect(database) as client:
-            yield client
+            try:
+                yield client
+            finally:
+                for one in client.cluster.silent():
+                    told = f"node {one.node} ({one.address}) does not answer, its jobs are missing"
+                    click.echo(f"{told}: {output.clean(one.problem or '')}", err=True)
 
     def answer(self, document: Any, text: Callable[[], str]) -> None:
         """Print the answer, as a JSON document or for people."""
@@ -75,13 +83,15 @@ class Session:
 
 
 @contextmanager
-def connect(database: "Database") -> Iterator["Client"]:
+def connect(database: "Database") -> Iterator["ClusterClient"]:
     """Make a client, which connects when first used."""
     from holdfast import schema
-    from holdfast.client import Client
+    from holdfast.client import Client, ClusterClient
 
     source = SOURCES[database.origin]
-    with Client(database.url, application_name="holdfast cli", source=source) as client:
+    name = "holdfast cli"
+    home = Client(database.url, application_name=name, source=source)
+    with ClusterClient(home, application_name=name) as client:
         try:
             yield client
         except SchemaError as error:

@@ -11,7 +11,7 @@ from holdfast.records.anomaly import (
     Severity,
     Webhook,
 )
-from holdfast.records.database import Checkup, Relation, System
+from holdfast.records.database import Checkup, Member, Relation, System
 from holdfast.records.fields import Duration
 from holdfast.records.ids import (
     PARTS,
@@ -131,6 +131,7 @@ __all__ = [
     "Lease",
     "Line",
     "LogState",
+    "Member",
     "Missed",
     "Mute",
     "NewJob",

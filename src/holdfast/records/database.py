@@ -40,3 +40,21 @@ class Checkup(Record, frozen=True):
     what: str
     why: str
     fix: str | None
+
+
+class Member(Record, frozen=True):
+    """A node of a Citus cluster, as it is seen from the one called `here`.
+
+    `problem` says why it did not answer when it was asked last, and is None if it did.
+    """
+
+    node: int
+    host: str
+    port: int
+    here: bool
+    problem: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"{self.host}:{self.port}"

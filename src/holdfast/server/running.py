@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import schema
-from holdfast.client import AsyncClient, Client
+from holdfast.client import AsyncClient, AsyncClusterClient, Client
 from holdfast.errors import HoldfastError
 from holdfast.records import (
     Anomaly,
@@ -65,12 +65,15 @@ class Live:
         self.gate = gate
         self.redaction = redaction
         self.id = f"server {socket.gethostname()} {os.getpid()} {secrets.token_hex(3)}"
-        self.client = AsyncClient(
+        home = AsyncClient(
             url,
             pool_size=settings.pool_size,
             listen_url=settings.listen_url,
             application_name="holdfast server",
             source=source,
+        )
+        self.client = AsyncClusterClient(
+            home, pool_size=settings.read_pool_size, application_name="holdfast server"
         )
         reads: dict[str, Any] = {
             "pool_size": settings.read_pool_size,
@@ -82,12 +85,17 @@ class Live:
             if settings.read_url
             else None
         )
-        self.reads = self.standby or AsyncClient(url, source=source, **reads)
+        self.reads = AsyncClusterClient(
+            self.standby or AsyncClient(url, source=source, **reads),
+            pool_size=settings.read_pool_size,
+            application_name="holdfast server reads",
+        )
         self.oidc = _provider(settings)
         self.calls = Calls(self.client)
         self.waits = Waits(self.client, self.calls, server=self.id, most=settings.waits)
         self.consumers = Consumers(self.client)
-        self.operations = Operations(self.client)
+        # Each node has somebody who runs its own.
+        self.operations = Operations(home)
         self.totals = Totals()
         self.feed = Feed(self, most=settings.streams, most_per_address=settings.streams_per_address)
         self._shared = _Shared(settings.fresh)

@@ -67,7 +67,7 @@ begin
     execute format('grant execute on function holdfast.now(), holdfast.version(), holdfast.new_id(text),
       holdfast.queue_part(text),
       holdfast.part_of(uuid), holdfast.oldest(text), holdfast.unset_queue(text),
-      holdfast.usual_attempts() to %I', v_role);
+      holdfast.usual_attempts(), holdfast.members(), holdfast.homes(text[]) to %I', v_role);
     if v_role in ('holdfast_reader', 'holdfast_operator') then
       execute format('grant select on all tables in schema holdfast to %I', v_role);
       -- What proves something is nobody's to read: secrets of webhooks, hashes of tokens, answers that may come twice,
@@ -157,9 +157,9 @@ begin
         holdfast.reply_asked(text, bytea), holdfast.reply(text, bytea, jsonb), holdfast.reply_link_revoke(text, text),
         holdfast.once(text, text, text),
         holdfast.answered(text, text, text), holdfast.tell(text, jsonb, jsonb, jsonb), holdfast.receipt(uuid),
-        holdfast.operation_preview(text, text, jsonb, bigint, text, text),
+        holdfast.operation_preview(text, text, jsonb, bigint, text, text, uuid),
         holdfast.operation_start(uuid, double precision, text),
-        holdfast.operation_cancel(bigint, text), holdfast.operation_undo(bigint, double precision, text, text),
+        holdfast.operation_cancel(bigint, text), holdfast.operation_undo(bigint, double precision, text, text, uuid),
         holdfast.strike_lift(bigint, text, text),
         holdfast.strike_add(text, text, text, jsonb, text, interval, text) to %I', v_role);
       execute format('grant execute on function

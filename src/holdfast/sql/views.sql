@@ -221,7 +221,8 @@ from holdfast.api_token t;
 create or replace view holdfast.operations as
 select
   o.id, o.state, o.verb, o.filter, o.arguments, o.most, o.as_of, o.total, o.capped, o.rate, o.reason, o.actor,
-  o.seen, o.changed, o.created_at, o.started_at, o.ended_at, o.ended_by, o.problem, o.undoable
+  o.seen, o.changed, o.created_at, o.started_at, o.ended_at, o.ended_by, o.problem, o.undoable,
+  o.token
 from holdfast.operation o;
 
 -- detector_catalogue: the built-in detectors, with severity, interval and default thresholds. Those that are off

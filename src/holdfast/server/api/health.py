@@ -65,6 +65,31 @@ async def system(request: Request) -> Answer:
     )
 
 
+async def nodes(request: Request) -> Answer:
+    """List the nodes of the Citus cluster, and which of them do not answer; none without Citus.
+
+    What a node has that does not answer is missing in every list. A token for some queues does not
+    see the addresses.
+    """
+    cluster = request.live.reads.cluster
+    if not await cluster.is_alone():
+        await cluster.ask(lambda one: one.now())
+    all = request.user.queues is None
+    return Answer(
+        {
+            "nodes": [
+                {
+                    "node": one.node,
+                    "here": one.here,
+                    "address": one.address if all else None,
+                    "problem": one.problem if all or not one.problem else "it does not answer",
+                }
+                for one in await cluster.members()
+            ]
+        }
+    )
+
+
 async def error_page(request: Request) -> Answer:
     """Explain an error code."""
     code = request.part("code")

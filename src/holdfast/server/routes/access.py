@@ -2,7 +2,7 @@
 
 from holdfast.server.api import contract, health
 from holdfast.server.doors import replies, sign_in
-from holdfast.server.http import answers, inputs
+from holdfast.server.http import answers, inputs, node_answers
 from holdfast.server.http.refusals import NOT_THERE
 from holdfast.server.http.route import Entry, get, ok, text, to
 from holdfast.server.routes.tags import (
@@ -20,6 +20,14 @@ NOTHING_TO_ANSWER = (
 ROUTES: list[Entry] = [
     get(
         "/v1/system", "read", health.system, id="getSystem", tag=SERVER, answers=ok(answers.System)
+    ),
+    get(
+        "/v1/nodes",
+        "read",
+        health.nodes,
+        id="listNodes",
+        tag=SERVER,
+        answers=ok(node_answers.Nodes),
     ),
     get(
         "/v1/tokens",

@@ -101,6 +101,36 @@ begin
 end
 $$;
 
+-- members: the nodes that are set up, and which of them this is; none without Citus.
+create or replace function holdfast.members()
+returns table (node integer, host text, port integer, here boolean)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if holdfast.here() is null then
+    return;
+  end if;
+  return query
+    select n.groupid, n.nodename::text, n.nodeport, n.groupid = holdfast.here()
+    from pg_dist_node n
+    join holdfast.node_tables() t on t.node = n.groupid
+    where n.noderole = 'primary'
+    order by n.groupid;
+end
+$$;
+
+-- homes: the nodes on which queues live.
+create or replace function holdfast.homes(queues text[])
+returns table (queue text, node integer)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select q.name, coalesce((holdfast.settings_of(q.name)).node, holdfast.here())
+  from unnest(homes.queues) q(name)
+$$;
+
 -- here: the number of this node in its cluster; the coordinator is 0. Null in a database without Citus.
 create or replace function holdfast.here()
 returns integer

@@ -4,10 +4,10 @@
 
 -- operation_preview: count the jobs that a verb (retry, cancel, archive, delete, move) would change, for some seconds
 -- at most, and store the preview. arguments: delay in seconds and fresh for retry, queue for move. most: only this
--- many of the newest.
+-- many of the newest. as_token: the token to use; the parts of one operation on the nodes of a cluster have the same.
 create or replace function holdfast.operation_preview(
   verb text, filter text, arguments jsonb default '{}', most bigint default null, reason text default null,
-  actor text default null)
+  actor text default null, as_token uuid default null)
 returns table (id bigint, token uuid, selects text, as_of timestamptz, total bigint, capped boolean, sample uuid[])
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -57,9 +57,11 @@ begin
     select (s.job).id from holdfast.search(v_there, least(10, most)::integer, null, '1 second') s
     where (s.job).id is not null);
   return query
-    insert into holdfast.operation as o (verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
-    values (operation_preview.verb, v_filter, operation_preview.arguments, operation_preview.most, holdfast.now(),
-      v_total, v_capped, operation_preview.reason, operation_preview.actor, holdfast.now())
+    insert into holdfast.operation as o (
+      token, verb, filter, arguments, most, as_of, total, capped, reason, actor, created_at)
+    values (coalesce(as_token, gen_random_uuid()), operation_preview.verb, v_filter,
+      operation_preview.arguments, operation_preview.most, holdfast.now(), v_total, v_capped, operation_preview.reason,
+      operation_preview.actor, holdfast.now())
     returning o.id, o.token, o.filter, o.as_of, o.total, o.capped, v_sample;
 end
 $$;

@@ -2,9 +2,10 @@
 -- still as it left them. The record of its changes is kept for seven days.
 
 -- operation_undo: start to undo an operation that has ended. A repeat returns the running undo. No row if there is no
--- such operation.
+-- such operation. as_token: the token of the undo, as in operation_preview.
 create or replace function holdfast.operation_undo(
-  id bigint, rate double precision default null, reason text default null, actor text default null)
+  id bigint, rate double precision default null, reason text default null, actor text default null,
+  as_token uuid default null)
 returns setof holdfast.operations
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -35,9 +36,10 @@ begin
           format('See what it did: holdfast op show %s', o.id));
     end if;
     insert into holdfast.operation as x (
-      state, verb, filter, arguments, as_of, total, capped, rate, reason, actor, created_at, started_at, next_at)
-    values ('running', 'undo', o.filter, jsonb_build_object('operation', o.id), v_now, o.undoable, false,
-      operation_undo.rate, operation_undo.reason, operation_undo.actor, v_now, v_now, v_now)
+      token, state, verb, filter, arguments, as_of, total, capped, rate, reason, actor, created_at, started_at, next_at)
+    values (coalesce(as_token, gen_random_uuid()), 'running', 'undo', o.filter,
+      jsonb_build_object('operation', o.id), v_now, o.undoable, false, operation_undo.rate, operation_undo.reason,
+      operation_undo.actor, v_now, v_now, v_now)
     returning x.id into v_undo;
     perform holdfast.note('operation_started', actor, reason,
       detail => jsonb_build_object('operation', v_undo, 'verb', 'undo', 'filter', o.filter, 'arguments',

@@ -1,0 +1,346 @@
+"""Operations and workflows of a cluster: one on each node, shown and changed as one."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, LiteralString
+from uuid import UUID, uuid4
+
+from msgspec.structs import asdict, replace
+
+from holdfast.client import merging, wire
+from holdfast.client.aio.client import AsyncClient
+from holdfast.client.aio.cluster import AsyncCluster
+from holdfast.client.aio.operations import AsyncOperations
+from holdfast.client.aio.pool import AsyncBound, AsyncPool
+from holdfast.client.aio.workflows import AsyncWorkflows
+from holdfast.client.statement import Statement
+from holdfast.errors import HoldfastError
+from holdfast.records import (
+    Operation,
+    Preview,
+    Workflow,
+    WorkflowGroup,
+    WorkflowJob,
+    WorkflowState,
+    WorkflowTally,
+)
+
+# Each node numbers its own: that of another node is called by its number behind the node's.
+FAR = 10**12
+# How many ids are asked for at a time, to know how many of the newest jobs are on each node.
+_PAGE = 10_000
+
+
+class _Part(Operation, frozen=True):
+    """What one node has of an operation; the token is that of all."""
+
+    token: UUID
+
+
+_PARTS: LiteralString = f"select {wire.columns(_Part)} from holdfast.operations "
+_FIND: LiteralString = (
+    "select holdfast.find(filter => holdfast.operation_filter(%s, %s), max_jobs => %s::int, "
+    "before => %s::uuid)"
+)
+_PREVIEW: LiteralString = (
+    f"select {wire.columns(Preview)} from holdfast.operation_preview(verb => %s, filter => %s, "
+    "arguments => %s::jsonb, most => %s::bigint, reason => %s, actor => %s, as_token => %s::uuid)"
+)
+_UNDO: LiteralString = (
+    "select id from holdfast.operation_undo(id => %s::bigint, rate => %s::float8, reason => %s, "
+    "actor => %s, as_token => %s::uuid)"
+)
+
+
+def far_id(node: int, here: int, id: int) -> int:
+    """Return what a number of a node is called here."""
+    return id if node == here else (node + 1) * FAR + id
+
+
+def near_id(id: int, here: int) -> tuple[int, int]:
+    """Return the node and the number there of what is called `id` here."""
+    return (id // FAR - 1, id % FAR) if id >= FAR else (here, id)
+
+
+class AsyncClusterOperations(AsyncOperations):
+    """Operations by id: that on this node, or else on the first that has a part of it."""
+
+    def __init__(self, door: AsyncPool | AsyncBound, cluster: AsyncCluster) -> None:
+        super().__init__(door)
+        self._cluster = cluster
+
+    async def get(self, id: int) -> Operation | None:
+        """Return one operation with the progress of all nodes; None if none has this id."""
+        if await self._cluster.is_alone():
+            return await super().get(id)
+        parts = await self._parts_of(id)
+        return self._whole(parts, id) if parts else None
+
+    async def preview(
+        self,
+        verb: str,
+        filter: str,
+        *,
+        most: int | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        **arguments: Any,
+    ) -> Preview:
+        """Count the jobs of all nodes that a verb would be applied to."""
+        cluster = self._cluster
+        if await cluster.is_alone():
+            about: dict[str, Any] = {"most": most, "reason": reason, "actor": actor}
+            return await super().preview(verb, filter, **about, **arguments)
+        token = uuid4()
+        given = {name: value for name, value in arguments.items() if value is not None}
+        further = wire.settings(given, "arguments")
+
+        async def ask(one: AsyncClient, limits: dict[AsyncClient, int] | None) -> Preview | None:
+            limit = most if limits is None else limits.get(one, 0)
+            if limit == 0:
+                return None
+            parameters = [verb, filter, further, limit, reason, actor, token]
+            statement = Statement("operation_preview", _PREVIEW, parameters)
+            [row] = await one._door.run(statement)
+            return Preview(*row)
+
+        if most is None:
+            answers = await cluster.ask(lambda one: ask(one, None), changes=True)
+            return merging.previews([one for one in answers.values() if one is not None])
+        # Of a limited number each node takes those of its own that are among the newest of all.
+        first = await super().preview(verb, filter, reason=reason, actor=actor, **arguments)
+        shares = await self._shares(verb, first.selects, most)
+        limits = {await cluster.writer(node): share for node, share in shares.items()}
+        answers = await cluster.ask(lambda one: ask(one, limits), changes=True)
+        parts = [one for one in answers.values() if one is not None]
+        return merging.previews(parts) if parts else replace(first, total=0, sample=[])
+
+    async def start(
+        self, token: UUID, *, rate: float | None = None, actor: str | None = None
+    ) -> Operation | None:
+        """Start a previewed operation on every node that has counted its jobs."""
+        cluster = self._cluster
+        if await cluster.is_alone():
+            return await super().start(token, rate=rate, actor=actor)
+        parts = await self._parts(token)
+        total = sum(one.total for one in parts.values())
+        for node, part in parts.items():
+            # Together they are as fast as was asked for.
+            share = None if rate is None else rate * (part.total / total if total else 1)
+            if rate is None or share or not total:
+                one = await cluster.writer(node)
+                await one.operations.start(token, rate=share, actor=actor)
+        begun = {node: one for node, one in (await self._parts(token)).items() if one.started_at}
+        return self._whole(begun) if begun else None
+
+    async def cancel(self, id: int, *, actor: str | None = None) -> Operation | None:
+        """Stop an operation on every node; None if no operation has this id."""
+        cluster = self._cluster
+        if await cluster.is_alone():
+            return await super().cancel(id, actor=actor)
+        for node, part in (await self._parts_of(id)).items():
+            await (await cluster.writer(node)).operations.cancel(part.id, actor=actor)
+        return await self.get(id)
+
+    async def undo(
+        self,
+        id: int,
+        *,
+        rate: float | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> Operation | None:
+        """Start to undo an operation on every node where it changed jobs."""
+        cluster = self._cluster
+        if await cluster.is_alone():
+            return await super().undo(id, rate=rate, reason=reason, actor=actor)
+        parts = await self._parts_of(id)
+        some = {node: one for node, one in parts.items() if one.undoable} or parts
+        total = sum(one.undoable for one in some.values())
+        token = uuid4()
+        undos: dict[int, Operation] = {}
+        for node, part in some.items():
+            share = None if rate is None else rate * (part.undoable / total if total else 1)
+            one = await cluster.writer(node)
+            parameters = [part.id, share, reason, actor, token]
+            [(undo,)] = await one._door.run(Statement("operation_undo", _UNDO, parameters))
+            found = await one.operations.get(undo)
+            assert found is not None
+            undos[node] = found
+        return self._whole(undos) if undos else None
+
+    async def step(self, limit: int = 500) -> Operation | None:
+        """Run the next chunk on each node where one is due; None if none is due anywhere."""
+        done = await self._cluster.ask(lambda one: one.operations.step(limit), changes=True)
+        parts = {node: one for node, one in done.items() if one is not None}
+        return self._whole(parts) if parts else None
+
+    # Last of the public methods: after it, `list` in this class is the method.
+    async def list(self, *, limit: int = 100) -> Sequence[Operation]:
+        """Return operations that were started, newest first."""
+        if await self._cluster.is_alone():
+            return await super().list(limit=limit)
+        sql = _PARTS + "where started_at is not null order by id desc limit %s::int"
+        statement = Statement("operations", sql, [limit], reads=True)
+        wholes: dict[UUID, dict[int, _Part]] = {}
+        for node, rows in (await self._cluster.ask(lambda one: one._door.run(statement))).items():
+            for row in rows:
+                part = _Part(*row)
+                wholes.setdefault(part.token, {})[node] = part
+        found = [self._whole(parts) for parts in wholes.values()]
+        found.sort(key=lambda one: (one.created_at, one.id), reverse=True)
+        return found[:limit]
+
+    async def _shares(self, verb: str, filter: str, most: int) -> dict[int, int]:
+        """Return how many of the newest `most` jobs are on each node."""
+        found: dict[int, Any] = {}
+        before: dict[AsyncClient, UUID | None] = {}
+        left = most
+
+        async def ask(one: AsyncClient) -> Any:
+            parameters = [verb, filter, min(most, _PAGE), before.get(one)]
+            statement = Statement("find", _FIND, parameters, reads=True)
+            if one in before and before[one] is None:
+                return []
+            [(ids,)] = await one._door.run(statement)
+            before[one] = ids[-1] if len(ids) == min(most, _PAGE) else None
+            return ids
+
+        while left > 0:
+            pages = await self._cluster.ask(ask)
+            if not any(pages.values()):
+                break
+            for node, ids in pages.items():
+                found.setdefault(node, []).extend(ids)
+            left -= _PAGE
+        return merging.split(most, found)
+
+    async def _parts(self, token: UUID) -> dict[int, _Part]:
+        statement = Statement("operations", _PARTS + "where token = %s::uuid", [token], reads=True)
+        rows = await self._cluster.ask(lambda one: one._door.run(statement))
+        return {node: _Part(*some[0]) for node, some in rows.items() if some}
+
+    async def _parts_of(self, id: int) -> dict[int, _Part]:
+        node, number = near_id(id, self._cluster.here)
+        statement = Statement("operations", _PARTS + "where id = %s::bigint", [number], reads=True)
+        try:
+            one = await self._cluster.reader(node)
+        except HoldfastError:
+            return {}
+        rows = await one._door.run(statement)
+        return await self._parts(_Part(*rows[0]).token) if rows else {}
+
+    def _whole(self, parts: "dict[int, Any]", id: int | None = None) -> Operation:
+        here = self._cluster.here
+        first = here if here in parts else min(parts)
+        ordered = [parts.pop(first), *parts.values()]
+        plain = [Operation(**{name: asdict(one)[name] for name in _FIELDS}) for one in ordered]
+        whole = merging.operation(plain)
+        return replace(whole, id=far_id(first, here, whole.id) if id is None else id)
+
+
+_FIELDS = Operation.__struct_fields__
+
+
+class AsyncClusterWorkflows(AsyncWorkflows):
+    """Workflows by id, on the node where their jobs are."""
+
+    def __init__(self, door: AsyncPool | AsyncBound, cluster: AsyncCluster) -> None:
+        super().__init__(door)
+        self._cluster = cluster
+
+    async def get(self, id: UUID, *, queues: Sequence[str] | None = None) -> Workflow | None:
+        """Return a workflow, by its own id or by that of one of its jobs; None if there is none."""
+        found = await self._cluster.ask(lambda one: one.workflows.get(id, queues=queues))
+        return next((one for one in found.values() if one is not None), None)
+
+    async def groups(self, id: UUID, *, limit: int = 1000) -> Sequence[WorkflowGroup]:
+        """Return the jobs of a workflow by groups: those of one kind that wait for the same."""
+        node = await self._cluster.reader(await self._node_of(id))
+        return await node.workflows.groups(id, limit=limit)
+
+    async def jobs(
+        self,
+        id: UUID,
+        *,
+        group: str | None = None,
+        state: str | None = None,
+        limit: int = 50,
+        past: int = 0,
+    ) -> Sequence[WorkflowJob]:
+        """Return the jobs of a workflow, in the order in which they were added."""
+        node = await self._cluster.reader(await self._node_of(id))
+        return await node.workflows.jobs(id, group=group, state=state, limit=limit, past=past)
+
+    async def cancel(
+        self,
+        id: UUID,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> Operation | None:
+        """Cancel a workflow by an operation on its node."""
+        at = await self._node_of(id)
+        node = await self._cluster.writer(at)
+        begun = await node.workflows.cancel(id, reason=reason, actor=actor, queues=queues)
+        return self._called(begun, at)
+
+    async def retry(
+        self,
+        id: UUID,
+        *,
+        from_job: UUID | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> Operation | None:
+        """Retry the dead and cancelled jobs of a workflow by an operation on its node."""
+        at = await self._node_of(id)
+        retry = (await self._cluster.writer(at)).workflows.retry
+        begun = await retry(id, from_job=from_job, reason=reason, actor=actor, queues=queues)
+        return self._called(begun, at)
+
+    async def tally(self) -> Sequence[WorkflowTally]:
+        """Count workflows by name: those that are live, and how others ended in the last hour."""
+        found = await self._cluster.ask(lambda one: one.workflows.tally())
+        return merging.tallies(found.values())
+
+    async def find(self, digits: str, *, limit: int = 2) -> Sequence[UUID]:
+        """Return the workflows whose ids end in these digits, or that of the job with this id."""
+        found = await self._cluster.ask(lambda one: one.workflows.find(digits, limit=limit))
+        return merging.newest_ids(found.values(), limit)
+
+    # Last of the public methods: after it, `list` in this class is the method.
+    async def list(
+        self,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        state: WorkflowState | None = None,
+        limit: int = 50,
+        before: UUID | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> Sequence[Workflow]:
+        """Return workflows, the newest first; `before` is the last id of the previous page."""
+        chosen: dict[str, Any] = {"name": name, "key": key, "state": state, "before": before}
+        found = await self._cluster.ask(partial(_listed, limit=limit, queues=queues, chosen=chosen))
+        return sorted(
+            (one for some in found.values() for one in some), key=lambda one: one.id, reverse=True
+        )[:limit]
+
+    async def _node_of(self, id: UUID) -> int:
+        cluster = self._cluster
+        if await cluster.is_alone():
+            return cluster.here
+        found = await cluster.ask(lambda one: one.workflows.get(id))
+        return next((node for node, one in found.items() if one is not None), cluster.here)
+
+    def _called(self, begun: Operation | None, node: int) -> Operation | None:
+        return begun and replace(begun, id=far_id(node, self._cluster.here, begun.id))
+
+
+async def _listed(
+    one: AsyncClient, *, limit: int, queues: Sequence[str] | None, chosen: dict[str, Any]
+) -> Sequence[Workflow]:
+    return await one.workflows.list(limit=limit, queues=queues, **chosen)
