@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast import schema
 from holdfast.client import AsyncClient, Client
 from holdfast.errors import HoldfastError
+from holdfast.recent import Recent
 from holdfast.records import (
     Anomaly,
     DeadGroup,
@@ -84,7 +85,8 @@ class Live:
         )
         self.reads = self.standby or AsyncClient(url, source=source, **reads)
         self.oidc = _provider(settings)
-        self.calls = Calls(self.client)
+        self.recent = Recent()
+        self.calls = Calls(self.client, self.recent)
         self.waits = Waits(self.client, self.calls, server=self.id, most=settings.waits)
         self.consumers = Consumers(self.client)
         self.operations = Operations(self.client)
