@@ -380,9 +380,10 @@ class Protocol:
         *held: Hold | Leased,
         results: Sequence[Any] | None = None,
         keep: bool | None = None,
+        recent: int | None = None,
     ) -> list[Outcome]:
         wrapped = None if results is None else Jsonb(results)
-        return self._rows(Outcome, "ack", **_pairs(held), results=wrapped, keep=keep)
+        return self._rows(Outcome, "ack", **_pairs(held), results=wrapped, keep=keep, recent=recent)
 
     def nack(
         self,

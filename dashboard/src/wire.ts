@@ -467,7 +467,7 @@ export interface Queue {
   max_attempts: number;
   /** how long a lease lasts, unless the claim or the job sets it */
   lease: number;
-  /** how long a finished job is kept with its result; 0 deletes it at once */
+  /** how long all done jobs are kept with their results; with 0, see `keep_recent` */
   keep_done: number;
   /** the largest payload with its headers, and the largest result */
   payload_limit: number;
@@ -499,6 +499,8 @@ export interface Queue {
   archive_dead: number | null;
   /** archive done jobs after this long; needs `keep_done` */
   archive_done: number | null;
+  /** workers keep a few done jobs a second for a day, even if `keep_done` is 0 */
+  keep_recent: boolean;
   queue: string;
   part: number;
   paused_at: string | null;
@@ -968,10 +970,10 @@ export const newJobFields: readonly Field<"kind" | "payload" | "queue" | "priori
   {"name": "id", "label": "Id", "hint": "your own id, so that you can repeat the call", "type": "json", "empty": true},
 ];
 
-export const queueSettings: readonly Field<"max_attempts" | "lease" | "keep_done" | "payload_limit" | "backoff" | "backoff_cap" | "limit" | "rate_limit" | "rate_period" | "fair" | "by_kind" | "lane_limit" | "lane_on_failure" | "fanout" | "activity" | "keep_activity" | "archive_dead" | "archive_done">[] = [
+export const queueSettings: readonly Field<"max_attempts" | "lease" | "keep_done" | "payload_limit" | "backoff" | "backoff_cap" | "limit" | "rate_limit" | "rate_period" | "fair" | "by_kind" | "lane_limit" | "lane_on_failure" | "fanout" | "activity" | "keep_activity" | "archive_dead" | "archive_done" | "keep_recent">[] = [
   {"name": "max_attempts", "label": "Max attempts", "hint": "a job is dead after this many failed attempts, unless it has its own limit", "type": "number", "empty": false},
   {"name": "lease", "label": "Lease", "hint": "how long a lease lasts, unless the claim or the job sets it", "type": "seconds", "empty": false},
-  {"name": "keep_done", "label": "Keep done", "hint": "how long a finished job is kept with its result; 0 deletes it at once", "type": "seconds", "empty": false},
+  {"name": "keep_done", "label": "Keep done", "hint": "how long all done jobs are kept with their results; with 0, see `keep_recent`", "type": "seconds", "empty": false},
   {"name": "payload_limit", "label": "Payload limit", "hint": "the largest payload with its headers, and the largest result", "type": "number", "empty": false},
   {"name": "backoff", "label": "Backoff", "hint": "the longest wait before the second attempt; it doubles with each further one", "type": "seconds", "empty": false},
   {"name": "backoff_cap", "label": "Backoff cap", "hint": "the longest wait of all", "type": "seconds", "empty": false},
@@ -987,4 +989,5 @@ export const queueSettings: readonly Field<"max_attempts" | "lease" | "keep_done
   {"name": "keep_activity", "label": "Keep activity", "hint": "the shortest time for which the activity log is kept", "type": "seconds", "empty": false},
   {"name": "archive_dead", "label": "Archive dead", "hint": "archive dead jobs after this long", "type": "seconds", "empty": true},
   {"name": "archive_done", "label": "Archive done", "hint": "archive done jobs after this long; needs `keep_done`", "type": "seconds", "empty": true},
+  {"name": "keep_recent", "label": "Keep recent", "hint": "workers keep a few done jobs a second for a day, even if `keep_done` is 0", "type": "flag", "empty": false},
 ];

@@ -37,6 +37,7 @@ from holdfast.handle import Handle
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
 from holdfast.queue_options import check_queue
+from holdfast.recent import Recent
 from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap, QueueOptions
 from holdfast.stores import ClaimCheck, sweep
 from holdfast.task import Call, Declares, Task, TaskSettings, astore, store
@@ -103,6 +104,8 @@ class App:
         self._ends_too: list[Callable[[], Coroutine[Any, Any, None]]] = []
         # Who in this process waits for which job.
         self.ends: Ends
+        # How many of the jobs that end in this process are kept for a day.
+        self.recent = Recent()
         self._lock: RLock
         self._database: embedded.Database | None
         self._client: Client | None

@@ -512,7 +512,9 @@ class JobTransaction:
     def _sync(self, client: "Client") -> "Iterator[Connection[Any]]":
         with self._undone_noted(), self._outages_noted():
             make_certain(self._job)
-            with client.transaction(self._job.lease, self._result, keep=self._keep) as connection:
+            with client.transaction(
+                self._job.lease, self._result, keep=self._keep, recent=self._recent()
+            ) as connection:
                 with self._foreign_noted(connection), self._open_noted():
                     yield connection
                 assert_not_lost(self._job)
@@ -525,7 +527,7 @@ class JobTransaction:
         with self._undone_noted(), self._outages_noted():
             await amake_certain(self._job)
             async with client.transaction(
-                self._job.lease, self._result, keep=self._keep
+                self._job.lease, self._result, keep=self._keep, recent=self._recent()
             ) as connection:
                 with self._foreign_noted(connection), self._open_noted():
                     yield connection
@@ -533,6 +535,9 @@ class JobTransaction:
                 on = client.on(connection)
                 all_stored(self._job, await on.steps.store(self._job.steps_to_store()))
         self._job.settled = True
+
+    def _recent(self) -> int:
+        return self._job.app.recent.take(1)
 
     @contextmanager
     def _open_noted(self) -> Iterator[None]:

@@ -296,3 +296,23 @@ def test_jobs_are_counted_whole(viewing: str, open_page: Open) -> None:
     page.goto(viewing)
 
     expect(page.get_by_role("img", name="Jobs waiting. Now queued 7.")).to_be_visible()
+
+
+def test_a_list_of_done_jobs_says_what_is_kept(page: Page, client: Client) -> None:
+    home = page.url
+    client.queues.set("some")
+    client.queues.set("none", keep_recent=False)
+    client.enqueue("look", queue="some")
+    client.ack(client.claim("some", worker="ada"), recent=1)
+    said = page.locator("p.notice")
+
+    page.goto(f"{home}jobs?q=state:done+queue:some")
+    expect(page.get_by_role("main")).to_contain_text("look")
+    expect(said).to_contain_text("Of done jobs, a worker keeps at most 5 a second, for a day.")
+    expect(said).to_contain_text("holdfast queue set some keep_done=7d")
+    page.goto(f"{home}jobs?q=state:done+queue:none")
+    expect(page.get_by_role("main")).to_contain_text("No matching jobs")
+    expect(said).to_contain_text("Done jobs are not kept.")
+    page.goto(f"{home}jobs?q=state:done+queue:mail")
+    expect(page.get_by_role("main")).to_contain_text("send_email")
+    expect(said).to_have_count(0)

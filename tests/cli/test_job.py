@@ -613,3 +613,29 @@ def test_a_delay_goes_by_the_clock_of_the_database(
     assert client.claim(worker="w") == []
     clock.advance(minutes=11)
     assert len(client.claim(worker="w")) == 1
+
+
+def test_a_list_of_done_jobs_says_what_is_kept(holdfast: Run, client: Client) -> None:
+    client.queues.set("all", keep_done=3600)
+    client.queues.set("some")
+    client.queues.set("none", keep_recent=False)
+
+    said = {
+        filter: holdfast("job", "list", *filter.split()).err
+        for filter in (
+            "state:done",
+            "state:done queue:some",
+            "state:done,dead queue:none",
+            "state:done queue:all",
+            "state:dead queue:some",
+        )
+    }
+
+    few = "of done jobs, a worker keeps at most 5 a second, for a day; to keep all:  holdfast queue"
+    assert f"{few} set QUEUE keep_done=7d" in said["state:done"]
+    assert f"{few} set some keep_done=7d" in said["state:done queue:some"]
+    assert (
+        "done jobs are not kept; to keep them:  holdfast queue set none keep_done=7d"
+        in said["state:done,dead queue:none"]
+    )
+    assert "keep" not in said["state:done queue:all"] + said["state:dead queue:some"]

@@ -214,3 +214,15 @@ def test_a_pause_for_a_while_goes_by_the_clock_of_the_database(
     assert answer.code == 0
     assert during == []
     assert len(client.claim("mail", worker="w")) == 1
+
+
+def test_a_queue_is_told_to_keep_no_recent_jobs(holdfast: Run, client: Client) -> None:
+    usual = client.queues.set("mail").keep_recent
+
+    answer = holdfast("queue", "set", "mail", "keep_recent=off")
+
+    queue = client.queues.get("mail")
+    assert queue is not None
+    assert (usual, queue.keep_recent) == (True, False)
+    assert answer.out.split() == ["keep_recent", "off"]
+    assert "keep_recent" in holdfast("queue", "show", "mail").out

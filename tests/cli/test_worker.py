@@ -206,7 +206,7 @@ def test_queues_and_kinds_choose_what_is_claimed(worker: Run, client: Client) ->
 
     assert ended.out == "hello Ada\n"
     assert "queues: mail  slots: 3  connections: up to 13  kinds: greet" in ended.err
-    assert client.jobs.get(wanted.id) is None
+    assert client.jobs.find("state:done") == [wanted.id]
     assert len(client.jobs.find("state:queued")) == 2
 
 

@@ -120,9 +120,10 @@ def test_an_ack_is_understood_if_a_later_release_says_more_about_it(
     ids = [row[0] for row in rows]
     connect().execute(
         """
-        alter function holdfast.ack(uuid[], uuid[], jsonb, boolean) rename to ack_of_today;
+        alter function holdfast.ack(uuid[], uuid[], jsonb, boolean, integer) rename to ack_of_today;
         create function holdfast.ack(
-          ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
+          ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false,
+          recent integer default 0)
         returns table (id uuid, outcome text, detail text, more bigint) language sql as $$
           select a.id, a.outcome, a.detail, 7 from holdfast.ack_of_today(ids, tokens) a
         $$

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from holdfast import Client
+from holdfast import Client, recent
 from holdfast.server.live import consumers
 from holdfast.server.serve import _Protocol
 from tests.conftest import Clock
@@ -98,7 +98,64 @@ def test_a_job_goes_through_touch_and_ack(api: Api, client: Client) -> None:
     assert (progress["done"], progress["total"], progress["note"]) == (3, 20, "page 3")
     assert acked.json() == {"id": str(job.id), "state": "done"}
     assert again.json() == {"id": str(job.id), "state": "done", "already": True}
-    assert client.jobs.get(job.id) is None
+    assert client.jobs.find("state:done") == [job.id]
+
+
+@pytest.mark.parametrize("way", ["one by one", "at once", "all plain", "with a result"])
+def test_jobs_of_workers_in_other_languages_are_found_when_they_are_done(
+    api: Api, client: Client, way: str
+) -> None:
+    ids = [client.enqueue("a").id for _ in range(5)]
+    leases = claim(api, limit=5)
+
+    settle(api, leases, way)
+
+    assert sorted(client.jobs.find("state:done")) == sorted(ids)
+
+
+WAYS = ["one by one", "at once", "all plain", "with a result"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_has_no_more_kept_than_a_burst(
+    api: Api, client: Client, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent, "BURST", 3)
+    monkeypatch.setattr(recent, "PER_SECOND", 0.001)
+    for _ in range(10):
+        client.enqueue("a")
+
+    settle(api, claim(api, limit=10), way)
+
+    assert len(client.jobs.find("state:done")) == 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_a_queue_that_keeps_no_recent_jobs_none_is_kept(
+    api: Api, client: Client, way: str
+) -> None:
+    client.queues.set("private", keep_recent=False)
+    for _ in range(3):
+        client.enqueue("a", queue="private")
+
+    settle(api, claim(api, queues=["private"], limit=3), way)
+
+    assert client.jobs.find("state:done") == []
+
+
+def settle(api: Api, leases: list[dict[str, Any]], way: str) -> None:
+    """Ack leases in one of the ways that the server has for it."""
+    if way in ("one by one", "with a result"):
+        for lease in leases:
+            more = {"result": 1} if way == "with a result" else {}
+            answer = api.post(f"/v1/jobs/{lease['id']}/ack", json={"token": lease["token"]} | more)
+            assert answer.json()["state"] == "done"
+        return
+    items = [{"id": one["id"], "token": one["token"], "verb": "ack"} for one in leases]
+    if way == "at once":
+        items[0]["result"] = 1
+    answer = api.post("/v1/settle", json={"items": items})
+    assert [one["state"] for one in answer.json()["results"]] == ["done"] * len(leases)
 
 
 def test_a_result_is_kept_if_asked_for(api: Api, client: Client) -> None:

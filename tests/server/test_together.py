@@ -282,6 +282,19 @@ def test_one_bad_ack_among_good_ones_is_the_only_one_refused(
     assert client.jobs.get(held[1][0]).state == "leased"
 
 
+def test_jobs_that_are_acked_in_a_shared_call_are_found_when_they_are_done(
+    gather: Gather, send: Send, client: Client
+) -> None:
+    held = [one_lease(client) for _ in range(3)]
+    gather(3)
+
+    sent = [send(f"/v1/jobs/{id}/ack", {"token": str(token)}) for id, token in held]
+    answers = [one.result(30).json()["state"] for one in sent]
+
+    assert answers == ["done"] * 3
+    assert sorted(client.jobs.find("state:done")) == sorted(id for id, _ in held)
+
+
 def test_one_bad_job_among_good_ones_is_the_only_one_refused(
     gather: Gather, send: Send, client: Client
 ) -> None:

@@ -210,7 +210,7 @@ def test_a_page_of_history_is_kept_for_as_long_as_its_jobs_are_and_then_dropped(
     db.ack(db.take())
     where = (
         "select tableoid::regclass::text,"
-        " 'holdfast.history_' || to_char(ended_at at time zone 'UTC', 'YYYYMMDD')"
+        " 'holdfast.history_' || to_char(ended_at at time zone 'UTC', 'YYYYMMDD') || '_kept'"
         " from holdfast.history"
     )
     [(page, its_day)] = db.connection.execute(where).fetchall()

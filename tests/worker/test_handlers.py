@@ -246,7 +246,7 @@ def test_a_failed_attempt_is_tried_again_and_told_in_full(app: App, drain: Drain
     handle = divide.enqueue(1)
     worker = drain()
 
-    assert handle.state() is None  # done
+    assert handle.state() == "done"
     attempts = app.client.jobs.attempts(handle.id)
     assert [attempt.error_kind for attempt in attempts] == ["ZeroDivisionError"] * 2
     assert "a / 0" in (attempts[0].traceback or "")

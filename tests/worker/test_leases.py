@@ -48,7 +48,7 @@ def test_a_job_ten_times_as_long_as_its_lease_runs_once(app: App, start: Start) 
     handles = [awaited.enqueue(), threaded.enqueue()]
     start(lease=1.5)
     start(lease=1.5)
-    wait_for(lambda: not any(handle.state() for handle in handles))
+    wait_for(lambda: all(handle.state() == "done" for handle in handles))
 
     assert sorted(runs) == ["awaited", "threaded"]
 
@@ -203,7 +203,7 @@ def test_a_worker_renews_by_the_lease_it_was_given(app: App, start: Start, datab
     # Within the first lease, or the job would be taken back; the usual one is renewed after ten.
     wait_for(renewed, seconds=8)
     go.set()
-    wait_for(lambda: handle.state() is None)
+    wait_for(lambda: handle.state() == "done")
 
 
 @pytest.mark.usefixtures("hearing")
@@ -272,13 +272,13 @@ def test_a_lane_waits_until_the_handler_of_a_cancelled_job_has_ended(
         wait_for(lambda: not running.worker._jobs.running())
     # Whatever the worker had to say of the first job, it has said before it settled this one.
     third = beside.enqueue()
-    wait_for(lambda: third.state() is None)
+    wait_for(lambda: third.state() == "done")
 
     assert second.state() == "queued"
     assert "was cancelled" in app.client.jobs.explain(second.id)
     go.set()
 
-    wait_for(lambda: second.state() is None)
+    wait_for(lambda: second.state() == "done")
     assert ran == [True]
 
 
@@ -401,7 +401,7 @@ def test_progress_is_shown_and_renews_the_lease(app: App, start: Start, database
 
     wait_for(shown)
     go.set()
-    wait_for(lambda: handle.state() is None)
+    wait_for(lambda: handle.state() == "done")
 
 
 @pytest.mark.parametrize("sort", ["async", "thread"])
@@ -453,7 +453,7 @@ def test_a_blocked_event_loop_is_reported_by_name_and_its_lease_is_kept(
     handle = rude.enqueue()
     with caplog.at_level(logging.WARNING, "holdfast.worker"):
         start(lease=1.5)
-        wait_for(lambda: handle.state() is None)
+        wait_for(lambda: handle.state() == "done")
 
     assert runs == [1]
     [told] = [record for record in caplog.records if "HF301" in record.getMessage()]
@@ -478,7 +478,7 @@ def test_what_has_not_started_is_given_back_at_the_end_without_an_attempt(
     go.set()
     running.join()
 
-    assert [handle.state() for handle in handles] == [None, *["queued"] * 4]
+    assert [handle.state() for handle in handles] == ["done", *["queued"] * 4]
     jobs = [app.client.jobs.get(handle.id) for handle in handles[1:]]
     assert [job.attempt for job in jobs if job] == [0] * 4
 
@@ -603,7 +603,7 @@ def test_a_handler_past_its_deadline_does_not_hold_its_job_and_goes_on_until_som
     away.clear()  # in time: nobody has reaped it
     go.set()
 
-    wait_for(lambda: handle.state() is None)
+    wait_for(lambda: handle.state() == "done")
     assert told == [True]
     assert running.worker.counts.lost == 0
 

@@ -84,7 +84,9 @@ def test_lines_are_there_while_the_handler_runs_and_the_last_when_it_has_ended(
     seen.set()
     running.join()
 
-    assert app.client.jobs.get(id) is None
+    job = app.client.jobs.get(id)
+    assert job is not None
+    assert job.state == "done"
     assert texts(app, id) == ["begun", "nearly", "over"]
 
 

@@ -271,8 +271,8 @@ function Gone({ id, problem }: { id: string; problem: Problem }) {
       <Head trail={<Link to="jobs">Jobs</Link>} title={<span class="mono">{short(id)}</span>} />
       <Empty icon={deleted ? "done" : "search"} title={deleted ? "Deleted after completion" : "No such job"} commands={[shell("holdfast", "job", "list", all(["id", short(id)]))]}>
         <p>{problem.detail}</p>
-        {!deleted && <p>A job is deleted as soon as it is done, unless its queue keeps done jobs. To keep done jobs for a day:</p>}
-        {!deleted && <p class="mono">holdfast queue set default keep_done=86400</p>}
+        {!deleted && <p>Of the jobs that are done, a worker keeps at most 5 a second, for a day. To keep all done jobs of a queue:</p>}
+        {!deleted && <p class="mono">holdfast queue set default keep_done=7d</p>}
       </Empty>
     </>
   );

@@ -126,6 +126,7 @@ export function Jobs() {
           <Table name="jobs" label="Jobs" columns={columns} rows={rows} id={(job) => job.id} selected={selected} stale={stale} />
         )}
       </div>
+      <WhatIsKept filter={filter} rows={rows ?? []} />
       {data?.searched != null && (
         <p class="notice" role="status">
           <Icon name="info" /> Searched only the newest {count(data.searched)} jobs that match the other terms. Narrow by state, queue or kind to search older jobs.
@@ -207,6 +208,25 @@ function StateChips({ filter }: { filter: string }) {
         );
       })}
     </div>
+  );
+}
+
+/** Below a list of done jobs: what it leaves out, if any of its queues does not keep all. */
+function WhatIsKept({ filter, rows }: { filter: string; rows: Job[] }) {
+  const { queues } = useFeed<{ queues: Queue[] }>(path(["queues"])).data.value ?? {};
+  if (!(value(filter, "state") ?? "").split(",").includes("done")) return null;
+  const names = value(filter, "queue")?.split(",").map((name) => new RegExp(`^${name.replace(/[.+?^${}()|[\]\\]/g, "\\$&").replaceAll("*", ".*")}$`));
+  // Rows of adopted tables stay where they are; their ids have a part above those of jobs.
+  const adopted = new Set(rows.filter((job) => parseInt(job.id.slice(15, 18), 16) >= 64).map((job) => job.queue));
+  const some = (queues ?? []).filter((queue) => !queue.keep_done && !adopted.has(queue.queue) && (!names || names.some((name) => name.test(queue.queue))));
+  const first = some[0];
+  if (!first) return null;
+  const name = some.length === 1 ? first.queue : "QUEUE";
+  return (
+    <p class="notice" role="status">
+      <Icon name="info" /> {some.some((queue) => queue.keep_recent) ? "Of done jobs, a worker keeps at most 5 a second, for a day. To keep all:" : "Done jobs are not kept. To keep them:"}{" "}
+      <code>{shell("holdfast", "queue", "set", name, "keep_done=7d")}</code>
+    </p>
   );
 }
 

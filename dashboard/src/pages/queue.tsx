@@ -109,7 +109,7 @@ function Now({ queue }: { queue: Queue }) {
       <Small name="Oldest" link={jobsOf(["state", "queued"], ["queue", queue.queue])} value={queue.oldest === null ? "–" : duration(queue.oldest)} note="waiting longest" bad={!queue.paused_at && (queue.oldest ?? 0) > 60} />
       <Small name="Leased" link={jobsOf(["state", "leased"], ["queue", queue.queue])} value={count(queue.leased)} note={queue.limit === null ? "no limit" : `of ${count(queue.limit)}`} />
       <Small name="Dead" link={to(["dead"], { queue: queue.queue })} value={count(queue.dead)} note={queue.archived ? `${count(queue.archived)} archived` : "waiting for you to act"} bad={queue.dead > 0} />
-      <Small name="Done" link={jobsOf(["state", "done"], ["queue", queue.queue])} value={count(queue.done)} note={queue.keep_done ? `kept ${duration(queue.keep_done)}` : "deleted when done"} />
+      <Small name="Done" link={jobsOf(["state", "done"], ["queue", queue.queue])} value={count(queue.done)} note={queue.keep_done ? `kept ${duration(queue.keep_done)}` : queue.keep_recent ? "some kept for a day" : "deleted when done"} />
     </div>
   );
 }

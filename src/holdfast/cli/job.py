@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from uuid import UUID
 
@@ -15,7 +16,9 @@ from holdfast.cli.log import ALL, JobLog
 from holdfast.cli.selection import Verb, change, find_id, job_table, unknown
 from holdfast.cli.session import Session, actor, pass_session
 from holdfast.cli.values import duration, headers, json_value, moment
+from holdfast.recent import PER_SECOND
 from holdfast.records import LABELS, Attempt, Event, Job, NewJob, State, Step
+from holdfast.records.ids import PARTS, part_of
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -91,14 +94,44 @@ def list_jobs(session: Session, filter: tuple[str, ...], limit: int, before: str
     with session.client() as client:
         behind = find_id(client, before) if before else None
         jobs = client.jobs.list(" ".join(filter), limit=limit + 1, before=behind)
+        kept = _what_is_kept(client, " ".join(filter).split(), jobs)
     shown = jobs[:limit]
     session.answer(shown, lambda: job_table(shown) if shown else "")
+    if kept:
+        session.say(kept)
     if not shown:
         states = [word for word in filter if word in get_args(State)]
         hint = f"; for those in a state:  holdfast job list state:{states[0]}" if states else ""
         session.say(f"no job matches{hint}")
     if len(jobs) > limit:
         session.say(f"there are more: --before {output.short(shown[-1].id)}, or --limit")
+
+
+def _what_is_kept(client: "Client", terms: Sequence[str], jobs: Sequence[Job]) -> str | None:
+    """Return what a list of done jobs leaves out; None if nothing, or if it is not asked for."""
+    said = dict(term.split(":", 1) for term in terms if ":" in term)
+    if "done" not in said.get("state", "").split(","):
+        return None
+    names = said.get("queue", "*").split(",")
+    # Rows of adopted tables stay where they are.
+    adopted = {job.queue for job in jobs if part_of(job.id) >= PARTS}
+    queues = [
+        queue
+        for queue in client.queues.list()
+        if not queue.keep_done
+        and queue.queue not in adopted
+        and any(fnmatchcase(queue.queue, name) for name in names)
+    ]
+    if not queues:
+        return None
+    name = queues[0].queue if len(queues) == 1 else "QUEUE"
+    how = f"holdfast queue set {name} keep_done=7d"
+    if any(queue.keep_recent for queue in queues):
+        return (
+            f"of done jobs, a worker keeps at most {PER_SECOND} a second, for a day; "
+            f"to keep all:  {how}"
+        )
+    return f"done jobs are not kept; to keep them:  {how}"
 
 
 @job.command(

@@ -117,7 +117,8 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
 
     \b
     max_attempts  lease  backoff  backoff_cap  payload_limit (1MB)
-    keep_done     how long done jobs are kept, 0 deletes them
+    keep_done     how long all done jobs are kept; 0: see keep_recent
+    keep_recent   off: workers keep no done jobs; on: a few, for a day
     limit         jobs running at once; none removes it
     rate_limit, rate_period   starts per period; none removes them
     fair          on: tenants take turns

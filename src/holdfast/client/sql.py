@@ -6,14 +6,15 @@ from holdfast.client import rows
 
 ACK: LiteralString = (
     "select id, outcome, detail from holdfast.ack("
-    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s::bool)"
+    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb, keep => %s::bool, "
+    "recent => %s::int)"
 )
 # Nobody waits long for a row that is another's: the setting is made before the function is called.
 ACK_TOGETHER: LiteralString = (
     "select a.id, a.outcome, a.detail "
     "from (select set_config('lock_timeout', '250ms', true)) s(limited) "
     "cross join lateral holdfast.ack("
-    "ids => %s::uuid[], tokens => %s::uuid[], keep => s.limited is null) a"
+    "ids => %s::uuid[], tokens => %s::uuid[], keep => s.limited is null, recent => %s::int) a"
 )
 SETTLE: LiteralString = (
     "select id, outcome, detail from holdfast.settle(items => %s::jsonb) order by ord"

@@ -394,6 +394,8 @@ def _settlement(wanted: Settlement) -> dict[str, Any]:
             item["result"] = msgspec.Raw(encoded(wanted.result, f"result of job {id}"))
         if wanted.keep:
             item["keep"] = True
+        if wanted.recent:
+            item["recent"] = True
         return item
     if isinstance(wanted, Cancelled):
         item["reason"] = text(wanted.reason)

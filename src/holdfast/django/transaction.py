@@ -39,7 +39,9 @@ class OrmTransaction(JobTransaction):
                 assert_not_lost(job)
                 client = client_on(connection)
                 all_stored(job, client.steps.store(job.steps_to_store()))
-                [acked] = client.ack([job.lease], [self._result], keep=self._keep)
+                [acked] = client.ack(
+                    [job.lease], [self._result], keep=self._keep, recent=self._recent()
+                )
                 acked.raise_if_lost()
         except Exception as error:
             note_outage(job, error)

@@ -6,6 +6,7 @@ from typing import Final
 MAX_ATTEMPTS: Final = 3
 LEASE: Final = timedelta(seconds=30)
 KEEP_DONE: Final = timedelta(0)
+KEEP_RECENT: Final = True
 PAYLOAD_LIMIT: Final = 262144
 BACKOFF: Final = timedelta(seconds=1)
 BACKOFF_CAP: Final = timedelta(hours=1)

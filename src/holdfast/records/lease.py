@@ -81,12 +81,16 @@ Held = Lease | Ticket | Doubtful | tuple[UUID, UUID]
 
 
 class Done(Record, frozen=True):
-    """End a lease with success; `keep` puts the job into the history even if its queue does not."""
+    """End a lease with success; `keep` puts the job into the history even if its queue does not.
+
+    `recent` keeps it for a day, if its queue keeps recent jobs.
+    """
 
     verb: ClassVar = "ack"
     lease: Held
     result: Any = None
     keep: bool = False
+    recent: bool = False
 
 
 class Failed(Record, frozen=True):

@@ -74,3 +74,4 @@ class QueueOptions(TypedDict, total=False):
     keep_activity: Duration
     archive_dead: Duration | None
     archive_done: Duration | None
+    keep_recent: bool

@@ -70,7 +70,7 @@ class QueueSettings(Record, frozen=True, kw_only=True):
         Length, says("how long a lease lasts, unless the claim or the job sets it")
     ] = defaults.LEASE
     keep_done: Annotated[
-        Age, says("how long a finished job is kept with its result; 0 deletes it at once")
+        Age, says("how long all done jobs are kept with their results; with 0, see `keep_recent`")
     ] = defaults.KEEP_DONE
     payload_limit: Annotated[
         Bytes, says("the largest payload with its headers, and the largest result")
@@ -111,6 +111,9 @@ class QueueSettings(Record, frozen=True, kw_only=True):
     archive_done: Annotated[
         Age | None, says("archive done jobs after this long; needs `keep_done`")
     ] = None
+    keep_recent: Annotated[
+        bool, says("workers keep a few done jobs a second for a day, even if `keep_done` is 0")
+    ] = defaults.KEEP_RECENT
 
 
 class Queue(QueueSettings, frozen=True, kw_only=True):

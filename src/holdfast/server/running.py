@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast import schema
 from holdfast.client import AsyncClient, AsyncClusterClient, Client
 from holdfast.errors import HoldfastError
+from holdfast.recent import Recent
 from holdfast.records import (
     Anomaly,
     DeadGroup,
@@ -91,7 +92,8 @@ class Live:
             application_name="holdfast server reads",
         )
         self.oidc = _provider(settings)
-        self.calls = Calls(self.client)
+        self.recent = Recent()
+        self.calls = Calls(self.client, self.recent)
         self.waits = Waits(self.client, self.calls, server=self.id, most=settings.waits)
         self.consumers = Consumers(self.client)
         # Each node has somebody who runs its own.

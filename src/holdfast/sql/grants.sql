@@ -112,7 +112,7 @@ begin
         holdfast.claim(text, text, uuid, integer, interval, text[], boolean),
         holdfast.claim_each(text, text[], uuid[], integer[], interval, text[], boolean),
         holdfast.touch(uuid[], uuid[], interval, jsonb),
-        holdfast.ack(uuid[], uuid[], jsonb, boolean), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean,
+        holdfast.ack(uuid[], uuid[], jsonb, boolean, integer), holdfast.nack(uuid[], uuid[], text, text, text, interval, boolean,
         text),
         holdfast.large_get(text), holdfast.large_list(timestamptz), holdfast.large_used(text),
         holdfast.large_delete(text[]),

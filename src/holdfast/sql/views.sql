@@ -72,7 +72,7 @@ select
   case when o.since is not null then greatest(holdfast.now() - o.since, '0') end as oldest,
   n.reconciled, coalesce(q.activity, d.activity) as activity,
   coalesce(q.keep_activity, d.keep_activity) as keep_activity,
-  n.enqueued, n.failed, q.archive_dead, q.archive_done
+  n.enqueued, n.failed, q.archive_dead, q.archive_done, coalesce(q.keep_recent, d.keep_recent) as keep_recent
 from (
   select c.name, sum(c.queued)::bigint as queued, sum(c.leased)::bigint as leased, sum(c.dead)::bigint as dead,
          sum(c.done)::bigint as done, sum(c.cancelled)::bigint as cancelled, sum(c.archived)::bigint as archived,

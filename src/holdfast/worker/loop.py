@@ -26,7 +26,7 @@ from holdfast.errors import Misuse, Unavailable, UnknownOutcome
 from holdfast.jitter import random_between
 from holdfast.leased import ID, KIND, LENGTH, length_of
 from holdfast.outcome import RetryBudget, Stop, settle_stopped
-from holdfast.records import Claim, Failed, Released, Settlement
+from holdfast.records import Claim, Done, Failed, Released, Settlement
 from holdfast.watch.logs import fields_of
 from holdfast.watch.meter import Meter
 from holdfast.worker.allowance import Allowance
@@ -362,7 +362,11 @@ class JobLoop:
             ids += [job.row[ID] for job, _ in ended.returned]
             tokens += [job.token for job, _ in ended.returned]
         settlements = [how for _, how in ended.others]
-        return self._client.drain.exchange(ids, tokens, settlements, claims, results=results)
+        dones = sum(type(how) is Done for how in settlements)
+        recent = self._app.recent.take(len(ids) + dones) if ids or dones else 0
+        return self._client.drain.exchange(
+            ids, tokens, settlements, claims, results=results, recent=recent
+        )
 
     def _settle_one_by_one(self, ended: Ended) -> None:
         """Settle a batch in which something cannot be stored, without affecting the others."""

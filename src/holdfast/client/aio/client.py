@@ -214,17 +214,25 @@ class AsyncClient(AsyncNouns):
         return [outcome for (outcome,) in await self._door.run(statement)]
 
     async def ack(
-        self, leases: Sequence[Held], results: Sequence[Any] | None = None, *, keep: bool = False
+        self,
+        leases: Sequence[Held],
+        results: Sequence[Any] | None = None,
+        *,
+        keep: bool = False,
+        recent: int = 0,
     ) -> list[Settled]:
         """End leases with success; `results`, one for each, are kept if the queue keeps done jobs.
 
-        `keep` puts the jobs into the history even if their queue does not. Results are in the order
-        given. For an exception instead of the outcome `lost`, call `raise_if_lost()` on a result.
+        `keep` puts the jobs into the history even if their queue does not. So many as `recent`,
+        from the first, are kept for a day if their queues keep recent jobs. Results are in the
+        order given. For an exception instead of the outcome `lost`, call `raise_if_lost()` on a
+        result.
         """
         if not leases:
             return []
         proofs = wire.held_arrays(leases)
-        parameters = [*proofs, wire.results(results), "true" if keep else "false"]
+        kept = ["true" if keep else "false", str(recent)]
+        parameters = [*proofs, wire.results(results), *kept]
         rows = await self._door.run(Statement("ack", ACK, parameters, texts=True))
         return [Settled(UUID(str(id)), outcome, detail) for id, outcome, detail in rows]
 
@@ -310,7 +318,7 @@ class AsyncClient(AsyncNouns):
 
     @asynccontextmanager
     async def transaction(
-        self, lease: Held, result: Any = None, *, keep: bool = False
+        self, lease: Held, result: Any = None, *, keep: bool = False, recent: int = 0
     ) -> AsyncIterator[AsyncConnection[Any]]:
         """Yield a connection: what you write on it and the ack of the lease commit together.
 
@@ -321,7 +329,8 @@ class AsyncClient(AsyncNouns):
         try:
             async with self._door.transaction("transaction", plain=True) as door:
                 yield door.connection
-                [settled] = await self.on(door.connection).ack([lease], [result], keep=keep)
+                client = self.on(door.connection)
+                [settled] = await client.ack([lease], [result], keep=keep, recent=recent)
                 settled.raise_if_lost()
                 if settled.outcome == "already":  # what was written here would be done twice
                     raise LeaseLost(

@@ -11,12 +11,13 @@ from holdfast.records import Claim, Done, Record, Settled, Settlement
 
 # Both return only the jobs that could not be acked.
 _ACK_LOST = (
-    "select id, detail from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
+    "select id, detail from holdfast.ack("
+    "ids => %s::uuid[], tokens => %s::uuid[], recent => %s::int) "
     "where outcome in ('lost', 'unknown')"
 )
 _ACK_RESULTS = (
     "select id, detail from holdfast.ack("
-    "ids => %s::uuid[], tokens => %s::uuid[], results => %s::jsonb) "
+    "ids => %s::uuid[], tokens => %s::uuid[], recent => %s::int, results => %s::jsonb) "
     "where outcome in ('lost', 'unknown')"
 )
 _HELD = f"select {raw.COLUMNS} from holdfast.held(tokens => %s::uuid[])"
@@ -52,17 +53,20 @@ class AsyncDrain(AsyncNoun):
         claims: Sequence[Claim],
         *,
         results: bytes | None = None,
+        recent: int = 0,
     ) -> Exchanged:
         """Ack leases by their ids and tokens, settle others and claim the next ones, at once.
 
-        `results` is a JSON array with one value for each id, or None if none has a result.
+        `results` is a JSON array with one value for each id, or None if none has a result. So many
+        as `recent` of those that are done are kept for a day, if their queues keep recent jobs.
         Each call is a transaction of its own: what is settled stays settled whatever becomes of
         the claims. To a server that is far all of them travel in one round trip.
         """
         statements = []
         if ids:
             proofs = tokens if len(set(tokens)) > 1 else tokens[:1]
-            parameters: list[Any] = [raw.Ids.of(ids), raw.Ids.of(proofs)]
+            kept = min(recent, len(ids))
+            parameters: list[Any] = [raw.Ids.of(ids), raw.Ids.of(proofs), kept]
             if results is None:
                 statements.append(Statement("ack", _ACK_LOST, parameters, raw=True))
             else:
@@ -74,7 +78,8 @@ class AsyncDrain(AsyncNoun):
         if returned:
             leases = wire.held_arrays([one.lease for one in returned])
             values = wire.results([one.result for one in returned])
-            statements.append(Statement("ack", ACK, [*leases, values, "false"]))
+            kept = max(recent - len(ids), 0)
+            statements.append(Statement("ack", ACK, [*leases, values, "false", str(kept)]))
         if others:
             statements.append(Statement("settle", SETTLE, [wire.settlements(others)]))
         statements += [_claim(claim, self._door.durable) for claim in claims]

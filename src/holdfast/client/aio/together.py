@@ -17,7 +17,7 @@ _CLAIM = (
 )
 _ACK_OTHERS = (
     "select (a.nth - 1)::int, a.outcome, a.detail "
-    "from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[]) "
+    "from holdfast.ack(ids => %s::uuid[], tokens => %s::uuid[], recent => %s::int) "
     "with ordinality a(id, outcome, detail, nth) "
     "where a.outcome <> 'done'"
 )
@@ -27,24 +27,29 @@ _HELD = f"select {_COLUMNS}, token from holdfast.held(tokens => %s::uuid[])"
 class AsyncTogether(AsyncNoun):
     """Calls of several callers at once; each gets the answer that it would have got alone."""
 
-    async def ack(self, leases: Sequence[Held]) -> list[Settled]:
+    async def ack(self, leases: Sequence[Held], *, recent: int = 0) -> list[Settled]:
         """End leases of several callers with success; no lease may be given twice.
 
-        It fails, with nothing changed, if one of the jobs is locked for a while: the others must
-        not wait for it.
+        So many as `recent`, from the first, are kept for a day. It fails, with nothing changed, if
+        one of the jobs is locked for a while: the others must not wait for it.
         """
         ids, tokens = wire.held_arrays(leases)
-        rows = await self._door.run(Statement("ack", ACK_TOGETHER, [ids, tokens]))
+        rows = await self._door.run(Statement("ack", ACK_TOGETHER, [ids, tokens, recent]))
         return [Settled(*row) for row in rows]
 
-    async def ack_all(self, leases: Sequence[tuple[UUID, UUID]]) -> dict[int, Settled]:
-        """End many leases with success; returns those with another outcome, by their places."""
+    async def ack_all(
+        self, leases: Sequence[tuple[UUID, UUID]], *, recent: int = 0
+    ) -> dict[int, Settled]:
+        """End many leases with success; returns those with another outcome, by their places.
+
+        So many as `recent`, from the first, are kept for a day.
+        """
         if not leases:
             return {}
         ids = raw.Ids.of([id.bytes for id, _ in leases])
         tokens = {token: None for _, token in leases}
         proofs = tokens if len(tokens) == 1 else [token for _, token in leases]
-        parameters = [ids, raw.Ids.of([token.bytes for token in proofs])]
+        parameters = [ids, raw.Ids.of([token.bytes for token in proofs]), recent]
         rows = await self._door.run(Statement("ack", _ACK_OTHERS, parameters, raw=True))
         return {nth: Settled(leases[nth][0], outcome, detail) for nth, outcome, detail in rows}
 

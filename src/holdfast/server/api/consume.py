@@ -1,11 +1,13 @@
 """Leasing jobs and ending leases: what a worker in any language does."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from holdfast import jsonb
 from holdfast.client import wire
@@ -63,7 +65,8 @@ async def ack(request: Request) -> Answer:
         settled = await request.live.calls.ack(held)
     else:
         results = None if done.result is None else [done.result]
-        [settled] = await request.client.ack([held], results, keep=said.keep)
+        recent = request.live.recent.take(1)
+        [settled] = await request.client.ack([held], results, keep=said.keep, recent=recent)
     return await _ended(request, done, settled)
 
 
@@ -133,7 +136,8 @@ async def settle(request: Request) -> Answer:
         if _id(one) in foreign:
             results[nth] = _gone(_id(one))
     wanted = [(nth, one) for nth, one in wanted if _id(one) not in foreign]
-    settled = await request.client.settle([one for _, one in wanted])
+    recent = request.live.recent.take(sum(type(one) is Done for _, one in wanted))
+    settled = await request.client.settle(_with_recent([one for _, one in wanted], recent))
     for (nth, one), answer in zip(wanted, settled, strict=True):
         results[nth] = _outcome(answer, tell=request.user.queues is None)
         request.live.consumers.settled(one, answer)
@@ -145,7 +149,8 @@ async def _ack_all(request: Request, acks: Sequence[inputs.PlainAck]) -> Answer:
     """End many leases in the way that most end: with success, and nothing to store."""
     foreign = await _foreign(request, [ack.id for ack in acks])
     mine = [(ack.id, ack.token) for ack in acks if ack.id not in foreign]
-    others = await request.client.together.ack_all(mine)
+    recent = request.live.recent.take(len(mine))
+    others = await request.client.together.ack_all(mine, recent=recent)
     request.live.consumers.acked(mine, others)
     request.live.note_change()
     if not foreign and not others:
@@ -160,6 +165,17 @@ async def _ack_all(request: Request, acks: Sequence[inputs.PlainAck]) -> Answer:
             ]
         }
     )
+
+
+def _with_recent(wanted: Sequence[Settlement], recent: int) -> Sequence[Settlement]:
+    """Have so many of those that are done kept for a day, from the first."""
+    if not recent:
+        return wanted
+    left = itertools.count(recent, -1)
+    return [
+        replace(one, recent=True) if isinstance(one, Done) and next(left) > 0 else one
+        for one in wanted
+    ]
 
 
 def _plain_acks(items: Sequence[msgspec.Raw]) -> Sequence[inputs.PlainAck] | None:

@@ -346,7 +346,7 @@ async def _raise_if_remembered(request: Request, id: UUID) -> None:
         410,
         "HF410",
         f"job {id} was done by {known.worker} and deleted",
-        fix="Set keep_done of its queue to keep done jobs for a while.",
+        fix="Set keep_done of its queue to keep all done jobs for a while.",
         job=id,
         queue=known.queue,
         worker=known.worker,

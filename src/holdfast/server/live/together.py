@@ -18,6 +18,7 @@ from uuid import UUID
 
 from holdfast.client import AsyncClient, wire
 from holdfast.errors import HoldfastError, Unavailable, UnknownOutcome
+from holdfast.recent import Recent
 from holdfast.records import Claim, Enqueued, Lease, NewJob, Settled
 from holdfast.watch import tracing
 
@@ -173,10 +174,11 @@ class _Line(Generic[Q, A]):
 class Calls:
     """The calls that requests of one server share: single acks, plain jobs, and small claims."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient, recent: Recent) -> None:
         self._client = client
+        self._recent = recent
         self._acks: Together[Proof, Settled] = Together(
-            self._ack, client.together.ack, same=lambda proof: proof[0]
+            self._ack, self._ack_together, same=lambda proof: proof[0]
         )
         self._jobs: Together[NewJob, Enqueued] = Together(self._enqueue, client.enqueue_many)
         self._claims: Together[Claim, list[Lease]] = Together(
@@ -201,8 +203,12 @@ class Calls:
         return await self._claims.ask(claim, (claim.queue, claim.lease, kinds))
 
     async def _ack(self, lease: Proof) -> Settled:
-        [settled] = await self._client.ack([lease])
+        [settled] = await self._client.ack([lease], recent=self._recent.take(1))
         return settled
+
+    async def _ack_together(self, leases: Sequence[Proof]) -> list[Settled]:
+        recent = self._recent.take(len(leases))
+        return await self._client.together.ack(leases, recent=recent)
 
     async def _enqueue(self, job: NewJob) -> Enqueued:
         [stored] = await self._client.enqueue_many([job])

@@ -16,6 +16,7 @@ begin
   q.max_attempts := 3;
   q.lease := '30 seconds';
   q.keep_done := '0';
+  q.keep_recent := true;
   q.payload_limit := 262144;
   q.backoff := '1 second';
   q.backoff_cap := '1 hour';
@@ -146,7 +147,8 @@ $$;
 -- ended_of: a job as one that has ended. Written as `from … job j cross join lateral ended_of(j, …)` it becomes a
 -- part of the query that calls it, and costs nothing.
 create or replace function holdfast.ended_of(
-  j holdfast.job, state text, at timestamptz, reason text, fingerprint text default null, result jsonb default null)
+  j holdfast.job, state text, at timestamptz, reason text, fingerprint text default null, result jsonb default null,
+  recent boolean default null)
 returns setof holdfast.ended
 language sql stable rows 1
 as $$
@@ -157,7 +159,7 @@ as $$
            select jsonb_agg(to_jsonb(s) - 'part' - 'id' order by s.began_at, s.nth, s.name)
            from holdfast.step s
            where s.part = j.part and s.id = j.id) end as steps,
-         j.link, j.takes
+         j.link, j.takes, ended_of.recent
 $$;
 
 -- job_of_ended: a job that ended as one that waits, in a part and a queue, under an id. fresh: as after a retry,

@@ -244,7 +244,7 @@ begin
   end loop;
   if v_missing is not null then
     perform holdfast.refuse('HF214', format('job %s is not known, so nothing can wait for it', v_missing),
-      'It never existed, or it is done and was not kept.',
+      'It never existed, or it is done and was not kept (a job that is kept as recent does not count).',
       'Enqueue it and what follows in one call or transaction, or set keep_done of its queue.');
   end if;
 end
@@ -263,7 +263,8 @@ begin
   end if;
   select coalesce(e.link, e.id), e.state, e.result into link, state, result
   from holdfast.ended e
-  where e.part = holdfast.part_of(stored) and e.id = stored
+  -- Not one that is there only because it is recent: what can be waited for must not depend on how much else ran.
+  where e.part = holdfast.part_of(stored) and e.id = stored and (e.state = 'done' and e.recent) is not true
   order by e.state = 'dead' desc, e.ended_at desc
   limit 1;
   if found then

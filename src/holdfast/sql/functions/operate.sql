@@ -615,7 +615,7 @@ begin
       select e.*
       from removed r
       cross join lateral jsonb_populate_record(r.was, jsonb_build_object('state', 'archived',
-        'reason', coalesce(archived.reason, 'archived by ' || archived.actor, r.reason))) e
+        'recent', null, 'reason', coalesce(archived.reason, 'archived by ' || archived.actor, r.reason))) e
       returning id, queue, kind
     ), counted as (
       insert into holdfast.tally (part, queue, kind, dead, cancelled, archived)

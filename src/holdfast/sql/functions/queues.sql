@@ -10,7 +10,8 @@ as $$
 #variable_conflict use_column
 declare
   v_known constant text[] := '{max_attempts,lease,keep_done,payload_limit,backoff,backoff_cap,limit,rate_limit,'
-    'rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout,activity,keep_activity,archive_dead,archive_done}';
+    'rate_period,fair,by_kind,lane_limit,lane_on_failure,fanout,activity,keep_activity,archive_dead,archive_done,'
+    'keep_recent}';
   v_field text;
   old     holdfast.queue;
   new     holdfast.queue;
@@ -80,7 +81,9 @@ begin
         archive_dead    = case when settings ? 'archive_dead'
         then make_interval(secs => (settings ->> 'archive_dead')::double precision) else q.archive_dead end,
         archive_done    = case when settings ? 'archive_done'
-          then make_interval(secs => (settings ->> 'archive_done')::double precision) else q.archive_done end
+          then make_interval(secs => (settings ->> 'archive_done')::double precision) else q.archive_done end,
+        keep_recent     = case when settings ? 'keep_recent' then (settings ->> 'keep_recent')::boolean
+        else q.keep_recent end
     where q.name = queue_set.queue
     returning q.* into new;
   exception when check_violation or not_null_violation or invalid_text_representation or numeric_value_out_of_range

@@ -90,9 +90,10 @@ end
 $$;
 
 -- ack: end leases with success. The job is deleted, or kept in the history if its queue keeps done jobs or the caller
--- passes keep. results is a JSON array, one value per id.
+-- passes keep. results is a JSON array, one value per id. recent: so many of the jobs, from the first, are kept for a day
+-- if their queues keep recent jobs.
 create or replace function holdfast.ack(
-  ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
+  ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false, recent integer default 0)
 returns table (id uuid, outcome text, detail text)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -128,7 +129,9 @@ begin
     where q.keep_done > '0' or q.activity = 'all';
   end if;
   if keep or v_keeps then
-    perform holdfast.keep_done(ids, tokens, results, keep, v_now);
+    perform holdfast.keep_done(ids, tokens, results, keep, v_now, recent);
+  elsif recent > 0 then
+    perform holdfast.keep_done(ids[:recent], tokens[:recent], results, false, v_now, recent);
   end if;
 
   with ended as (
@@ -167,7 +170,7 @@ begin
     perform holdfast.let_next_in(gone.places, v_now);
   end if;
   if gone.more is not null then
-    perform holdfast.clear_done(gone.more, ids, tokens, results, keep or v_keeps, v_now);
+    perform holdfast.clear_done(gone.more, ids, tokens, results, keep or v_keeps or recent > 0, v_now);
   end if;
   if gone.jobs = cardinality(ids) then
     if gone.jobs = 1 then   -- without a statement: starting one takes longer than answering
@@ -202,13 +205,16 @@ begin
 end
 $$;
 
--- keep_done: copy jobs that are about to be done into the history: all, or those whose queues keep done jobs.
+-- keep_done: copy jobs that are about to be done into the history: all, or those whose queues keep done jobs. Of the
+-- others, those among the first so many that are small enough to be kept as recent.
 create or replace function holdfast.keep_done(
-  ids uuid[], tokens uuid[], results jsonb, everything boolean, at timestamptz)
+  ids uuid[], tokens uuid[], results jsonb, everything boolean, at timestamptz, recent integer default 0)
 returns void
 language plpgsql
 as $$
 #variable_conflict use_column
+declare
+  v_usual constant boolean := recent > 0 and (holdfast.unset_queue(null)).keep_recent;
 begin
   insert into holdfast.history
   select e.*
@@ -218,11 +224,26 @@ begin
     order by x.id, x.token, x.nth
   ) u
   join holdfast.job j on j.part = any(array[u.part]) and j.id = u.id and j.token = u.token
-  cross join lateral holdfast.ended_of(j, 'done', keep_done.at, j.reason,
-    result => nullif(results -> (u.nth - 1)::integer, 'null')) e
-  where everything or exists (select from holdfast.queue q where q.name = j.queue and q.keep_done > '0')
+  left join holdfast.queue q on q.name = j.queue
+  cross join lateral (
+    select nullif(results -> (u.nth - 1)::integer, 'null') as result, everything or q.keep_done > '0' as always) k
+  cross join lateral holdfast.ended_of(j, 'done', keep_done.at, j.reason, result => k.result,
+    recent => case when k.always then null else true end) e
+  where k.always
+     or u.nth <= keep_done.recent and coalesce(q.keep_recent, v_usual) and holdfast.is_small(j, k.result)
   for update of j;
 end
+$$;
+
+-- is_small: whether a done job may be kept only because it is recent. Large ones would fill the disk at the pace at
+-- which jobs are kept, and so would payloads in a store: those are deleted when no job has their address.
+create or replace function holdfast.is_small(j holdfast.job, result jsonb)
+returns boolean
+language sql immutable
+as $$
+  select pg_column_size(j.payload) + coalesce(pg_column_size(j.headers), 0) + coalesce(pg_column_size(result), 0)
+           + coalesce(j.steps, 0) * 1024 <= 8192
+         and not coalesce(holdfast.is_coded(j.payload) and j.payload #>> '{$holdfast,store}' is not null, false)
 $$;
 
 -- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last. delay null:
@@ -261,7 +282,7 @@ end
 $$;
 
 -- settle: end many leases in one call, each with its own verb.
--- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel" | "suspend", "result", "keep",
+-- items: [{"id", "token", "verb": "ack" | "nack" | "release" | "cancel" | "suspend", "result", "keep", "recent",
 --          "error_kind", "message", "traceback", "log", "final", "delay", "reason", "unread",
 --          "name", "nth", "until", "event", "key"}]
 -- cancel ends the caller's own lease, and the job with it, as cancelled. suspend gives the lease back and has the job
@@ -284,11 +305,16 @@ declare
   parks record;
 begin
   perform holdfast.check_settlements(items);
-  select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
-         jsonb_agg(i.item -> 'result') as results
+  select array_agg(a.id) as ids, array_agg(a.token) as tokens, jsonb_agg(a.result) as results,
+         count(*) filter (where a.recent)::integer as recent
   into acks
-  from jsonb_array_elements(items) i(item)
-  where i.item ->> 'verb' = 'ack' and coalesce(i.item -> 'keep', 'null') <> 'true';
+  from (
+    select (i.item ->> 'id')::uuid as id, (i.item ->> 'token')::uuid as token, i.item -> 'result' as result,
+           coalesce(i.item -> 'recent' = 'true', false) as recent
+    from jsonb_array_elements(items) with ordinality i(item, ord)
+    where i.item ->> 'verb' = 'ack' and coalesce(i.item -> 'keep', 'null') <> 'true'
+    order by recent desc, i.ord   -- ack counts them from the first
+  ) a;
   select array_agg((i.item ->> 'id')::uuid) as ids, array_agg((i.item ->> 'token')::uuid) as tokens,
          jsonb_agg(i.item -> 'result') as results
   into keeps
@@ -328,7 +354,8 @@ begin
   return query
     with settled as (
       select 'ack' as verb, a.nth, a.id, a.outcome, a.detail
-      from holdfast.ack(acks.ids, acks.tokens, acks.results) with ordinality a(id, outcome, detail, nth)
+      from holdfast.ack(acks.ids, acks.tokens, acks.results, recent => acks.recent)
+        with ordinality a(id, outcome, detail, nth)
       where acks.ids is not null
       union all
       select 'keep', k.nth, k.id, k.outcome, k.detail
@@ -353,10 +380,12 @@ begin
       from holdfast.suspend_each(parks.items) with ordinality p(id, outcome, detail, nth)
       where parks.ids is not null
     ), asked as (
-      select v.ord, v.verb, row_number() over (partition by v.verb order by v.ord) as nth
+      select v.ord, v.verb, row_number() over (partition by v.verb order by v.recent desc, v.ord) as nth
       from (
         select i.ord, case when i.item ->> 'verb' = 'ack' and i.item -> 'keep' = 'true' then 'keep'
-               else i.item ->> 'verb' end as verb
+               else i.item ->> 'verb' end as verb,
+               coalesce(i.item ->> 'verb' = 'ack' and coalesce(i.item -> 'keep', 'null') <> 'true'
+                 and i.item -> 'recent' = 'true', false) as recent
         from jsonb_array_elements(items) with ordinality i(item, ord)
       ) v
     )
@@ -382,11 +411,12 @@ begin
   from jsonb_array_elements(items) with ordinality i(item, ord)
   where jsonb_typeof(i.item) <> 'object'
      or i.item - case when i.item ->> 'verb' = 'suspend' then '{id,token,verb,name,nth,until,delay,event,key,schema}'
-          else '{id,token,verb,result,keep,error_kind,message,traceback,log,final,delay,reason,unread}'
+          else '{id,token,verb,result,keep,recent,error_kind,message,traceback,log,final,delay,reason,unread}'
           end::text[] <> '{}'
      or not coalesce(i.item ->> 'verb' in ('ack', 'nack', 'release', 'cancel', 'suspend'), false)
      or i.item ->> 'verb' = 'suspend' and not holdfast.suspend_ok(i.item)
      or not coalesce(jsonb_typeof(i.item -> 'keep'), 'null') in ('boolean', 'null')
+     or not coalesce(jsonb_typeof(i.item -> 'recent'), 'null') in ('boolean', 'null')
      or not coalesce(jsonb_typeof(i.item -> 'final'), 'null') in ('boolean', 'null')
      or not holdfast.unread_ok(i.item)
      or not coalesce(holdfast.is_id(i.item ->> 'id') and holdfast.is_id(i.item ->> 'token'), false)
@@ -399,7 +429,8 @@ begin
     end if;
     perform holdfast.refuse('HF201', format('item %s cannot be settled: %s', v_bad.ord, holdfast.told(v_bad.item, 200)),
       null,
-      'An item has id, token and verb (ack, nack, release, cancel or suspend); ack takes result and keep; nack takes '
+      'An item has id, token and verb (ack, nack, release, cancel or suspend); ack takes result, keep and recent; nack '
+        'takes '
         'error_kind, message, traceback, log and final; nack and release take delay in seconds; release takes '
         'unread, with shape and problem; cancel takes reason; '
         'suspend takes name, nth, until or delay, event, key and schema.');

@@ -154,7 +154,7 @@ begin
       cross join lateral holdfast.ended_of(r.job, r.state, v_now, put_back.reason) o
       -- what may have been edited since, and why it is as it is, stays as it is now
       cross join lateral jsonb_populate_record(o, '{"error": null, "attempts_before": null}' || coalesce(
-        r.ending - '{state,queue,priority,max_attempts,lease_for,reason,link,takes}'::text[], a.ending, '{}')) e
+        r.ending - '{state,queue,priority,max_attempts,lease_for,reason,link,takes,recent}'::text[], a.ending, '{}')) e
       returning id, state, queue, kind, fingerprint
     ), counted as (
       insert into holdfast.tally (part, queue, kind, queued, dead, cancelled, archived)

@@ -1062,12 +1062,13 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '10ms'
 as $$
 declare
-  v_today constant date := (holdfast.now() at time zone 'UTC')::date;
-  v_page  text;
-  v_rows  integer;
-  v_done  integer := 0;
-  book    record;
-  page    record;
+  v_today  constant date := (holdfast.now() at time zone 'UTC')::date;
+  v_recent constant date := v_today - 1;   -- those of yesterday stay: each is kept for a day at least
+  v_page   text;
+  v_rows   integer;
+  v_done   integer := 0;
+  book     record;
+  page     record;
 begin
   if not pg_try_advisory_xact_lock(4915, 3) then
     return 0;
@@ -1080,6 +1081,11 @@ begin
     get diagnostics v_rows = row_count;
     v_done := v_done + v_rows;
   end loop;
+  delete from holdfast.history_rest r where r.ctid = any(array(
+    select x.ctid from holdfast.history_rest x where x.recent and x.ended_at < v_recent::timestamp at time zone 'UTC'
+    limit max_rows for update skip locked));
+  get diagnostics v_rows = row_count;
+  v_done := v_done + v_rows;
   -- tomorrow's page is not put off, however much there is to delete
   if v_done > 0 and to_regclass(format('holdfast.history_%s', to_char(v_today + 1, 'YYYYMMDD'))) is not null then
     return v_done;
@@ -1090,7 +1096,12 @@ begin
       continue when to_regclass(format('holdfast.%I', v_page)) is not null;
       begin
         execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints)', v_page,
-          book.name);
+          book.name) || case when book.name = 'history' then ' partition by list (recent)' else '' end;
+        if book.name = 'history' then   -- recent jobs go sooner, by dropping what they are in
+          execute format('create table holdfast.%I partition of holdfast.%I for values in (true)', v_page || '_recent',
+            v_page);
+          execute format('create table holdfast.%I partition of holdfast.%I default', v_page || '_kept', v_page);
+        end if;
         execute format('alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
           book.name, v_page, (v_today + ahead)::text || ' 00:00+00', (v_today + ahead + 1)::text || ' 00:00+00');
         v_done := v_done + 1;
@@ -1107,6 +1118,15 @@ begin
       join pg_class c on c.oid = i.inhrelid
       where i.inhparent = format('holdfast.%I', book.name)::regclass and c.relname ~ '_[0-9]{8}$'
         and to_date(right(c.relname, 8), 'YYYYMMDD') < v_today - book.keep
+      union all
+      select h.relname
+      from pg_inherits i
+      join pg_class c on c.oid = i.inhrelid
+      join pg_inherits x on x.inhparent = c.oid
+      join pg_class h on h.oid = x.inhrelid
+      where i.inhparent = format('holdfast.%I', book.name)::regclass and h.relname ~ '_[0-9]{8}_recent$'
+        and to_date(right(c.relname, 8), 'YYYYMMDD') < v_recent
+        and to_date(right(c.relname, 8), 'YYYYMMDD') >= v_today - book.keep
     loop
       begin
         execute format('drop table holdfast.%I', page.relname);
