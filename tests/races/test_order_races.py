@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -640,3 +641,56 @@ def test_a_delete_an_ack_and_a_retry_lock_links_before_counters(
     held_open.connection.commit()
 
     assert (deleting.answer(), acking.answer(), coming_back.answer()) == (True, "done", True)
+
+
+def moved_by_an_operation(session: Protocol, *_: UUID) -> None:
+    query = "select token from holdfast.operation_preview(verb => 'move', filter => %s, arguments => %s)"
+    [(token,)] = session.connection.execute(query, ["state:queued", '{"queue": "mail"}']).fetchall()
+    session.connection.execute("select from holdfast.operation_start(token => %s)", [token])
+    session.connection.execute("select from holdfast.operation_step(max_jobs => 20)")
+
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "cancel": lambda session, *ids: session.cancel(*ids),
+    "delete": lambda session, *ids: session.delete(*ids),
+    "edit": lambda session, *ids: session.edit(*ids, changes={"priority": 1}),
+    "move": lambda session, *ids: session.move(*ids, queue="mail"),
+    "operation": moved_by_an_operation,
+    "enqueue": lambda session, *ids: session.put("f", after=[str(id) for id in ids]),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_whoever_waits_for_a_job_that_waits_holds_no_other(
+    db: Protocol, held_open: Protocol, start: Start, verb: str
+) -> None:
+    # Let in by the end of what it waits for, it may be somebody else's next, who wants the other.
+    follower = db.put("f", after=[str(db.put("p"))])
+    parent = db.take()
+    other = db.put("w")
+    held_open.ack(parent)
+    change = start(lambda session: CHANGES[verb](session, other, follower))
+    assert change.waits(on=held_open)
+
+    def is_free() -> bool:
+        query = "select from holdfast.job where id = %s for update skip locked"
+        return db.connection.execute(query, [other]).fetchone() is not None
+
+    deadline = monotonic() + 10
+    while not is_free() and monotonic() < deadline:
+        assert change.waits(on=held_open)
+    assert is_free()
+    held_open.connection.commit()
+
+    change.answer()
+    changed = [db.job(id) if db.state(id) else None for id in (other, follower)]
+    told = {
+        "cancel": ["cancelled"] * 2,
+        "delete": [None] * 2,
+        "edit": [1, 1],
+        "move": ["mail"] * 2,
+        "operation": ["mail"] * 2,
+        "enqueue": ["queued"] * 2,
+    }
+    of = {"edit": "priority", "move": "queue", "operation": "queue"}.get(verb, "state")
+    assert [job and getattr(job, of) for job in changed] == told[verb]

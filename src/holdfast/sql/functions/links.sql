@@ -88,7 +88,7 @@ declare
   v_states  text[];
   v_results jsonb[];
   v_gone    boolean[];
-  v_later   uuid[];      -- jobs to be waited for that wait themselves
+  v_later   uuid[] := '{}';   -- jobs to be waited for that wait themselves
   v_first   uuid[] := '{}';
   v_mine    uuid[];
   v_before  integer[];
@@ -108,6 +108,7 @@ begin
   where b.ord is null;
   for turn in 1 .. 100 loop
     begin
+      perform holdfast.let_pass(v_later);
       v_later := '{}';
       if v_rivals then
         lock table holdfast.job in row exclusive mode;   -- before the settings are read: see enqueue_any
@@ -279,11 +280,12 @@ $$;
 
 -- hold_parents: lock jobs that are to be waited for and wait themselves, or did a moment ago. Behind keys: whoever ends
 -- what they wait for has freed its key and then counts. Raises HFAGN if one has ended, or somebody else has it and it
--- waits no longer.
+-- waits no longer; and if it takes them long, since whoever comes behind them may want what the caller has.
 create or replace function holdfast.hold_parents(ids uuid[])
 returns void
 language plpgsql
 set enable_seqscan = off
+set lock_timeout = '20ms'
 as $$
 declare
   v_id uuid;
@@ -298,6 +300,8 @@ begin
     update holdfast.job j set link = j.id
     where j.part = holdfast.part_of(v_id) and j.id = v_id and j.link is null;
   end loop;
+exception when lock_not_available then
+  raise exception using errcode = 'HFAGN', message = 'somebody is at a job that is to be waited for, and waits';
 end
 $$;
 
@@ -644,21 +648,19 @@ $$;
 
 -- lock_counts: lock what the ends of these jobs may count down, for a call that ends them in several steps, or ends
 -- jobs that wait for others: in the order in which one step would. done: followers count them. failed: followers
--- may also be cancelled because of them, which ends those. also: live jobs to be locked beside the followers, if they
--- wait. gone: links of jobs that have ended and are to be deleted.
+-- may also be cancelled because of them, which ends those. gone: links of jobs that have ended and are to be deleted.
 create or replace function holdfast.lock_counts(
-  done uuid[], failed uuid[], also uuid[] default '{}', gone uuid[] default '{}')
+  done uuid[], failed uuid[], gone uuid[] default '{}')
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  v_failed constant uuid[] := holdfast.links_of(failed || also) || gone;
+  v_failed constant uuid[] := holdfast.links_of(failed) || gone;
   v_done   constant uuid[] := holdfast.links_of(done);
 begin
-  perform holdfast.lock_reached(v_failed, v_done, also)
-  where cardinality(v_failed) + cardinality(v_done) + cardinality(also) > 0;
+  perform holdfast.lock_reached(v_failed, v_done) where cardinality(v_failed) + cardinality(v_done) > 0;
 end
 $$;
 
@@ -679,7 +681,7 @@ begin
     where u.state <> 'done' and l.if_failed = 'cancel' and not l.counted) then
     perform holdfast.lock_reached(
       array(select u.link from unnest(links, states) u(link, state) where u.state <> 'done'),
-      array(select u.link from unnest(links, states) u(link, state) where u.state = 'done'), '{}');
+      array(select u.link from unnest(links, states) u(link, state) where u.state = 'done'));
   end if;
 end
 $$;
@@ -701,7 +703,7 @@ $$;
 -- lock_reached: lock links, then counters, then jobs that wait, the links by parent and the others in the order of
 -- followers: what the ends of these links count (done), what the failed ends of these count and cancel, what the ends
 -- of those do, and so on.
-create or replace function holdfast.lock_reached(failed uuid[], done uuid[], also uuid[])
+create or replace function holdfast.lock_reached(failed uuid[], done uuid[])
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -712,7 +714,6 @@ declare
   v_followers uuid[];
   followers   uuid[];
   leaves      smallint[];
-  v_id        uuid;
 begin
   v_reached := array(
     with recursive reached as (
@@ -746,19 +747,11 @@ begin
     select distinct x from unnest(followers || v_reached) x where x is not null and x <> all(coalesce(failed, '{}')));
   v_followers := array(select x from unnest(holdfast.located(v_followers)) x order by x);
   lock table holdfast.job in row exclusive mode;
-  -- One that waits no longer may be held by somebody who wants what the caller holds. A follower waits until the caller
-  -- has counted; what is to be locked beside them has to be looked at when its turn comes.
-  if cardinality(also) = 0 then
-    perform from unnest(v_followers) u(id)
-    cross join lateral (
-      select from holdfast.job j
-      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update) j;
-    return;
-  end if;
-  for v_id in select distinct x.id from unnest(v_followers || also) x(id) order by x.id loop
-    perform from holdfast.job j
-    where j.part = holdfast.part_of(v_id) and j.id = v_id and j.waits is not null for update;
-  end loop;
+  -- A follower waits until the caller has counted, so somebody who is at it goes on.
+  perform from unnest(v_followers) u(id)
+  cross join lateral (
+    select from holdfast.job j
+    where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update) j;
 end
 $$;
 
