@@ -89,6 +89,7 @@ declare
   v_results jsonb[];
   v_gone    boolean[];
   v_later   uuid[] := '{}';   -- jobs to be waited for that wait themselves
+  v_broken  uuid[];      -- jobs to be waited for that have failed, if what waits is cancelled then
   v_first   uuid[] := '{}';
   v_mine    uuid[];
   v_before  integer[];
@@ -130,6 +131,14 @@ begin
       from holdfast.enqueue_any(
         v_items, repeat, names, given, largest, at, seed, null, in_order => v_rivals, locked => true) e;
       v_first := v_first || array_remove(done.rivals, null);
+      -- What has failed already cancels what is stored now; jobs that wait are locked behind all that changes then.
+      v_broken := array(
+        select distinct r.link
+        from unnest(v_ords, v_links, v_states) r(ord, link, state)
+        where r.state <> 'done' and items -> (r.ord - 1) ->> 'if_failed' = 'cancel');
+      if cardinality(v_broken) > 0 then
+        perform holdfast.lock_reached(v_broken, '{}');
+      end if;
       perform holdfast.hold_parents(v_later);
       perform holdfast.link_items(
         items, v_items, v_ords, v_refs, v_links, v_states, v_results, done.ids, done.rivals, at);
@@ -437,12 +446,11 @@ begin
     where p.state is not null and p.state <> 'done' and p.if_failed = 'cancel') into v_failed
   from placed p;
   if v_failed is not null then
-    perform holdfast.settle_links(f.links, f.states, null, at)
+    perform holdfast.settle_links(array_agg(f.parent), array_agg(f.state), null, at)
     from (
-      select array_agg(distinct l.parent) as links, array_agg(distinct l.state) as states
+      select distinct l.parent, l.state
       from holdfast.link l
       where l.follower = any(ids) and l.parent = any(v_failed)
-      group by l.parent
     ) f;
   end if;
 end
@@ -534,7 +542,8 @@ begin
 end
 $$;
 
--- drop_links: forget what jobs that are gone have waited for. What they still wait for is left to those who end it.
+-- drop_links: forget what jobs that are gone have waited for. What they still wait for is left to those who end it; and
+-- what somebody has who waited for it to be counted, to upkeep (forget_links).
 create or replace function holdfast.drop_links(followers uuid[])
 returns void
 language plpgsql
@@ -542,11 +551,21 @@ set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 begin
-  delete from holdfast.link l using unnest(followers) u(id)
-  where l.follower = u.id and l.counted and not exists (
-    select from holdfast.member m where m.part = holdfast.part_of(u.id) and m.id = u.id);
-  delete from holdfast.countdown c using unnest(followers) u(id)
-  where c.part = any(array[holdfast.part_of(u.id)]) and c.follower = u.id and c.jobs = 0;
+  delete from holdfast.link l using (
+    select x.ctid as place
+    from unnest(followers) u(id)
+    join holdfast.link x on x.follower = u.id and x.counted
+    where not exists (select from holdfast.member m where m.part = holdfast.part_of(u.id) and m.id = u.id)
+    for update of x skip locked
+  ) o
+  where l.ctid = o.place;
+  delete from holdfast.countdown c using (
+    select x.ctid as place
+    from unnest(followers) u(id)
+    join holdfast.countdown x on x.part = any(array[holdfast.part_of(u.id)]) and x.follower = u.id and x.jobs = 0
+    for update of x skip locked
+  ) o
+  where c.ctid = o.place;
 end
 $$;
 
@@ -744,10 +763,14 @@ begin
     select from holdfast.countdown c
     where c.part = holdfast.part_of(a.follower) and c.follower = a.follower and c.leaf = a.leaf for update) c;
   v_followers := array(
-    select distinct x from unnest(followers || v_reached) x where x is not null and x <> all(coalesce(failed, '{}')));
-  v_followers := array(select x from unnest(holdfast.located(v_followers)) x order by x);
+    select distinct x from unnest(followers) x where x is not null and x <> all(coalesce(failed, '{}')));
+  -- Those that were moved come last, as when they are let in.
+  v_followers := array(
+    select f.stored
+    from unnest(v_followers, holdfast.located(v_followers)) f(link, stored)
+    order by f.stored <> f.link, f.stored);
   lock table holdfast.job in row exclusive mode;
-  -- A follower waits until the caller has counted, so somebody who is at it goes on.
+  -- One whose link is locked waits until the caller has counted, so somebody who is at it goes on.
   perform from unnest(v_followers) u(id)
   cross join lateral (
     select from holdfast.job j

@@ -916,7 +916,8 @@ end
 $$;
 
 -- lock_rest: lock jobs that wait for others, when all else is locked, without waiting for any: one that somebody else
--- has may be let in by them, and then be held by who wants what the caller has. Raises HFAGN if somebody has one.
+-- has may be let in by them, and then be held by who wants what the caller has. Raises HFAGN if somebody has one, or it
+-- waits no longer: then more has to be locked for it, and before.
 create or replace function holdfast.lock_rest(ids uuid[])
 returns uuid[]
 language plpgsql
@@ -928,7 +929,8 @@ declare
     select u.id
     from (select distinct x.id from unnest(ids) x(id) order by x.id) u
     cross join lateral (
-      select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update skip locked) j);
+      select from holdfast.job j
+      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update skip locked) j);
 begin
   if exists (
     select from (select x from unnest(ids) x except select y from unnest(v_locked) y) u(id)
