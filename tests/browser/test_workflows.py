@@ -1,6 +1,7 @@
 """Workflows: the list, the drawn graph, and what one can do there."""
 
 from datetime import timedelta
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -139,7 +140,7 @@ def test_nothing_of_a_graph_is_beside_a_small_telephone(
     boxes = [node.bounding_box() for node in nodes.all()]
     assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= 360 for box in boxes)
     tops = [box["y"] for box in boxes if box]
-    assert all(below - above >= 60 for above, below in zip(tops, tops[1:], strict=False))
+    assert all(below - above >= 60 for above, below in pairwise(tops))
     # Each line ends at the nodes that it joins, and what does not lead to the next is led past it.
     lines = graph.locator("ul > svg path")
     expect(lines).to_have_count(2 * beside + 1)

@@ -612,7 +612,8 @@ def test_upkeep_turns_no_page_while_somebody_waits_for_a_job_that_it_holds(
     hold(held_open, job)  # as reap does
 
     def cancel(session: Protocol) -> bool:
-        # Upkeep gives up after a moment, which must not be the one at which this looks for deadlocks.
+        # Upkeep gives up after a moment, which must not be the one at which this looks for
+        # deadlocks.
         session.connection.execute("set deadlock_timeout = '10min'")
         return session.cancel(job)[0].changed
 

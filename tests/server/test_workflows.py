@@ -432,7 +432,8 @@ def test_a_token_for_some_queues_adds_to_workflows_within_them_and_to_no_others(
             return api.post("/v1/jobs", json=job | {name: str(id) for name, id in more.items()})
 
         fine = [added(workflow=within.id), added(workflow=parent), added(child_of=parent)]
-        fine.append(api.post("/v1/workflows", json={"name": "c", "child_of": parent, "jobs": [job]}))
+        whole = {"name": "c", "child_of": parent, "jobs": [job]}
+        fine.append(api.post("/v1/workflows", json=whole))
         child = {"name": "d", "jobs": [job | {"child_of": parent}]}
         fine.append(api.post("/v1/workflows", json=child))
         refused = [
