@@ -21,6 +21,10 @@ export interface Edge {
 export interface Drawing {
   width: number;
   height: number;
+  /** Of a node. */
+  wide: number;
+  /** The axis along which the nodes of a layer lie. */
+  beside: "x" | "y";
   spots: Map<string, Spot>;
   edges: Edge[];
 }
@@ -101,7 +105,46 @@ export function lay(nodes: Node[], across: boolean, size: Size): Drawing {
   });
   const long = layers.length * (main + size.apart) - size.apart;
   const wide = Math.max(0, high - low);
-  return { width: across ? long : wide, height: across ? wide : long, spots, edges };
+  return { width: across ? long : wide, height: across ? wide : long, wide: size.width, beside: across ? "y" : "x", spots, edges };
+}
+
+/** Between the lines beside a column, and how many there are at most: then some share a place. */
+const RAIL = 8;
+const RAILS = 5;
+
+/** Lay out nodes in one column, for a place that is too narrow for layers: what is not the next is led past the others. */
+export function stack(nodes: Node[], room: number, size: Size): Drawing {
+  const at = new Map(nodes.map((node, nth) => [node.id, nth]));
+  const lines = nodes.flatMap((node) => node.before.filter((id) => at.has(id)).map((id) => ({ from: id, to: node.id })));
+  const past = lines.filter(({ from, to }) => at.get(to)! > at.get(from)! + 1);
+  const many = (side: "from" | "to", id: string) => past.reduce((sum, one) => sum + +(one[side] === id), 0);
+  // What comes from one node, or leads to one, is one line with several ends.
+  const trunks = new Map<string, { first: number; last: number; rail: number }>();
+  const name = ({ from, to }: { from: string; to: string }) => (many("from", from) >= many("to", to) ? `from ${from}` : `to ${to}`);
+  const named = past.map((one) => ({ ...one, trunk: name(one) }));
+  for (const { from, to, trunk } of named) {
+    const known = trunks.get(trunk) ?? { first: Infinity, last: -Infinity, rail: 0 };
+    trunks.set(trunk, { ...known, first: Math.min(known.first, at.get(from)!), last: Math.max(known.last, at.get(to)!) });
+  }
+  const ends: number[] = [];
+  for (const trunk of [...trunks.values()].sort((a, b) => a.first - b.first)) {
+    const free = ends.findIndex((end) => end <= trunk.first);
+    trunk.rail = free >= 0 ? free : Math.min(ends.length, RAILS - 1);
+    ends[trunk.rail] = Math.max(ends[trunk.rail] ?? 0, trunk.last);
+  }
+  const left = ends.length * RAIL + (ends.length ? RAIL : 0);
+  const top = (id: string) => at.get(id)! * (size.height + size.beside);
+  const spots = new Map(nodes.map((node) => [node.id, { x: left, y: top(node.id), layer: 0 }]));
+  const straight = lines
+    .filter(({ from, to }) => at.get(to) === at.get(from)! + 1)
+    .map(({ from, to }) => ({ from, to, path: `M${left + 2 * RAIL} ${top(from) + size.height}V${top(to)}` }));
+  const led = named.map(({ from, to, trunk }) => {
+    const x = left - RAIL * (trunks.get(trunk)!.rail + 1);
+    const [out, into] = [top(from) + size.height - 14, top(to) + 14];
+    return { from, to, path: `M${left} ${out}Q${x} ${out},${x} ${out + RAIL}V${into - RAIL}Q${x} ${into},${left} ${into}` };
+  });
+  const height = Math.max(0, nodes.length * (size.height + size.beside) - size.beside);
+  return { width: room, height, wide: room - left, beside: "y", spots, edges: [...straight, ...led] };
 }
 
 /** Order a layer by where its neighbours are, and move each as near to them as the others allow. */

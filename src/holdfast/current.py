@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from time import monotonic
-from types import TracebackType
+from types import TracebackType, UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
@@ -331,6 +331,16 @@ class CurrentJob(msgspec.Struct, eq=False):
         *,
         key: str | None = None,
         timeout: Duration | None = None,
+        type: UnionType,
+        name: str = "",
+    ) -> Any: ...
+    @overload
+    def wait_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
         name: str = "",
     ) -> Any: ...
     def wait_event(
@@ -391,6 +401,16 @@ class CurrentJob(msgspec.Struct, eq=False):
         type: type[T],
         name: str = "",
     ) -> T: ...
+    @overload
+    async def await_event(
+        self,
+        event: str,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        type: UnionType,
+        name: str = "",
+    ) -> Any: ...
     @overload
     async def await_event(
         self,

@@ -1,6 +1,7 @@
 """Workflows: the list, the drawn graph, and what one can do there."""
 
 from datetime import timedelta
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -119,6 +120,48 @@ def test_the_states_of_many_jobs_are_not_cut_off(
         assert whole is not None
         assert whole.count(",") == sum(map(bool, counts)) - 1
         assert whole in (node.text_content() or "")
+
+
+@pytest.mark.parametrize("beside", [2, 30])
+def test_nothing_of_a_graph_is_beside_a_small_telephone(
+    shop: str, client: Client, serve: Serve, open_page: Open, beside: int
+) -> None:
+    side = [NewJob(kind=f"side_{n}", queue="wf", after=[1]) for n in range(beside)]
+    last = [NewJob(kind="end", queue="wf", after=list(range(1, beside + 2)))]
+    started = client.workflows.start("wide", [NewJob(kind="root", queue="wf"), *side, *last])
+    page = open_page(f"{serve(shop)}/workflows/{started.id}", width=360)
+    graph = page.locator(".graph")
+    nodes = graph.get_by_role("button")
+    expect(nodes).to_have_count(beside + 2)
+
+    assert graph.evaluate("graph => graph.scrollWidth - graph.clientWidth") <= 0
+    whole = graph.evaluate("graph => graph.scrollHeight - graph.clientHeight") <= 0
+    assert whole == (beside == 2)
+    boxes = [node.bounding_box() for node in nodes.all()]
+    assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= 360 for box in boxes)
+    tops = [box["y"] for box in boxes if box]
+    assert all(below - above >= 60 for above, below in pairwise(tops))
+    # Each line ends at the nodes that it joins, and what does not lead to the next is led past it.
+    lines = graph.locator("ul > svg path")
+    expect(lines).to_have_count(2 * beside + 1)
+    left = lines.evaluate_all("lines => Math.min(...lines.map(one => one.getBBox().x))")
+    assert left >= 0
+    nodes.first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(nodes.nth(1)).to_be_focused()
+
+
+def test_the_names_of_groups_are_readable_on_a_small_telephone(
+    shop: str, client: Client, serve: Serve, open_page: Open
+) -> None:
+    id = catalogue(client)
+    page = open_page(f"{serve(shop)}/workflows/{id}", width=360)
+    name = page.locator(".rows").get_by_role("button", name="resize_image")
+
+    box = name.bounding_box()
+
+    assert box is not None
+    assert box["width"] > 3 * box["height"]
 
 
 def test_what_happens_is_seen_and_keys_walk_the_graph(

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -640,3 +641,169 @@ def test_a_delete_an_ack_and_a_retry_lock_links_before_counters(
     held_open.connection.commit()
 
     assert (deleting.answer(), acking.answer(), coming_back.answer()) == (True, "done", True)
+
+
+def moved_by_an_operation(session: Protocol, *_: UUID) -> None:
+    query = (
+        "select token from holdfast.operation_preview(verb => 'move', filter => 'state:queued', "
+        'arguments => \'{"queue": "mail"}\')'
+    )
+    [(token,)] = session.connection.execute(query).fetchall()
+    session.connection.execute("select from holdfast.operation_start(token => %s)", [token])
+    session.connection.execute("select from holdfast.operation_step(max_jobs => 20)")
+
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "cancel": lambda session, *ids: session.cancel(*ids),
+    "delete": lambda session, *ids: session.delete(*ids),
+    "edit": lambda session, *ids: session.edit(*ids, changes={"priority": 1}),
+    "move": lambda session, *ids: session.move(*ids, queue="mail"),
+    "operation": moved_by_an_operation,
+    "enqueue": lambda session, *ids: session.put("f", after=[str(id) for id in ids]),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_whoever_waits_for_a_job_that_waits_holds_no_other(
+    db: Protocol, held_open: Protocol, start: Start, verb: str
+) -> None:
+    # Let in by the end of what it waits for, it may be somebody else's next, who wants the other.
+    follower = db.put("f", after=[str(db.put("p"))])
+    parent = db.take()
+    other = db.put("w")
+    held_open.ack(parent)
+    change = start(lambda session: CHANGES[verb](session, other, follower))
+    assert change.waits(on=held_open)
+
+    def is_free() -> bool:
+        query = "select from holdfast.job where id = %s for update skip locked"
+        return db.connection.execute(query, [other]).fetchone() is not None
+
+    deadline = monotonic() + 10
+    while not is_free() and monotonic() < deadline:
+        assert change.waits(on=held_open)
+    assert is_free()
+    held_open.connection.commit()
+
+    change.answer()
+    changed = [db.job(id) if db.state(id) else None for id in (other, follower)]
+    told = {
+        "cancel": ["cancelled"] * 2,
+        "delete": [None] * 2,
+        "edit": [1, 1],
+        "move": ["mail"] * 2,
+        "operation": ["mail"] * 2,
+        "enqueue": ["queued"] * 2,
+    }
+    of = {"edit": "priority", "move": "queue", "operation": "queue"}.get(verb, "state")
+    assert [job and getattr(job, of) for job in changed] == told[verb]
+
+
+def is_free(db: Protocol, table: str, **where: UUID) -> bool:
+    named = " and ".join(f"{column} = %({column})s" for column in where)
+    query = f"select from holdfast.{table} where {named} for update skip locked"
+    return db.connection.execute(query, where).fetchone() is not None
+
+
+def test_a_job_that_is_no_longer_reached_is_not_waited_for(
+    db: Protocol, held_open: Protocol, other: Open, start: Start
+) -> None:
+    low, high = sorted(db.value("new_id", queue="default") for _ in range(2))
+    db.put("p")
+    parent = db.take()
+    db.put("w", id=str(low), run_at="2100-01-01")
+    db.put("f", after=[str(low)])
+    db.put("z", id=str(high), after=[str(parent.id)])
+    db.put("q", queue="mail")
+    last = db.take("mail")
+    reached = db.put("r", after=[str(high), str(last.id)], if_failed="cancel")
+    locked(held_open, "link", parent=low)
+    cancelled = start(lambda session: session.cancel(low, high))
+    assert cancelled.waits(on=held_open)
+    db.ack(parent)
+    db.ack(db.take())
+    second = other(autocommit=False)
+    second.ack(last)
+
+    held_open.connection.rollback()
+
+    assert [one.changed for one in cancelled.answer()] == [True, False]
+    second.connection.rollback()
+    assert db.job(reached).state == "queued"
+
+
+def test_who_adds_what_is_cancelled_at_once_locks_links_before_jobs_that_wait(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    failed = db.put("p", max_attempts=1)
+    db.nack(db.take())
+    other = db.put("g", after=[str(failed)])
+    waiting = db.put("z", after=[str(db.put("q"))])
+    locked(held_open, "link", follower=other)
+    added = start(
+        lambda session: session.put("f", after=[str(failed), str(waiting)], if_failed="cancel")
+    )
+    assert added.waits(on=held_open)
+
+    assert is_free(db, "job", id=waiting)
+    held_open.connection.rollback()
+
+    assert db.state(added.answer()) == "cancelled"
+
+
+@pytest.mark.parametrize("verb", ["ack", "delete"])
+def test_a_link_that_was_waited_for_until_it_was_counted_holds_up_nobody_who_forgets_it(
+    db: Protocol, held_open: Protocol, start: Start, verb: str
+) -> None:
+    parent = db.put("p")
+    follower = db.put("f", after=[str(parent)])
+    db.ack(db.take())
+    held = db.take() if verb == "ack" else None
+    locked(held_open, "link", parent=parent)
+
+    ended = start(lambda session: session.ack(held) if held else session.delete(follower))
+
+    ended.answer()
+    held_open.connection.rollback()
+    db.upkeep()
+    assert db.table("select from holdfast.link") == []
+
+
+def test_reaps_at_once_do_not_meet_at_the_receipts_of_one_claim(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    db.queue_set("fanned", fanout=4)
+    db.enqueue(*[{"kind": "a", "queue": "fanned"}] * 20)
+    jobs = db.claim("fanned", max_jobs=20, lease=timedelta(seconds=5))
+    db.touch(*jobs, lease=timedelta(hours=1))
+    later(seconds=6)
+    [(part,), *others] = db.table("select part from holdfast.lease order by part")
+    assert others
+    held_open.connection.execute("select from holdfast.lease where part = %s for update", [part])
+
+    assert start(lambda session: session.reap()).answer() == []
+
+    held_open.connection.rollback()
+    assert len(db.held(jobs[0].token)) == 20
+
+
+def test_followers_that_were_moved_are_locked_last_by_all(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    low = high = db.value("new_id", queue="default")
+    while str(high)[:13] == str(low)[:13]:  # of the same millisecond, the part decides
+        high = db.value("new_id", queue="default")
+    parent = db.put("p")
+    for id in (low, high):
+        db.put("f", id=str(id), after=[str(parent), str(parent)], if_failed="run")
+    [moved] = db.move(low, queue="mail")
+    assert moved.new_id < high
+    locked(held_open, "job", id=high)
+
+    cancelled = start(lambda session: session.cancel(parent)[0].changed)
+    assert cancelled.waits(on=held_open)
+
+    assert is_free(db, "job", id=moved.new_id)
+    held_open.connection.rollback()
+    assert cancelled.answer()
+    assert len(db.claim()) == len(db.claim("mail")) == 1

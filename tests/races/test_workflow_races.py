@@ -451,3 +451,26 @@ def test_a_parent_and_its_child_may_end_while_they_are_cancelled(
     done = answers[2:].count("done")
     assert shown(db, id).jobs["done"] == done
     assert shown(db, id).jobs["cancelled"] == 7 - done
+
+
+def test_a_retry_that_holds_a_key_does_not_wait_for_who_starts_a_workflow(
+    db: Protocol, held_open: Protocol, other: Open, start: Start
+) -> None:
+    job = {"kind": "a", "queue": "wf", "key": "j", "max_attempts": 1}
+    begin(db, job, key="k")
+    [dead] = db.list("queue:wf")
+    db.nack(db.take("wf"))
+    db.upkeep()
+    begin(db, {"kind": "b", "queue": "wf"}, key="k")
+    held_open.enqueue(job)
+    retried = start(lambda session: _code_of(lambda: session.retry(dead.id)))
+    assert retried.waits(on=held_open)
+    db.ack(db.take("wf"))
+    second = other(autocommit=False)
+    begin(second, {"kind": "b", "queue": "wf"}, key="k")
+
+    held_open.connection.rollback()
+
+    assert retried.answer() == "HF217"
+    second.connection.commit()
+    assert db.state(dead.id) == "dead"

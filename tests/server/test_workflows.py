@@ -377,7 +377,7 @@ def test_a_token_for_some_queues_starts_a_workflow_only_within_them(
 ) -> None:
     token = client.tokens.create("php", ["produce"], queues=["mail", "web"])
     secret = client.enqueue("a", queue="secret").id
-    parent = client.workflows.start("outer", [NewJob(kind="a", queue="mail")]).jobs[0].id
+    parent = client.workflows.start("outer", [NewJob(kind="a", queue="secret")]).jobs[0].id
     taken = client.workflows.start("taken", [NewJob(kind="a", queue="secret")], key="k").id
     before = len(client.jobs.list())
     within = [{"kind": "a", "queue": "mail"}, {"kind": "b", "queue": "web", "after": [1]}]
@@ -413,6 +413,50 @@ def test_a_token_for_some_queues_starts_a_workflow_only_within_them(
     assert refused == 0
     assert (fine.status_code, again.status_code) == (201, 200)
     assert again.json()["id"] == fine.json()["id"]
+
+
+def test_a_token_for_some_queues_adds_to_workflows_within_them_and_to_no_others(
+    serve: Serve, client: Client
+) -> None:
+    token = client.tokens.create("php", ["produce"], queues=["mail", "web"])
+    within = client.workflows.start("in", [NewJob(kind="a", queue="mail")])
+    parent = str(within.jobs[0].id)
+    both = [NewJob(kind="a", queue="mail"), NewJob(kind="a", queue="secret")]
+    outside = client.workflows.start("out", both)
+    empty = client.workflows.start("empty")
+    alone = client.enqueue("a", queue="mail").id
+    job = {"kind": "b", "queue": "mail"}
+    with serve(ways=["token"]).client(headers={"Authorization": f"Bearer {token.secret}"}) as api:
+
+        def added(**more: Any) -> Any:
+            return api.post("/v1/jobs", json=job | {name: str(id) for name, id in more.items()})
+
+        fine = [added(workflow=within.id), added(workflow=parent), added(child_of=parent)]
+        whole = {"name": "c", "child_of": parent, "jobs": [job]}
+        fine.append(api.post("/v1/workflows", json=whole))
+        child = {"name": "d", "jobs": [job | {"child_of": parent}]}
+        fine.append(api.post("/v1/workflows", json=child))
+        refused = [
+            added(workflow=id) for id in (outside.id, outside.jobs[0].id, empty.id, alone, uuid4())
+        ]
+        refused += [added(child_of=outside.jobs[0].id), added(child_of=alone)]
+        child = {"name": "e", "jobs": [job, job | {"child_of": str(outside.jobs[0].id)}]}
+        refused.append(api.post("/v1/workflows", json=child))
+        child = {"name": "f", "child_of": str(outside.jobs[0].id), "jobs": [job]}
+        refused.append(api.post("/v1/workflows", json=child))
+        jobs = [job | {"workflow": str(id)} for id in (within.id, outside.id)]
+        some = api.post("/v1/jobs/bulk", json=jobs).json()
+        jobs[0]["after"] = [parent]
+        none = api.post("/v1/jobs/bulk", json=jobs).json()
+
+    assert [one.status_code for one in fine] == [201] * 5
+    assert [(one.status_code, one.json()["code"]) for one in refused] == [(403, "HF401")] * 9
+    assert refused[-2].json()["errors"][0]["index"] == 1
+    assert "secret" not in refused[0].text
+    assert (some["created"], some["errors"][0]["index"]) == (1, 1)
+    assert (none["created"], none["errors"][0]["index"]) == (0, 1)
+    assert client.workflows.get(outside.id).jobs.total == 2
+    assert client.workflows.get(within.id).jobs.total == 5
 
 
 def test_a_workflow_can_be_started_without_jobs_and_get_them_later_by_its_id(

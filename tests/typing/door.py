@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from holdfast import App, Cancel, Release, Retry, chain, group
+from psycopg import AsyncConnection, Connection
+
+from holdfast import App, Cancel, Release, Retry, chain, current, group
 from holdfast.app import Call, Handle, Task
 from holdfast.flow import Flow, Group
 from holdfast.outcome import NEVER, Exponential, Fixed
@@ -254,3 +256,87 @@ wrong_list: list[int] = greetings.start(["Ada"]).result()  # refused
 counted(["Ada"]).then(count)  # refused
 count.map(["Ada"]).enqueue(child_of="job")  # refused
 count.map(["Ada"]).then(add).enqueue(after=7)  # refused
+
+
+# Steps: a function is called as it is declared, and what it returns is what the step returns.
+
+
+def charge(order: int, *, cents: int = 0) -> str:
+    return f"{order}-{cents}"
+
+
+async def fetch(page: int) -> list[str]:
+    return ["x"] * page
+
+
+def book(conn: Connection[Any], seat: int) -> int:
+    return seat * conn.info.backend_pid
+
+
+async def abook(conn: AsyncConnection[Any], seat: int) -> int:
+    return seat * conn.info.backend_pid
+
+
+@app.task
+def stepping(order: int) -> str:
+    job = current()
+    assert_type(job.step("charge", charge, order, cents=5), str)
+    assert_type(job.step("len", len, [order]), int)
+    assert_type(job.atomic_step("book", book, order), int)
+    assert_type(job.wait_event("approved", key="1", timeout=5, type=int), int)
+    assert_type(job.wait_event("approved", type=list[str]), list[str])
+    either: int | None = job.wait_event("approved", type=int | None)
+    assert_type(job.wait_event("approved"), Any)
+    job.sleep(hours=2, seconds=1)
+    job.sleep_until(datetime.now(UTC))
+    with job.transaction() as connection:
+        assert_type(job.step("in it", book, connection, 1), int)
+    job.step("charge", charge, "42")  # refused
+    job.step("charge", charge)  # refused
+    job.step("charge", charge, order, cent=5)  # refused
+    job.step(charge, order)  # refused
+    job.step("charge", charge(order))  # refused
+    job.step("fetch", fetch, order)  # refused
+    job.atomic_step("charge", charge, order)  # refused
+    job.atomic_step("book", book, "7")  # refused
+    job.wait_event("approved", type="int")  # refused
+    job.wait_event("approved", timeout="soon")  # refused
+    job.wait_event(key="approved")  # refused
+    job.sleep(2)  # refused
+    job.sleep(fortnights=2)  # refused
+    job.sleep_until("tomorrow")  # refused
+    receipt: int = job.step("charge", charge, order)  # refused
+    answer: str = job.wait_event("approved", type=int)  # refused
+    return job.step("count", len, [receipt, answer, either])  # refused
+
+
+@app.task
+async def stepping_async(order: int) -> int:
+    job = current()
+    assert_type(await job.step("fetch", fetch, order), list[str])
+    assert_type(job.step("charge", charge, order), str)
+    assert_type(await job.atomic_step("book", abook, order), int)
+    assert_type(await job.await_event("approved", type=int), int)
+    either: int | None = await job.await_event("approved", type=int | None)
+    await job.asleep(minutes=1)
+    await job.asleep_until(datetime.now(UTC))
+    await job.step("fetch", fetch, "1")  # refused
+    await job.step("charge", charge, order)  # refused
+    await job.atomic_step("book", abook, "7")  # refused
+    await job.atomic_step("fetch", fetch, order)  # refused
+    job.step("fetch", fetch, order).append("x")  # refused
+    await job.await_event("approved", type="int")  # refused
+    await job.asleep(2)  # refused
+    pages: list[int] = await job.step("fetch", fetch, order)  # refused
+    return len(pages) + (either or 0)
+
+
+app.client.send_event("approved", {"by": "Ada"}, key="42", keep=5, everyone=True)
+app.client.send_event("approved", key=42)  # refused
+app.client.send_event()  # refused
+app.client.send_event("approved", keep="long")  # refused
+app.client.enqueue("work", after=[new_id()], take={"rows": "all", "first": 1}, if_failed="run")
+app.client.enqueue("work", after="job")  # refused
+app.client.enqueue("work", after=[new_id()], if_failed="never")  # refused
+app.client.workflows.cancel("flow")  # refused
+app.client.workflows.retry(new_id(), from_job="job")  # refused

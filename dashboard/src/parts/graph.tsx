@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count, duration, now } from "../format";
-import { lay, type Drawing } from "../graph";
+import { lay, stack, type Drawing } from "../graph";
 import type { JobCounts, WorkflowGroup } from "../wire";
 import { Icon, type IconName } from "./icon";
 
@@ -11,8 +11,10 @@ const WIDTH = 204;
 const HEIGHT = { one: 64, many: 84 };
 /** So many characters of states fit into a line of a node, also in a wide typeface. */
 const LINE = 21;
-/** Narrower than this, the graph goes from the top down. */
+/** Narrower than this, the graph goes from the top down: in layers if they fit, else in one column. */
 const NARROW = 620;
+/** A column of so many nodes is shown whole. */
+const COLUMN = 12;
 
 interface Props {
   groups: WorkflowGroup[];
@@ -22,16 +24,22 @@ interface Props {
 
 export function Graph({ groups, chosen, choose }: Props) {
   const box = useRef<HTMLDivElement>(null);
-  const [across, setAcross] = useState(() => innerWidth >= NARROW + 260);
+  const [room, setRoom] = useState(() => Math.max(WIDTH, innerWidth - (innerWidth >= NARROW + 260 ? 260 : 48)));
+  const across = room >= NARROW;
   useLayoutEffect(() => {
-    const watch = new ResizeObserver(([entry]) => setAcross(entry!.contentRect.width >= NARROW));
+    const watch = new ResizeObserver(([entry]) => setRoom(Math.floor(entry!.contentRect.width)));
     watch.observe(box.current!);
     return () => watch.disconnect();
   }, []);
   // Only the shape moves the nodes, not the states, which change every second.
   const shape = groups.map((one) => [one.group, ...one.after, one.child_of].join()).join(";");
   const height = groups.some((one) => one.jobs.total > 1) ? HEIGHT.many : HEIGHT.one;
-  const drawing = useMemo(() => lay(groups.map((one) => ({ id: one.group, before: before(one) })), across, { width: WIDTH, height, apart: across ? 52 : 40, beside: 16 }), [shape, across, height]);
+  const drawing = useMemo(() => {
+    const nodes = groups.map((one) => ({ id: one.group, before: before(one) }));
+    const size = { width: WIDTH, height, apart: across ? 52 : 40, beside: 16 };
+    const layers = lay(nodes, across, size);
+    return across || layers.width <= room ? layers : stack(nodes, room, size);
+  }, [shape, across || room, height]);
   const byId = new Map(groups.map((one) => [one.group, one]));
   const [focus, setFocus] = useState<string | null>(null);
   const first = focus ?? chosen ?? groups[0]?.group;
@@ -41,7 +49,7 @@ export function Graph({ groups, chosen, choose }: Props) {
 
   function move(event: KeyboardEvent): void {
     const at = (event.target as HTMLElement).dataset.group;
-    const next = at && neighbour(drawing, at, event.key, across);
+    const next = at && neighbour(drawing, at, event.key);
     if (!next) return;
     event.preventDefault();
     setFocus(next);
@@ -49,7 +57,7 @@ export function Graph({ groups, chosen, choose }: Props) {
   }
 
   return (
-    <div ref={box} class="graph" data-across={across || undefined}>
+    <div ref={box} class="graph" data-across={across || undefined} data-column={(!across && groups.length <= COLUMN) || undefined}>
       <ul aria-label="Graph of the workflow" style={{ width: `${drawing.width}px`, height: `${drawing.height}px` }} onKeyDown={move}>
         <svg width={drawing.width} height={drawing.height} aria-hidden="true">
           {drawing.edges.map((edge) => (
@@ -60,7 +68,7 @@ export function Graph({ groups, chosen, choose }: Props) {
           const spot = drawing.spots.get(group.group)!;
           const mood = moodOf(group.jobs);
           return (
-            <li key={group.group} style={{ transform: `translate(${spot.x}px, ${spot.y}px)`, height: `${height}px` }}>
+            <li key={group.group} style={{ transform: `translate(${spot.x}px, ${spot.y}px)`, width: `${drawing.wide}px`, height: `${height}px` }}>
               <button
                 type="button"
                 class={`node ${mood}${group.jobs.total > 1 ? " many" : ""}`}
@@ -165,14 +173,16 @@ function took(group: WorkflowGroup): string {
 }
 
 /** Where an arrow key leads: along the edges, or to the next node of the layer. */
-function neighbour(drawing: Drawing, at: string, key: string, across: boolean): string | undefined {
+function neighbour(drawing: Drawing, at: string, key: string): string | undefined {
+  // In one column, up and down lead to the next node, whatever it follows.
+  const across = drawing.beside === "y";
   const along = across ? ["ArrowLeft", "ArrowRight"] : ["ArrowUp", "ArrowDown"];
   const beside = across ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
   if (key === along[0]) return drawing.edges.find((edge) => edge.to === at)?.from;
   if (key === along[1]) return drawing.edges.find((edge) => edge.from === at)?.to;
   if (!beside.includes(key)) return undefined;
   const here = drawing.spots.get(at)!;
-  const place = (id: string) => (across ? drawing.spots.get(id)!.y : drawing.spots.get(id)!.x);
+  const place = (id: string) => drawing.spots.get(id)![drawing.beside];
   const layer = [...drawing.spots.keys()].filter((id) => drawing.spots.get(id)!.layer === here.layer).sort((a, b) => place(a) - place(b));
   return layer[layer.indexOf(at) + (key === beside[1] ? 1 : -1)];
 }

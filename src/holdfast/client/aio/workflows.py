@@ -89,6 +89,13 @@ class AsyncWorkflows(AsyncNoun):
         )
         return await self._first(Workflow, source, [id, _names(queues)], reads=True)
 
+    async def within(self, id: UUID, queues: Sequence[str]) -> bool:
+        """Return whether a workflow, by its id or a job's, has jobs, and all in these queues."""
+        function: LiteralString = (
+            "holdfast.workflow_within(holdfast.workflow_of(id => %s::uuid), %s::text[])"
+        )
+        return bool(await self._value(function, [id, [*queues]], reads=True))
+
     async def groups(self, id: UUID, *, limit: int = 1000) -> Sequence[WorkflowGroup]:
         """Return the jobs of a workflow by groups: those of one kind that wait for the same."""
         source: LiteralString = (

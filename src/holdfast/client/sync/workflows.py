@@ -89,6 +89,13 @@ class Workflows(Noun):
         )
         return self._first(Workflow, source, [id, _names(queues)], reads=True)
 
+    def within(self, id: UUID, queues: Sequence[str]) -> bool:
+        """Return whether a workflow, by its id or a job's, has jobs, and all in these queues."""
+        function: LiteralString = (
+            "holdfast.workflow_within(holdfast.workflow_of(id => %s::uuid), %s::text[])"
+        )
+        return bool(self._value(function, [id, [*queues]], reads=True))
+
     def groups(self, id: UUID, *, limit: int = 1000) -> Sequence[WorkflowGroup]:
         """Return the jobs of a workflow by groups: those of one kind that wait for the same."""
         source: LiteralString = (

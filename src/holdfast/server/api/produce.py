@@ -35,6 +35,8 @@ async def enqueue(request: Request) -> Answer:
             fix="Give ids of jobs; or send all jobs as a list to /v1/jobs/bulk.",
         )
     await _check_after(request, [job])
+    for refused in (await _outside(request, [(0, job)])).values():
+        raise refused
     if request.is_single:
         stored = await request.live.calls.enqueue(job)
     else:
@@ -54,7 +56,8 @@ async def start_workflow(request: Request) -> Answer:
     _check_number(said.jobs)
     jobs = _all_of_workflow(request, said.jobs)
     if said.child_of is not None:
-        request.user.check_everywhere()
+        await _check_workflow(request, said.child_of)
+    _refuse_some(await _outside(request, list(enumerate(jobs))))
     await _check_after(request, jobs)
     started = await request.client.workflows.start(
         said.name,
@@ -118,6 +121,9 @@ async def store(request: Request, items: Iterable[Any], read: Callable[[Any], An
             errors.append(_refused(index, error))
         # Also of one that is refused: the others must not be stored without it.
         in_order = in_order or _waits(item if said is None else said)
+    outside = await _outside(request, wanted)
+    errors += [_refused(index, error) for index, error in outside.items()]
+    wanted = [(index, job) for index, job in wanted if index not in outside]
     if in_order:
         await _check_after(request, [job for _, job in wanted])
         stored, refused = await _store_together(request.client, wanted, errors)
@@ -148,7 +154,7 @@ def _outcomes(stored: Iterable[tuple[int, Enqueued]]) -> list[dict[str, Any]]:
 def _all_of_workflow(request: Request, items: Sequence[bytes]) -> list[NewJob]:
     """Read the jobs of a workflow; if one is refused, so is the request, which names them all."""
     jobs: list[NewJob] = []
-    refused: list[tuple[int, HoldfastError]] = []
+    refused: dict[int, HoldfastError] = {}
     trace = _trace(request)
     for index, item in enumerate(items):
         where = f"job {index + 1}"
@@ -164,12 +170,17 @@ def _all_of_workflow(request: Request, items: Sequence[bytes]) -> list[NewJob]:
             _check(request, said)
             jobs.append(_job(said, trace))
         except HoldfastError as error:
-            refused.append((index, error))
-    if refused:
-        first = problem_of(refused[0][1])
-        told = [_refused(index, error) for index, error in refused]
-        raise Problem(first.status, first.code, first.what, fix=first.fix, errors=told)
+            refused[index] = error
+    _refuse_some(refused)
     return jobs
+
+
+def _refuse_some(refused: Mapping[int, HoldfastError]) -> None:
+    """Refuse a request of which some jobs are refused, by their index."""
+    if refused:
+        first = problem_of(next(iter(refused.values())))
+        told = [_refused(index, error) for index, error in refused.items()]
+        raise Problem(first.status, first.code, first.what, fix=first.fix, errors=told)
 
 
 async def _check_live(request: Request, said: inputs.NewWorkflow, started: Started) -> None:
@@ -287,10 +298,44 @@ def _trace(request: Request) -> Mapping[str, str]:
 
 
 def _check(request: Request, wanted: Any) -> None:
-    """Refuse a job of a queue that is not the user's, or of a workflow that may use others."""
+    """Refuse a job of a queue that is not the user's."""
     request.user.check_queues([wanted.queue])
-    if wanted.workflow is not None or wanted.child_of is not None:
-        request.user.check_everywhere()
+
+
+async def _outside(
+    request: Request, jobs: Sequence[tuple[int, NewJob]]
+) -> dict[int, HoldfastError]:
+    """Find jobs that a user of some queues would add to workflows with jobs in others."""
+    if request.user.queues is None:
+        return {}
+    refused: dict[UUID, HoldfastError | None] = {}
+    outside: dict[int, HoldfastError] = {}
+    for index, job in jobs:
+        for id in filter(None, (job.workflow, job.child_of)):
+            if id not in refused:
+                try:
+                    refused[id] = await _check_workflow(request, id)
+                except HoldfastError as error:
+                    refused[id] = error
+            if (error := refused[id]) is not None:
+                outside[index] = error
+    return outside
+
+
+async def _check_workflow(request: Request, id: UUID) -> None:
+    """Refuse a user of some queues a workflow that is not within them, or that does not exist.
+
+    One that gets a job in another queue meanwhile is fine: the user came first.
+    """
+    queues = request.user.queues
+    if queues is not None and not await request.client.workflows.within(id, queues):
+        raise Problem(
+            403,
+            "HF401",
+            f"{request.user.name} may not add to the workflow of {id}: it has jobs in queues "
+            "other than those of the user, or none, or does not exist",
+            fix=f"Its queues are: {', '.join(queues)}.",
+        )
 
 
 def _job(wanted: Any, trace: Mapping[str, str]) -> NewJob:

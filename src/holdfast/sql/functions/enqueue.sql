@@ -532,7 +532,8 @@ end
 $$;
 
 -- let_pass: wait for whoever is at those of these jobs that wait for others, and hold none of them: who has one may
--- want a key next that the caller takes, or hold one that the caller wants.
+-- want a key next that the caller takes, or hold one that the caller wants. Each is waited for alone, since it may have
+-- been let in when its turn comes.
 create or replace function holdfast.let_pass(ids uuid[])
 returns void
 language plpgsql
@@ -544,19 +545,30 @@ declare
     where exists (
       select from holdfast.job j where j.part = holdfast.part_of(x) and j.id = x and j.waits is not null)
     order by x);
+  v_free uuid[];
+  v_id   uuid;
 begin
   if cardinality(v_ids) = 0 then
     return;
   end if;
   begin
-    perform from unnest(v_ids) u(id)
-    cross join lateral (
-      select from holdfast.job j
-      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update) j;
+    v_free := array(
+      select u.id from unnest(v_ids) u(id)
+      cross join lateral (
+        select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update skip locked) j);
     raise exception using errcode = 'HFAGN', message = 'they are given back';
   exception when sqlstate 'HFAGN' then
     null;
   end;
+  for v_id in select x from unnest(v_ids) x except select y from unnest(v_free) y loop
+    begin
+      perform from holdfast.job j
+      where j.part = holdfast.part_of(v_id) and j.id = v_id and j.waits is not null for update;
+      raise exception using errcode = 'HFAGN', message = 'it is given back';
+    exception when sqlstate 'HFAGN' then
+      null;
+    end;
+  end loop;
 end
 $$;
 

@@ -88,7 +88,8 @@ declare
   v_states  text[];
   v_results jsonb[];
   v_gone    boolean[];
-  v_later   uuid[];      -- jobs to be waited for that wait themselves
+  v_later   uuid[] := '{}';   -- jobs to be waited for that wait themselves
+  v_broken  uuid[];      -- jobs to be waited for that have failed, if what waits is cancelled then
   v_first   uuid[] := '{}';
   v_mine    uuid[];
   v_before  integer[];
@@ -108,6 +109,7 @@ begin
   where b.ord is null;
   for turn in 1 .. 100 loop
     begin
+      perform holdfast.let_pass(v_later);
       v_later := '{}';
       if v_rivals then
         lock table holdfast.job in row exclusive mode;   -- before the settings are read: see enqueue_any
@@ -129,6 +131,14 @@ begin
       from holdfast.enqueue_any(
         v_items, repeat, names, given, largest, at, seed, null, in_order => v_rivals, locked => true) e;
       v_first := v_first || array_remove(done.rivals, null);
+      -- What has failed already cancels what is stored now; jobs that wait are locked behind all that changes then.
+      v_broken := array(
+        select distinct r.link
+        from unnest(v_ords, v_links, v_states) r(ord, link, state)
+        where r.state <> 'done' and items -> (r.ord - 1) ->> 'if_failed' = 'cancel');
+      if cardinality(v_broken) > 0 then
+        perform holdfast.lock_reached(v_broken, '{}');
+      end if;
       perform holdfast.hold_parents(v_later);
       perform holdfast.link_items(
         items, v_items, v_ords, v_refs, v_links, v_states, v_results, done.ids, done.rivals, at);
@@ -280,11 +290,12 @@ $$;
 
 -- hold_parents: lock jobs that are to be waited for and wait themselves, or did a moment ago. Behind keys: whoever ends
 -- what they wait for has freed its key and then counts. Raises HFAGN if one has ended, or somebody else has it and it
--- waits no longer.
+-- waits no longer; and if it takes them long, since whoever comes behind them may want what the caller has.
 create or replace function holdfast.hold_parents(ids uuid[])
 returns void
 language plpgsql
 set enable_seqscan = off
+set lock_timeout = '20ms'
 as $$
 declare
   v_id uuid;
@@ -299,6 +310,8 @@ begin
     update holdfast.job j set link = j.id
     where j.part = holdfast.part_of(v_id) and j.id = v_id and j.link is null;
   end loop;
+exception when lock_not_available then
+  raise exception using errcode = 'HFAGN', message = 'somebody is at a job that is to be waited for, and waits';
 end
 $$;
 
@@ -434,12 +447,11 @@ begin
     where p.state is not null and p.state <> 'done' and p.if_failed = 'cancel') into v_failed
   from placed p;
   if v_failed is not null then
-    perform holdfast.settle_links(f.links, f.states, null, at)
+    perform holdfast.settle_links(array_agg(f.parent), array_agg(f.state), null, at)
     from (
-      select array_agg(distinct l.parent) as links, array_agg(distinct l.state) as states
+      select distinct l.parent, l.state
       from holdfast.link l
       where l.follower = any(ids) and l.parent = any(v_failed)
-      group by l.parent
     ) f;
   end if;
 end
@@ -531,7 +543,8 @@ begin
 end
 $$;
 
--- drop_links: forget what jobs that are gone have waited for. What they still wait for is left to those who end it.
+-- drop_links: forget what jobs that are gone have waited for. What they still wait for is left to those who end it; and
+-- what somebody has who waited for it to be counted, to upkeep (forget_links).
 create or replace function holdfast.drop_links(followers uuid[])
 returns void
 language plpgsql
@@ -539,11 +552,21 @@ set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $$
 begin
-  delete from holdfast.link l using unnest(followers) u(id)
-  where l.follower = u.id and l.counted and not exists (
-    select from holdfast.member m where m.part = holdfast.part_of(u.id) and m.id = u.id);
-  delete from holdfast.countdown c using unnest(followers) u(id)
-  where c.part = any(array[holdfast.part_of(u.id)]) and c.follower = u.id and c.jobs = 0;
+  delete from holdfast.link l using (
+    select x.ctid as place
+    from unnest(followers) u(id)
+    join holdfast.link x on x.follower = u.id and x.counted
+    where not exists (select from holdfast.member m where m.part = holdfast.part_of(u.id) and m.id = u.id)
+    for update of x skip locked
+  ) o
+  where l.ctid = o.place;
+  delete from holdfast.countdown c using (
+    select x.ctid as place
+    from unnest(followers) u(id)
+    join holdfast.countdown x on x.part = any(array[holdfast.part_of(u.id)]) and x.follower = u.id and x.jobs = 0
+    for update of x skip locked
+  ) o
+  where c.ctid = o.place;
 end
 $$;
 
@@ -645,21 +668,19 @@ $$;
 
 -- lock_counts: lock what the ends of these jobs may count down, for a call that ends them in several steps, or ends
 -- jobs that wait for others: in the order in which one step would. done: followers count them. failed: followers
--- may also be cancelled because of them, which ends those. also: live jobs to be locked beside the followers, if they
--- wait. gone: links of jobs that have ended and are to be deleted.
+-- may also be cancelled because of them, which ends those. gone: links of jobs that have ended and are to be deleted.
 create or replace function holdfast.lock_counts(
-  done uuid[], failed uuid[], also uuid[] default '{}', gone uuid[] default '{}')
+  done uuid[], failed uuid[], gone uuid[] default '{}')
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  v_failed constant uuid[] := holdfast.links_of(failed || also) || gone;
+  v_failed constant uuid[] := holdfast.links_of(failed) || gone;
   v_done   constant uuid[] := holdfast.links_of(done);
 begin
-  perform holdfast.lock_reached(v_failed, v_done, also)
-  where cardinality(v_failed) + cardinality(v_done) + cardinality(also) > 0;
+  perform holdfast.lock_reached(v_failed, v_done) where cardinality(v_failed) + cardinality(v_done) > 0;
 end
 $$;
 
@@ -680,7 +701,7 @@ begin
     where u.state <> 'done' and l.if_failed = 'cancel' and not l.counted) then
     perform holdfast.lock_reached(
       array(select u.link from unnest(links, states) u(link, state) where u.state <> 'done'),
-      array(select u.link from unnest(links, states) u(link, state) where u.state = 'done'), '{}');
+      array(select u.link from unnest(links, states) u(link, state) where u.state = 'done'));
   end if;
 end
 $$;
@@ -702,7 +723,7 @@ $$;
 -- lock_reached: lock links, then counters, then jobs that wait, the links by parent and the others in the order of
 -- followers: what the ends of these links count (done), what the failed ends of these count and cancel, what the ends
 -- of those do, and so on.
-create or replace function holdfast.lock_reached(failed uuid[], done uuid[], also uuid[])
+create or replace function holdfast.lock_reached(failed uuid[], done uuid[])
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -713,7 +734,6 @@ declare
   v_followers uuid[];
   followers   uuid[];
   leaves      smallint[];
-  v_id        uuid;
 begin
   v_reached := array(
     with recursive reached as (
@@ -744,22 +764,18 @@ begin
     select from holdfast.countdown c
     where c.part = holdfast.part_of(a.follower) and c.follower = a.follower and c.leaf = a.leaf for update) c;
   v_followers := array(
-    select distinct x from unnest(followers || v_reached) x where x is not null and x <> all(coalesce(failed, '{}')));
-  v_followers := array(select x from unnest(holdfast.located(v_followers)) x order by x);
+    select distinct x from unnest(followers) x where x is not null and x <> all(coalesce(failed, '{}')));
+  -- Those that were moved come last, as when they are let in.
+  v_followers := array(
+    select f.stored
+    from unnest(v_followers, holdfast.located(v_followers)) f(link, stored)
+    order by f.stored <> f.link, f.stored);
   lock table holdfast.job in row exclusive mode;
-  -- One that waits no longer may be held by somebody who wants what the caller holds. A follower waits until the caller
-  -- has counted; what is to be locked beside them has to be looked at when its turn comes.
-  if cardinality(also) = 0 then
-    perform from unnest(v_followers) u(id)
-    cross join lateral (
-      select from holdfast.job j
-      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update) j;
-    return;
-  end if;
-  for v_id in select distinct x.id from unnest(v_followers || also) x(id) order by x.id loop
-    perform from holdfast.job j
-    where j.part = holdfast.part_of(v_id) and j.id = v_id and j.waits is not null for update;
-  end loop;
+  -- One whose link is locked waits until the caller has counted, so somebody who is at it goes on.
+  perform from unnest(v_followers) u(id)
+  cross join lateral (
+    select from holdfast.job j
+    where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update) j;
 end
 $$;
 

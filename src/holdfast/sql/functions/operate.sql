@@ -315,9 +315,7 @@ begin
   from (select distinct j.queue from unnest(v_stored) i(id) cross join lateral holdfast.get(i.id) j) q;
   v_run_at := (changes ->> 'run_at')::timestamptz;
 
-  perform holdfast.lock_loose(v_stored);
-  v_ended := holdfast.lock_ended(v_stored);
-  v_locked := holdfast.lock_jobs(v_stored);   -- what waits for others comes behind jobs that ended
+  select l.locked, l.ended into v_locked, v_ended from holdfast.lock_to_change(v_stored) l;
   perform holdfast.refuse_clear_text(v_stored, changes);
   for v_part, v_ids in select p.part, p.ids from holdfast.by_part(v_locked || v_ended) p loop
     with edited as (
@@ -449,9 +447,8 @@ declare
   dead     record;
   these    record;
 begin
-  perform holdfast.lock_loose(stored);   -- and the table: from here on the target's fanout does not change
-  v_ended := holdfast.lock_ended(stored);
-  v_locked := holdfast.lock_jobs(stored);   -- what waits for others comes behind jobs that ended
+  -- and the table: from here on the target's fanout does not change
+  select l.locked, l.ended into v_locked, v_ended from holdfast.lock_to_change(stored) l;
   stored := v_locked || v_ended;
   select q.* into v_target from holdfast.queue q where q.name = moved.queue;
   if v_target.adopted is not null then
@@ -858,18 +855,19 @@ $$;
 
 -- lock_to_end: lock live jobs that are to be ended, whether they run, are ready or wait for others, with all that their
 -- ends change: receipts, then links, counters and jobs that wait. deleting: the ended jobs with these ids as well, and
--- what counts them. locked and ended: which of the ids are. A job that waited and is let in meanwhile has its place
--- among the first, so if somebody else has it by then, everything is given back and locked again.
+-- what counts them. locked and ended: which of the ids are. If somebody else is at a job that waits or has just been
+-- let in, everything is given back, and locked again behind them.
 create or replace function holdfast.lock_to_end(
   ids uuid[], deleting boolean default false, out locked uuid[], out ended uuid[])
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_rest uuid[];
+  v_rest uuid[] := '{}';
 begin
-  for turn in 1 .. 10 loop
+  for turn in 1 .. 100 loop
     begin
+      perform holdfast.let_pass(v_rest);
       locked := holdfast.lock_loose(ids);
       v_rest := array(select x from unnest(ids) x except select y from unnest(locked) y);
       ended := case when deleting then holdfast.lock_ended(ids) else '{}' end;
@@ -878,25 +876,81 @@ begin
         from unnest(locked) u(id)
         join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id
         where j.token is not null));
-      perform holdfast.lock_counts('{}', locked, v_rest, array(
+      perform holdfast.lock_counts('{}', locked || v_rest, array(
         select e.link
         from unnest(ended) u(id)
         join holdfast.ended e on e.part = any(array[holdfast.part_of(u.id)]) and e.id = u.id and e.link is not null));
-      locked := locked || array(
-        select u.id
-        from unnest(v_rest) u(id)
-        cross join lateral (
-          select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update skip locked) j);
-      if turn < 10 and exists (
-        select from (select x from unnest(v_rest) x except select y from unnest(locked) y) u(id)
-        join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id) then
-        raise exception using errcode = 'HFAGN', message = 'somebody else is at a job that waited';
-      end if;
+      locked := locked || holdfast.lock_rest(v_rest);
       return;
     exception when sqlstate 'HFAGN' then
       null;
     end;
   end loop;
+  perform holdfast.give_up();
+end
+$$;
+
+-- lock_to_change: lock live jobs that are to be changed and live on, those that wait for others last, and the ended
+-- jobs with these ids before those. As above.
+create or replace function holdfast.lock_to_change(ids uuid[], out locked uuid[], out ended uuid[])
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_rest uuid[] := '{}';
+begin
+  for turn in 1 .. 100 loop
+    begin
+      perform holdfast.let_pass(v_rest);
+      locked := holdfast.lock_loose(ids);
+      v_rest := array(select x from unnest(ids) x except select y from unnest(locked) y);
+      ended := holdfast.lock_ended(ids);
+      locked := locked || holdfast.lock_rest(v_rest);
+      return;
+    exception when sqlstate 'HFAGN' then
+      null;
+    end;
+  end loop;
+  perform holdfast.give_up();
+end
+$$;
+
+-- lock_rest: lock jobs that wait for others, when all else is locked, without waiting for any: one that somebody else
+-- has may be let in by them, and then be held by who wants what the caller has. Raises HFAGN if somebody has one, or it
+-- waits no longer: then more has to be locked for it, and before.
+create or replace function holdfast.lock_rest(ids uuid[])
+returns uuid[]
+language plpgsql
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  v_locked constant uuid[] := array(
+    select u.id
+    from (select distinct x.id from unnest(ids) x(id) order by x.id) u
+    cross join lateral (
+      select from holdfast.job j
+      where j.part = holdfast.part_of(u.id) and j.id = u.id and j.waits is not null for update skip locked) j);
+begin
+  if exists (
+    select from (select x from unnest(ids) x except select y from unnest(v_locked) y) u(id)
+    join holdfast.job j on j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id) then
+    raise exception using errcode = 'HFAGN', message = 'somebody else is at a job that waits or did';
+  end if;
+  return v_locked;
+end
+$$;
+
+-- give_up: refuse a call that has given everything back too often.
+create or replace function holdfast.give_up()
+returns void
+language plpgsql
+as $$
+begin
+  raise exception using
+    errcode = 'serialization_failure',
+    message = 'jobs that wait for others were changed by others too often to be locked',
+    hint = 'Repeat the transaction.';
 end
 $$;
 

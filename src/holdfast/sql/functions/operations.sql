@@ -285,7 +285,7 @@ begin
   if o.verb = 'cancel' then
     perform holdfast.lock_to_end(holdfast.with_children(ids));
   elsif o.verb = 'move' then
-    perform holdfast.lock_jobs(ids);
+    perform holdfast.lock_to_change(ids);
   end if;
   v_was := array(
     select x.was

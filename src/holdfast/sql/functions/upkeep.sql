@@ -25,6 +25,7 @@ declare
   v_asked  constant text[] := holdfast.asked_kinds(v_now);
   v_cut    timestamptz;
   v_back   timestamptz;
+  v_rows   tid[];      -- the receipts that it has locked: a claim has one for each part
   v_tokens uuid[];
   v_adopted uuid[];    -- claims of adopted tables
   v_busy   uuid[] := '{}';   -- claims whose jobs are being settled at this moment: those behind them have their turn
@@ -49,10 +50,10 @@ begin
   -- Most claims that are due were acked long ago: go on until enough is found, within reason.
   for turn in 1 .. 100 loop
     exit when v_left <= 0 or v_ends;
-    select array_agg(c.token) filter (where c.part < 64), array_agg(c.token) filter (where c.part >= 64)
-    into v_tokens, v_adopted
+    select array_agg(c.place) filter (where c.part < 64), array_agg(c.token) filter (where c.part >= 64)
+    into v_rows, v_adopted
     from (
-      select l.token, l.part
+      select l.token, l.part, l.ctid as place
       from holdfast.lease l
       where l.open and l.until >= v_from and l.until <= v_now and (l.until <= v_cut or l.claimed_at >= v_back)
         and (only_queue is null or l.queue = only_queue) and l.token <> all(v_busy)
@@ -65,12 +66,12 @@ begin
         from holdfast.reap_adopted(v_adopted, v_now, v_cut, v_back) a;
       get diagnostics v_failed = row_count;
       v_left := v_left - v_failed;
-      continue when v_tokens is null;
+      continue when v_rows is null;
     end if;
-    exit when v_tokens is null;
+    exit when v_rows is null;
 
     with held as materialized (
-      select l.token, l.claimed_at, l.part, i.id, c.cut, j.lease_until, j.lease_until <= c.cut as expired,
+      select l.token, l.ctid as place, l.part, i.id, c.cut, j.lease_until, j.lease_until <= c.cut as expired,
              j.lease_until <= c.cut and j.kind = any(v_asked)
              and coalesce(l.asked_at > v_now - interval '10 minutes', true) as asked
       from holdfast.lease l
@@ -80,7 +81,7 @@ begin
         select x.lease_until, x.kind from holdfast.job x
         where x.part = l.part and x.id = i.id and x.token = l.token
         limit 1) j on true
-      where l.token = any(v_tokens) and l.open
+      where l.ctid = any(v_rows) and l.open
     ), closed as (
       -- A claim that holds nothing any more stays a while as the receipt of its acks. One that is left to
       -- others is looked at again soon: they may be gone.
@@ -88,12 +89,12 @@ begin
       set open = h.until is not null, until = coalesce(h.until, v_now + interval '5 minutes'),
           asked_at = case when h.asked then coalesce(l.asked_at, v_now) end
       from (
-        select x.token, x.claimed_at, bool_or(x.asked) as asked, bool_or(x.expired and not x.asked) as expired,
+        select x.place, bool_or(x.asked) as asked, bool_or(x.expired and not x.asked) as expired,
                min(case when x.asked then v_now + interval '5 seconds' else x.lease_until end) as until
         from held x
-        group by x.token, x.claimed_at
+        group by x.place
       ) h
-      where l.token = h.token and l.claimed_at = h.claimed_at and l.open and h.expired is not true
+      where l.ctid = h.place and h.expired is not true
       returning 1
     )
     select (select count(*) from closed) as closed,

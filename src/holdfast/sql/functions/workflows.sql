@@ -507,6 +507,23 @@ as $$
     join holdfast.member m on m.part = any(array[holdfast.part_of(links[n][2])]) and m.id = links[n][2])
 $$;
 
+-- reopen_at_once: reopen_workflow for a caller who holds keys of jobs: who is just starting a workflow with its key may
+-- want one of them next, and has it as good as taken.
+create or replace function holdfast.reopen_at_once(id uuid, again text, as_before boolean)
+returns void
+language plpgsql
+set lock_timeout = '20ms'
+as $$
+#variable_conflict use_column
+begin
+  perform holdfast.reopen_workflow(id, again, as_before);
+exception when lock_not_available then
+  perform holdfast.refuse('HF217', format('a workflow %L with the key %L is being started', w.name, w.key), null,
+    'Cancel that one, or wait until it has ended.')
+  from holdfast.workflow w where w.id = reopen_at_once.id;
+end
+$$;
+
 -- back_to_workflows: jobs that ended are live again, by their links.
 create or replace function holdfast.back_to_workflows(links uuid[], reason text, as_before boolean)
 returns void
@@ -523,7 +540,7 @@ begin
     order by 1
   loop
     perform holdfast.lock_workflow(v_one, alone => false);
-    perform holdfast.reopen_workflow(v_one, coalesce(reason, ''), as_before);
+    perform holdfast.reopen_at_once(v_one, coalesce(reason, ''), as_before);
   end loop;
   if v_one is not null then
     delete from holdfast.orphaned o where o.parent = any(links);
