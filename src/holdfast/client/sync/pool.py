@@ -48,6 +48,17 @@ _FAR = 0.0005
 # A statement that a connection repeats is parsed and planned once. Not behind a pooler: there the
 # next transaction may be in another session, which does not know it.
 _PREPARED_AFTER = 2
+# What a session may keep beyond a transaction: settings, the role, channels, temporary tables, open
+# cursors and locks. What it has prepared stays: it changes no other statement, and most is ours.
+_TIDY = (
+    b"reset session authorization; reset role; unlisten *; close all; discard temp; "
+    b"select pg_advisory_unlock_all(); "
+)
+_TIDY_AND_COMMIT = b"reset all; " + _TIDY + b"COMMIT"
+# A pooler keeps account of settings that it has made itself, such as application_name.
+_TIDY_AND_COMMIT_POOLED = b"reset search_path; " + _TIDY + b"COMMIT"
+# A rollback undoes all of this but locks.
+_ROLLBACK_AND_TIDY = b"ROLLBACK; select pg_advisory_unlock_all()"
 # The first connection attempt of a process to an address ends early, so that a wrong one does not
 # look like a slow one.
 _FIRST = 3.0
@@ -145,6 +156,8 @@ class Pool:
                 if plain:
                     # Their columns change with the application's migrations, not with ours.
                     connection.prepare_threshold = None
+                    factories = connection.row_factory, connection.cursor_factory
+                    connection.lent = True
                 try:
                     with connection.transaction():
                         connection.patience = inf if plain else self._timeout
@@ -157,6 +170,9 @@ class Pool:
                     raise
                 finally:
                     connection.prepare_threshold = prepared_after
+                    if plain:
+                        connection.lent = False
+                        connection.row_factory, connection.cursor_factory = factories
                     connection.adapters.register_loader("jsonb", TextLoader)
         except psycopg.Error as error:
             if not (was_cut(error) and ours):
@@ -239,6 +255,7 @@ class Pool:
                     connection.far = _round_trip(connection) > _FAR
                     direct, connection.server = _met(connection)
                     connection.is_replaced = self._is_replaced
+                    connection.direct = direct
                     if direct:
                         connection.prepare_threshold = _PREPARED_AFTER
                         connection.quick = connection.info.encoding == "utf-8"
@@ -413,6 +430,9 @@ class _Connection(Connection[Row]):
     patience = 0.0
     far = False
     quick = False
+    # Whether the caller's own statements run on it, which may leave something behind.
+    lent = False
+    direct = False
     server: Primary | None = None
     is_replaced: "Callable[[_Connection], bool] | None" = None
 
@@ -438,6 +458,22 @@ class _Connection(Connection[Row]):
                 # What it confirmed from now on would be lost.
                 self.close()
                 raise TooLate("no answer from the server, and another one has taken over")
+
+    def _exec_command(self, command: Any, *args: Any, **kwargs: Any) -> PQGen[PGresult | None]:
+        # What the caller has set, held or created for the session must not meet the next caller.
+        # In the same round trip as the commit: it costs the server some microseconds.
+        if self.lent and command == b"COMMIT":
+            return self._exec_all(_TIDY_AND_COMMIT if self.direct else _TIDY_AND_COMMIT_POOLED)
+        if self.lent and command == b"ROLLBACK":
+            return self._exec_all(_ROLLBACK_AND_TIDY)
+        return super()._exec_command(command, *args, **kwargs)
+
+    def _exec_all(self, commands: bytes) -> PQGen[PGresult | None]:
+        self.pgconn.send_query(commands)
+        for result in (results := (yield from generators.execute(self.pgconn))):
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise psycopg.errors.error_from_result(result)
+        return results[-1]
 
 
 def _fetch_own(connection: _Connection, statement: Statement) -> list[Row]:
