@@ -33,9 +33,11 @@ EXTRA = ["django_tasks"] if django.VERSION < (6, 0) else []
 def main(tests: Path, expected: Path) -> int:
     """Run all of them; returns 1 if one ended otherwise than expected."""
     known: dict[str, str] = tomllib.loads(expected.read_text("utf-8"))["cannot_hold"]
-    with TemporaryDirectory(prefix="holdfast-conformance-") as place:
-        with embedded.start(Path(place) / "pg") as server:
-            ended = run(tests, server.url)
+    with (
+        TemporaryDirectory(prefix="holdfast-conformance-") as place,
+        embedded.start(Path(place) / "pg") as server,
+    ):
+        ended = run(tests, server.url)
     for line in (lines := judged(ended, known)):
         print(line)
     failed = [name for name, problem in ended.items() if problem]

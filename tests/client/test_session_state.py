@@ -21,7 +21,8 @@ LEFT = """
       'tenant', nullif(current_setting('shop.tenant', true), ''),
       'timeout', current_setting('statement_timeout'), 'zone', current_setting('timezone'),
       'read-only', current_setting('transaction_read_only'),
-      'locks', (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),
+      'locks', (select count(*) from pg_locks
+        where locktype = 'advisory' and pid = pg_backend_pid()),
       'channels', (select count(*) from pg_listening_channels()),
       'cursors', (select count(*) from pg_cursors where is_holdable),
       'temporary', to_regclass('pg_temp.held')::text)
