@@ -375,6 +375,6 @@ _STEERS = (Retry, Release, Cancel)
 # What asyncio says of something that another event loop has opened.
 _LOOP = "attached to a different loop"
 _APART = (
-    "A handler that is to crash runs on an event loop of its own, as in another process. Let it use "
-    "what  @app.lifespan  yields, which is opened there again; or connections without a pool."
+    "A handler that is to crash runs on an event loop of its own, as in another process. Let it "
+    "use what  @app.lifespan  yields, which is opened there again; or connections without a pool."
 )

@@ -157,11 +157,11 @@ class AsyncPool:
                 connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
                 prepared_after = connection.prepare_threshold
+                factories = connection.row_factory, connection.cursor_factory
+                connection.lent = plain
                 if plain:
                     # Their columns change with the application's migrations, not with ours.
                     connection.prepare_threshold = None
-                    factories = connection.row_factory, connection.cursor_factory
-                    connection.lent = True
                 try:
                     async with connection.transaction():
                         connection.patience = inf if plain else self._timeout
@@ -174,9 +174,8 @@ class AsyncPool:
                     raise
                 finally:
                     connection.prepare_threshold = prepared_after
-                    if plain:
-                        connection.lent = False
-                        connection.row_factory, connection.cursor_factory = factories
+                    connection.lent = False
+                    connection.row_factory, connection.cursor_factory = factories
                     connection.adapters.register_loader("jsonb", TextLoader)
         except psycopg.Error as error:
             if not (was_cut(error) and ours):
@@ -470,11 +469,13 @@ class _Connection(AsyncConnection[Row]):
             return self._exec_all(_TIDY_AND_COMMIT if self.direct else _TIDY_AND_COMMIT_POOLED)
         if self.lent and command == b"ROLLBACK":
             return self._exec_all(_ROLLBACK_AND_TIDY)
-        return super()._exec_command(command, *args, **kwargs)
+        own: PQGen[PGresult | None] = super()._exec_command(command, *args, **kwargs)
+        return own
 
     def _exec_all(self, commands: bytes) -> PQGen[PGresult | None]:
         self.pgconn.send_query(commands)
-        for result in (results := (yield from generators.execute(self.pgconn))):
+        results: list[PGresult] = yield from generators.execute(self.pgconn)
+        for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
                 raise psycopg.errors.error_from_result(result)
         return results[-1]
