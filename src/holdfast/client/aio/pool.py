@@ -26,6 +26,7 @@ from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
 from holdfast.client import raw
+from holdfast.client.lent import Lent
 from holdfast.client.primaries import WHO, Primary, primary_of
 from holdfast.client.slots import AsyncSlots
 from holdfast.client.statement import (
@@ -52,17 +53,6 @@ _FAR = 0.0005
 # A statement that a connection repeats is parsed and planned once. Not behind a pooler: there the
 # next transaction may be in another session, which does not know it.
 _PREPARED_AFTER = 2
-# What a session may keep beyond a transaction: settings, the role, channels, temporary tables, open
-# cursors and locks. What it has prepared stays: it changes no other statement, and most is ours.
-_TIDY = (
-    b"reset session authorization; reset role; unlisten *; close all; discard temp; "
-    b"select pg_advisory_unlock_all(); "
-)
-_TIDY_AND_COMMIT = b"reset all; " + _TIDY + b"COMMIT"
-# A pooler keeps account of settings that it has made itself, such as application_name.
-_TIDY_AND_COMMIT_POOLED = b"reset search_path; " + _TIDY + b"COMMIT"
-# A rollback undoes all of this but locks.
-_ROLLBACK_AND_TIDY = b"ROLLBACK; select pg_advisory_unlock_all()"
 # The first connection attempt of a process to an address ends early, so that a wrong one does not
 # look like a slow one.
 _FIRST = 3.0
@@ -232,8 +222,7 @@ class AsyncPool:
         try:
             if connection is not None:
                 connection.deadline = deadline
-                # An idle connection that broke unnoticed would make an outcome unknown
-                # unnecessarily.
+                # One that broke while it was idle would make an outcome unknown without need.
                 if connection.closed or (proven and not await _lives(connection)):
                     await connection.close()
                     connection = None
@@ -256,10 +245,9 @@ class AsyncPool:
                 connection.deadline = deadline
                 try:
                     connection.far = await _round_trip(connection) > _FAR
-                    direct, connection.server = await _met(connection)
+                    connection.direct, connection.server = await _met(connection)
                     connection.is_replaced = self._is_replaced
-                    connection.direct = direct
-                    if direct:
+                    if connection.direct:
                         connection.prepare_threshold = _PREPARED_AFTER
                         connection.quick = connection.info.encoding == "utf-8"
                 except BaseException:
@@ -428,14 +416,11 @@ class AsyncBound:
         return translate(error, name) or error
 
 
-class _Connection(AsyncConnection[Row]):
+class _Connection(Lent, AsyncConnection[Row]):
     deadline: float | None = None
     patience = 0.0
     far = False
     quick = False
-    # Whether the caller's own statements run on it, which may leave something behind.
-    lent = False
-    direct = False
     server: Primary | None = None
     is_replaced: "Callable[[_Connection], Awaitable[bool]] | None" = None
 
@@ -461,24 +446,6 @@ class _Connection(AsyncConnection[Row]):
                 # What it confirmed from now on would be lost.
                 await self.close()
                 raise TooLate("no answer from the server, and another one has taken over")
-
-    def _exec_command(self, command: Any, *args: Any, **kwargs: Any) -> PQGen[PGresult | None]:
-        # What the caller has set, held or created for the session must not meet the next caller.
-        # In the same round trip as the commit: it costs the server some microseconds.
-        if self.lent and command == b"COMMIT":
-            return self._exec_all(_TIDY_AND_COMMIT if self.direct else _TIDY_AND_COMMIT_POOLED)
-        if self.lent and command == b"ROLLBACK":
-            return self._exec_all(_ROLLBACK_AND_TIDY)
-        own: PQGen[PGresult | None] = super()._exec_command(command, *args, **kwargs)
-        return own
-
-    def _exec_all(self, commands: bytes) -> PQGen[PGresult | None]:
-        self.pgconn.send_query(commands)
-        results: list[PGresult] = yield from generators.execute(self.pgconn)
-        for result in results:
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise psycopg.errors.error_from_result(result)
-        return results[-1]
 
 
 async def _fetch_own(connection: _Connection, statement: Statement) -> list[Row]:
