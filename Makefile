@@ -8,6 +8,7 @@
 # make pooled  the tests of the client and the worker behind PgBouncer
 # make audit   look for known holes in what is pinned
 # make matrix  the wheel with the lowest and the newest dependencies, on every Python of this machine
+# make conformance  Django's own tests for backends of its Tasks, from PyPI, against ours
 # make mutants plant faults one by one and see the tests of what they break fail
 
 VENV := .venv
@@ -20,7 +21,7 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of programs: without this each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup dashboard run matrix test test-citus older split pooled chaos mutants lint fmt bench lock audit clean
+.PHONY: setup dashboard run matrix conformance test test-citus older split pooled chaos mutants lint fmt bench lock audit clean
 
 setup: $(READY)
 
@@ -124,6 +125,11 @@ chaos: setup
 matrix: setup dashboard
 	@$(PIP) install uv==0.13.7
 	$(BIN)/python tools/matrix.py $(ARGS)
+
+# With another Django: make conformance ARGS="--django 6.0"
+conformance: setup dashboard
+	@$(PIP) install uv==0.13.7
+	$(BIN)/python tools/conformance.py $(ARGS)
 
 # Some of them: make mutants ARGS="lane explain". It takes about twenty minutes for all.
 mutants: setup

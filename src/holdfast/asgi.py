@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from holdfast.app import App
+from holdfast.errors import HoldfastError
 
 __all__ = ["lifespan"]
 
@@ -55,4 +56,7 @@ async def _working(app: App, options: Mapping[str, Any]) -> AsyncIterator[None]:
 def _report(working: "asyncio.Task[None]") -> None:
     # The web application goes on without its worker, and must say so.
     if not working.cancelled() and (error := working.exception()):
-        log.critical("worker failed", exc_info=error)
+        if isinstance(error, HoldfastError):  # it says what to type; where it was raised does not
+            log.critical("worker failed: %s", error)
+        else:
+            log.critical("worker failed", exc_info=error)

@@ -350,3 +350,26 @@ def test_json_over_several_lines_is_copied_as_one_row(client: Any) -> None:
         (["x\\y", "\t"], {"a": 1}, "a\nb"),
         ("last", {"a": 1}, None),
     ]
+
+
+@pytest.mark.parametrize("number", [1, 3, 3000])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        msgspec.Raw(b'1},{"kind":"grant","payload":1'),
+        msgspec.Raw(b'1,"priority":9'),
+        {"note": msgspec.Raw(b'1}},{"kind":"grant","payload":{"a":1')},
+        [msgspec.Raw(b'{"a":')],
+    ],
+    ids=["another job", "another field", "another job, from within", "half"],
+)
+def test_json_that_is_given_as_it_is_cannot_become_more_than_the_payload(
+    client: Client, payload: Any, number: int
+) -> None:
+    jobs = [NewJob(kind="greet", payload=payload) for _ in range(number)]
+
+    with pytest.raises(InvalidJob, match="is not JSON") as caught:
+        client.enqueue_many(jobs)
+
+    assert caught.value.code == "HF204"
+    assert client.jobs.list() == []

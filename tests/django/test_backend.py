@@ -14,6 +14,7 @@ from django.test import override_settings
 from holdfast import Client, NewJob
 from holdfast.client import client_on
 from holdfast.django import app_of, schedule
+from holdfast.django.database import DjangoApp
 from holdfast.django.priorities import priority_of_job
 from holdfast.django.tasks_api import (
     InvalidTask,
@@ -488,3 +489,12 @@ def test_a_missing_schema_is_answered_with_what_to_type(empty_database: str) -> 
 
 def _plain_job() -> NewJob:
     return NewJob(kind="plain", payload={"a": 1})
+
+
+def test_middleware_of_the_settings_may_be_named_by_what_makes_it() -> None:
+    usual = DjangoApp("default")
+    names = ["holdfast.integrations.sentry", "holdfast.integrations.structlog"]
+    with override_settings(HOLDFAST={"MIDDLEWARE": names}):
+        app = DjangoApp("default")
+
+    assert len(app.around_run) == len(usual.around_run) + 2

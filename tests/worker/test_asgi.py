@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic, sleep
@@ -53,11 +54,15 @@ def test_a_site_goes_on_if_its_worker_fails_and_logs_why(
 
     async def site() -> None:
         async with lifespan(app, worker=True)(None):
-            while "worker failed" not in caplog.messages:
+            while not caplog.messages:
                 await asyncio.sleep(0.01)
 
     with caplog.at_level(logging.CRITICAL, "holdfast.worker"), pytest.raises(NotMigrated):
         asyncio.run(asyncio.wait_for(site(), 60))
+
+    [record] = caplog.records
+    assert re.match("worker failed: HF110 .*\n.*holdfast migrate", record.getMessage())
+    assert record.exc_info is None  # it says what to type; a traceback would hide that
 
 
 def test_a_site_answers_while_its_worker_waits_for_the_database(

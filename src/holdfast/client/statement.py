@@ -65,7 +65,7 @@ def translate(error: Exception, database: str) -> HoldfastError | None:
             fix="Run:  holdfast migrate",
         )
     if state == "42501":
-        return Refused(told, why=detail, fix=hint)
+        return Refused(told, why=detail, fix=hint or (_NO_ROLE if told == _NO_SCHEMA else ""))
     # 54001: JSON that is nested deeper than the server can read.
     if state.startswith("22") or state == "54001" or isinstance(error, psycopg.DataError):
         return Misuse(told, why=detail, fix=hint)
@@ -92,6 +92,12 @@ def _told(error: Exception) -> tuple[str, str, str, str]:
 def _state(error: Any) -> str:
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
 
+
+_NO_SCHEMA = "permission denied for schema holdfast"
+_NO_ROLE = (
+    "Grant the user one of the roles that `holdfast migrate` made, for example\n"
+    "grant holdfast_worker to shop.  If the transaction has `set role`, end that first: reset role"
+)
 
 _MISUSE: dict[str, type[HoldfastError]] = {
     "HF201": InvalidJob,

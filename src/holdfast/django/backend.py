@@ -73,7 +73,7 @@ class HoldfastBackend(BaseTaskBackend):
             )
         check_arguments(task, args, kwargs)
         made = new_result(task, self.alias, args, kwargs, enqueued_at=timezone.now())
-        job = self._job(task, made.args, made.kwargs)
+        job = self._job(task, made)
         try:
             app = app_of(self.database)
             [enqueued] = store(self.client, [Call(app.tasks[job.kind], job)])
@@ -131,14 +131,15 @@ class HoldfastBackend(BaseTaskBackend):
             hint = f"They are: {', '.join(_OPTIONS)}."
             yield Error(f"{where}: unknown option {min(unknown)!r}", hint, id="holdfast.E004")
 
-    def _job(self, task: Task, args: list[Any], kwargs: dict[str, Any]) -> NewJob:
+    def _job(self, task: Task, made: TaskResult) -> NewJob:
+        args, kwargs = made.args, made.kwargs
         usual = {
             name: self.options[name]
             for name in ("max_attempts", "lease")
             if self.options.get(name) is not None
         }
         options = {**usual, **options_of(task, args, kwargs)}
-        options["headers"] = headers(task, self.alias, options.get("headers"))
+        options["headers"] = headers(task, self.alias, made.enqueued_at, options.get("headers"))
         after = task.run_after
         if after is not None and timezone.is_naive(after):
             after = timezone.make_aware(after)

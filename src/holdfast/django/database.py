@@ -1,6 +1,7 @@
 """The app of each of Django's databases, at the address that Django's settings give."""
 
 from threading import Lock
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -82,9 +83,9 @@ def name_in_site(alias: str) -> str:
 
 
 def _middleware(path: Any) -> Any:
-    """Return a middleware that HOLDFAST names: a class, which is created, or an object."""
+    """Return a middleware that HOLDFAST names: an object, or a class or function that makes it."""
     found = import_string(path) if isinstance(path, str) else path
-    return found() if isinstance(found, type) else found
+    return found() if isinstance(found, type | FunctionType) else found
 
 
 _lock = Lock()

@@ -17,9 +17,13 @@ from holdfast.records import Attempt, Job
 HEADER = "django"
 
 
-def headers(task: Task, backend: str, more: Mapping[str, Any] | None) -> dict[str, Any]:
+def headers(
+    task: Task, backend: str, enqueued_at: datetime, more: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return the headers of a job: what `result_of` needs to know of the task."""
-    said: dict[str, Any] = {"backend": backend}
+    # The job has the database's time, which `enqueue` does not return: the result that it returns
+    # has to equal the one that is looked up.
+    said: dict[str, Any] = {"backend": backend, "enqueued_at": enqueued_at.isoformat()}
     if task.priority:
         said["priority"] = int(task.priority)
     if task.run_after is not None:
@@ -39,11 +43,12 @@ def said_of(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the header of Django says; nothing of what another program may have put there."""
     said = headers.get(HEADER)
     found: dict[str, Any] = said if isinstance(said, dict) else {}
-    sorts = {"backend": str, "priority": int, "run_after": str}
+    sorts = {"backend": str, "priority": int, "run_after": str, "enqueued_at": str}
     kept = {name: found[name] for name, sort in sorts.items() if type(found.get(name)) is sort}
-    after = kept.pop("run_after", "")
-    with suppress(ValueError):
-        kept["run_after"] = datetime.fromisoformat(after)
+    for name in ("run_after", "enqueued_at"):
+        time = kept.pop(name, "")
+        with suppress(ValueError):
+            kept[name] = datetime.fromisoformat(time)
     return kept
 
 
@@ -90,7 +95,7 @@ def result_of(
         **job.payload,
         id=str(job.id),
         status=status,
-        enqueued_at=job.created_at,
+        enqueued_at=said.get("enqueued_at", job.created_at),
         started_at=starts[0] if starts else None,
         last_attempted_at=starts[-1] if starts else None,
         finished_at=job.ended_at,

@@ -167,7 +167,7 @@ class _Call:
             backend=backend,
             id=str(lease.id),
             status=TaskResultStatus.RUNNING,
-            enqueued_at=lease.created_at,
+            enqueued_at=said.get("enqueued_at", lease.created_at),
             started_at=starts[0] if starts else self._started_at,
             last_attempted_at=self._started_at,
             errors=errors_of(before),

@@ -172,7 +172,10 @@ class Draining:
                 job.resources = runner.run(opened.__aenter__())
                 try:
                     if job.task.runs == "async":
-                        return runner.run(self._acall(job), context=copy_context())
+                        ended = runner.run(self._acall(job), context=copy_context())
+                        if isinstance(job.raised, RuntimeError) and _LOOP in str(job.raised):
+                            job.raised.add_note(_APART)
+                        return ended
                     return copy_context().run(self._call, job)
                 finally:
                     runner.run(opened.__aexit__(None, None, None))
@@ -369,3 +372,9 @@ def _how(settlement: Settlement, answer: Settled) -> Ended:
 
 
 _STEERS = (Retry, Release, Cancel)
+# What asyncio says of something that another event loop has opened.
+_LOOP = "attached to a different loop"
+_APART = (
+    "A handler that is to crash runs on an event loop of its own, as in another process. Let it "
+    "use what  @app.lifespan  yields, which is opened there again; or connections without a pool."
+)

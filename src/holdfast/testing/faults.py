@@ -1,7 +1,7 @@
 """Faults that a test can arrange: a worker that vanishes, a lease that is lost, a cut connection.
 
-A fault strikes at a point of a handler. Commits are seen where psycopg sends them, so that they
-count on every connection of psycopg 3, that of `current().transaction()` and those of the
+A fault strikes at a point of a handler. Commits are seen where psycopg and asyncpg send them, so
+that they count on every connection of theirs, that of `current().transaction()` and those of the
 application. A handler that crashes is not stopped by an exception, which would run its `finally`
 blocks: its thread stops for ever, and its sessions end, as by kill -9.
 """
@@ -15,6 +15,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from importlib import import_module
 from typing import Any, Final, Literal, TypeVar
 
 import psycopg
@@ -193,10 +194,12 @@ class Faults:
             case "drop_connection":
                 self._cut(connection)
                 if fault.at == "after_commit":
-                    connection.pgconn.exec_(b"")  # by which the driver notices that it is cut
-                    raise psycopg.OperationalError(_CUT)
+                    raise _noticed(connection)
 
     def _cut(self, connection: Any) -> None:
+        if not hasattr(connection, "pgconn"):
+            self._query(_END.format("pid = %s"), [connection.get_server_pid()])
+            return
         pid = connection.info.backend_pid
         with socket.socket(fileno=os.dup(connection.pgconn.socket)) as wire, suppress(OSError):
             wire.shutdown(socket.SHUT_RDWR)
@@ -217,7 +220,17 @@ _CUT = (
     "\tbefore or while processing the request."
 )
 
-# -- commits, wherever psycopg sends one
+
+def _noticed(connection: Any) -> Exception:
+    """Return what a driver raises when it notices that its connection is cut."""
+    if hasattr(connection, "pgconn"):
+        connection.pgconn.exec_(b"")  # by which it notices
+        return psycopg.OperationalError(_CUT)
+    lost: Exception = import_module("asyncpg").ConnectionDoesNotExistError(_CUT)
+    return lost
+
+
+# -- commits, wherever a driver sends one
 
 _WATCHERS: list[Faults] = []
 _REAL: dict[tuple[type, str], Any] = {}
@@ -232,6 +245,7 @@ def _watch(faults: Faults) -> None:
         (psycopg.AsyncConnection, "commit", _acommits),
         (psycopg.Transaction, "__exit__", _exits),
         (psycopg.AsyncTransaction, "__aexit__", _aexits),
+        *_of_asyncpg(),
     ):
         real = _REAL[owner, name] = getattr(owner, name)
         setattr(owner, name, made(real))
@@ -290,6 +304,30 @@ def _exits(real: Any) -> Any:
 def _aexits(real: Any) -> Any:
     async def aexits(self: Any, kind: Any, error: Any, trace: Any) -> Any:
         with _points(self.connection, _ends(self, kind)):
+            return await real(self, kind, error, trace)
+
+    return aexits
+
+
+def _of_asyncpg() -> list[tuple[type, str, Any]]:
+    try:
+        transaction = import_module("asyncpg.transaction").Transaction
+    except ImportError:  # whoever has it not commits nothing by it
+        return []
+    return [(transaction, "commit", _asyncpg_commits), (transaction, "__aexit__", _asyncpg_exits)]
+
+
+def _asyncpg_commits(real: Any) -> Any:
+    async def commit(self: Any) -> None:
+        with _points(self._connection, not self._nested):
+            await real(self)
+
+    return commit
+
+
+def _asyncpg_exits(real: Any) -> Any:
+    async def aexits(self: Any, kind: Any, error: Any, trace: Any) -> Any:
+        with _points(self._connection, kind is None and not self._nested):
             return await real(self, kind, error, trace)
 
     return aexits

@@ -19,7 +19,7 @@ from holdfast.current import CurrentJob
 from holdfast.errors import Misuse
 from holdfast.records import Duration, Job
 from holdfast.task import Enqueuer
-from holdfast.testing import matching
+from holdfast.testing import astray, matching
 from holdfast.testing.bound import stored_job
 from holdfast.testing.clock import Clock
 from holdfast.testing.databases import Databases
@@ -59,6 +59,8 @@ class Kit:
         self._open.callback(lambda: self.client.close())
         self._open.enter_context(_environment(conninfo.VARIABLE, self.url))
         self._open.enter_context(stand_in(self._database))
+        if self._databases is not None:
+            self._open.enter_context(astray.refused(conninfo.database(self.url)))
         self._open.callback(self._stop_loop)
         self._open.callback(self._faults.close)
         return self

@@ -26,6 +26,7 @@ from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
 from holdfast.client import raw
+from holdfast.client.lent import Lent
 from holdfast.client.primaries import WHO, Primary, primary_of
 from holdfast.client.slots import AsyncSlots
 from holdfast.client.statement import (
@@ -146,6 +147,8 @@ class AsyncPool:
                 connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
                 prepared_after = connection.prepare_threshold
+                factories = connection.row_factory, connection.cursor_factory
+                connection.lent = plain
                 if plain:
                     # Their columns change with the application's migrations, not with ours.
                     connection.prepare_threshold = None
@@ -161,6 +164,8 @@ class AsyncPool:
                     raise
                 finally:
                     connection.prepare_threshold = prepared_after
+                    connection.lent = False
+                    connection.row_factory, connection.cursor_factory = factories
                     connection.adapters.register_loader("jsonb", TextLoader)
         except psycopg.Error as error:
             if not (was_cut(error) and ours):
@@ -217,8 +222,7 @@ class AsyncPool:
         try:
             if connection is not None:
                 connection.deadline = deadline
-                # An idle connection that broke unnoticed would make an outcome unknown
-                # unnecessarily.
+                # One that broke while it was idle would make an outcome unknown without need.
                 if connection.closed or (proven and not await _lives(connection)):
                     await connection.close()
                     connection = None
@@ -241,9 +245,9 @@ class AsyncPool:
                 connection.deadline = deadline
                 try:
                     connection.far = await _round_trip(connection) > _FAR
-                    direct, connection.server = await _met(connection)
+                    connection.direct, connection.server = await _met(connection)
                     connection.is_replaced = self._is_replaced
-                    if direct:
+                    if connection.direct:
                         connection.prepare_threshold = _PREPARED_AFTER
                         connection.quick = connection.info.encoding == "utf-8"
                 except BaseException:
@@ -412,7 +416,7 @@ class AsyncBound:
         return translate(error, name) or error
 
 
-class _Connection(AsyncConnection[Row]):
+class _Connection(Lent, AsyncConnection[Row]):
     deadline: float | None = None
     patience = 0.0
     far = False

@@ -22,6 +22,7 @@ from psycopg.types.string import TextLoader
 
 from holdfast import conninfo
 from holdfast.client import raw
+from holdfast.client.lent import Lent
 from holdfast.client.primaries import WHO, Primary, primary_of
 from holdfast.client.slots import Slots
 from holdfast.client.statement import (
@@ -142,6 +143,8 @@ class Pool:
                 connection.patience = self._timeout
                 connection.adapters.register_loader("jsonb", JsonbLoader if plain else TextLoader)
                 prepared_after = connection.prepare_threshold
+                factories = connection.row_factory, connection.cursor_factory
+                connection.lent = plain
                 if plain:
                     # Their columns change with the application's migrations, not with ours.
                     connection.prepare_threshold = None
@@ -157,6 +160,8 @@ class Pool:
                     raise
                 finally:
                     connection.prepare_threshold = prepared_after
+                    connection.lent = False
+                    connection.row_factory, connection.cursor_factory = factories
                     connection.adapters.register_loader("jsonb", TextLoader)
         except psycopg.Error as error:
             if not (was_cut(error) and ours):
@@ -213,8 +218,7 @@ class Pool:
         try:
             if connection is not None:
                 connection.deadline = deadline
-                # An idle connection that broke unnoticed would make an outcome unknown
-                # unnecessarily.
+                # One that broke while it was idle would make an outcome unknown without need.
                 if connection.closed or (proven and not _lives(connection)):
                     connection.close()
                     connection = None
@@ -237,9 +241,9 @@ class Pool:
                 connection.deadline = deadline
                 try:
                     connection.far = _round_trip(connection) > _FAR
-                    direct, connection.server = _met(connection)
+                    connection.direct, connection.server = _met(connection)
                     connection.is_replaced = self._is_replaced
-                    if direct:
+                    if connection.direct:
                         connection.prepare_threshold = _PREPARED_AFTER
                         connection.quick = connection.info.encoding == "utf-8"
                 except BaseException:
@@ -408,7 +412,7 @@ class Bound:
         return translate(error, name) or error
 
 
-class _Connection(Connection[Row]):
+class _Connection(Lent, Connection[Row]):
     deadline: float | None = None
     patience = 0.0
     far = False
