@@ -190,6 +190,8 @@ def test_a_workflow_of_another_node_is_shown_cancelled_and_retried(
     found = cluster.workflows.get(job)
     assert found is not None
     assert [one.id for one in cluster.workflows.jobs(started.id)] == [job]
+    assert cluster.workflows.within(started.id, ["mail"])
+    assert not cluster.workflows.within(started.id, ["here"])
     worked_off(cluster, cluster.workflows.cancel(started.id))
     assert dbs[1].state(job) == "cancelled"
     worked_off(cluster, cluster.workflows.retry(started.id))

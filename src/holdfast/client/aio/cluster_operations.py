@@ -254,6 +254,10 @@ class AsyncClusterWorkflows(AsyncWorkflows):
         found = await self._cluster.ask(lambda one: one.workflows.get(id, queues=queues))
         return next((one for one in found.values() if one is not None), None)
 
+    async def within(self, id: UUID, queues: Sequence[str]) -> bool:
+        """Return whether a workflow, by its id or a job's, has jobs, and all in these queues."""
+        return any((await self._cluster.ask(lambda one: one.workflows.within(id, queues))).values())
+
     async def groups(self, id: UUID, *, limit: int = 1000) -> Sequence[WorkflowGroup]:
         """Return the jobs of a workflow by groups: those of one kind that wait for the same."""
         node = await self._cluster.reader(await self._node_of(id))

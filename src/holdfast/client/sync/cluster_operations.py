@@ -254,6 +254,10 @@ class ClusterWorkflows(Workflows):
         found = self._cluster.ask(lambda one: one.workflows.get(id, queues=queues))
         return next((one for one in found.values() if one is not None), None)
 
+    def within(self, id: UUID, queues: Sequence[str]) -> bool:
+        """Return whether a workflow, by its id or a job's, has jobs, and all in these queues."""
+        return any((self._cluster.ask(lambda one: one.workflows.within(id, queues))).values())
+
     def groups(self, id: UUID, *, limit: int = 1000) -> Sequence[WorkflowGroup]:
         """Return the jobs of a workflow by groups: those of one kind that wait for the same."""
         node = self._cluster.reader(self._node_of(id))

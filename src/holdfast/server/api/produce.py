@@ -313,12 +313,13 @@ async def _outside(
     for index, job in jobs:
         for id in filter(None, (job.workflow, job.child_of)):
             if id not in refused:
+                refused[id] = None
                 try:
-                    refused[id] = await _check_workflow(request, id)
+                    await _check_workflow(request, id)
                 except HoldfastError as error:
                     refused[id] = error
-            if (error := refused[id]) is not None:
-                outside[index] = error
+            if (refusal := refused[id]) is not None:
+                outside[index] = refusal
     return outside
 
 
