@@ -31,7 +31,8 @@ def test_a_file_has_at_most_600_lines_and_a_class_40_methods(file: Path) -> None
             own = [
                 one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
             ]
-            assert len([one for one in own if not one.name.startswith("_")]) <= 40, node.name
+            # by name: overloads are one method
+            assert len({one.name for one in own if not one.name.startswith("_")}) <= 40, node.name
 
 
 def test_functions_are_short() -> None:

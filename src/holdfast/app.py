@@ -30,10 +30,11 @@ from holdfast import budget, cron, embedded, schema
 from holdfast.callsite import caller, declared_at, module_of_caller
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.crypto import Encryption
-from holdfast.current import CurrentJob, JobTransaction
+from holdfast.current import CurrentJob
 from holdfast.ends import Ends
 from holdfast.errors import InvalidSchedule, InvalidTask, Misuse
 from holdfast.handle import Handle
+from holdfast.job_transaction import JobTransaction
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
 from holdfast.queue_options import check_queue

@@ -16,7 +16,8 @@ from holdfast.app import App
 from holdfast.django.fresh import FreshConnections
 
 if TYPE_CHECKING:
-    from holdfast.current import CurrentJob, JobTransaction
+    from holdfast.current import CurrentJob
+    from holdfast.job_transaction import JobTransaction
 
 
 class DjangoApp(App):

@@ -7,13 +7,14 @@ from typing import Any
 from django.db import connections, transaction
 
 from holdfast.client import client_on
-from holdfast.current import CurrentJob, JobTransaction, all_stored
+from holdfast.current import CurrentJob
 from holdfast.django.outages import alias_of, began, note_outage
 from holdfast.django.results import kept
 from holdfast.django.running import CallTask
 from holdfast.django.tasks_api import normalize_json
 from holdfast.doubt import assert_not_lost, make_certain
 from holdfast.errors import Misuse
+from holdfast.job_transaction import JobTransaction, all_stored
 
 
 class OrmTransaction(JobTransaction):

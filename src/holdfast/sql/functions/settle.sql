@@ -90,8 +90,8 @@ end
 $$;
 
 -- ack: end leases with success. The job is deleted, or kept in the history if its queue keeps done jobs or the caller
--- passes keep. results is a JSON array, one value per id. recent: so many of the jobs, from the first, are kept for a day
--- if their queues keep recent jobs.
+-- passes keep. results is a JSON array, one value per id. recent: so many of the jobs, from the first, are kept for a
+-- day if their queues keep recent jobs.
 create or replace function holdfast.ack(
   ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false, recent integer default 0)
 returns table (id uuid, outcome text, detail text)

@@ -128,9 +128,7 @@ begin
     end loop;
     v_left := v_left - v_failed;
   end loop;
-  if only_queue is null then
-    perform holdfast.note_first_lease(v_now);
-  end if;
+  perform holdfast.note_first_lease(v_now) where only_queue is null;
 end
 $$;
 

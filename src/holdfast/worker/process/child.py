@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from psycopg import AsyncConnection, Connection
 
 from holdfast.app import App
-from holdfast.current import CurrentJob, JobTransaction
+from holdfast.current import CurrentJob
+from holdfast.job_transaction import JobTransaction
 from holdfast.records import Duration, Failed, Lease, Settlement, Ticket
 from holdfast.worker.handlers import call, ending, settlement_of
 from holdfast.worker.logs import Log, capture_logs
