@@ -329,16 +329,7 @@ class CurrentJob(msgspec.Struct, eq=False):
         *,
         key: str | None = None,
         timeout: Duration | None = None,
-        type: UnionType,
-        name: str = "",
-    ) -> Any: ...
-    @overload
-    def wait_event(
-        self,
-        event: str,
-        *,
-        key: str | None = None,
-        timeout: Duration | None = None,
+        type: UnionType = ...,
         name: str = "",
     ) -> Any: ...
     def wait_event(
@@ -406,16 +397,7 @@ class CurrentJob(msgspec.Struct, eq=False):
         *,
         key: str | None = None,
         timeout: Duration | None = None,
-        type: UnionType,
-        name: str = "",
-    ) -> Any: ...
-    @overload
-    async def await_event(
-        self,
-        event: str,
-        *,
-        key: str | None = None,
-        timeout: Duration | None = None,
+        type: UnionType = ...,
         name: str = "",
     ) -> Any: ...
     async def await_event(
