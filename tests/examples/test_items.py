@@ -167,6 +167,7 @@ def test_processors_note_trends_and_tell_people_what_leaps_and_what_is_new(
 def test_success_vanishes_and_failure_stays_beside_the_next_job_of_its_item(
     conn: psycopg.Connection, work: Callable[[], list[str]]
 ) -> None:
+    app.client.queues.set("items", keep_recent=False)
     with conn.transaction():
         sync(conn, MONDAY)
         sync_again(conn, [("Fracture Case", Decimal(0))])
