@@ -62,12 +62,13 @@ PLANTED = {
     "an ack that ignores the token": """
         alter function holdfast.ack set schema honest;
         create function holdfast.ack(
-          ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false)
+          ids uuid[], tokens uuid[], results jsonb default null, keep boolean default false,
+          recent integer default 0)
         returns table (id uuid, outcome text, detail text) language sql as $$
           select a.id, a.outcome, a.detail
           from honest.ack(ack.ids, array(
             select coalesce((select j.token from holdfast.job j where j.id = u.id), u.token)
-            from unnest(ack.ids, ack.tokens) u(id, token)), ack.results, ack.keep) a
+            from unnest(ack.ids, ack.tokens) u(id, token)), ack.results, ack.keep, ack.recent) a
         $$;
         """,
     "a reap that comes too early": """

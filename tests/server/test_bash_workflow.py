@@ -28,7 +28,7 @@ def test_a_workflow_in_bash_runs_in_order_and_tells_of_its_end(
     [dead] = client.claim("images", worker="dead", lease=0.1)
 
     worked = run(server, "work")
-    while client.jobs.list("queue:images"):
+    while client.jobs.list("queue:images state:queued,leased"):
         client.upkeep.run()
         worked += run(server, "work")
 

@@ -475,10 +475,13 @@ def test_what_was_claimed_for_a_client_that_has_gone_is_back_at_once(
     with server.client() as later:  # whoever comes later is let in later
         later.get("/healthz")
     _until(lambda: _Protocol.near.total() == connections and not _waiting(server))
-    # Long before its lease has run out.
-    _until(lambda: client.jobs.get(job.id).state == "queued")
 
-    assert client.jobs.get(job.id).attempt == 0
+    def is_back() -> bool:
+        found = client.jobs.get(job.id)
+        return (found.state, found.attempt) == ("queued", 0)
+
+    # Long before its lease has run out. One that has gone may still claim it for a moment.
+    _until(is_back)
 
 
 def test_a_claim_repeated_with_its_key_gives_the_same_leases(api: Api, client: Client) -> None:
