@@ -63,7 +63,7 @@ class Program:
             waiting += below
         return found
 
-    def end(self, seconds: float = 120.0) -> tuple[int, str]:
+    def end(self, seconds: float = 300.0) -> tuple[int, str]:
         """Wait for its end; return its exit code and what it said."""
         _, said = self.process.communicate(timeout=seconds)
         return self.process.returncode, said or ""
@@ -180,6 +180,15 @@ def test_a_worker_that_dies_again_and_again_ends_the_program(run: Run) -> None:
     assert code == 1
     assert said.count("worker process died  role=worker") >= 4
     assert "OSError: no such file" in said
+    assert "HF340 a worker process died 5 times as soon as it ran" in said
+
+
+def test_a_worker_that_dies_before_it_works_does_so_at_once_however_slow_the_machine_is(
+    run: Run,
+) -> None:
+    code, said = run(TEST_BROKEN="no such file", TEST_AT_ONCE="0").end()
+
+    assert code == 1
     assert "HF340 a worker process died 5 times as soon as it ran" in said
 
 
@@ -365,11 +374,12 @@ def health(port: int, path: str) -> tuple[int, str]:
 
 
 _SCRIPT = """
-import logging, sys
+import logging, os, sys
 from holdfast.errors import HoldfastError
 from holdfast.worker import Worker, fleet
 from tests.worker import handlers
 
+fleet.AT_ONCE = float(os.environ.get("TEST_AT_ONCE", fleet.AT_ONCE))
 try:
     fleet.run(handlers.app, {options})
 except HoldfastError as error:

@@ -48,7 +48,8 @@ from holdfast.worker.worker import GRACE, Worker, refuse_in_loop
 
 log = logging.getLogger("holdfast.worker")
 
-# A worker that dies is started again, after a pause that doubles while it dies at once.
+# A worker that dies is started again, after a pause that doubles while it dies at once: before it
+# has begun to work, however long that takes a busy machine, or within so many seconds of its start.
 AT_ONCE = 10.0
 FIRST_PAUSE = 0.25
 MOST_FALLS = 5
@@ -328,8 +329,8 @@ class Member:
         assert self.process
         code = self.process.close()
         self.process = None
-        lived = monotonic() - self._started_at
-        self.falls = self.falls + 1 if code and lived < AT_ONCE else int(code != 0)
+        at_once = self.state == STARTING or monotonic() - self._started_at < AT_ONCE
+        self.falls = self.falls + 1 if code and at_once else int(code != 0)
         return code
 
     def start_again(self) -> float:
