@@ -134,6 +134,50 @@ def test_a_large_job_is_not_kept(db: Protocol, what: str) -> None:
     assert (db.state(id), db.state(small)) == (None, "done")
 
 
+@pytest.mark.parametrize(("parents", "result", "kept"), [(20, 1, True), (21, 1, False)])
+def test_a_job_that_waited_for_many_is_not_kept(
+    db: Protocol, parents: int, result: Any, kept: bool
+) -> None:
+    ids = [
+        *db.enqueue(*[{"kind": "p"}] * parents, {"kind": "f", "after": list(range(1, parents + 1))})
+    ]
+    db.ack(*db.claim(max_jobs=parents), results=[result] * parents)
+
+    db.ack(db.take(), recent=1)
+
+    assert db.state(ids[-1].id) == ("done" if kept else None)
+    assert (rows_of_order(db) == 0) is not kept
+
+
+def test_a_job_that_took_large_results_is_not_kept(db: Protocol) -> None:
+    large = "".join(f"{nth:x}" for nth in range(5000))
+    [_, follower] = db.enqueue({"kind": "p"}, {"kind": "f", "after": [1], "take": {"text": 1}})
+    db.ack(db.take(), results=[large])
+
+    db.ack(db.take(), recent=1)
+
+    assert db.state(follower.id) is None
+    assert rows_of_order(db) == 0
+
+
+def test_what_kept_jobs_waited_for_goes_as_fast_as_they_do(db: Protocol, later: Later) -> None:
+    pairs = [item for n in range(0, 402, 2) for item in ({"kind": "p"}, follows(n + 1))]
+    db.queue_set("default", keep_done=3600)
+    db.enqueue(*pairs)
+    for _ in range(2):
+        db.ack(*db.claim(max_jobs=201))
+    db.connection.execute("delete from holdfast.history")  # as a page that is dropped
+    before = rows_of_order(db)
+
+    left = []
+    for _ in range(2):
+        db.value("upkeep_step", step="links")
+        left.append(rows_of_order(db))
+        later(seconds=2)
+
+    assert (before, left) == (201, [1, 0])
+
+
 def test_settle_keeps_the_jobs_that_say_so(db: Protocol) -> None:
     ids = [db.put() for _ in range(5)]
     held = db.claim(max_jobs=5)
@@ -292,6 +336,14 @@ def test_the_steps_of_a_recent_job_are_kept_with_it(db: Protocol) -> None:
 def recent(db: Protocol) -> list[UUID]:
     rows = db.connection.execute("select id from holdfast.ended where recent order by id")
     return [id for (id,) in rows.fetchall()]
+
+
+def rows_of_order(db: Protocol) -> int:
+    return int(db.table("select count(*) as rows from holdfast.link")[0].rows)
+
+
+def follows(nth: int) -> dict[str, Any]:
+    return {"kind": "f", "after": [nth]}
 
 
 def ended_in_three_ways(db: Protocol) -> list[UUID]:

@@ -1251,11 +1251,12 @@ begin
     return 0;
   end if;
   loop
+    exit when v_seen >= most;
     select l.follower into v_to from holdfast.link l
     where l.follower > coalesce(v_from, '00000000-0000-0000-0000-000000000000')
     order by l.follower limit 1;
+    exit when v_to is null;
     v_from := v_to;
-    exit when v_to is null or v_seen >= most;
     v_seen := v_seen + 1;
     continue when holdfast.locate(v_to) is not null
       or exists (select from holdfast.member m where m.part = holdfast.part_of(v_to) and m.id = v_to);

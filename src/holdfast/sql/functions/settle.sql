@@ -236,14 +236,19 @@ end
 $$;
 
 -- is_small: whether a done job may be kept only because it is recent. Large ones would fill the disk at the pace at
--- which jobs are kept, and so would payloads in a store: those are deleted when no job has their address.
+-- which jobs are kept, and so would payloads in a store: those are deleted when no job has their address. A job is kept
+-- with the rows of what it waited for: at most twenty, and their results count.
 create or replace function holdfast.is_small(j holdfast.job, result jsonb)
 returns boolean
-language sql immutable
+language sql stable
 as $$
   select pg_column_size(j.payload) + coalesce(pg_column_size(j.headers), 0) + coalesce(pg_column_size(result), 0)
-           + coalesce(j.steps, 0) * 1024 <= 8192
+           + coalesce(j.steps, 0) * 1024 + w.size <= 8192 and w.rows <= 20
          and not coalesce(holdfast.is_coded(j.payload) and j.payload #>> '{$holdfast,store}' is not null, false)
+  from (
+    select count(*) as rows, coalesce(sum(pg_column_size(l.result)), 0) as size
+    from (select l.result from holdfast.link l where l.follower = j.link limit 21) l
+  ) w
 $$;
 
 -- nack: end leases with a failure. The job waits for its next attempt, or is dead if that was the last. delay null:

@@ -1291,7 +1291,12 @@ begin
     when 'unreadable' then
       return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_unreadable() else 0 end;
     when 'links' then
-      return case when holdfast.chore_due(step, '1 minute') then holdfast.forget_links() else 0 end;
+      -- A walk that has begun goes on soon: jobs that are kept for a while leave as many behind as they had.
+      return case
+        when holdfast.chore_due(step, (
+          select case when c.cursor = '{}' then interval '1 minute' else '2 seconds' end
+          from holdfast.chore c where c.name = 'links')) then holdfast.forget_links()
+        else 0 end;
     when 'lines' then
       return case when holdfast.chore_due(step, '10 seconds') then holdfast.forget_lines() else 0 end;
     when 'workflows' then
