@@ -555,7 +555,9 @@ class Protocol:
         return cursor.execute(query).fetchall()
 
     def rows_read(self) -> int:
-        """How many rows of the hot table this session has read: compare before and after."""
+        """How many rows of the hot table this transaction has read: compare before and after."""
+        # Between transactions a session reports what it counted, once in a second, and begins anew.
+        assert not self._is_idle(), "open a transaction around what is compared"
         row = self.connection.execute(
             "select coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)"
             " from pg_stat_xact_user_tables where relid = 'holdfast.job'::regclass"

@@ -252,8 +252,8 @@ def test_a_claim_does_not_pass_many_expired_jobs_one_by_one(db: Protocol, later:
     later(seconds=61)
     last = db.put()
 
-    before = db.rows_read()
     with db.connection.transaction():
+        before = db.rows_read()
         assert db.take().id == last
         read = db.rows_read() - before
     assert db.depth() == {"leased": 1, "cancelled": 900}
