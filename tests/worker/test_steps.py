@@ -271,9 +271,9 @@ def test_an_atomic_step_that_was_stored_unheard_has_no_second_effect(
 
         results.append(job.step("call", elsewhere))
 
-    for task in (book, abook, call):
+    for task in (book, abook, call):  # one after the other: each needs two connections at once
         task.enqueue()
-    drain()
+        drain()
 
     # what is on record is what the next run would get
     assert results == [1, 1, 1]
