@@ -485,3 +485,73 @@ def test_whoever_leaves_just_when_something_happens_is_not_counted_on(database: 
         return still
 
     assert asyncio.run(leave_at_every_moment()) == [0] * 20
+
+
+@pytest.mark.parametrize("told_first", ["the stream", "the feed"])
+def test_a_line_is_told_although_a_stream_begins_during_a_look(
+    database: str, client: Client, told_first: str
+) -> None:
+    # A look begins, the greeting of a stream reads the job, a line is logged, the look reads it.
+    # What the greeting read is told before the look is done, or after.
+    server = Server(database, settings=Settings(insecure=True, upkeep=False))
+    job = client.enqueue("a")
+    [lease] = client.claim(worker="w")
+    logged: list[int] = []
+    read, looked, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    looking = asyncio.Event()
+
+    async def log() -> None:
+        await asyncio.to_thread(client.log, [lease], [["one"]])
+        read.set()
+
+    async def receive() -> dict[str, Any]:
+        await told.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        body = message.get("body", b"").decode()
+        for line in body.splitlines():
+            if line.startswith("data: ") and "log" in (said := json.loads(line[6:])):
+                logged.append(said["log"])
+                if said["log"] == 1:
+                    told.set()
+                elif not read.is_set():
+                    await log()
+
+    async def watch() -> None:
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v1/events/stream",
+            "query_string": f"watch={job.id}".encode(),
+            "headers": [(b"host", b"localhost")],
+            "http_version": "1.1",
+        }
+        live = server._running()
+        lines = live.reads.jobs.last_lines
+
+        async def last_lines(ids: list[Any]) -> dict[Any, int]:
+            by_look = "Feed.run" in repr(asyncio.current_task())
+            if looked.is_set():
+                return await lines(ids)
+            if by_look:
+                looking.set()
+                await read.wait()
+                found = await lines(ids)
+                looked.set()
+                return found
+            await looking.wait()
+            found = await lines(ids)
+            if told_first == "the feed":
+                await log()
+                await looked.wait()
+            return found
+
+        live.reads.jobs.last_lines = last_lines  # type: ignore[method-assign]
+        await asyncio.wait_for(server(scope, receive, send), 30)
+        await server.stop()
+
+    asyncio.run(watch())
+
+    assert logged[0] == 0
+    assert logged[-1] == 1

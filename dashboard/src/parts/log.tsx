@@ -67,8 +67,11 @@ function useLines(id: string): Line[] {
       const after = known.peek().at(-1)?.nth ?? 0;
       try {
         const found = await look<Lines>(path(["jobs", id, "log"], { after }));
-        if (over || !found.lines.length) return;
-        known.value = [...known.peek(), ...found.lines].slice(-MOST);
+        // Another request may have brought some of these meanwhile.
+        const last = known.peek().at(-1)?.nth ?? 0;
+        const fresh = found.lines.filter((line) => line.nth > last);
+        if (over || !fresh.length) return;
+        known.value = [...known.peek(), ...fresh].slice(-MOST);
         setLines(known.peek());
       } catch {
         // The page shows what is wrong with the job itself; the next beat tries again.

@@ -159,7 +159,10 @@ class Feed:
                 async for frames in self.lives.catch_up(seat, int(log_at)):
                     yield frames
             for job, line in await self._jobs_of(sorted(stream.watch)):
-                self._jobs.setdefault(job.id, _facts(job, line))
+                told = _facts(job, line)
+                if self._jobs.setdefault(job.id, told) != told:
+                    # A look read it as well, and either may be the newer: the next look says it.
+                    self._jobs[job.id] = (job.queue,)
                 if stream.user.sees(job.queue):
                     yield self._framed("job", _job(job, line), stream.seq, _place(seat))
             quiet = monotonic() + PING
@@ -298,10 +301,13 @@ class Feed:
         return True
 
     async def _look_at_jobs(self) -> bool:
-        wanted = {id for stream in self._streams for id in stream.watch}
-        known, self._jobs = self._jobs, {}
+        wanted = self._watched()
+        looked = await self._jobs_of(sorted(wanted))
+        # Streams that have begun since then were told what may be older: it is compared as well.
+        known = self._jobs
+        self._jobs = {id: known[id] for id in (self._watched() - wanted) & known.keys()}
         changed = False
-        for job, line in await self._jobs_of(sorted(wanted)):
+        for job, line in looked:
             self._jobs[job.id] = now = _facts(job, line)
             if known.get(job.id, now) != now:
                 changed = True
@@ -311,6 +317,9 @@ class Feed:
             queue = known[id][0]
             self._publish("job", {"id": id, "state": "gone"}, (queue,), id)
         return changed
+
+    def _watched(self) -> set[UUID]:
+        return {id for stream in self._streams for id in stream.watch}
 
     async def _jobs_of(self, ids: Sequence[UUID]) -> list[tuple[Job, int]]:
         """Return jobs, each with the number of the last line that it has logged."""
