@@ -223,6 +223,36 @@ def test_a_silent_node_is_named_and_the_other_is_shown(
     assert dbs[0].connection.execute("select count(*) from holdfast.strikes").fetchone() == (0,)
 
 
+def test_what_may_be_on_a_node_that_is_away_is_not_called_unknown(
+    twins: Twins, dbs: list[Protocol], cluster: ClusterClient
+) -> None:
+    with Client(twins.urls[1]) as there:
+        workflow = there.workflows.start("order").id
+        there.schedules.set("nightly", kind="work", cron="0 3 * * *")
+        there.enqueue("work", queue="mail", workflow=workflow)
+    [schedule] = cluster.schedules.list()
+    assert cluster.schedules.get("nightly") == schedule
+    unknown = "mail:unknown:1"
+    assert cluster.anomalies.get(unknown) is None
+    assert cluster.strikes.lift(7 * 10**12 + 1) is None
+    assert cluster.operations.get(7 * 10**12 + 1) is None
+    twins.lose(1)
+    cluster.cluster._known.until = 0.0  # where the nodes are is asked again only after a while
+
+    for call in (
+        lambda: cluster.workflows.get(workflow),
+        lambda: cluster.workflows.cancel(workflow),
+        lambda: cluster.workflows.retry(workflow),
+        lambda: cluster.schedules.get("nightly"),
+        lambda: cluster.anomalies.get(unknown),
+        lambda: cluster.anomalies.ack(unknown),
+        lambda: cluster.queues.get("unheard"),
+        lambda: cluster.operations.get(2 * 10**12 + 1),
+    ):
+        with pytest.raises(Unavailable, match="node 1"):
+            call()
+
+
 def test_jobs_of_the_node_that_answers_are_changed_by_an_operation(
     twins: Twins, dbs: list[Protocol], cluster: ClusterClient
 ) -> None:

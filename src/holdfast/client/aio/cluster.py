@@ -137,6 +137,28 @@ class AsyncCluster:
                 found[node.member.node] = answer
         return found
 
+    async def find(
+        self,
+        call: Callable[[AsyncClient], Awaitable[T]],
+        what: str,
+        *,
+        changes: bool = False,
+    ) -> tuple[int, T | None]:
+        """Return the node that knows something and its answer; this one and None if none does.
+
+        Refused if a node does not answer that may know it.
+        """
+        for node, found in (await self.ask(call, changes=changes)).items():
+            if found is not None:
+                return node, found
+        self.raise_if_silent(what)
+        return self.here, None
+
+    async def has(self, node: int) -> bool:
+        """Whether a node has this number."""
+        others = await self._others()
+        return node == self._known.here or any(one.member.node == node for one in others)
+
     async def is_alone(self) -> bool:
         """Whether this database is in no cluster."""
         return not await self._others()

@@ -14,7 +14,6 @@ from holdfast.client.aio.operations import AsyncOperations
 from holdfast.client.aio.pool import AsyncBound, AsyncPool
 from holdfast.client.aio.workflows import AsyncWorkflows
 from holdfast.client.statement import Statement
-from holdfast.errors import HoldfastError
 from holdfast.records import (
     Operation,
     Preview,
@@ -223,10 +222,9 @@ class AsyncClusterOperations(AsyncOperations):
     async def _parts_of(self, id: int) -> dict[int, _Part]:
         node, number = near_id(id, self._cluster.here)
         statement = Statement("operations", _PARTS + "where id = %s::bigint", [number], reads=True)
-        try:
-            one = await self._cluster.reader(node)
-        except HoldfastError:
+        if not await self._cluster.has(node):
             return {}
+        one = await self._cluster.reader(node)
         rows = await one._door.run(statement)
         return await self._parts(_Part(*rows[0]).token) if rows else {}
 
@@ -251,8 +249,8 @@ class AsyncClusterWorkflows(AsyncWorkflows):
 
     async def get(self, id: UUID, *, queues: Sequence[str] | None = None) -> Workflow | None:
         """Return a workflow, by its own id or by that of one of its jobs; None if there is none."""
-        found = await self._cluster.ask(lambda one: one.workflows.get(id, queues=queues))
-        return next((one for one in found.values() if one is not None), None)
+        get = partial(_got, id=id, queues=queues)
+        return (await self._cluster.find(get, f"workflow {id}"))[1]
 
     async def within(self, id: UUID, queues: Sequence[str]) -> bool:
         """Return whether a workflow, by its id or a job's, has jobs, and all in these queues."""
@@ -334,14 +332,17 @@ class AsyncClusterWorkflows(AsyncWorkflows):
         )[:limit]
 
     async def _node_of(self, id: UUID) -> int:
-        cluster = self._cluster
-        if await cluster.is_alone():
-            return cluster.here
-        found = await cluster.ask(lambda one: one.workflows.get(id))
-        return next((node for node, one in found.items() if one is not None), cluster.here)
+        if await self._cluster.is_alone():
+            return self._cluster.here
+        get = partial(_got, id=id, queues=None)
+        return (await self._cluster.find(get, f"workflow {id}"))[0]
 
     def _called(self, begun: Operation | None, node: int) -> Operation | None:
         return begun and replace(begun, id=far_id(node, self._cluster.here, begun.id))
+
+
+async def _got(one: AsyncClient, *, id: UUID, queues: Sequence[str] | None) -> Workflow | None:
+    return await one.workflows.get(id, queues=queues)
 
 
 async def _listed(

@@ -36,6 +36,7 @@ class AsyncClusterQueues(AsyncQueues):
         answers = await self._cluster.ask(lambda one: one.queues.get(queue))
         found = {node: one for node, one in answers.items() if one is not None}
         if not found:
+            self._cluster.raise_if_silent(f"queue {queue!r}")
             return None
         home = None if len(answers) == 1 else (await self._cluster.homes([queue]))[queue]
         return merging.queue(found, home)

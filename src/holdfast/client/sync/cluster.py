@@ -135,6 +135,28 @@ class Cluster:
                 found[node.member.node] = answer
         return found
 
+    def find(
+        self,
+        call: Callable[[Client], T],
+        what: str,
+        *,
+        changes: bool = False,
+    ) -> tuple[int, T | None]:
+        """Return the node that knows something and its answer; this one and None if none does.
+
+        Refused if a node does not answer that may know it.
+        """
+        for node, found in (self.ask(call, changes=changes)).items():
+            if found is not None:
+                return node, found
+        self.raise_if_silent(what)
+        return self.here, None
+
+    def has(self, node: int) -> bool:
+        """Whether a node has this number."""
+        others = self._others()
+        return node == self._known.here or any(one.member.node == node for one in others)
+
     def is_alone(self) -> bool:
         """Whether this database is in no cluster."""
         return not self._others()

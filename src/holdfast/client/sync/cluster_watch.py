@@ -66,8 +66,7 @@ class ClusterSchedules(Schedules):
 
     def get(self, name: str) -> Schedule | None:
         """Return one schedule; None if no schedule has this name."""
-        found = self._cluster.ask(lambda one: one.schedules.get(name))
-        return next((one for one in found.values() if one is not None), None)
+        return (self._found(name))[1]
 
     def slots(self, name: str, *, limit: int = 100) -> Sequence[Slot]:
         """Return the outcome of a schedule's last slots, newest first; a thousand are kept."""
@@ -100,19 +99,17 @@ class ClusterSchedules(Schedules):
         found = self._cluster.ask(lambda one: one.schedules.list())
         return sorted((one for some in found.values() for one in some), key=lambda one: one.name)
 
+    def _found(self, name: str) -> tuple[int, Schedule | None]:
+        # Also for who makes one: beside one of its name on a node that is away it would fire twice.
+        return self._cluster.find(lambda one: one.schedules.get(name), f"schedule {name!r}")
+
     def _writer(self, name: str) -> Client:
         return self._cluster.writer(self._node_of(name))
 
     def _node_of(self, name: str) -> int:
-        cluster = self._cluster
-        if cluster.is_alone():
-            return cluster.here
-        found = cluster.ask(lambda one: one.schedules.get(name))
-        known = [node for node, one in found.items() if one is not None]
-        if not known:
-            # A new one, beside one of the same name on a node that is away, would fire twice.
-            cluster.raise_if_silent(f"schedule {name!r}")
-        return known[0] if known else cluster.here
+        if self._cluster.is_alone():
+            return self._cluster.here
+        return (self._found(name))[0]
 
 
 class ClusterStrikes(Strikes):
@@ -153,6 +150,8 @@ class ClusterStrikes(Strikes):
     ) -> Strike | None:
         """Let the jobs of a strike run again; None if no strike has this number."""
         node, there = near_id(number, self._cluster.here)
+        if not self._cluster.has(node):
+            return None
         one = self._cluster.writer(node)
         lifted = one.strikes.lift(there, reason=reason, actor=actor)
         return lifted and self._called(lifted, node)
@@ -178,15 +177,17 @@ class ClusterAnomalies(Anomalies):
 
     def get(self, id: str) -> Anomaly | None:
         """Return one anomaly; None if no anomaly has this id."""
-        found = self._cluster.ask(lambda one: one.anomalies.get(id))
-        return next((one for one in found.values() if one is not None), None)
+        return (self._cluster.find(lambda one: one.anomalies.get(id), f"anomaly {id!r}"))[1]
 
     def ack(self, id: str, *, note: str | None = None, actor: str | None = None) -> Anomaly | None:
         """Acknowledge an anomaly; None if no anomaly has this id."""
-        found = self._cluster.ask(
-            lambda one: one.anomalies.ack(id, note=note, actor=actor), changes=True
-        )
-        return next((one for one in found.values() if one is not None), None)
+        return (
+            self._cluster.find(
+                lambda one: one.anomalies.ack(id, note=note, actor=actor),
+                f"anomaly {id!r}",
+                changes=True,
+            )
+        )[1]
 
     def mute(
         self,
