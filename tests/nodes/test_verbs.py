@@ -247,10 +247,27 @@ def test_what_may_be_on_a_node_that_is_away_is_not_called_unknown(
         lambda: cluster.anomalies.get(unknown),
         lambda: cluster.anomalies.ack(unknown),
         lambda: cluster.queues.get("unheard"),
+        lambda: cluster.lanes.release("mail", "ada"),
         lambda: cluster.operations.get(2 * 10**12 + 1),
     ):
         with pytest.raises(Unavailable, match="node 1"):
             call()
+
+
+def test_a_lane_that_stayed_behind_is_released_where_it_is(
+    twins: Twins, dbs: list[Protocol], joined: Joined
+) -> None:
+    twins.place("text", 0)
+    dbs[0].connection.execute(
+        "select from holdfast.queue_set('text', '{\"lane_on_failure\": \"halt\"}')"
+    )
+    dead_one, next_one = (dbs[0].put(queue="text", lane="ada", max_attempts=1) for _ in range(2))
+    dbs[0].nack(dbs[0].take("text"), message="no")
+    assert dbs[0].state(dead_one) == "dead"
+    twins.place("text", 1)
+
+    assert joined(1).lanes.release("text", "ada").outcome == "resumed"
+    assert dbs[0].take("text").id == next_one
 
 
 def test_jobs_of_the_node_that_answers_are_changed_by_an_operation(

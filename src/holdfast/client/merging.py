@@ -15,6 +15,7 @@ from holdfast.records import (
     Depth,
     Job,
     JobPage,
+    LaneReleased,
     Operation,
     Preview,
     Queue,
@@ -28,6 +29,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _COUNTS = (
     "queued", "leased", "dead", "done", "cancelled", "archived", "reconciled", "enqueued", "failed",
 )  # fmt: skip
+_RELEASED = ("released", "resumed", "alive", "free", "unknown")
 _WORST = {"critical": 0, "warning": 1, "info": 2}
 # Of the metrics of `series` those that add up; of the others the largest is shown.
 _SUMS = ("enqueued", "done", "failed", "queued", "leased", "dead")
@@ -128,6 +130,11 @@ def tallies(lists: Iterable[Sequence[WorkflowTally]]) -> list[WorkflowTally]:
         lambda one: (one.name, one.state),
         lambda some: replace(some[0], workflows=sum(one.workflows for one in some)),
     )
+
+
+def lane_released(answers: Iterable[LaneReleased]) -> LaneReleased:
+    """Return what was done to a lane on the node where most was done."""
+    return min(answers, key=lambda one: _RELEASED.index(one.outcome))
 
 
 def anomalies(lists: Iterable[Sequence[Anomaly]], limit: int) -> list[Anomaly]:

@@ -147,9 +147,17 @@ class ClusterLanes(Lanes):
         node.lanes.set(queue, lane, actor=actor, **settings)
 
     def release(self, queue: str, lane: str, *, actor: str | None = None) -> LaneReleased:
-        """Unblock a lane that is halted, or whose worker has not been seen for a minute."""
-        node = self._cluster.writer(self._cluster.home_of(queue))
-        return node.lanes.release(queue, lane, actor=actor)
+        """Unblock a lane that is halted, or whose worker has not been seen for a minute.
+
+        On every node that has the lane: jobs with a lane do not follow a queue that is placed.
+        """
+        answers = self._cluster.ask(
+            lambda one: one.lanes.release(queue, lane, actor=actor), changes=True
+        )
+        found = merging.lane_released(answers.values())
+        if found.outcome in ("unknown", "free"):
+            self._cluster.raise_if_silent(f"lane {lane!r} of queue {queue!r}")
+        return found
 
     def explain(self, queue: str, lane: str) -> str:
         """Explain in one sentence which job holds a lane, and which is next."""

@@ -445,7 +445,9 @@ declare
 begin
   perform holdfast.named('queue', queue, 120);
   perform holdfast.named('lane', lane);
-  perform holdfast.refuse_other_node(queue);
+  if settings is distinct from '{"halted": false}' then   -- jobs that were left here when the queue moved go on here
+    perform holdfast.refuse_other_node(queue);
+  end if;
   if settings is null or jsonb_typeof(settings) <> 'object' then
     perform holdfast.refuse('HF221', 'settings must be a JSON object', null, 'For example {"limit": 2}.');
   end if;
