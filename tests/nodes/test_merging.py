@@ -32,6 +32,17 @@ def operation(**fields: object) -> Operation:
     return Operation(**(about | fields))  # type: ignore[arg-type]
 
 
+def test_a_job_that_goes_from_one_node_to_the_other_meanwhile_is_shown_once() -> None:
+    there, here = [job(3), job(2), job(1)], [job(4), job(3)]
+    searched = merging.searched([JobPage(some, None, 3) for some in (there, here)], 3)
+
+    assert [one.id.int for one in merging.newest([there, here], 3)] == [4, 3, 2]
+    assert [one.id.int for one in merging.last_failed([there, here], 3)] == [4, 3, 2]
+    assert [one.id.int for one in searched.jobs] == [4, 3, 2]
+    ids = [[one.id for one in some] for some in (there, here)]
+    assert [id.int for id in merging.newest_ids(ids, 3)] == [4, 3, 2]
+
+
 @given(numbers=Ids, on_second=st.sets(st.integers(0, 60)), limit=st.integers(1, 7), looks=st.data())
 def test_pages_of_searches_that_stop_anywhere_have_every_job_once_and_in_order(
     numbers: list[int], on_second: set[int], limit: int, looks: st.DataObject

@@ -36,13 +36,17 @@ _SUMS = ("enqueued", "done", "failed", "queued", "leased", "dead")
 
 
 def newest(pages: Iterable[Sequence[Job]], limit: int) -> list[Job]:
-    """Merge pages of jobs: ids are in the order of their creation, on all nodes together."""
-    return sorted((job for page in pages for job in page), key=_id, reverse=True)[:limit]
+    """Merge pages of jobs: ids are in the order of their creation, on all nodes together.
+
+    A job that goes to another node while both are asked is on both pages, and shown once.
+    """
+    found = {job.id: job for page in pages for job in page}
+    return sorted(found.values(), key=_id, reverse=True)[:limit]
 
 
 def newest_ids(pages: Iterable[Sequence[UUID]], limit: int) -> list[UUID]:
     """Merge pages of ids, newest first."""
-    return sorted((id for page in pages for id in page), reverse=True)[:limit]
+    return sorted({id for page in pages for id in page}, reverse=True)[:limit]
 
 
 def searched(pages: Sequence[JobPage], limit: int) -> JobPage:
@@ -53,15 +57,15 @@ def searched(pages: Sequence[JobPage], limit: int) -> JobPage:
     """
     bounds = [page.searched_to for page in pages if page.searched_to is not None]
     bound = max(bounds, default=None)
-    found = [job for page in pages for job in page.jobs if bound is None or job.id >= bound]
-    jobs = sorted(found, key=_id, reverse=True)[:limit]
+    found = [[job for job in page.jobs if bound is None or job.id >= bound] for page in pages]
+    jobs = newest(found, limit)
     seen = sum(page.searched for page in pages)
     return JobPage(jobs, None if len(jobs) >= limit else bound, seen)
 
 
 def last_failed(pages: Iterable[Sequence[Job]], limit: int) -> list[Job]:
     """Merge pages of dead jobs, the most recent failure first; those without a time last."""
-    jobs = [job for page in pages for job in page]
+    jobs = list({job.id: job for page in pages for job in page}.values())
     jobs.sort(key=lambda job: (job.ended_at or _LONG_AGO, job.id), reverse=True)
     return jobs[:limit]
 
