@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -63,6 +64,22 @@ class Server:
     def kill(self) -> None:
         """End it as a crash does: whatever was not written is lost."""
         self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "-t", "60", "stop")
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Stop every process of it: it takes connections, as its host does, and answers nothing."""
+        first = int((self._data / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children")
+        stopped = [first]
+        os.kill(first, signal.SIGSTOP)  # it starts no other from now on
+        stopped += map(int, children.read_text().split())
+        try:
+            for process in stopped[1:]:
+                os.kill(process, signal.SIGSTOP)
+            yield
+        finally:
+            for process in stopped:
+                os.kill(process, signal.SIGCONT)
 
     def _run(self, program: str, *arguments: Path | str) -> None:
         subprocess.run(

@@ -85,6 +85,7 @@ class Upkeep:
         self._detectors = dict(detectors or {})
         self._look_at = dict.fromkeys(self._detectors, 0.0)
         self._courier: threading.Thread | None = None
+        self._sender: threading.Thread | None = None
         self._stopped = threading.Event()
         self._every = every
         self._failing: dict[str, str] = {}
@@ -154,6 +155,8 @@ class Upkeep:
                 self._look()
             return LEAD * random_between(0.6, 1.0)
         # If that failed, it is unknown who leads and what is due: run the other duties.
+        if tended and (tended.done or {}).get("strays"):
+            self._send_strays()
         done = self._counted(tended.done or {}) if tended else {}
         next_slot = tended.next_slot if tended else timedelta()
         if next_slot is not None and next_slot <= timedelta():
@@ -212,6 +215,8 @@ class Upkeep:
             return nothing
         done: dict[str, Any] = {}
         for step in self._client.upkeep.steps():
+            if step == "strays":
+                continue  # in a thread of their own
             try:
                 said = self._client.upkeep.run([step])
             except (HoldfastError, psycopg.Error) as error:
@@ -223,7 +228,7 @@ class Upkeep:
             done = _added(done, said)
         failed = done.get("failed")
         tended = self._client.upkeep.tend(self._holder, length=LEAD, steps=[], failed=failed)
-        return replace(tended, done=done)
+        return replace(tended, done=_added(done, tended.done or {}))
 
     def _keep(self) -> dict[str, Any]:
         """Run upkeep even if another process leads, slice by slice, while there is more to do."""
@@ -237,6 +242,7 @@ class Upkeep:
 
     def _counted(self, done: dict[str, Any]) -> dict[str, int]:
         done.pop("more", None)
+        done.pop("strays", None)
         failed = done.pop("failed", {})
         for step in done:
             if step not in failed:
@@ -334,6 +340,30 @@ class Upkeep:
             )
             self._courier.start()
 
+    def _send_strays(self) -> None:
+        """Send jobs to the nodes of their queues in a thread, because a node may stand still."""
+        if self._sender is None or not self._sender.is_alive():
+            self._sender = threading.Thread(
+                target=self._duty,
+                args=("strays", self._send),
+                name="holdfast-strays",
+                daemon=True,
+            )
+            self._sender.start()
+
+    def _send(self) -> None:
+        # A connection of its own: one of the pool may have reached the node before, and would wait
+        # for it, where a new one notices that the node takes no connections.
+        with (
+            suppress(Unavailable, SchemaError, Refused, psycopg.OperationalError),
+            closing(self._connect()) as connection,
+        ):
+            connection.autocommit = True
+            more = True
+            while more and not self._stopped.is_set():
+                row = connection.execute("select holdfast.upkeep('{strays}')").fetchone()
+                more = row is not None and "more" in row[0]
+
     def _deliver(self) -> None:
         with suppress(Unavailable, UnknownOutcome, SchemaError, Refused):
             webhooks.deliver(self._client, self._holder, self._stopped.is_set)
@@ -429,10 +459,11 @@ def _added(done: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     sums = {
         step: done.get(step, 0) + amount
         for step, amount in said.items()
-        if step not in ("failed", "more")
+        if step not in ("failed", "more", "strays")
     }
     failed = {**done.get("failed", {}), **said.get("failed", {})}
-    return {**done, **sums, **({"failed": failed} if failed else {})}
+    strays = {"strays": True} if "strays" in said else {}
+    return {**done, **sums, **({"failed": failed} if failed else {}), **strays}
 
 
 def _decided(due: DueSchedule) -> cron.Turn:

@@ -33,6 +33,7 @@ begin
   if exists (select from holdfast.queue q where q.name = place.queue and q.adopted is not null) then
     perform holdfast.refuse('HF415', format('queue %L is an adopted table, which stays where it is', queue));
   end if;
+  perform holdfast.ask_briefly();
   -- Whoever comes second waits here, and finds what the first has done.
   insert into holdfast.queue
   select d.* from jsonb_populate_record(holdfast.unset_queue(queue), jsonb_build_object('set_at', holdfast.now())) d
@@ -65,6 +66,7 @@ begin
   if holdfast.here() is null then
     return;
   end if;
+  perform holdfast.ask_briefly();
   for these in
     select n.groupid as node, format('%s:%s', n.nodename, n.nodeport) as address, t.node is not null as known
     from pg_dist_node n
@@ -287,6 +289,16 @@ begin
 end
 $$;
 
+-- ask_briefly: for the rest of this transaction, give up on a node that takes no connection within two seconds. No
+-- connection is kept for the next one either: on that the node would be waited for, for as long as it stands still.
+create or replace function holdfast.ask_briefly()
+returns void
+language sql
+as $$
+  select set_config('citus.node_connection_timeout', '2000', true),
+         set_config('citus.max_cached_conns_per_worker', '0', true)
+$$;
+
 -- node_tables: the nodes that are set up.
 create or replace function holdfast.node_tables()
 returns table (node integer)
@@ -386,7 +398,7 @@ begin
     select jsonb_build_object('queued', coalesce(sum(q.queued), 0), 'leased', coalesce(sum(q.leased), 0),
       'dead', coalesce(sum(q.dead), 0),
       'strays', coalesce(sum(q.queued) filter (where exists (
-        select from holdfast.queue x where x.name = q.queue and x.node is not null)), 0),
+        select from holdfast.stray_queues() x where x.name = q.queue)), 0),
       'workers', (select count(*) from holdfast.workers w where w.alive),
       'release', (select m.release from holdfast.migration m where m.version = 0))
     from holdfast.queues q);
@@ -403,11 +415,11 @@ declare
   v_sent integer := 0;
   these  record;
 begin
+  perform holdfast.ask_briefly() where holdfast.has_strays();
   for these in
     select q.name, q.node, ((holdfast.queue_part(q.name) + step) % 64)::smallint as part
-    from holdfast.queue q
+    from holdfast.stray_queues() q
     cross join lateral generate_series(0, q.fanout - 1) step
-    where q.node is not null and q.adopted is null
     order by q.node, q.name, step
   loop
     exit when v_sent >= max_jobs;
@@ -422,6 +434,37 @@ begin
   end loop;
   return v_sent;
 end
+$$;
+
+-- stray_queues: the queues that live on other nodes; also those that nobody placed and of which this node has jobs:
+-- sessions that are older than its place in the cluster store them here.
+create or replace function holdfast.stray_queues()
+returns table (name text, node integer, fanout integer)
+language sql stable
+as $$
+  select q.name, q.node, q.fanout::integer
+  from holdfast.queue q
+  where q.node is not null and q.adopted is null
+  union all
+  select u.name, u.node, u.fanout::integer
+  from (select t.queue from holdfast.tally t union select t.queue from holdfast.total t) k
+  cross join lateral holdfast.unset_queue(k.queue) u
+  where current_setting('holdfast.unplaced', true) <> '' and u.node is not null
+    and not exists (select from holdfast.queue q where q.name = k.queue)
+$$;
+
+-- has_strays: whether jobs wait here that can be sent to the node where their queue lives.
+create or replace function holdfast.has_strays()
+returns boolean
+language sql stable
+as $$
+  select exists (
+    select from holdfast.stray_queues() q
+    cross join lateral generate_series(0, q.fanout - 1) step
+    where exists (
+      select from holdfast.job j
+      where j.part = ((holdfast.queue_part(q.name) + step) % 64)::smallint and j.queue = q.name and j.token is null
+        and not j.blocked and j.lane is null and j.link is null and j.steps is null))
 $$;
 
 -- send_some: the same for one part of one queue. The rows are locked, stored there and deleted here; what is not

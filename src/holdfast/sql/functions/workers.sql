@@ -175,7 +175,10 @@ begin
   from jsonb_each_text(failed) f(step, why)
   join holdfast.upkeep_steps() s on s.name = f.step;
   if leads then
-    done := holdfast.upkeep(steps);
+    -- Strays are only reported: a node that stands still holds up whoever sends to it, and must not hold up the rest.
+    done := holdfast.upkeep(coalesce(steps,
+        array(select s.name from holdfast.upkeep_steps() s where s.name <> 'strays' order by s.nth)))
+      || case when holdfast.has_strays() then '{"strays": true}' else jsonb '{}' end;
     next_slot := (
       select case when isfinite(s.next_at) then s.next_at - holdfast.now() else '0' end
       from holdfast.schedule s
