@@ -26,6 +26,58 @@ def until_somebody_waits(db: Protocol, *, known: int = 0) -> None:
         time.sleep(0.02)
 
 
+def test_a_pause_that_is_not_committed_yet_is_placed_with_its_queue(
+    urls: list[str], dbs: list[Protocol]
+) -> None:
+    place(dbs[0], node=1)
+    with psycopg.connect(urls[1]) as pausing, ThreadPoolExecutor(1) as pool:
+        pausing.execute("select from holdfast.pause('mail', 'ada is away')")
+        placed = pool.submit(place, dbs[0], "mail", 2)
+        until_somebody_waits(dbs[1])
+        pausing.commit()
+        placed.result(60)
+
+    assert dbs[2].connection.execute(PAUSED).fetchone() == ("ada is away",)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select from holdfast.pause('mail')",
+        "select from holdfast.resume('mail')",
+        "select from holdfast.queue_set('mail', '{\"limit\": 3}')",
+    ],
+)
+def test_what_is_set_while_its_queue_is_placed_is_refused_and_not_forgotten(
+    urls: list[str], dbs: list[Protocol], call: str
+) -> None:
+    place(dbs[0], node=1)
+    with (
+        psycopg.connect(urls[0]) as placing,
+        psycopg.connect(urls[1], autocommit=True) as setting,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        placing.execute("select holdfast.place('mail', 2)")
+        set = pool.submit(setting.execute, call.encode())
+        until_somebody_waits(dbs[1])
+        placing.commit()
+        with pytest.raises(psycopg.Error) as refused:
+            set.result(60)
+
+    assert refused.value.sqlstate == "HF415"
+
+
+def test_a_queue_of_a_node_that_was_taken_away_is_placed_on_another(dbs: list[Protocol]) -> None:
+    dbs[0].connection.execute("select from holdfast.queue_set('mail', '{\"limit\": 7}')")
+    dbs[0].connection.execute("update holdfast.queue set node = 9 where name = 'mail'")
+    place(dbs[0], node=1)
+    dbs[2].put(queue="mail")
+
+    assert [waiting(db) for db in dbs] == [0, 1, 0]
+    query = "select \"limit\" from holdfast.queues where queue = 'mail'"
+    assert dbs[1].connection.execute(query).fetchone() == (7,)
+
+
 def test_a_job_of_a_session_that_is_older_than_the_cluster_is_sent_to_its_node(
     urls: list[str], dbs: list[Protocol]
 ) -> None:
@@ -71,3 +123,21 @@ def _sent(url: str) -> int:
         return send(Protocol(connection))
 
 
+def test_the_settings_of_lanes_come_with_their_queue(dbs: list[Protocol]) -> None:
+    query = "select name, lane_limit, on_failure, rate_limit from holdfast.lane order by name"
+    set = "select holdfast.lane_set('mail', %s, %s)"
+    for db in dbs:
+        db.connection.execute("truncate holdfast.lane")
+    dbs[0].connection.execute(set, ["ada", Jsonb({"limit": 3, "on_failure": "halt"})])
+    dbs[0].connection.execute(set, ["bob", Jsonb({"rate_limit": 5, "rate_period": 60})])
+    place(dbs[0], node=1)
+    moved = dbs[1].connection.execute(query).fetchall()
+    dbs[1].connection.execute(set, ["ada", Jsonb({"limit": 4})])
+    dbs[1].connection.execute(set, ["bob", Jsonb({"rate_limit": None, "rate_period": None})])
+    place(dbs[0], node=0)
+
+    assert moved == [("ada", 3, "halt", None), ("bob", None, None, 5)]
+    assert dbs[0].connection.execute(query).fetchall() == [
+        ("ada", 4, "halt", None),
+        ("bob", None, None, None),
+    ]

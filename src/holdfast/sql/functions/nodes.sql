@@ -42,7 +42,10 @@ begin
   if v_node = node then
     return;
   end if;
-  v_row := holdfast.row_on(v_node, queue);
+  v_row := case
+    when exists (select from holdfast.node_tables() t where t.node = v_node) then holdfast.row_on(v_node, queue)
+    else to_jsonb(holdfast.settings_of(queue))   -- its node was taken away: what is known here
+  end;
   for v_node in select t.node from holdfast.node_tables() t order by t.node loop
     perform holdfast.point_on(v_node, queue, nullif(place.node, v_node), v_row);
   end loop;
@@ -310,7 +313,8 @@ as $$
   where s.nspname = 'holdfast_nodes' and c.relname ~ '^node_[0-9]+$' and c.relkind = 'r'
 $$;
 
--- row_on: the settings of a queue where it lives.
+-- row_on, row_here: the settings of a queue where it lives, locked: whoever changes them meanwhile waits, and is then
+-- refused.
 create or replace function holdfast.row_on(node integer, queue text)
 returns jsonb
 language plpgsql
@@ -319,10 +323,27 @@ declare
   v_row jsonb;
 begin
   if node = holdfast.here() then
-    return to_jsonb(holdfast.settings_of(queue));
+    return holdfast.row_here(node, queue);
   end if;
-  execute format('select to_jsonb(holdfast.settings_of($1)) from holdfast_nodes.node_%s', node) into v_row using queue;
+  perform holdfast.write_on(node);
+  execute format('with written as (delete from holdfast_nodes.node_%1$s where never)
+    select holdfast.row_here(%1$s, $1) from holdfast_nodes.node_%1$s', node)
+  into v_row using queue;
   return v_row;
+end
+$$;
+
+create or replace function holdfast.row_here(node integer, queue text)
+returns jsonb
+language plpgsql
+as $$
+begin
+  perform holdfast.be_node(node);
+  perform from holdfast.queue q where q.name = row_here.queue for update;
+  return to_jsonb(holdfast.settings_of(queue)) || jsonb_build_object('lanes', (
+    select jsonb_agg(to_jsonb(l))
+    from holdfast.lane l
+    where l.queue = row_here.queue and num_nonnulls(l.lane_limit, l.on_failure, l.rate_limit) > 0));
 end
 $$;
 
@@ -361,7 +382,26 @@ begin
   if not found then
     delete from holdfast.queue q where q.name = point_here.queue;
     insert into holdfast.queue select v_row.*;
+    perform holdfast.take_lanes(queue, settings -> 'lanes');
   end if;
+end
+$$;
+
+-- take_lanes: the settings of a queue's lanes come with those of the queue.
+create or replace function holdfast.take_lanes(queue text, lanes jsonb)
+returns void
+language plpgsql
+as $$
+begin
+  update holdfast.lane l set lane_limit = null, on_failure = null, rate_limit = null, rate_period = null
+  where l.queue = take_lanes.queue and num_nonnulls(l.lane_limit, l.on_failure, l.rate_limit) > 0;
+  insert into holdfast.lane as l (part, queue, name, lane_limit, on_failure, rate_limit, rate_period)
+  select holdfast.lane_part(take_lanes.queue, g.name), take_lanes.queue, g.name, g.lane_limit, g.on_failure,
+         g.rate_limit, g.rate_period
+  from jsonb_populate_recordset(null::holdfast.lane, coalesce(nullif(lanes, 'null'), '[]')) g
+  on conflict on constraint lane_pkey do update
+  set lane_limit = excluded.lane_limit, on_failure = excluded.on_failure, rate_limit = excluded.rate_limit,
+      rate_period = excluded.rate_period;
 end
 $$;
 

@@ -39,6 +39,7 @@ begin
   from jsonb_populate_record(holdfast.unset_queue(queue), jsonb_build_object('set_at', holdfast.now())) d
   on conflict (name) do update set set_at = excluded.set_at
   returning q.* into old;
+  perform holdfast.refuse_other_node(queue);   -- again: it may have been placed while this waited for its row
   if jsonb_typeof(settings -> 'fanout') = 'number' and (settings ->> 'fanout')::numeric < old.fanout then
     perform holdfast.refuse('HF221', format('fanout of queue %L is %s and can only grow', queue, old.fanout), null,
       'Ended jobs keep their part.');
@@ -320,6 +321,7 @@ begin
   on conflict (name) do update
   set paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason,
     paused_until = excluded.paused_until;
+  perform holdfast.refuse_other_node(queue);   -- again: it may have been placed while this waited for its row
   perform holdfast.note('paused', actor, reason, queue, jsonb_build_object('until', until));
   return query select q.* from holdfast.queues q where q.queue = pause.queue;
 end
@@ -336,6 +338,7 @@ begin
   perform holdfast.refuse_other_node(queue);
   insert into holdfast.queue select d.* from holdfast.unset_queue(queue) d
   on conflict (name) do update set paused_at = null, paused_by = null, paused_reason = null, paused_until = null;
+  perform holdfast.refuse_other_node(queue);   -- again: it may have been placed while this waited for its row
   perform holdfast.wake(array[resume.queue], 16);
   perform holdfast.note('resumed', actor, null, queue);
   return query select q.* from holdfast.queues q where q.queue = resume.queue;
