@@ -67,6 +67,16 @@ def test_what_is_set_while_its_queue_is_placed_is_refused_and_not_forgotten(
     assert refused.value.sqlstate == "HF415"
 
 
+def test_an_enqueue_between_nodes_that_disagree_is_to_be_repeated(dbs: list[Protocol]) -> None:
+    place(dbs[0], node=1)
+    # As it is for a moment while a placing commits: first on one node, then on the next.
+    dbs[1].connection.execute("update holdfast.queue set node = 2 where name = 'mail'")
+    with pytest.raises(psycopg.errors.SerializationFailure, match="moved away from node 1: mail"):
+        dbs[0].put(queue="mail")
+
+    assert [waiting(db) for db in dbs] == [0, 0, 0]
+
+
 def test_a_queue_of_a_node_that_was_taken_away_is_placed_on_another(dbs: list[Protocol]) -> None:
     dbs[0].connection.execute("select from holdfast.queue_set('mail', '{\"limit\": 7}')")
     dbs[0].connection.execute("update holdfast.queue set node = 9 where name = 'mail'")

@@ -248,7 +248,8 @@ begin
 end
 $$;
 
--- enqueue_here: an enqueue that another node sends.
+-- enqueue_here: an enqueue that another node sends. It is not sent on: while a placing commits, two nodes may take each
+-- other for the queue's.
 create or replace function holdfast.enqueue_here(node integer, items jsonb, repeat boolean)
 returns table (
   ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid, holder text, held_since timestamptz)
@@ -257,6 +258,13 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.be_node(node);
+  if holdfast.lives_elsewhere(holdfast.queues_of(items)) then
+    raise exception using
+      errcode = 'serialization_failure',
+      message = format('a queue has just moved away from node %s: %s', node,
+        array_to_string(holdfast.queues_of(items), ', ')),
+      hint = 'Repeat the transaction. If this lasts longer than a minute: holdfast migrate --shard';
+  end if;
   return query
     select e.ord, e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
     from holdfast.enqueue(items, repeat) e;
