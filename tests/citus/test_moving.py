@@ -133,6 +133,28 @@ def _sent(url: str) -> int:
         return send(Protocol(connection))
 
 
+def test_a_large_payload_goes_where_its_job_goes(urls: list[str], dbs: list[Protocol]) -> None:
+    read: list[str] = []
+    with App(urls[0]) as shop, App(urls[1]) as kitchen:
+        large = ClaimCheck(TableStore(), above=100)
+
+        def work(text: str) -> None:
+            read.append(text)
+
+        tasks = [
+            app.task(kind="work", queue="mail", large_payloads=large)(work)
+            for app in (shop, kitchen)
+        ]
+        place(dbs[0], node=0)
+        tasks[0].enqueue("a" * 500)
+        place(dbs[0], node=1)
+        tasks[0].enqueue("b" * 500)
+        assert send(dbs[0]) == 1
+        Worker(kitchen, until_idle=True).run()
+
+    assert sorted(read) == ["a" * 500, "b" * 500]
+
+
 def test_the_settings_of_lanes_come_with_their_queue(dbs: list[Protocol]) -> None:
     query = "select name, lane_limit, on_failure, rate_limit from holdfast.lane order by name"
     set = "select holdfast.lane_set('mail', %s, %s)"

@@ -241,6 +241,7 @@ begin
     return;
   end if;
   perform holdfast.write_on(node);
+  perform holdfast.carry_large(node, items);
   return query execute format('with written as (delete from holdfast_nodes.node_%1$s where never)
     select e.ord, e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
     from holdfast_nodes.node_%1$s cross join lateral holdfast.enqueue_here(%1$s, $1, $2) e', node)
@@ -268,6 +269,44 @@ begin
   return query
     select e.ord, e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
     from holdfast.enqueue(items, repeat) e;
+end
+$$;
+
+-- carry_large, take_large: give a node the payloads that these jobs have in the table of this one. What stays here is
+-- swept with those that no job has.
+create or replace function holdfast.carry_large(node integer, jobs jsonb)
+returns void
+language plpgsql
+as $$
+declare
+  v_addresses text[];
+  v_data      bytea[];
+begin
+  select array_agg(p.address), array_agg(p.data) into v_addresses, v_data
+  from (
+    select distinct x.job #>> '{payload,$holdfast,address}' as address
+    from jsonb_array_elements(jobs) x(job)
+    where holdfast.is_coded(x.job -> 'payload') and x.job #>> '{payload,$holdfast,store}' = 'table'
+  ) a
+  join holdfast.large_payload p on p.address = a.address;
+  if v_addresses is not null then
+    execute format('with written as (delete from holdfast_nodes.node_%1$s where never)
+      select holdfast.take_large(%1$s, $1, $2) from holdfast_nodes.node_%1$s', node)
+    using v_addresses, v_data;
+  end if;
+end
+$$;
+
+create or replace function holdfast.take_large(node integer, addresses text[], data bytea[])
+returns void
+language plpgsql
+as $$
+begin
+  perform holdfast.be_node(node);
+  insert into holdfast.large_payload (address, data, created_at)
+  select u.address, u.data, holdfast.now()
+  from unnest(take_large.addresses, take_large.data) u(address, data)
+  on conflict do nothing;
 end
 $$;
 
@@ -547,6 +586,7 @@ begin
   from holdfast.attempt a
   where a.part = send_some.part and a.id = any(v_ids);
   perform holdfast.write_on(node);
+  perform holdfast.carry_large(node, v_jobs);
   execute format('with written as (delete from holdfast_nodes.node_%1$s where never)
     select holdfast.take_in(%1$s, $1, $2, $3) from holdfast_nodes.node_%1$s', node)
   into v_ids using queue, v_jobs, coalesce(v_attempts, '[]');
