@@ -133,6 +133,29 @@ def _sent(url: str) -> int:
         return send(Protocol(connection))
 
 
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize(("first", "then", "at"), [(0, 1, 0), (1, 2, 0), (1, 0, 0), (1, 2, 1)])
+def test_what_was_sent_before_its_queue_moved_is_not_stored_again(
+    dbs: list[Protocol], first: int, then: int, at: int, ended: bool
+) -> None:
+    place(dbs[0], node=1 - first)
+    place(dbs[0], node=first)
+    row = dbs[at].connection.execute("select holdfast.new_id('mail')").fetchone()
+    assert row is not None
+    item = {"id": str(row[0]), "kind": "work", "queue": "mail"}
+    other = {"kind": "work", "queue": "mail"}
+    enqueue = "select id, created from holdfast.enqueue(%s, true)"
+    dbs[at].connection.execute(enqueue, [Jsonb([item])])
+    if ended:
+        dbs[first].ack(dbs[first].take("mail"))
+    place(dbs[0], node=then)
+
+    told = dbs[at].connection.execute(enqueue, [Jsonb([other, item])]).fetchall()
+
+    assert told[1] == (row[0], True)
+    assert sum(waiting(db) for db in dbs) == (1 if ended else 2)
+
+
 def test_a_large_payload_goes_where_its_job_goes(urls: list[str], dbs: list[Protocol]) -> None:
     read: list[str] = []
     with App(urls[0]) as shop, App(urls[1]) as kitchen:

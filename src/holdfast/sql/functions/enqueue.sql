@@ -100,7 +100,7 @@ begin
       return;
     end if;
   end if;
-  if v_ids is null and holdfast.lives_elsewhere(v_names) then
+  if v_ids is null and (holdfast.lives_elsewhere(v_names) or repeat and holdfast.moved_lately(v_names)) then
     return query select p.* from holdfast.enqueue_placed(items, repeat) p;
     return;
   elsif not batch.simple

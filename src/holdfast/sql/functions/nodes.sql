@@ -197,6 +197,10 @@ declare
   v_links constant boolean := items @? '$[*].after' or items @? '$[*].workflow' or items @? '$[*].child_of';
   v_nodes integer[];
 begin
+  if repeat and holdfast.moved_lately(holdfast.queues_of(items)) then
+    return query select r.* from holdfast.enqueue_repeated(items) r;
+    return;
+  end if;
   v_nodes := array(
     select coalesce((holdfast.settings_of(q.name)).node, holdfast.here())
     from (select distinct coalesce(i.item ->> 'queue', 'default') from jsonb_array_elements(items) i(item)) q(name)
@@ -223,6 +227,93 @@ begin
     from per_node p
     cross join lateral holdfast.enqueue_on(p.node, p.items, repeat) e
     order by 1;
+end
+$$;
+
+-- moved_lately: whether one of these queues may have lived on another node when a call was sent first that is repeated
+-- now.
+create or replace function holdfast.moved_lately(queues text[])
+returns boolean
+language sql stable
+as $$
+  select coalesce(current_setting('holdfast.asked', true), '') = '' and exists (
+      select from holdfast.queue q
+      where q.name = any(moved_lately.queues) and q.set_at > holdfast.now() - interval '10 minutes')
+    and exists (select from holdfast.node_tables())
+$$;
+
+-- enqueue_repeated: a call that may have been sent before its queues moved. What another node than the queue's has
+-- stored is not stored again.
+create or replace function holdfast.enqueue_repeated(items jsonb)
+returns table (
+  ord integer, id uuid, created boolean, duplicate_of uuid, behind uuid, holder text, held_since timestamptz)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_links constant boolean := items @? '$[*].after' or items @? '$[*].workflow' or items @? '$[*].child_of';
+  v_known uuid[] := '{}';
+  v_some  uuid[];
+  these   record;
+begin
+  perform holdfast.ask_briefly();
+  for these in
+    select t.node, jsonb_agg(i.item) as items
+    from holdfast.node_tables() t
+    join jsonb_array_elements(items) i(item)
+      on t.node <> coalesce((holdfast.settings_of(coalesce(i.item ->> 'queue', 'default'))).node, holdfast.here())
+    where i.item ->> 'id' is not null
+    group by t.node
+    order by t.node
+  loop
+    if these.node = holdfast.here() then
+      v_some := holdfast.known_here(these.node, these.items);
+    else
+      execute format('select holdfast.known_here(%1$s, $1) from holdfast_nodes.node_%1$s', these.node)
+      into v_some using these.items;
+    end if;
+    v_known := v_known || v_some;
+  end loop;
+  if v_links and v_known <> '{}' then   -- it was stored as a whole, or not at all
+    v_known := array(select (i.item ->> 'id')::uuid from jsonb_array_elements(items) i(item));
+  end if;
+  perform set_config('holdfast.asked', 'on', true);
+  return query
+    with given as materialized (
+      select i.item, i.ord::integer, (i.item ->> 'id')::uuid as id
+      from jsonb_array_elements(items) with ordinality i(item, ord)
+    ), rest as materialized (
+      select jsonb_agg(g.item order by g.ord) as items, array_agg(g.ord order by g.ord) as ords
+      from given g
+      where g.id is null or not g.id = any(v_known)
+    )
+    select g.ord, g.id, true, null::uuid, null::uuid, null::text, null::timestamptz
+    from given g
+    where g.id = any(v_known)
+    union all
+    select r.ords[e.ord], e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
+    from rest r
+    cross join lateral holdfast.enqueue(coalesce(r.items, '[]'), true) e
+    order by 1;
+  perform set_config('holdfast.asked', '', true);
+end
+$$;
+
+-- known_here: which of these jobs this node has, or has had.
+create or replace function holdfast.known_here(node integer, items jsonb)
+returns uuid[]
+language plpgsql
+set enable_seqscan = off
+as $$
+declare
+  v_ids constant uuid[] := array(select (i.item ->> 'id')::uuid from jsonb_array_elements(items) i(item));
+begin
+  perform holdfast.be_node(node);
+  return holdfast.known_before(v_ids, items) || array(
+    select j.id
+    from jsonb_array_elements(items) i(item)
+    join holdfast.job j on j.part = holdfast.part_of((i.item ->> 'id')::uuid) and j.id = (i.item ->> 'id')::uuid
+    where j.queue = coalesce(i.item ->> 'queue', 'default'));
 end
 $$;
 
@@ -266,6 +357,7 @@ begin
         array_to_string(holdfast.queues_of(items), ', ')),
       hint = 'Repeat the transaction. If this lasts longer than a minute: holdfast migrate --shard';
   end if;
+  perform set_config('holdfast.asked', 'on', true);   -- the node that sends it has asked all
   return query
     select e.ord, e.id, e.created, e.duplicate_of, e.behind, e.holder, e.held_since
     from holdfast.enqueue(items, repeat) e;
