@@ -772,6 +772,19 @@ async def aresult(app: App, handle: Handle[Any]) -> Any:
         return await handle.aresult(timeout=100)
 
 
+def test_a_result_that_does_not_come_in_time_is_given_up_in_an_event_loop_too(
+    app: App, divide: Task[..., Order, Order]
+) -> None:
+    async def ask() -> None:
+        async with app:
+            with pytest.raises(ResultTimeout):
+                await asyncio.wait_for(handle.aresult(timeout=0.1), 30)
+
+    handle = divide.enqueue(1, 2)
+
+    asyncio.run(ask())
+
+
 def test_a_result_is_waited_for(app: App, divide: Task[..., Order, Order]) -> None:
     handle = divide.enqueue(1, 2)
 

@@ -117,8 +117,9 @@ class Handle(Generic[R]):
                             watch.sure = bool(await client.jobs.not_ending([self.id]))
                     except HoldfastError:
                         watch.refused = True
+                pause = wait.pause(sure=watch.sure)  # raises a TimeoutError of its own
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(wait.pause(sure=watch.sure)):
+                    async with asyncio.timeout(pause):
                         await bell.wait()
                 bell.clear()
         return wait.result()
