@@ -3,12 +3,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast.client import AsyncClient, AsyncClusterClient, Client, ClusterClient
 from holdfast.errors import (
     HoldfastError,
     JobCancelled,
@@ -66,12 +67,14 @@ class Handle(Generic[R]):
 
     def state(self) -> State | None:
         """Return its state; None if it was done and not kept, or deleted."""
-        job = self.task.app.client.jobs.get(self.id)
+        with _everywhere(self.task.app.client) as client:
+            job = client.jobs.get(self.id)
         return job.state if job else None
 
     async def astate(self) -> State | None:
         """Return its state, as `state` does."""
-        job = await self.task.app.aclient.jobs.get(self.id)
+        async with _aeverywhere(self.task.app.aclient) as client:
+            job = await client.jobs.get(self.id)
         return job.state if job else None
 
     def result(self, timeout: Duration | None = None) -> R:
@@ -82,8 +85,8 @@ class Handle(Generic[R]):
         client = self.task.app.client
         wait = _Wait(self, timeout)
         bell = threading.Event()
-        with self.task.app.ends.watch(self.id, bell.set) as watch:
-            while not wait.has_ended(client.jobs.get(self.id)):
+        with self.task.app.ends.watch(self.id, bell.set) as watch, _everywhere(client) as nodes:
+            while not wait.has_ended(nodes.jobs.get(self.id)):
                 if wait.is_long():
                     try:
                         if watch.must_ask(client.listen_url):
@@ -108,29 +111,32 @@ class Handle(Generic[R]):
                 loop.call_soon_threadsafe(bell.set)
 
         with self.task.app.ends.watch(self.id, wake) as watch:
-            while not wait.has_ended(await client.jobs.get(self.id)):
-                if wait.is_long():
-                    try:
-                        if watch.must_ask(client.listen_url):
-                            await client.jobs.await_end([self.id], waiter=watch.waiter)
-                        elif watch.must_look():
-                            watch.sure = bool(await client.jobs.not_ending([self.id]))
-                    except HoldfastError:
-                        watch.refused = True
-                pause = wait.pause(sure=watch.sure)  # raises a TimeoutError of its own
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await bell.wait()
-                bell.clear()
+            async with _aeverywhere(client) as nodes:
+                while not wait.has_ended(await nodes.jobs.get(self.id)):
+                    if wait.is_long():
+                        try:
+                            if watch.must_ask(client.listen_url):
+                                await client.jobs.await_end([self.id], waiter=watch.waiter)
+                            elif watch.must_look():
+                                watch.sure = bool(await client.jobs.not_ending([self.id]))
+                        except HoldfastError:
+                            watch.refused = True
+                    pause = wait.pause(sure=watch.sure)  # raises a TimeoutError of its own
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await bell.wait()
+                    bell.clear()
         return wait.result()
 
     def cancel(self, reason: str | None = None) -> bool:
         """Cancel the job, running or not; returns whether that was still possible."""
-        return _changed(self.task.app.client.jobs.cancel([self.id], reason=reason))
+        with _everywhere(self.task.app.client) as client:
+            return _changed(client.jobs.cancel([self.id], reason=reason))
 
     async def acancel(self, reason: str | None = None) -> bool:
         """Cancel the job, as `cancel` does."""
-        return _changed(await self.task.app.aclient.jobs.cancel([self.id], reason=reason))
+        async with _aeverywhere(self.task.app.aclient) as client:
+            return _changed(await client.jobs.cancel([self.id], reason=reason))
 
 
 class _Wait(Generic[R]):
@@ -200,6 +206,25 @@ class _Wait(Generic[R]):
                 f"the result of job {handle.id} is not what {kind} returns: {error}",
                 why="The function changed since the job was done.",
             ) from None
+
+
+@contextmanager
+def _everywhere(client: Client) -> Iterator[ClusterClient]:
+    # In a Citus cluster a job is on the node of its queue, and not where it was enqueued.
+    nodes = ClusterClient(client)
+    try:
+        yield nodes
+    finally:
+        nodes.cluster.close()
+
+
+@asynccontextmanager
+async def _aeverywhere(client: AsyncClient) -> AsyncIterator[AsyncClusterClient]:
+    nodes = AsyncClusterClient(client)
+    try:
+        yield nodes
+    finally:
+        await nodes.cluster.close()
 
 
 def _changed(changes: Sequence[Change]) -> bool:
