@@ -67,14 +67,16 @@ class Handle(Generic[R]):
 
     def state(self) -> State | None:
         """Return its state; None if it was done and not kept, or deleted."""
-        with _everywhere(self.task.app.client) as client:
-            job = client.jobs.get(self.id)
+        client = self.task.app.client
+        with _everywhere(client) as nodes:
+            job = client.jobs.get(self.id) or nodes.jobs.get(self.id)
         return job.state if job else None
 
     async def astate(self) -> State | None:
         """Return its state, as `state` does."""
-        async with _aeverywhere(self.task.app.aclient) as client:
-            job = await client.jobs.get(self.id)
+        client = self.task.app.aclient
+        async with _aeverywhere(client) as nodes:
+            job = await client.jobs.get(self.id) or await nodes.jobs.get(self.id)
         return job.state if job else None
 
     def result(self, timeout: Duration | None = None) -> R:
@@ -86,7 +88,7 @@ class Handle(Generic[R]):
         wait = _Wait(self, timeout)
         bell = threading.Event()
         with self.task.app.ends.watch(self.id, bell.set) as watch, _everywhere(client) as nodes:
-            while not wait.has_ended(nodes.jobs.get(self.id)):
+            while not wait.has_ended(client.jobs.get(self.id) or nodes.jobs.get(self.id)):
                 if wait.is_long():
                     try:
                         if watch.must_ask(client.listen_url):
@@ -112,7 +114,9 @@ class Handle(Generic[R]):
 
         with self.task.app.ends.watch(self.id, wake) as watch:
             async with _aeverywhere(client) as nodes:
-                while not wait.has_ended(await nodes.jobs.get(self.id)):
+                while not wait.has_ended(
+                    await client.jobs.get(self.id) or await nodes.jobs.get(self.id)
+                ):
                     if wait.is_long():
                         try:
                             if watch.must_ask(client.listen_url):
@@ -130,13 +134,19 @@ class Handle(Generic[R]):
 
     def cancel(self, reason: str | None = None) -> bool:
         """Cancel the job, running or not; returns whether that was still possible."""
-        with _everywhere(self.task.app.client) as client:
-            return _changed(client.jobs.cancel([self.id], reason=reason))
+        client = self.task.app.client
+        with _everywhere(client) as nodes:
+            return any(
+                _changed(one.jobs.cancel([self.id], reason=reason)) for one in (client, nodes)
+            )
 
     async def acancel(self, reason: str | None = None) -> bool:
         """Cancel the job, as `cancel` does."""
-        async with _aeverywhere(self.task.app.aclient) as client:
-            return _changed(await client.jobs.cancel([self.id], reason=reason))
+        client = self.task.app.aclient
+        async with _aeverywhere(client) as nodes:
+            return _changed(await client.jobs.cancel([self.id], reason=reason)) or _changed(
+                await nodes.jobs.cancel([self.id], reason=reason)
+            )
 
 
 class _Wait(Generic[R]):
@@ -210,7 +220,8 @@ class _Wait(Generic[R]):
 
 @contextmanager
 def _everywhere(client: Client) -> Iterator[ClusterClient]:
-    # In a Citus cluster a job is on the node of its queue, and not where it was enqueued.
+    # In a Citus cluster a job may be on another node than where it was enqueued. The nodes are
+    # looked up only for a job that is not here.
     nodes = ClusterClient(client)
     try:
         yield nodes
