@@ -858,6 +858,19 @@ def test_a_result_is_waited_for(app: App, divide: Task[..., Order, Order]) -> No
         assert waiting.result().price == Decimal("0.5")
 
 
+@pytest.mark.parametrize(
+    ("word", "ours"), [("get", "result(timeout=…)"), ("status", "state()"), ("revoke", "cancel()")]
+)
+def test_what_a_handle_has_in_another_queue_is_answered_with_ours(
+    greet: Task[..., str, str], word: str, ours: str
+) -> None:
+    handle = greet.enqueue("Ada")
+
+    with pytest.raises(AttributeError, match=re.escape(f"write  handle.{ours}")):
+        getattr(handle, word)
+    assert not hasattr(handle, "naem")
+
+
 def test_a_result_may_be_none(app: App) -> None:
     @app.task(keep_result=True)
     def nothing() -> None:

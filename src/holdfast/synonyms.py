@@ -20,6 +20,21 @@ ENQUEUE = {
 # Methods that return a call without storing a job, and those that return a task with options.
 CALL = {"message", "s", "si", "signature", "subtask"}
 WITH_OPTIONS = {"configure", "set", "using", "with_options"}
+# What a handle has elsewhere.
+HANDLE = {
+    "abort": "cancel()",
+    "failed": "state()",
+    "get": "result(timeout=…)",
+    "get_status": "state()",
+    "get_result": "result(timeout=…)",
+    "is_finished": "state()",
+    "ready": "state()",
+    "return_value": "result(timeout=…)",
+    "revoke": "cancel()",
+    "status": "state()",
+    "successful": "state()",
+    "wait": "result(timeout=…)",
+}
 # What an app has elsewhere.
 APP = {
     "add_periodic_task": '@app.schedule("30 5 * * *") above @app.task',
