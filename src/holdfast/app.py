@@ -24,7 +24,7 @@ from functools import partial
 from importlib import import_module
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from holdfast import budget, cron, embedded, schema, synonyms
 from holdfast.callsite import caller, declared_at, module_of_caller
@@ -37,7 +37,7 @@ from holdfast.handle import Handle
 from holdfast.job_transaction import JobTransaction
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
-from holdfast.queue_options import check_queue
+from holdfast.queue_options import check_queue, check_schedule
 from holdfast.recent import Recent
 from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap, QueueOptions
 from holdfast.stores import ClaimCheck, sweep
@@ -441,19 +441,7 @@ class App:
                 why=caller(),
                 fix='Give one of them another:  @app.schedule(…, name="…")',
             )
-        for option, value, kind in (("payload", payload, Mapping), ("name", name or "", str)):
-            if not isinstance(value, kind):
-                raise InvalidSchedule(
-                    f"{option} {value!r} of the schedule of {task.kind!r} is not valid",
-                    why=caller(),
-                    fix='The arguments by name:  payload={"days": 1}' * (option == "payload"),
-                )
-        for option, values in (("missed", get_args(Missed)), ("overlap", get_args(Overlap))):
-            if rule[option] not in values:
-                raise InvalidSchedule(
-                    f"{option} {rule[option]!r} is not {', '.join(values[:-1])} or {values[-1]}",
-                    why=caller(),
-                )
+        check_schedule(task.kind, name=name or task.kind, payload=payload, **rule)
         length = None if every is None else _interval(every)
         cron.rule(cron=rule["cron"], every=length, anchor=rule["anchor"], tz=rule["tz"])
         return task._schedule(name or task.kind, payload, every=length, **rule)

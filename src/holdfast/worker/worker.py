@@ -36,6 +36,7 @@ from holdfast.upkeep.loop import DoneWhen, Upkeep
 from holdfast.watch.meter import Address, Meter
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
+from holdfast.worker.cancelling import stopped_in_order
 from holdfast.worker.health import LATE as LATE_LEASES
 from holdfast.worker.health import served
 from holdfast.worker.lease_clock import USUAL_LEASE
@@ -155,10 +156,7 @@ class Worker:
         self._stop_asked.set()
 
     async def run_async(self) -> None:
-        """Like `run`, on the running event loop, and without handling signals.
-
-        To cancel it is to stop it: it ends when its handlers have, or the grace period is over.
-        """
+        """Like `run`, on the running event loop, without handling signals; cancelling stops it."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         url = self.app.url
@@ -244,7 +242,7 @@ class Worker:
                 closer = threading.Thread(target=closing, name="holdfast-closer", daemon=True)
                 self._wake_main = partial(_set_soon, loop, ended)
                 closer.start()
-                cancelled = await _waited(ended, self.stop)
+                cancelled = await stopped_in_order(ended, self.stop)
                 self._woken.set()
                 threads.close()
                 if processes:
@@ -255,10 +253,8 @@ class Worker:
                     await asyncio.to_thread(listener.catch_up, LAST_WORDS)
             self._gone.set()
             await asyncio.to_thread(hearing.join, LAST_WORDS)
-        if self._failure:
-            raise self._failure
-        if cancelled:
-            raise cancelled
+        if error := self._failure or cancelled:
+            raise error
 
     def _leave(self, client: Client, jobs: JobLoop) -> None:
         client.workers.beat(self.id, measured=jobs.settling.measured(), **self._facts())
@@ -478,21 +474,6 @@ def _queues(
     if not chosen:
         raise Misuse("the app has no tasks", fix="Declare one with @app.task, and import it.")
     return chosen
-
-
-async def _waited(ended: asyncio.Event, stop: Callable[[], None]) -> asyncio.CancelledError | None:
-    """Wait for the end; if that is cancelled, stop first, and return the cancellation.
-
-    The threads of a worker that is simply left would go on with connections that are closed, and
-    its jobs would wait until their leases expire. A second cancellation is obeyed at once.
-    """
-    try:
-        await ended.wait()
-    except asyncio.CancelledError as cancelled:
-        stop()
-        await ended.wait()
-        return cancelled
-    return None
 
 
 def refuse_in_loop() -> None:
