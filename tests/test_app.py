@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -100,6 +101,46 @@ def test_a_method_of_another_queue_is_answered_with_ours(app: App, word: str) ->
         assert not hasattr(enqueuer, word)
     with pytest.raises(AttributeError, match=r"has no attribute 'naem'$"):
         getattr(greet, "naem")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("s", "greet.call(…) is a call that is not stored"),
+        ("signature", "greet.call(…) is a call that is not stored"),
+        ("using", "greet.options(…).enqueue(…) stores a job with options"),
+        ("configure", "greet.options(…).enqueue(…) stores a job with options"),
+    ],
+)
+def test_a_method_that_makes_a_call_or_sets_options_is_answered_with_ours(
+    app: App, word: str, ours: str
+) -> None:
+    @app.task
+    def greet(name: str) -> None: ...
+
+    with pytest.raises(AttributeError, match=re.escape(ours)):
+        getattr(greet, word)
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"), [("workers", "processes"), ("concurency", "concurrency")]
+)
+def test_an_unknown_option_of_a_worker_is_refused_before_it_waits_for_a_database(
+    word: str, ours: str
+) -> None:
+    app = App(NOWHERE)
+    app.task(plain)
+
+    with pytest.raises(Misuse, match=rf"unknown option `{word}` \(did you mean `{ours}`\?\)"):
+        app.run(**{word: 4})
+
+
+def test_wrong_options_of_a_worker_are_refused_before_it_waits_for_a_database() -> None:
+    app = App(NOWHERE)
+    app.task(plain)
+
+    with pytest.raises(Misuse, match="Give the slots of each"):
+        app.run(queues=["default"])
 
 
 @pytest.mark.parametrize(
@@ -276,6 +317,10 @@ def plain() -> None:
     pass
 
 
+def by_id(id: int) -> None:
+    pass
+
+
 @pytest.mark.parametrize(
     ("settings", "fn", "told"),
     [
@@ -299,6 +344,13 @@ def plain() -> None:
         ({"on_conflict": "wait"}, plain, "on_conflict 'wait' is not skip, replace or after"),
         ({"priority": True}, plain, "priority True is not a whole number from 0 to 9"),
         ({"timeout": timedelta(-1)}, plain, "timeout"),
+        ({"timeout": "2m"}, plain, "timeout '2m' is not a number of seconds"),
+        ({"timeout": True}, plain, "timeout True is not a number of seconds"),
+        ({"process": True, "memory": "1GB"}, plain, "memory '1GB' is not a number of bytes"),
+        ({"retry_budget": "20%"}, plain, "retry_budget '20%' is not a share of its attempts"),
+        ({"old_arguments": ["user"]}, plain, "old_arguments ['user'] does not say the new names"),
+        ({"key": "order-{id}"}, by_id, "key='order-{id}' would be the same for every job"),
+        ({"lane": "user-{id}"}, by_id, "write  lane=lambda …: f'user-{id}'"),
         ({"retry": "soon"}, plain, "'soon' is not a retry policy"),
         ({"retry": -1}, plain, "-1 is not a retry policy"),
         ({"retry": True}, plain, "True is not a retry policy"),
@@ -734,6 +786,30 @@ def test_what_is_no_call_of_this_app_is_refused(app: App, greet: Task[..., str, 
             app.enqueue_many([wrong])  # type: ignore[list-item]
 
 
+def test_one_call_is_not_many(app: App, greet: Task[..., str, str]) -> None:
+    with pytest.raises(Misuse, match=r"store this one:  greet\.enqueue\(…\)"):
+        app.enqueue_many(greet.call("Ada"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("send_task", 'app.client.enqueue("kind", {…})'),
+        ("enqueue", "task.enqueue(…) stores a job"),
+        ("worker_main", "app.run() is a worker"),
+        ("add_periodic_task", "@app.schedule"),
+    ],
+)
+def test_what_an_app_has_in_another_queue_is_answered_with_ours(
+    app: App, word: str, ours: str
+) -> None:
+    assert not hasattr(app, word)
+    with pytest.raises(AttributeError, match=re.escape(ours)):
+        getattr(app, word)
+    with pytest.raises(AttributeError, match=r"has no attribute 'naem'$"):
+        app.naem  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_a_call_cannot_have_a_connection_before_it_is_enqueued(
     greet: Task[..., str, str], connect: Connect
 ) -> None:
@@ -793,6 +869,19 @@ def test_a_result_is_waited_for(app: App, divide: Task[..., Order, Order]) -> No
         assert not waiting.done()
         run_next(app)
         assert waiting.result().price == Decimal("0.5")
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"), [("get", "result(timeout=…)"), ("status", "state()"), ("revoke", "cancel()")]
+)
+def test_what_a_handle_has_in_another_queue_is_answered_with_ours(
+    greet: Task[..., str, str], word: str, ours: str
+) -> None:
+    handle = greet.enqueue("Ada")
+
+    with pytest.raises(AttributeError, match=re.escape(f"write  handle.{ours}")):
+        getattr(handle, word)
+    assert not hasattr(handle, "naem")
 
 
 def test_a_result_may_be_none(app: App) -> None:
@@ -926,6 +1015,26 @@ def test_a_schedule_that_can_never_fire_is_refused(app: App) -> None:
         app.schedule()(task)
     with pytest.raises(InvalidArguments, match=r"plain\.schedule: unknown argument `day`"):
         app.schedule("0 5 * * *", payload={"day": 1})(task)
+    assert app.schedules == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"cron": 300}, r"cron 300 is not an expression[\s\S]*every=300"),
+        ({"cron": "* * * * *", "tz": None}, "time zone 'None' is unknown"),
+        ({"every": 60, "payload": [1]}, r"payload \[1\] of the schedule of 'plain' is not valid"),
+        ({"every": 60, "payload": []}, r"payload \[\] of the schedule of 'plain' is not valid"),
+        ({"every": 60, "name": 5}, "name 5 of the schedule of 'plain' is not valid"),
+        ({"every": 60, "overlap": "no"}, "overlap 'no' is not queue, skip or cancel"),
+        ({"every": 60, "missed": False}, "missed False is not skip, once or all"),
+    ],
+)
+def test_a_schedule_that_no_worker_could_store_is_refused_at_declaration(
+    app: App, given: Any, told: str
+) -> None:
+    with pytest.raises(InvalidSchedule, match=told):
+        app.schedule(**given)(app.task(plain))
     assert app.schedules == []
 
 

@@ -69,6 +69,21 @@ def test_an_unreadable_address_is_refused_without_showing_it(url: str) -> None:
     assert "s3" not in str(refused.value)
 
 
+@pytest.mark.parametrize("password", ["p@s3cret", "p/s3cret", "p/@s3cret", "p@s3/cret"])
+def test_a_password_that_ends_too_early_is_refused_without_showing_its_rest(password: str) -> None:
+    with pytest.raises(Misuse, match="@ %40") as refused:
+        conninfo.parameters(f"postgresql://app:{password}@db/shop", application_name="holdfast")
+
+    assert "s3" not in str(refused.value)
+
+
+def test_an_at_sign_that_is_encoded_or_in_the_query_is_read() -> None:
+    url = "postgresql://app:p%40s%2F@db/shop?user=ada@shop"
+    read = conninfo.parameters(url, application_name="holdfast")
+
+    assert (read["password"], read["host"], read["user"]) == ("p@s/", "db", "ada@shop")
+
+
 def test_an_address_of_sqlalchemy_is_answered_with_what_is_wrong_in_it() -> None:
     with pytest.raises(Misuse, match=r"begins with postgresql\+asyncpg://") as refused:
         conninfo.parameters("postgresql+asyncpg://app:s3cret@db/shop", application_name="holdfast")

@@ -24,9 +24,9 @@ from functools import partial
 from importlib import import_module
 from threading import RLock
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from holdfast import budget, cron, embedded, schema
+from holdfast import budget, cron, embedded, schema, synonyms
 from holdfast.callsite import caller, declared_at, module_of_caller
 from holdfast.client import AsyncClient, Client, async_client_on, client_on
 from holdfast.crypto import Encryption
@@ -37,7 +37,7 @@ from holdfast.handle import Handle
 from holdfast.job_transaction import JobTransaction
 from holdfast.middleware import Middleware, around
 from holdfast.outcome import seconds
-from holdfast.queue_options import check_queue
+from holdfast.queue_options import check_queue, check_schedule
 from holdfast.recent import Recent
 from holdfast.records import Duration, Enqueued, Missed, NewSchedule, Overlap, QueueOptions
 from holdfast.stores import ClaimCheck, sweep
@@ -172,7 +172,7 @@ class App:
                     tz=tz,
                     missed=missed,
                     overlap=overlap,
-                    payload=payload or {},
+                    payload={} if payload is None else payload,
                 )
             )
             return task
@@ -372,6 +372,14 @@ class App:
             await client.close()
         self.close()
 
+    if not TYPE_CHECKING:  # a type checker refuses what is not there by itself
+
+        def __getattr__(self, name: str) -> Any:
+            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if ours := synonyms.of_app(name):
+                told += f": {ours}"
+            raise AttributeError(told, name=name, obj=self)
+
     def __enter__(self) -> Self:
         return self
 
@@ -433,11 +441,18 @@ class App:
                 why=caller(),
                 fix='Give one of them another:  @app.schedule(…, name="…")',
             )
+        check_schedule(task.kind, name=name or task.kind, payload=payload, **rule)
         length = None if every is None else _interval(every)
         cron.rule(cron=rule["cron"], every=length, anchor=rule["anchor"], tz=rule["tz"])
         return task._schedule(name or task.kind, payload, every=length, **rule)
 
     def _checked(self, calls: Iterable[Call[R]]) -> list[Call[R]]:
+        if isinstance(calls, Call):
+            raise Misuse(
+                f"enqueue_many: {calls.task.kind}.call(…) is one call",
+                why=caller(),
+                fix=f"Give a list of calls; or store this one:  {calls.task.kind}.enqueue(…)",
+            )
         calls = list(calls)
         for call in cast("list[Any]", calls):
             if not isinstance(call, Call) or call.task.app is not self:

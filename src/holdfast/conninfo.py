@@ -70,6 +70,12 @@ def parameters(url: str, *, application_name: str) -> dict[str, Any]:
             why="That of SQLAlchemy names a driver, which is not for libpq." * ("+" in scheme[1]),
             fix="An address looks like postgresql://user@host:5432/database",
         )
+    if scheme and _is_cut(url[scheme.end() :]):
+        # Not what libpq makes of it: the rest of the password would be the name of a host.
+        raise Misuse(
+            "the database address cannot be read: it has a second @, or one after a /",
+            fix="Write these in a password as  @ %40  / %2F  : %3A  ? %3F  % %25",
+        )
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -108,6 +114,12 @@ def cannot_connect(
 ) -> CannotConnect:
     """Return the error with the unreachable server, the reason, and where its address came from."""
     return CannotConnect(server(url), _sentence(error), source=source, tries=tries, seconds=seconds)
+
+
+def _is_cut(address: str) -> bool:
+    """Whether a password ends too early: libpq ends it at the first @, and its host at a /."""
+    server, _, path = address.partition("?")[0].partition("/")
+    return server.count("@") > 1 or "@" in path
 
 
 def _resolved(url: str) -> dict[str, str]:

@@ -167,7 +167,11 @@ def rule(
         )
     if every is not None:
         return _interval(every, anchor)
-    assert cron is not None
+    if not isinstance(cron, str):
+        raise InvalidSchedule(
+            f"cron {cron!r} is not an expression",
+            fix='Give five fields:  "*/5 * * * *"   or an interval:  every=300',
+        )
     return _cron(cron, tz)
 
 
@@ -208,6 +212,8 @@ def turn(
 
 def check_zone(tz: str) -> None:
     """Raise InvalidSchedule, naming the nearest one, unless this is a time zone."""
+    if not isinstance(tz, str):
+        tz = repr(tz)
     try:
         # Of these every machine has its own, or they count leap seconds.
         if tz.partition("/")[0] in ("right", "posix", "posixrules", "localtime", "Factory"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from holdfast import synonyms
 from holdfast.client import AsyncClient, AsyncClusterClient, Client, ClusterClient
 from holdfast.errors import (
     HoldfastError,
@@ -61,6 +62,14 @@ class Handle(Generic[R]):
         self.holder = enqueued.holder
         self.held_since = enqueued.held_since
         self._on_conn = on_conn
+
+    if not TYPE_CHECKING:  # a type checker refuses what is not there by itself
+
+        def __getattr__(self, name: str) -> Any:
+            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if ours := synonyms.HANDLE.get(name):
+                told += f": write  handle.{ours}"
+            raise AttributeError(told, name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"Handle({self.task.kind}, {self.id}, created={self.created})"

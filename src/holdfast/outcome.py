@@ -336,6 +336,14 @@ def decide(
     return replace(failed, delay=delay)
 
 
+def is_final(job: Attempted, raised: BaseException) -> bool:
+    """Whether the job of a handler that raised this will be dead, as far as its policy knows."""
+    settlement = decide(job.lease, raised=raised, retry=job.task.retry)
+    if not isinstance(settlement, records.Failed):
+        return False
+    return settlement.final or job.lease.attempt >= job.lease.max_attempts
+
+
 def check_policy(policy: Any) -> None:
     """Raise TypeError if something is not a policy."""
     if not isinstance(policy, Mapping):

@@ -1,12 +1,12 @@
-"""What an app declares of a queue, checked where it is written."""
+"""What an app declares of a queue or a schedule, checked where it is written."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from holdfast import synonyms
 from holdfast.callsite import caller
-from holdfast.errors import InvalidSetting, Misuse
-from holdfast.records import NewJob, QueueOptions, QueueSettings
+from holdfast.errors import InvalidSchedule, InvalidSetting, Misuse
+from holdfast.records import Missed, NewJob, Overlap, QueueOptions, QueueSettings
 from holdfast.records.limits import refusals
 
 
@@ -33,3 +33,20 @@ def check_queue(name: str, settings: Mapping[str, Any]) -> None:
         )
     for no in (*refusals(NewJob, {"queue": name}), *refusals(QueueSettings, settings)):
         raise InvalidSetting(f"app.queue({name!r}): {no.what}", why=caller(), fix=no.fix)
+
+
+def check_schedule(kind: str, *, name: Any, payload: Any, **rule: Any) -> None:
+    """Refuse what no worker could store as a schedule; its times are checked elsewhere."""
+    for option, value, type_ in (("payload", payload, Mapping), ("name", name, str)):
+        if not isinstance(value, type_):
+            raise InvalidSchedule(
+                f"{option} {value!r} of the schedule of {kind!r} is not valid",
+                why=caller(),
+                fix='The arguments by name:  payload={"days": 1}' * (option == "payload"),
+            )
+    for option, values in (("missed", get_args(Missed)), ("overlap", get_args(Overlap))):
+        if rule[option] not in values:
+            raise InvalidSchedule(
+                f"{option} {rule[option]!r} is not {', '.join(values[:-1])} or {values[-1]}",
+                why=caller(),
+            )

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial, update_wrapper
 from importlib import import_module
 from typing import (
@@ -135,8 +136,8 @@ class Enqueuer(Generic[P, R]):
 
         def __getattr__(self, name: str) -> Any:
             told = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name in synonyms.ENQUEUE:
-                told += f": {self._task.kind}.enqueue(…) stores a job"
+            if ours := synonyms.method(self._task.kind, name):
+                told += f": {ours}"
             raise AttributeError(told, name=name, obj=self)
 
     def _follower(self, takes: str) -> NewJob:
@@ -400,10 +401,25 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
         problem = f"aliases is a text: write aliases=[{settings.get('aliases')!r}]"
     elif settings.get("memory") is not None and not settings.get("process"):
         problem = "memory= needs process=True"
-    elif (budget := settings.get("retry_budget")) is not None and not budget >= 0:
+    elif (memory := settings.get("memory")) is not None and not _is_number(memory, int):
+        problem = f"memory {memory!r} is not a number of bytes above zero"
+    elif (budget := settings.get("retry_budget")) is not None and (
+        budget != 0 and not _is_number(budget, int | float)
+    ):
         problem = f"retry_budget {budget!r} is not a share of its attempts"
-    elif (length := settings.get("timeout")) is not None and not seconds(length) > 0:
+    elif (length := settings.get("timeout")) is not None and not (
+        isinstance(length, timedelta) or _is_number(length, int | float)
+    ):
+        problem = f"timeout {length!r} is not a number of seconds above zero"
+    elif length is not None and not seconds(length) > 0:
         problem = f"timeout {length!r} is not a time above zero"
+    elif (old := settings.get("old_arguments")) is not None and not isinstance(old, Mapping):
+        problem = f"old_arguments {old!r} does not say the new names: {{'old': 'new'}}"
+    elif template := _template(fn, settings):
+        problem = (
+            f"{template}={settings[template]!r} would be the same for every job: "  # type: ignore[literal-required]
+            f"write  {template}=lambda …: f{settings[template]!r}"  # type: ignore[literal-required]
+        )
     try:
         check_policy(settings.get("retry"))
     except TypeError as error:
@@ -414,6 +430,30 @@ def _check_settings(kind: str, fn: Callable[..., Any], settings: TaskSettings) -
     names = [{"kind": one} for one in (kind, *settings.get("aliases", ()))]
     for refused in (refused for given in (*names, settings) for refused in no_options(given)):
         raise InvalidTask(f"{where}: {refused.what}", fix=refused.fix)
+
+
+def _is_number(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(value > 0)
+
+
+def _template(fn: Callable[..., Any], settings: TaskSettings) -> str:
+    """Return a setting whose text names a parameter in braces, as if that were filled in.
+
+    As a key it would let one job of the task live at a time, and drop all others.
+    """
+    named = set(signature.parameters) if (signature := _signature(fn)) else set()
+    for name in ("key", "lane", "tenant", "subject"):
+        text = settings.get(name)
+        if isinstance(text, str) and not named.isdisjoint(re.findall(r"{(\w+)}", text)):
+            return name
+    return ""
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):  # what is no function is refused elsewhere
+        return None
 
 
 def _check(where: str, given: Mapping[str, Any], known: type) -> None:

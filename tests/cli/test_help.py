@@ -84,6 +84,15 @@ def test_a_mistyped_command_is_answered_with_the_nearest(run: Run) -> None:
     assert "no such command: lst (did you mean `list`?)" in inner.err
 
 
+def test_a_verb_without_its_noun_is_answered_with_it(run: Run) -> None:
+    one, several = run("retry", "1f00ab12"), run("explain")
+
+    assert one.code == several.code == 2
+    assert "no such command: retry; there is  holdfast job retry" in one.err
+    assert "holdfast job explain" in several.err
+    assert "holdfast queue explain" in several.err
+
+
 def test_a_command_like_no_other_is_answered_with_all_of_them(run: Run) -> None:
     answer = run("queue", "xyzzy")
 

@@ -167,6 +167,8 @@ def test_list_takes_a_filter_quoted_or_not(holdfast: Run, client: Client) -> Non
     assert [job["payload"] for job in quoted.json] == [{"name": "Ada"}]
     assert unquoted.out == quoted.out
     assert (none.code, none.out, none.err) == (0, "", "no job matches\n")
+    set_like = holdfast("job", "list", "state=dead")
+    assert set_like.err == "no job matches; a term has a colon:  holdfast job list state:dead\n"
     told = "no job matches; for those in a state:  holdfast job list state:dead\n"
     assert holdfast("job", "list", "dead").err == told
     assert holdfast("job", "list", "state:dead", "--json").json == []

@@ -304,3 +304,51 @@ def test_a_fault_that_could_not_strike_is_not_taken_for_a_proof(holdfast: Kit, a
     with pytest.raises(Misuse, match="ended without reaching 'before_commit'"):
         holdfast.drain()
     assert len(holdfast.drain()) == 0
+
+
+def test_a_fault_that_could_not_strike_tells_what_the_handler_raised(
+    holdfast: Kit, app: App
+) -> None:
+    @app.task
+    def work() -> None:
+        raise ValueError("no such order")
+
+    holdfast.crash_next(work, at="before_commit")
+    work.enqueue()
+
+    with pytest.raises(Misuse, match="It raised ValueError: no such order") as caught:
+        holdfast.drain(raises=False)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_handler_that_uses_the_loop_of_the_test_is_told_that_a_crash_has_its_own(
+    holdfast: Kit, app: App
+) -> None:
+    async def test() -> None:
+        of_the_test: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        @app.task
+        async def work() -> None:
+            await of_the_test
+
+        holdfast.crash_next(work)
+        await work.aenqueue()
+
+        with pytest.raises(Misuse, match="runs on an event loop of its own"):
+            await holdfast.adrain(raises=False)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("effect", "told"),
+    [
+        ("select count(*) from paymint", 'cannot be counted: relation "paymint" does not exist'),
+        ("select order_id from payment", "counted by a number, not by 0 rows"),
+    ],
+)
+def test_an_effect_that_cannot_be_counted_is_told_as_such(
+    holdfast: Kit, careful: Pay, effect: str, told: str
+) -> None:
+    with pytest.raises(Misuse, match=told):
+        holdfast.assert_effect_once(careful.call(1), effect)

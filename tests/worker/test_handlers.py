@@ -419,6 +419,37 @@ def test_a_worker_runs_beside_whatever_else_its_program_does(app: App) -> None:
     assert asyncio.run(serve()) == 3
 
 
+def test_a_worker_that_is_cancelled_stops_in_order(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task
+    def work() -> None:
+        begun.set()
+        go_on.wait(100)
+
+    async def serve() -> None:
+        working = asyncio.create_task(Worker(app).run_async())
+        await work.aenqueue()
+        await asyncio.to_thread(begun.wait, 100)
+        working.cancel()
+        done, _ = await asyncio.wait([working], timeout=0.5)
+        assert not done  # it waits for its handler, whose lease it keeps
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        await app.aclose()
+
+    asyncio.run(serve())
+
+    queue = app.client.queues.get("default")
+    assert queue is not None
+    assert (queue.queued, queue.leased, queue.dead) == (0, 0, 0)
+    assert app.client.workers.list() == []
+    assert [one.message for one in caplog.records if one.levelname == "CRITICAL"] == []
+
+
 @pytest.mark.usefixtures("hearing")
 @pytest.mark.proves("S1.21")
 def test_a_job_nobody_was_told_of_is_found_by_looking(

@@ -13,6 +13,7 @@ from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
 from holdfast import App, Retry, integrations
+from holdfast.outcome import NEVER
 from holdfast.worker import Worker
 
 
@@ -96,6 +97,30 @@ def test_sentry_has_each_failed_attempt_once_and_a_transaction_for_each_run(
     ]
     traces = {one["contexts"]["trace"]["trace_id"] for one in runs if one["transaction"] == "pay"}
     assert traces == {request.trace_id}
+
+
+def test_sentry_has_an_error_for_a_job_that_its_policy_gives_up(database: str, sent: Kept) -> None:
+    with App(database, middleware=[integrations.sentry()]) as app:
+
+        @app.task(max_attempts=9, retry={ValueError: NEVER, OSError: 3600})
+        def pay(refused: bool) -> None:
+            raise ValueError("refused") if refused else OSError("try later")
+
+        @app.task(max_attempts=9, retry=lambda attempt, error: None)
+        def ask() -> None:
+            raise ValueError("no")
+
+        pay.enqueue(refused=True)
+        pay.enqueue(refused=False)
+        ask.enqueue()
+        drain(app)
+
+    raised = [one for one in sent.errors() if "exception" in one]
+    assert sorted((one["exception"]["values"][0]["value"], one["level"]) for one in raised) == [
+        ("no", "error"),
+        ("refused", "error"),
+        ("try later", "warning"),
+    ]
 
 
 @pytest.mark.parametrize("odd", [5, True, ["a"], {"a": 1}, "no trace"])

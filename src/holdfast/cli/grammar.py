@@ -97,8 +97,21 @@ class Group(Command, click.Group):
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
             known = f"Commands are: {', '.join(self.commands)}."
-            ctx.fail(f"no such command: {name}{nearest(name, self.commands) or '. ' + known}")
+            meant = nearest(name, self.commands) or self._under(ctx, name) or f". {known}"
+            ctx.fail(f"no such command: {name}{meant}")
         return super().resolve_command(ctx, args)
+
+    def _under(self, ctx: click.Context, name: str) -> str:
+        """Say under which nouns there is such a verb."""
+        nouns = [
+            noun
+            for noun, group in self.commands.items()
+            if isinstance(group, click.Group) and name in group.commands
+        ]
+        path = ctx.command_path
+        return (
+            "; there is  " + ", ".join(f"{path} {noun} {name}" for noun in nouns) if nouns else ""
+        )
 
 
 class Program(Group):

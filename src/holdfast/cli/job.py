@@ -1,5 +1,6 @@
 """`holdfast job`: enqueue jobs, look at them, change them one by one or by filter."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -102,6 +103,10 @@ def list_jobs(session: Session, filter: tuple[str, ...], limit: int, before: str
     if not shown:
         states = [word for word in filter if word in get_args(State)]
         hint = f"; for those in a state:  holdfast job list state:{states[0]}" if states else ""
+        # The filter takes such a word for a text in the error; elsewhere here it sets a value.
+        terms = [word for word in filter if re.fullmatch(r"-?[a-z_.]+=[^=]+", word)]
+        if terms:
+            hint = f"; a term has a colon:  holdfast job list {terms[0].replace('=', ':', 1)}"
         session.say(f"no job matches{hint}")
     if len(jobs) > limit:
         session.say(f"there are more: --before {output.short(shown[-1].id)}, or --limit")

@@ -10,7 +10,7 @@ from sentry_sdk.scope import add_global_event_processor
 from holdfast.current import CurrentJob
 from holdfast.errors import LeaseLost
 from holdfast.middleware import with_headers
-from holdfast.outcome import Cancel, Release, Retry, Suspend
+from holdfast.outcome import Cancel, Release, Retry, Suspend, is_final
 from holdfast.records import NewJob
 
 # What a handler raises to steer, and what tells it that its work is another worker's now.
@@ -69,8 +69,8 @@ class Sentry:
             span.set_status("cancelled")
             return
         span.set_status("internal_error")
-        last = job.attempt >= job.max_attempts
-        sentry_sdk.capture_exception(raised, level="error" if last else "warning")
+        level = "error" if is_final(job, raised) else "warning"
+        sentry_sdk.capture_exception(raised, level=level)
         with suppress(AttributeError):
             setattr(raised, _REPORTED, True)
 

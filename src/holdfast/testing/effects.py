@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from holdfast.app import Call
 from holdfast.client.statement import Statement
-from holdfast.errors import Misuse
+from holdfast.errors import Misuse, NotMigrated
 from holdfast.testing.draining import LIMIT
 from holdfast.testing.faults import Fault
 from holdfast.testing.report import Drained
@@ -61,7 +61,7 @@ def _count(kit: "Kit", call: Call[Any], effect: Effect) -> int:
         given = {**call.task.arguments.defaults, **msgspec.json.decode(call.job.payload)}
         values = {k: Jsonb(v) if isinstance(v, dict | list) else v for k, v in given.items()}
         statement: Any = Statement("effect", effect, values, reads=True)  # type: ignore[arg-type]
-        [(count,)] = kit.client._door.run(statement)
+        count = _selected(kit, statement)
     else:
         count = effect()
     if isinstance(count, Sized):
@@ -69,9 +69,26 @@ def _count(kit: "Kit", call: Call[Any], effect: Effect) -> int:
     if not isinstance(count, int):
         raise Misuse(
             f"the effect must be counted by a number, not {count!r}",
-            fix='Select one:  "select count(*) from …"',
+            fix=_SELECT_ONE,
         )
     return count
+
+
+def _selected(kit: "Kit", statement: Any) -> Any:
+    """Return what the SQL selects; a table that is not there is not one of Holdfast."""
+    try:
+        rows = kit.client._door.run(statement)
+    except NotMigrated as error:
+        raise Misuse(
+            f"the effect cannot be counted: {str(error.__cause__).partition(chr(10))[0]}",
+            why="Each test has a database of its own, a copy of the template.",
+            fix="Add your tables to the template: override the fixture holdfast_schema.",
+        ) from error.__cause__
+    if len(rows) != 1 or len(rows[0]) != 1:
+        raise Misuse(
+            f"the effect must be counted by a number, not by {len(rows)} rows", fix=_SELECT_ONE
+        )
+    return rows[0][0]
 
 
 def _told(fault: Fault, times: int, drained: Drained, struck: bool) -> str:
@@ -84,6 +101,7 @@ def _shown(call: Call[Any]) -> str:
     return f"{call.task.kind}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
+_SELECT_ONE = 'Select one:  "select count(*) from …"'
 _ADVICE = (
     "\nWrite it in  with current().transaction() as conn:  or make it idempotent,"
     " for example with a unique key."

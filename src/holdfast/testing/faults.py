@@ -25,6 +25,7 @@ from holdfast.client import Client
 from holdfast.client.statement import Statement
 from holdfast.current import CurrentJob, running
 from holdfast.errors import Misuse
+from holdfast.outcome import error_kind, error_message
 
 R = TypeVar("R")
 
@@ -92,10 +93,35 @@ class _Armed:
     # Of a handler that commits nothing: better late than never.
     or_at_return: bool = False
     missed: bool = False
+    # What the handler raised that ended without reaching the point.
+    raised: BaseException | None = None
 
     @property
     def points(self) -> tuple[str, ...]:
         return (self.fault.at, "return") if self.or_at_return else (self.fault.at,)
+
+
+def _of_another_loop(raised: BaseException) -> bool:
+    """Whether a handler used what belongs to the event loop of the test."""
+    # asyncio's own words, and those of asyncpg when two loops use one of its connections.
+    words = ("different loop", "different event loop", "another operation is in progress")
+    link: BaseException | None = raised
+    while link is not None:
+        if any(word in str(link) for word in words):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+_REACHABLE = (
+    "Choose a point that it reaches: start, before_commit, after_commit,"
+    " return, or the note of a progress()."
+)
+_OWN_LOOP = (
+    "A handler that may crash runs on an event loop of its own. Open what it uses in"
+    " @app.lifespan,\nor let your engine keep no connections: "
+    " create_async_engine(url, poolclass=NullPool)"
+)
 
 
 class Faults:
@@ -141,19 +167,21 @@ class Faults:
     def ended(self, job: CurrentJob) -> None:
         """Note that a handler has ended without reaching the point of a fault for it."""
         for armed in self._armed:
-            armed.missed = armed.missed or armed.kind == job.kind
+            if armed.kind == job.kind and not armed.missed:
+                armed.missed, armed.raised = True, job.raised
 
     def refuse_missed(self) -> None:
         """Raise Misuse if a fault did not strike although its handler ran: it proved nothing."""
         for armed in self._armed:
             if armed.missed:
                 self._armed.clear()
+                raised = armed.raised
+                how = f"It raised {error_kind(raised)}: {error_message(raised)}\n" if raised else ""
                 raise Misuse(
                     f"the handler of {armed.kind} ended without reaching {armed.fault.at!r}",
-                    why=f"So the fault was never tried: {armed.fault}.",
-                    fix="Choose a point that it reaches: start, before_commit, after_commit,"
-                    " return, or the note of a progress().",
-                )
+                    why=f"{how}So the fault was never tried: {armed.fault}.",
+                    fix=_OWN_LOOP if raised and _of_another_loop(raised) else _REACHABLE,
+                ) from raised
 
     def run_apart(self, run: Callable[[], R]) -> "R | Crashed":
         """Run a handler in a thread of its own; returns CRASHED if it was stopped for ever."""

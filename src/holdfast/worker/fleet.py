@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from inspect import signature
 from math import inf
 from multiprocessing.connection import wait
 from time import monotonic, sleep
@@ -20,8 +21,9 @@ from typing import Any
 
 import psycopg
 
-from holdfast import __version__, conninfo, schema
+from holdfast import __version__, conninfo, schema, synonyms
 from holdfast.app import SOURCES, App
+from holdfast.callsite import caller
 from holdfast.client import Client
 from holdfast.errors import HoldfastError, Misuse, SchemaTooNew, Unavailable, WorkerDied
 from holdfast.jitter import random_between
@@ -73,13 +75,15 @@ def run(
     `processes` is how many ordinary workers there are. One that has run `recycle_jobs` jobs, or has
     `recycle_rss` bytes of memory, is replaced by a fresh one. The options are those of Worker.
     """
+    _check_options(options)
     wear = Wear.read(recycle_jobs, recycle_rss, options)
     refuse_while_importing()
     refuse_in_loop()
+    # Before it waits for a database: a wrong option is no better when that is there.
+    roles = plan(app, processes, **options)
     with (screen or Screen.default()).shown():
         # A worker that cron runs is started again; any other waits for its database.
         _look_at_database(app, patient=not options.get("until_idle"))
-        roles = plan(app, processes, **options)
         if len(roles) == 1 and not wear:
             Worker(app, **roles[0].options).run()
         else:
@@ -445,6 +449,19 @@ def _work(
             ours = isinstance(error, HoldfastError)
             log.critical("worker failed: %s", error, exc_info=None if ours else error)
             sys.exit(1)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    own = signature(run).parameters.values()
+    known = [one.name for one in own if one.kind is one.KEYWORD_ONLY and one.name != "screen"]
+    known += [name for name in signature(Worker).parameters if name != "app"]
+    for option in options.keys() - set(known):
+        near = synonyms.meant(option, known)
+        raise Misuse(
+            f"app.run: unknown option `{option}`" + (f" (did you mean `{near}`?)" if near else ""),
+            why=caller(),
+            fix=f"Options are: {', '.join(known)}.",
+        )
 
 
 def _look_at_database(app: App, *, patient: bool) -> None:

@@ -36,6 +36,7 @@ from holdfast.upkeep.loop import DoneWhen, Upkeep
 from holdfast.watch.meter import Address, Meter
 from holdfast.worker.allowance import Allowance
 from holdfast.worker.asyncs import STUBBORN, AsyncRunner
+from holdfast.worker.cancelling import stopped_in_order
 from holdfast.worker.health import LATE as LATE_LEASES
 from holdfast.worker.health import served
 from holdfast.worker.lease_clock import USUAL_LEASE
@@ -155,7 +156,7 @@ class Worker:
         self._stop_asked.set()
 
     async def run_async(self) -> None:
-        """Like `run`, on the running event loop, and without handling signals."""
+        """Like `run`, on the running event loop, without handling signals; cancelling stops it."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         url = self.app.url
@@ -241,7 +242,7 @@ class Worker:
                 closer = threading.Thread(target=closing, name="holdfast-closer", daemon=True)
                 self._wake_main = partial(_set_soon, loop, ended)
                 closer.start()
-                await ended.wait()
+                cancelled = await stopped_in_order(ended, self.stop)
                 self._woken.set()
                 threads.close()
                 if processes:
@@ -252,8 +253,8 @@ class Worker:
                     await asyncio.to_thread(listener.catch_up, LAST_WORDS)
             self._gone.set()
             await asyncio.to_thread(hearing.join, LAST_WORDS)
-        if self._failure:
-            raise self._failure
+        if error := self._failure or cancelled:
+            raise error
 
     def _leave(self, client: Client, jobs: JobLoop) -> None:
         client.workers.beat(self.id, measured=jobs.settling.measured(), **self._facts())
