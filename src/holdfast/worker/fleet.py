@@ -74,6 +74,8 @@ def run(
     `recycle_rss` bytes of memory, is replaced by a fresh one. The options are those of Worker.
     """
     wear = Wear.read(recycle_jobs, recycle_rss, options)
+    if wear:
+        refuse_off_unix(str(wear))
     refuse_while_importing()
     refuse_in_loop()
     with (screen or Screen.default()).shown():
