@@ -23,7 +23,7 @@ FILLED = {
     "NODE": "1",
     "NUMBER": "1",
     "VERB": "retry",
-    "bash|zsh|fish": "bash",
+    "bash|zsh|fish|powershell": "bash",
 }
 UUIDS = {**FILLED, "ID": "01a1e55f-7243-801b-be13-70cadc5a2605"}
 # Variables that are set for one command.
