@@ -40,7 +40,6 @@ from holdfast.errors import (
 from holdfast.outcome import decide
 from holdfast.records import NewSchedule
 from holdfast.worker import Worker
-from tests import machine
 
 HERE = Path(__file__).name
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -1244,9 +1243,11 @@ def test_holdfast_is_imported_in_a_moment_and_brings_no_driver() -> None:
         "print(callable(holdfast.current), holdfast.App, holdfast.current.__name__)"
     )
 
-    seconds, heavy, last = run_script(script).stdout.splitlines()
+    runs = [run_script(script).stdout.splitlines() for _ in range(3)]
 
-    assert float(seconds) < 0.35 * machine.slowness()
+    # The quickest: a neighbour can take time from a processor, and never gives it any.
+    assert min(float(seconds) for seconds, *_ in runs) <= 0.2
+    _, heavy, last = runs[0]
     assert heavy == "[]"
     assert last == "True <class 'holdfast.app.App'> current"
 

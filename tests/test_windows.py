@@ -81,11 +81,14 @@ def apart() -> None: ...
 
 
 for refused in (lambda: Worker(app), lambda: fleet.plan(App(sys.argv[1]), processes=2),
+                lambda: fleet.run(App(sys.argv[1]), recycle_jobs=9, recycle_rss=2**30),
+                lambda: fleet.run(App(sys.argv[1]), recycle_rss=2**30),
                 lambda: holdfast.embedded.start(temporary=True)):
     try:
         refused()
     except (Misuse, EmbeddedUnavailable) as error:
         print(error.what)
+holdfast.cli.main(["--url", sys.argv[1], "top"], standalone_mode=False)
 """
 
 
@@ -98,9 +101,13 @@ def test_without_what_only_unix_has_it_is_imported_enqueues_and_works(database: 
         timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
-    imported, *worked, apart, processes, embedded = ran.stdout.splitlines()
+    imported, *lines = ran.stdout.splitlines()
+    worked, (apart, processes, both, rss, embedded, top, *_) = lines[:2], lines[2:]
     assert imported == "imported"
     assert sorted(worked) == ["awaited 2", "threaded 1"]
     assert apart == "task 'apart' has process=True: this needs Unix, and does not run on Windows"
     assert processes.startswith("processes=2: this needs Unix")
+    assert both.startswith("recycle_jobs=9, recycle_rss=1073741824: this needs Unix")
+    assert rss.startswith("recycle_rss=1073741824: this needs Unix")
     assert "does not run on this system" in embedded
+    assert "0 waiting   0 leased" in top

@@ -286,6 +286,30 @@ def test_chosen_jobs_are_cancelled_together(page: Page, client: Client) -> None:
     assert len(client.jobs.find("kind:send_sms state:cancelled")) == 3
 
 
+def test_an_act_on_all_that_match_says_so_however_many_are_chosen(
+    page: Page, client: Client
+) -> None:
+    filter = "state:dead kind:resize_image"
+    page.goto(page.url + f"jobs?q={filter}")
+    for index in range(2):
+        page.locator("[data-row] input").nth(index).check()
+    toolbar = page.get_by_role("toolbar", name="Selected jobs")
+    expect(toolbar).to_contain_text("2 selected")
+    toolbar.get_by_role("button", name="Act on all matching").click()
+    expect(dialog(page).get_by_role("heading")).to_have_text("Retry all matching jobs")
+    expect(dialog(page)).to_contain_text(f"Jobs matching {filter} will be retried")
+    expect(dialog(page).get_by_role("button", name="Retry 17")).to_be_enabled()
+    expect(dialog(page)).not_to_contain_text("selected")
+    dialog(page).get_by_role("button", name="Cancel").click()
+
+    toolbar.get_by_role("button", name="Retry").click()
+    expect(dialog(page).get_by_role("heading")).to_have_text("Retry 2 selected jobs")
+    dialog(page).get_by_role("button", name="Retry 2").click()
+
+    expect(page.get_by_label("Operations", exact=True)).to_contain_text("2/2 retried")
+    assert len(client.jobs.find(filter)) == 15
+
+
 def test_a_schedule_is_run_paused_resumed_edited_and_deleted(page: Page, client: Client) -> None:
     page.goto(page.url + "schedules/price_runs")
     page.get_by_role("button", name="Pause").click()

@@ -2,14 +2,18 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from holdfast.cli import main
 from holdfast.client import Client
 from tests.cli.conftest import Run
 from tests.conftest import Clock, Connect
@@ -323,6 +327,20 @@ def test_top_draws_over_itself_until_interrupted(
     assert drawn.count("\x1b[H\x1b[J") == 3
     assert drawn.count("mail   active") == 3
     assert drawn.endswith("\x1b[?1049l")
+
+
+def test_top_is_one_frame_on_a_terminal_that_obeys_no_sequences(
+    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(top, "sequences_obeyed", lambda: nullcontext(enter_result=False))
+    monkeypatch.setattr(top.time, "sleep", Mock(side_effect=KeyboardInterrupt))
+
+    main(["--url", database, "top"], standalone_mode=False)
+
+    drawn = capsys.readouterr().out
+    assert "no queue" in drawn
+    assert "\x1b" not in drawn
 
 
 def _jobs(count: int) -> Any:

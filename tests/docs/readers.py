@@ -82,6 +82,7 @@ class Reader:
 
         A command that must fail says so: `$ holdfast … # exit 4`.
         """
+        assert session.startswith("$ "), f"a console block begins with `$ `, got\n{session}"
         for typed in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
             command, _, shown = typed.partition("\n")
             if command.startswith(SET_UP):

@@ -23,11 +23,13 @@ FILLED = {
     "NODE": "1",
     "NUMBER": "1",
     "VERB": "retry",
-    "bash|zsh|fish": "bash",
+    "bash|zsh|fish|powershell": "bash",
 }
-
-
 UUIDS = {**FILLED, "ID": "01a1e55f-7243-801b-be13-70cadc5a2605"}
+# Variables that are set for one command.
+SET = r"(?:\w+=(?:\$\([^)]*\)|\S)* +)*"
+# A line without a prompt is a command too, unless it is what one prints: `holdfast 0.1.0`.
+TYPED = rf"^(?:\$ )?({SET}holdfast [a-z-](?:\\\n|.)*)"
 
 
 def shown() -> dict[str, str]:
@@ -38,11 +40,18 @@ def shown() -> dict[str, str]:
 def _lines(page: Path) -> Iterator[str]:
     text = page.read_text("utf-8")
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    yield from (" ".join(line.split()) for line in re.findall(r"`(holdfast [^`]+)`", prose))
+    for line in re.findall(rf"`({SET}holdfast [^`]+)`", prose):
+        yield from _commands(" ".join(line.split()))
     for block in pages.blocks(page):
         if block.language == "text":
-            typed = re.findall(r"^\$ (holdfast (?:\\\n|.)+)", block.text, re.MULTILINE)
-            yield from (line.replace("\\\n", " ") for line in typed)
+            for line in re.findall(TYPED, block.text, re.MULTILINE):
+                yield from _commands(line.replace("\\\n", " "))
+
+
+def _commands(line: str) -> Iterator[str]:
+    """Return the command of a line, and those whose output it puts into variables."""
+    yield from re.findall(r"\$\((holdfast [^)]+)\)", line)
+    yield re.sub(rf"^{SET}", "", line)
 
 
 @pytest.mark.parametrize("line", shown())
@@ -67,3 +76,18 @@ def test_a_command_that_a_page_shows_is_taken(
 def test_the_pages_are_searched() -> None:
     assert len(shown()) > 100
     assert "holdfast serve --redact payload.password,send_sms:payload.to" in shown()
+
+
+def test_a_command_counts_without_its_prompt_and_inside_a_variable(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```text\nholdfast migrate --shard\nURL=$(holdfast node url 1) holdfast worker app.py\n"
+        "$ holdfast queue \\\n  list\nholdfast 0.1.0  PostgreSQL\nholdfast  found a row\n```\n"
+    )
+
+    assert list(_lines(page)) == [
+        "holdfast migrate --shard",
+        "holdfast node url 1",
+        "holdfast worker app.py",
+        "holdfast queue    list",
+    ]

@@ -98,3 +98,14 @@ def test_a_block_that_should_fail_and_does_not_is_noticed(
         for script in ("select 1; -- error HF207\n", "select holdfast.refuse('HF207', 'no');\n"):
             with pytest.raises(AssertionError):
                 reader.follow(pages.Block(1, "sql", script))
+
+
+@pytest.mark.parametrize("typed", ["holdfast no-such-command\n", "holdfast -h\n$ holdfast -h\n"])
+def test_a_command_without_its_prompt_is_noticed_and_not_passed_over(
+    typed: str, database: str, binaries: Path, tmp_path: Path
+) -> None:
+    with (
+        Reader(database, binaries, tmp_path) as reader,
+        pytest.raises(AssertionError, match="begins with"),
+    ):
+        reader.follow(pages.Block(1, "console", typed))

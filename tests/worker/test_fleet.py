@@ -303,6 +303,18 @@ def test_a_worn_worker_is_replaced_by_one_that_works_before_it_is_told_to_stop(
     assert client.jobs.find("state:dead") == []
 
 
+def test_a_worker_that_has_too_much_memory_is_replaced(run: Run) -> None:
+    program = run("recycle_rss=1, kinds=['here']")
+    first = handlers.here.enqueue().result(60)
+
+    until(lambda: handlers.here.enqueue().result(60) != first)
+
+    program.process.send_signal(signal.SIGTERM)
+    code, said = program.end()
+    assert code == 0
+    assert "worker process died" not in said
+
+
 def test_the_old_one_is_told_to_stop_only_when_its_successor_works_and_not_if_that_dies(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

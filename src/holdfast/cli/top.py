@@ -10,6 +10,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.anomaly import SIGNS
+from holdfast.cli.console import sequences_obeyed
 from holdfast.cli.grammar import Command
 from holdfast.cli.session import Session, pass_session
 from holdfast.cli.values import duration
@@ -39,7 +40,11 @@ def top(session: Session, every: timedelta, once: bool) -> None:
         elif once or not sys.stdout.isatty():
             click.echo(_frame(**_look(client)))
         else:
-            _watch(client, every.total_seconds())
+            with sequences_obeyed() as obeyed:
+                if obeyed:
+                    _watch(client, every.total_seconds())
+                else:
+                    click.echo(_frame(**_look(client)))
 
 
 def _watch(client: "Client", every: float) -> None:

@@ -77,6 +77,8 @@ def run(
     """
     _check_options(options)
     wear = Wear.read(recycle_jobs, recycle_rss, options)
+    if wear:
+        refuse_off_unix(str(wear))
     refuse_while_importing()
     refuse_in_loop()
     # Before it waits for a database: a wrong option is no better when that is there.

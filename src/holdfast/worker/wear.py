@@ -34,6 +34,10 @@ class Wear:
                 )
         return cls(jobs, rss)
 
+    def __str__(self) -> str:
+        given = ("recycle_jobs", self.jobs), ("recycle_rss", self.rss)
+        return ", ".join(f"{name}={value}" for name, value in given if value is not None)
+
     def soon(self) -> "Wear":
         """Return the limits of one process, a little lower: not all are replaced at once."""
         return Wear(self.jobs and max(int(self.jobs * random_between(0.9, 1.0)), 1), self.rss)
