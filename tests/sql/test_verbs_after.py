@@ -301,6 +301,24 @@ def test_a_follower_comes_back_only_with_the_one_that_it_was_cancelled_for(db: P
     assert run(db) == ["a", "b", "f"]
 
 
+def test_what_was_cancelled_for_a_job_that_is_deleted_does_not_come_back_without_it(
+    db: Protocol,
+) -> None:
+    first, second, last = put_all(
+        db,
+        {"kind": "a"},
+        {"kind": "b", "after": [1], "if_failed": "cancel"},
+        {"kind": "c", "after": [2], "if_failed": "cancel"},
+    )
+    die(db, db.take())
+    db.delete(second)
+
+    db.retry(first)
+
+    assert (state(db, first), state(db, last)) == ("queued", "cancelled")
+    assert run(db) == ["a"]
+
+
 def test_a_follower_that_was_brought_back_by_hand_stays_when_another_one_is_added(
     db: Protocol,
 ) -> None:

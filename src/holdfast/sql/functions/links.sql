@@ -594,7 +594,9 @@ begin
     end if;
     with marked as (
       update holdfast.link l
-      set state = u.state, result = u.result, counted = u.state = 'done' or l.if_failed = 'run'
+      set state = u.state, result = u.result, counted = u.state = 'done' or l.if_failed = 'run',
+          -- nothing comes back with a job that cannot, even if that was itself cancelled because of one that does
+          stopped = l.stopped and u.state <> 'deleted'
       from (
         select holdfast.part_of(x.parent) as part, x.parent, x.state, x.result
         from unnest(parents, states, results) x(parent, state, result)
