@@ -319,6 +319,25 @@ def test_what_was_cancelled_for_a_job_that_is_deleted_does_not_come_back_without
     assert run(db) == ["a"]
 
 
+def test_what_the_deletion_of_a_job_cancels_does_not_come_back_with_the_cause_of_that(
+    db: Protocol,
+) -> None:
+    first, second, last = put_all(
+        db,
+        {"kind": "a"},
+        {"kind": "b", "after": [1], "if_failed": "cancel"},
+        {"kind": "c", "after": [2], "if_failed": "cancel"},
+    )
+    die(db, db.take())
+    db.retry(last)
+    db.delete(second)
+    assert state(db, last) == "cancelled"
+
+    db.retry(first)
+
+    assert (state(db, first), state(db, last)) == ("queued", "cancelled")
+
+
 def test_a_follower_that_was_brought_back_by_hand_stays_when_another_one_is_added(
     db: Protocol,
 ) -> None:

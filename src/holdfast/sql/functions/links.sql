@@ -947,7 +947,7 @@ begin
   set stopped = true
   from unnest(followers, parents) u(follower, parent)
   where l.part = any(array[holdfast.part_of(u.parent)]) and l.parent = u.parent and l.follower = u.follower
-    and u.follower = any(v_links);
+    and u.follower = any(v_links) and l.state is distinct from 'deleted';
   return v_links;
 end
 $$;
