@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
+import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
@@ -19,6 +20,8 @@ from psycopg.types.json import Jsonb
 # tested, and that of another one, on which it enqueues what is no part of a transaction.
 NODE = "HOLDFAST_TEST_NODE"
 ELSEWHERE = "HOLDFAST_TEST_ELSEWHERE"
+# All tests share the node's database: what one of them does to its functions would stay.
+PLANTED_STAYS = pytest.mark.skipif(NODE in os.environ, reason="a fault would stay in the database")
 
 Row = TypeVar("Row")
 Later = Callable[..., None]

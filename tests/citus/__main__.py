@@ -9,7 +9,9 @@ that is no part of a test's own transaction is made on another node, and goes th
 is not: for tests that set the time of their own session. Short forms of this are in test_verbs.py.
 
 Tests that wait to be notified by an enqueue wait forever, as what is prepared cannot notify:
-leave them out with  -k "not woken and not wake and not idle".
+leave them out with  -k "not woken and not wake and not idle", as `make test-citus` does. Tests that
+plant a fault in the database skip themselves: all tests share that of the node, so the fault would
+stay there, and the next one would be planted on top of it.
 """
 
 import os
