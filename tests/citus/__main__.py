@@ -44,7 +44,9 @@ def main(arguments: list[str]) -> int:
             nodes.shard(urls[0])
             told = on_node(urls, at, here=here)
             chosen = [one for one in arguments if one != "--here"]
-            command = [sys.executable, "-m", "pytest", "-n0", *(chosen or USUAL)]
+            # Options alone, such as -k, choose among the usual ones.
+            usual = () if any(one.startswith("tests") for one in chosen) else USUAL
+            command = [sys.executable, "-m", "pytest", "-n0", *usual, *chosen]
             return subprocess.run(command, env={**os.environ, **told}, check=False).returncode
 
 
