@@ -107,9 +107,12 @@ split: setup
 	HOLDFAST_TEST_SPLIT=1 $(PYTEST) --numprocesses 4 --quiet tests/sql tests/races tests/model tests/chaos
 
 # HOLDFAST_TEST_CITUS_BIN names the programs of a PostgreSQL with Citus, of which a cluster is started on loopback, or
-# HOLDFAST_TEST_CITUS_DSN the coordinator of one. With neither, these tests are skipped and say so.
+# HOLDFAST_TEST_CITUS_DSN the coordinator of one. With neither, these tests are skipped and say so. The others have
+# the protocol's own tests on a node, without those that wait for the notification of an enqueue from another one.
 test-citus: setup
 	$(BIN)/pytest --quiet tests/citus
+	$(BIN)/python -m tests.citus -k "not woken and not wake and not idle and not notif"
+	$(BIN)/python -m tests.citus --here
 
 # Through PgBouncer in transaction mode, with two connections to the server. Another one:
 # HOLDFAST_TEST_PGBOUNCER=/path/to/pgbouncer

@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--names", type=int, help="upkeep: names of queues (10000)")
     add("--settled", type=int, help="settle: jobs in a batch (4000)")
     add("--scheduled", type=int, help="settings: jobs for later in the same queue (1000000)")
-    add("--before", type=Path, help="compare, middleware: another checkout")
+    add("--before", type=Path, help="compare, middleware, pinned: another checkout")
     add("--tests", type=int, help="kit: tests with a database each (100)")
     add("--singles", type=int, help="peers: jobs enqueued one by one (2000)")
     add("--peers", type=_names, help=f"peers: which of {', '.join(peers.NAMES)}; all by default")

@@ -19,7 +19,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from bench.harness import BATCH, Options, Server, items
+from bench.harness import BATCH, Database, Options, Server, items
 from bench.proc import cpu
 from bench.report import Figure
 
@@ -61,11 +61,11 @@ def run(server: Server, options: Options) -> list[Figure]:
     with (
         server.database("now") as database,
         database.connect() as now,
-        _before(server, options) as before,
+        other_tree(server, options.before) as other,
+        other.connect() as before,
     ):
         figures = by_turns("compare", {"before": before, "now": now}, options, at_most=_price)
-        old = make_conninfo(server.url, dbname="before")
-        return [*_from_python(database.url, old, options), *figures]
+        return [*_from_python(database.url, other.url, options), *figures]
 
 
 def by_turns(
@@ -145,18 +145,18 @@ def _from_python(now: str, before: str, options: Options) -> list[Figure]:
 
 
 @contextmanager
-def _before(server: Server, options: Options) -> Iterator[psycopg.Connection]:
-    assert options.before is not None
+def other_tree(server: Server, tree: Path) -> Iterator[Database]:
+    """Make a database with the schema of another checkout."""
     url = make_conninfo(server.url, dbname="before")
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("create database before template template0")
     try:
         # by this interpreter, with the other tree's modules: what it needs is installed here
-        source = str(options.before.resolve() / "src")
+        source = str(tree.resolve() / "src")
         environment = {**os.environ, "PYTHONPATH": source}
         subprocess.run([sys.executable, "-c", MIGRATE, url, source], check=True, env=environment)
-        with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
-            yield connection
+        with psycopg.connect(url, autocommit=True) as connection:
+            yield Database(url, connection, server.programs)
     finally:
         with psycopg.connect(server.url, autocommit=True) as connection:
             connection.execute("drop database before with (force)")

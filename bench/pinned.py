@@ -1,12 +1,16 @@
-"""The cycle while another session holds a snapshot, so that nothing can be vacuumed."""
+"""The cycle while another session holds a snapshot, so that nothing can be vacuumed.
+
+With `--before PATH` the schema of that checkout, in a database of its own, takes its turns too.
+"""
 
 from bisect import bisect
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+from bench.compare import other_tree
 from bench.cycle import CYCLE, left_over
 from bench.harness import BATCH, CLIENTS, Database, Load, Options, Server, items
 from bench.report import Figure
@@ -19,23 +23,15 @@ TENTH = SLICES // 10
 def run(server: Server, options: Options) -> list[Figure]:
     """Push the same number of jobs through, free and pinned in turn; compare the ends of a run."""
     loads: dict[str, list[Load]] = {"free": [], "pinned": []}
-    with server.database("pinned") as database:
-        for _ in range(max(1, options.rounds // 2)):
-            for what, runs in loads.items():
-                database.reset()
-                with pin(database) if what == "pinned" else nullcontext(), database.upkeep():
-                    # Until the first leases are due nothing is reaped: that flatters the start.
-                    database.pgbench(
-                        CYCLE, seconds=min(WARM_UP, options.seconds), items=items(BATCH)
-                    )
-                    load = database.pgbench(
-                        CYCLE,
-                        transactions=options.jobs // BATCH // CLIENTS,
-                        log=True,
-                        items=items(BATCH),
-                    )
-                left_over(database)
-                runs.append(load)
+    others: dict[str, list[Load]] = {"free": [], "pinned": []}
+    with server.database("pinned") as database, ExitStack() as stack:
+        sides = [(database, loads)]
+        if options.before is not None:
+            sides.append((stack.enter_context(other_tree(server, options.before)), others))
+        for turn in range(max(1, options.rounds // 2)):
+            for what in loads:
+                for place, runs in sides if turn % 2 else reversed(sides):
+                    runs[what].append(_load(place, options, pinned=what == "pinned"))
 
     free, pinned = (
         Figure(
@@ -48,7 +44,36 @@ def run(server: Server, options: Options) -> list[Figure]:
         replace(pinned, base=free, at_least=0.6),
         *_decay("free", loads["free"]),
         *_decay("pinned", loads["pinned"], at_least=0.95),
+        *(_beside(loads, others) if options.before is not None else ()),
     ]
+
+
+def _load(database: Database, options: Options, *, pinned: bool) -> Load:
+    database.reset()
+    with pin(database) if pinned else nullcontext(), database.upkeep():
+        # Until the first leases are due nothing is reaped: that flatters the start.
+        database.pgbench(CYCLE, seconds=min(WARM_UP, options.seconds), items=items(BATCH))
+        load = database.pgbench(
+            CYCLE, transactions=options.jobs // BATCH // CLIENTS, log=True, items=items(BATCH)
+        )
+    left_over(database)
+    return load
+
+
+def _beside(loads: dict[str, list[Load]], others: dict[str, list[Load]]) -> Iterator[Figure]:
+    """Compare with another checkout; on a busy machine, CPU says more than time."""
+    for what, runs in loads.items():
+        speeds = [_speed(load) for load in others[what]]
+        before = Figure("pinned", f"{what}, another checkout", "jobs/s", speeds)
+        now = Figure("pinned", f"{what}, beside it", "jobs/s", [_speed(load) for load in runs])
+        yield before
+        yield replace(now, base=before, at_least=0.98)
+        costs = [[_spent(load) for load in side] for side in (others[what], runs)]
+        if all(map(all, costs)):
+            before = Figure("pinned", f"{what}, another checkout", "backend µs/job", costs[0])
+            now = Figure("pinned", f"{what}, beside it", "backend µs/job", costs[1])
+            yield before
+            yield replace(now, base=before, at_most=1 / 0.98)
 
 
 @contextmanager
@@ -79,6 +104,10 @@ def _decay(what: str, loads: list[Load], at_least: float | None = None) -> Itera
 
 def _speed(load: Load) -> float:
     return load.transactions * BATCH / load.seconds
+
+
+def _spent(load: Load) -> float:
+    return load.backend_cpu / (load.transactions * BATCH) * 1e6
 
 
 def _slices(ends: list[float]) -> list[float]:

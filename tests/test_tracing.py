@@ -87,6 +87,33 @@ def test_every_attempt_has_a_span_linked_to_where_the_job_was_enqueued(
     assert done.attributes["holdfast.job.outcome"] == "done"
 
 
+def test_every_attempt_of_a_workflow_is_linked_to_the_span_that_started_it(
+    app: App, spans: Spans, database: str
+) -> None:
+    @app.task(kind="a", max_attempts=2, retry=lambda attempt, error: 0)
+    def first() -> None:
+        if current().attempt == 1:
+            raise ConnectionError("no route")
+
+    @app.task(kind="b")
+    def second() -> None: ...
+
+    with Client(database) as client:
+        jobs = [NewJob(kind="a", max_attempts=2), NewJob(kind="b", after=[1])]
+        id = client.workflows.start("import", jobs).id
+    drain(app)
+
+    started, *attempts = spans()
+    assert started.kind is SpanKind.PRODUCER
+    assert started.attributes["holdfast.workflow.id"] == str(id)
+    assert started.attributes["holdfast.workflow.name"] == "import"
+    assert started.attributes["messaging.batch.message_count"] == 2
+    kinds = [span.attributes["holdfast.job.kind"] for span in attempts]
+    assert kinds == ["a", "a", "b"]
+    for span in attempts:
+        assert [link.context.span_id for link in span.links] == [started.context.span_id]
+
+
 @pytest.mark.parametrize("style", ["async", "thread"])
 def test_what_a_handler_enqueues_belongs_to_its_attempt(app: App, spans: Spans, style: str) -> None:
     @app.task

@@ -489,7 +489,7 @@ export interface Queue {
   lane_limit: number;
   /** what a failed attempt does to its lane: skip, retry or halt */
   lane_on_failure: "halt" | "retry" | "skip";
-  /** how many parts the queue is spread over; it can only grow */
+  /** how many parts the queue is spread over; order holds within a part; can only grow */
   fanout: number;
   /** what the activity log records: off, failures or all */
   activity: "all" | "failures" | "off";
@@ -984,7 +984,7 @@ export const queueSettings: readonly Field<"max_attempts" | "lease" | "keep_done
   {"name": "by_kind", "label": "By kind", "hint": "keep a ready order for each kind, so that claims of one kind stay fast", "type": "flag", "empty": false},
   {"name": "lane_limit", "label": "Lane limit", "hint": "how many jobs of one lane may run at once", "type": "number", "empty": false},
   {"name": "lane_on_failure", "label": "Lane on failure", "hint": "what a failed attempt does to its lane: skip, retry or halt", "type": "choice", "empty": false, "options": ["skip", "retry", "halt"]},
-  {"name": "fanout", "label": "Fanout", "hint": "how many parts the queue is spread over; it can only grow", "type": "number", "empty": false},
+  {"name": "fanout", "label": "Fanout", "hint": "how many parts the queue is spread over; order holds within a part; can only grow", "type": "number", "empty": false},
   {"name": "activity", "label": "Activity", "hint": "what the activity log records: off, failures or all", "type": "choice", "empty": false, "options": ["off", "failures", "all"]},
   {"name": "keep_activity", "label": "Keep activity", "hint": "the shortest time for which the activity log is kept", "type": "seconds", "empty": false},
   {"name": "archive_dead", "label": "Archive dead", "hint": "archive dead jobs after this long", "type": "seconds", "empty": true},

@@ -58,6 +58,11 @@ class Server:
     def url(self) -> str:
         return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
 
+    @property
+    def pid(self) -> int:
+        """The process that has started all others of the server."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
     def start(self) -> None:
         self._run("pg_ctl", "-D", self._data, "-l", self._log, "-w", "-t", "120", "start")
 

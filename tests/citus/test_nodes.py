@@ -2,11 +2,13 @@
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
 
 from holdfast import NewJob, nodes
 from holdfast.client import Client
 from holdfast.errors import Misuse, Refused
+from tests.citus.cluster import Cluster
 from tests.protocol import Protocol
 
 ONE = 1
@@ -302,6 +304,37 @@ def test_the_nodes_and_the_doctor_say_what_is_where(urls: list[str], dbs: list[P
     )
     send(dbs[0])
     assert dbs[0].connection.execute(query).fetchone() == ("ok", "3 nodes, 1 queues placed")
+
+
+def test_a_node_that_is_added_to_the_cluster_has_queues_after_another_shard(
+    cluster: Cluster,
+) -> None:
+    with cluster.database() as urls:
+        third = conninfo_to_dict(urls[2])
+        at = [third["host"], int(third["port"])]
+        with psycopg.connect(urls[0], autocommit=True) as connection:
+            connection.execute("select citus_remove_node(%s, %s)", at)
+            nodes.shard(urls[0])
+            nodes.place(urls[0], "mail", ONE)
+            connection.execute("select citus_add_node(%s, %s)", at)
+            query = "select groupid from pg_dist_node where nodename = %s and nodeport = %s"
+            row = connection.execute(query, at).fetchone()
+        assert row is not None
+        [number] = row
+
+        done = nodes.shard(urls[0])
+        nodes.place(urls[0], "text", number)
+
+        assert any(one.startswith(f"node {number} ") for one in done)
+        assert nodes.shard(urls[0]) == []
+        told = [(one.node, one.problem) for one in nodes.nodes(urls[0])]
+        assert told == [(0, None), (ONE, None), (number, None)]
+        for url in urls:
+            with Client(url) as client:
+                client.enqueue_many(NewJob(kind="work", queue=queue) for queue in ("mail", "text"))
+        for url, queue in ((urls[1], "mail"), (urls[2], "text")):
+            with Client(url) as client:
+                assert len(client.claim(queue, worker="w", limit=9)) == 3
 
 
 def test_only_the_coordinator_of_a_cluster_is_sharded(urls: list[str], database: str) -> None:

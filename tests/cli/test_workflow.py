@@ -1,4 +1,5 @@
 import json
+from importlib import import_module
 
 import pytest
 
@@ -34,6 +35,22 @@ def test_a_workflow_is_listed_and_shown(holdfast: Run, client: Client) -> None:
     ]
     assert of_job["workflow"]["id"] == str(started.id)
     assert holdfast("workflow", "show", "xyz").code == 2
+
+
+def test_a_workflow_with_more_groups_than_are_shown_says_so(
+    holdfast: Run, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("holdfast.cli.workflow"), "GROUPS", 2)
+    few = client.workflows.start("export", FAN[:2]).id
+    many = client.workflows.start("import", FAN).id
+
+    told = [holdfast("workflow", "show", id, "--json") for id in (few, many)]
+    shown = holdfast("workflow", "show", many)
+
+    assert [len(one.json["groups"]) for one in told] == [2, 2]
+    assert [one.json["more_groups"] for one in told] == [False, True]
+    assert "more groups are not shown" in shown.err
+    assert "sum" not in shown.out
 
 
 def test_a_workflow_is_cancelled_and_retried_from_a_job_on(holdfast: Run, client: Client) -> None:

@@ -1,4 +1,7 @@
-"""A standby takes over by hand: what was confirmed is there, and calls that waited go on."""
+"""A standby takes over by hand: what was confirmed is there, and calls that waited go on.
+
+While it follows, a server reads from it, and says how old that is.
+"""
 
 import threading
 import time
@@ -11,7 +14,10 @@ import pytest
 from holdfast import Client, NewJob, schema
 from holdfast.errors import UnknownOutcome
 from holdfast.records import new_id
+from holdfast.server import Server as Api
+from holdfast.server import Settings
 from tests.cluster.servers import Server, Servers, frozen, until
+from tests.server.serving import serving
 
 
 @dataclass(frozen=True)
@@ -102,3 +108,34 @@ def test_a_call_that_waits_for_a_server_that_stands_still_goes_on_with_its_succe
         calling.join()
         assert len(stored) == 1
         assert len(client.jobs.list()) == 2
+
+
+def test_a_server_that_reads_from_a_standby_shows_how_old_the_data_is(pair: Pair) -> None:
+    settings = Settings(read_url=pair.standby.url, fresh=0.0, upkeep=False)
+    with (
+        Client(pair.primary.url) as client,
+        serving(Api(pair.primary.url, settings=settings)) as server,
+        server.client() as api,
+    ):
+
+        def kinds() -> set[str]:
+            return {job["kind"] for job in api.get("/v1/jobs").json()["jobs"]}
+
+        def behind() -> float:
+            return float(api.get("/v1/system").json()["standby"]["behind"])
+
+        client.enqueue("first")
+        until(lambda: kinds() == {"first"}, 60, "the standby has not replayed")
+        pair.standby.rows("select pg_wal_replay_pause()")
+        paused = "select 1 where pg_get_wal_replay_pause_state() = 'paused'"
+        until(lambda: pair.standby.rows(paused), 60, "the standby still replays")
+        assert kinds() == {"first"}
+
+        client.enqueue("second")
+        early, late = behind(), behind()
+
+        assert 0 < early < late
+        assert kinds() == {"first"}
+        pair.standby.rows("select pg_wal_replay_resume()")
+        until(lambda: behind() == 0, 60, "the standby has not caught up")
+        assert kinds() == {"first", "second"}

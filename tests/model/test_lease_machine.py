@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.lease_machine import LeaseMachine
-from tests.protocol import Protocol
+from tests.protocol import PLANTED_STAYS, Protocol
 
 STEPS = 50
 SHORT = 80
@@ -125,6 +125,7 @@ PLANTED = {
 }
 
 
+@PLANTED_STAYS
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", PLANTED)
 def test_the_machine_finds_a_planted_bug(db: Protocol, bug: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.schedule_machine import ScheduleMachine
 from tests.model.test_lease_machine import CALM, LONG
-from tests.protocol import Protocol
+from tests.protocol import PLANTED_STAYS, Protocol
 
 SHORT = 20
 
@@ -25,6 +25,7 @@ def test_schedules_agree_with_their_model(db: Protocol) -> None:
     assert Machine.steps > steps
 
 
+@PLANTED_STAYS
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("bug", ["where it stands", "by which rule", "the pause"])
 def test_the_machine_finds_a_fire_that_does_not_compare(db: Protocol, bug: str) -> None:

@@ -131,6 +131,38 @@ def test_who_sees_one_queue_is_told_of_no_other(serve: Serve, client: Client) ->
     } == {"mail"}
 
 
+def test_workflows_are_told_by_name_and_how_they_ended_to_whoever_may_use_all_queues(
+    api: Api, client: Client, serve: Serve, clock: Clock
+) -> None:
+    client.workflows.start("live", [NewJob(kind="x", queue="mail")])
+    ended = [
+        client.workflows.start("nightly", [NewJob(kind="x", max_attempts=1)]).id for _ in range(4)
+    ]
+    client.ack(client.claim(worker="w", limit=2))
+    client.nack(client.claim(worker="w"), error_kind="x", message="m")
+    client.workflows.cancel(ended[3])
+    while ("nightly", "live") in {(one.name, one.state) for one in client.workflows.tally()}:
+        clock.advance(seconds=10)  # a turn of upkeep sees what has ended
+        client.operations.step()
+        client.upkeep.run()
+    mail = serve(auth=lambda request: User("php", frozenset({"read"}), frozenset({"mail"})))
+
+    told = promtext.check(api.get("/metrics").text)
+    with mail.client() as of_mail:
+        hidden = promtext.check(of_mail.get("/metrics").text)
+    clock.advance(hours=2)
+    later = promtext.check(api.get("/metrics").text)
+
+    assert values(told, "holdfast_workflows", "name", "state") == {
+        ("live", "live"): 1,
+        ("nightly", "done"): 2,
+        ("nightly", "failed"): 1,
+        ("nightly", "cancelled"): 1,
+    }
+    assert "holdfast_workflows" not in hidden
+    assert values(later, "holdfast_workflows", "name", "state") == {("live", "live"): 1}
+
+
 def test_open_metrics_are_for_whoever_asks(api: Api, client: Client) -> None:
     client.enqueue("send")
 

@@ -301,6 +301,59 @@ def test_a_follower_comes_back_only_with_the_one_that_it_was_cancelled_for(db: P
     assert run(db) == ["a", "b", "f"]
 
 
+def test_what_was_cancelled_for_a_job_that_is_deleted_does_not_come_back_without_it(
+    db: Protocol,
+) -> None:
+    first, second, last = put_all(
+        db,
+        {"kind": "a"},
+        {"kind": "b", "after": [1], "if_failed": "cancel"},
+        {"kind": "c", "after": [2], "if_failed": "cancel"},
+    )
+    die(db, db.take())
+    db.delete(second)
+
+    db.retry(first)
+
+    assert (state(db, first), state(db, last)) == ("queued", "cancelled")
+    assert run(db) == ["a"]
+
+
+def test_what_the_deletion_of_a_job_cancels_does_not_come_back_with_the_cause_of_that(
+    db: Protocol,
+) -> None:
+    first, second, last = put_all(
+        db,
+        {"kind": "a"},
+        {"kind": "b", "after": [1], "if_failed": "cancel"},
+        {"kind": "c", "after": [2], "if_failed": "cancel"},
+    )
+    die(db, db.take())
+    db.retry(last)
+    db.delete(second)
+    assert state(db, last) == "cancelled"
+
+    db.retry(first)
+
+    assert (state(db, first), state(db, last)) == ("queued", "cancelled")
+
+
+def test_a_follower_that_was_brought_back_by_hand_stays_when_another_one_is_added(
+    db: Protocol,
+) -> None:
+    parent, follower = put_all(
+        db, {"kind": "a"}, {"kind": "f", "after": [1], "if_failed": "cancel"}
+    )
+    die(db, db.take())
+    db.retry(follower)
+
+    late = db.put("late", after=[str(parent)], if_failed="cancel")
+
+    assert (state(db, late), state(db, follower)) == ("cancelled", "queued")
+    db.retry(parent)
+    assert run(db) == ["a", "f", "late"]
+
+
 def test_an_expired_parent_counts_as_cancelled(db: Protocol, later: Later) -> None:
     put_all(db, {"kind": "a", "expires": 5}, {"kind": "b", "after": [1], "if_failed": "run"})
     later(seconds=10)

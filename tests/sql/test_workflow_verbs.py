@@ -178,6 +178,23 @@ def test_the_undo_of_a_retry_leaves_the_workflow_cancelled_as_it_was(db: Protoco
     assert start(db, {"kind": "b"}, key="7") != id
 
 
+def test_the_activity_log_has_who_cancelled_and_who_retried_a_workflow_and_why(
+    db: Protocol,
+) -> None:
+    id = start(db, {"kind": "a"}, key="7")
+    cancel(db, id, actor="ada", reason="wrong file")
+    retry(db, id, actor="eve", reason="right file")
+
+    events = rows(db, "select * from holdfast.events where event like 'workflow%%' order by seq")
+    assert [(one.event, one.actor, one.reason) for one in events] == [
+        ("workflow_started", None, None),
+        ("workflow_cancelled", "ada", "wrong file"),
+        ("workflow_retried", "eve", "right file"),
+    ]
+    for one in events:
+        assert one.detail == {"workflow": str(id), "name": "import", "key": "7"}
+
+
 def test_a_workflow_that_goes_on_is_not_closed_by_the_undo_of_its_retry(db: Protocol) -> None:
     id = start(db, {"kind": "a"}, {"kind": "b"})
     cancel(db, id)

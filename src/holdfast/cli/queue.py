@@ -125,7 +125,7 @@ def set_queue(session: Session, name: str, settings: tuple[str, ...]) -> None:
     by_kind       on: claims by kind are fast
     lane_limit    jobs running at once in each lane
     lane_on_failure   skip, retry or halt
-    fanout        parts it is divided into
+    fanout        parts it is divided into; jobs are in order within a part only
     activity      off, failures or all;  keep_activity  7d
     archive_dead, archive_done   archive after this time; none: never
     """

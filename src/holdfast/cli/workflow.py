@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.records import JobCounts, Operation, Workflow, WorkflowGroup
 
+GROUPS = 1000
 STATES = ("running", "waiting", "done", "failed", "cancelled")
 
 
@@ -108,8 +109,13 @@ def show(session: Session, id: str) -> None:
     """
     with session.client() as client:
         found = find(client, id)
-        groups = client.workflows.groups(found.id)
-    session.answer({"workflow": found, "groups": groups}, lambda: _told(found, groups))
+        groups = client.workflows.groups(found.id, limit=GROUPS + 1)
+    shown, more = groups[:GROUPS], len(groups) > GROUPS
+    session.answer(
+        {"workflow": found, "groups": shown, "more_groups": more}, lambda: _told(found, shown)
+    )
+    if more:
+        session.say("more groups are not shown")
 
 
 @workflow.command(

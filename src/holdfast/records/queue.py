@@ -98,9 +98,10 @@ class QueueSettings(Record, frozen=True, kw_only=True):
     lane_on_failure: Annotated[
         LaneOnFailure, says("what a failed attempt does to its lane: skip, retry or halt")
     ] = defaults.LANE_ON_FAILURE
-    fanout: Annotated[Parts, says("how many parts the queue is spread over; it can only grow")] = (
-        defaults.FANOUT
-    )
+    fanout: Annotated[
+        Parts,
+        says("how many parts the queue is spread over; order holds within a part; can only grow"),
+    ] = defaults.FANOUT
     activity: Annotated[
         ActivityLevel, says("what the activity log records: off, failures or all")
     ] = defaults.ACTIVITY

@@ -89,7 +89,6 @@ declare
   v_results jsonb[];
   v_gone    boolean[];
   v_later   uuid[] := '{}';   -- jobs to be waited for that wait themselves
-  v_broken  uuid[];      -- jobs to be waited for that have failed, if what waits is cancelled then
   v_first   uuid[] := '{}';
   v_mine    uuid[];
   v_before  integer[];
@@ -131,14 +130,6 @@ begin
       from holdfast.enqueue_any(
         v_items, repeat, names, given, largest, at, seed, null, in_order => v_rivals, locked => true) e;
       v_first := v_first || array_remove(done.rivals, null);
-      -- What has failed already cancels what is stored now; jobs that wait are locked behind all that changes then.
-      v_broken := array(
-        select distinct r.link
-        from unnest(v_ords, v_links, v_states) r(ord, link, state)
-        where r.state <> 'done' and items -> (r.ord - 1) ->> 'if_failed' = 'cancel');
-      if cardinality(v_broken) > 0 then
-        perform holdfast.lock_reached(v_broken, '{}');
-      end if;
       perform holdfast.hold_parents(v_later);
       perform holdfast.link_items(
         items, v_items, v_ords, v_refs, v_links, v_states, v_results, done.ids, done.rivals, at);
@@ -395,8 +386,8 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-  v_new    integer[];
-  v_failed uuid[];
+  v_new integer[];
+  ended record;
 begin
   v_new := array(
     select o.ord
@@ -443,18 +434,26 @@ begin
     where p.leaf is not null
     group by p.follower, p.leaf
   )
-  select array_agg(distinct p.parent) filter (
-    where p.state is not null and p.state <> 'done' and p.if_failed = 'cancel') into v_failed
-  from placed p;
-  if v_failed is not null then
-    perform holdfast.settle_links(array_agg(f.parent), array_agg(f.state), null, at)
-    from (
-      select distinct l.parent, l.state
-      from holdfast.link l
-      where l.follower = any(ids) and l.parent = any(v_failed)
-    ) f;
+  select array_agg(p.follower) as stopped, array_agg(p.parent) as stoppers,
+         array_agg(holdfast.failed_text(p.parent, p.state)) as reasons
+  into ended
+  from placed p
+  where p.state is not null and not p.done and p.if_failed = 'cancel';
+  -- Only these: others that have waited for the same jobs may have been brought back by hand.
+  if ended.stopped is not null then
+    perform holdfast.settle_links(c.links, array_fill('cancelled'::text, array[cardinality(c.links)]), null, at)
+    from (select holdfast.cancel_followers(ended.stopped, ended.stoppers, ended.reasons, at) as links) c
+    where c.links is not null;
   end if;
 end
+$$;
+
+-- failed_text: why a follower is cancelled.
+create or replace function holdfast.failed_text(parent uuid, state text)
+returns text
+language sql stable
+as $$
+  select format('job %s, which it waited for, %s', parent, case state when 'dead' then 'died' else 'was ' || state end)
 $$;
 
 -- link_rival: an item that others of its call wait for is a job that exists. It gets a link, unless somebody is at it
@@ -595,7 +594,9 @@ begin
     end if;
     with marked as (
       update holdfast.link l
-      set state = u.state, result = u.result, counted = u.state = 'done' or l.if_failed = 'run'
+      set state = u.state, result = u.result, counted = u.state = 'done' or l.if_failed = 'run',
+          -- nothing comes back with a job that cannot, even if that was itself cancelled because of one that does
+          stopped = l.stopped and u.state <> 'deleted'
       from (
         select holdfast.part_of(x.parent) as part, x.parent, x.state, x.result
         from unnest(parents, states, results) x(parent, state, result)
@@ -608,17 +609,15 @@ begin
            array_agg(m.leaf) filter (where m.counted) as leaves,
            array_agg(m.follower) filter (where not m.counted and m.if_failed = 'cancel') as stopped,
            array_agg(m.parent) filter (where not m.counted and m.if_failed = 'cancel') as stoppers,
-           array_agg(format('job %s, which it waited for, %s', m.parent, case m.state when 'dead' then 'died'
-             else 'was ' || m.state end)) filter (where not m.counted and m.if_failed = 'cancel') as reasons
+           array_agg(holdfast.failed_text(m.parent, m.state)) filter (where not m.counted and m.if_failed = 'cancel')
+             as reasons
     into ended
     from marked m;
     if ended.followers is not null then
       perform holdfast.count_down(ended.followers, ended.leaves, at);
     end if;
     exit when ended.stopped is null;
-    select w.followers, w.parents, w.reasons into ended.stopped, ended.stoppers, ended.reasons
-    from holdfast.stopped_with(ended.stopped, ended.stoppers, ended.reasons) w;
-    parents := holdfast.stop_followers(ended.stopped, ended.stoppers, ended.reasons, at);
+    parents := holdfast.cancel_followers(ended.stopped, ended.stoppers, ended.reasons, at);
     exit when parents is null;
     states := array_fill('cancelled'::text, array[cardinality(parents)]);
     results := null;
@@ -869,6 +868,16 @@ begin
 end
 $$;
 
+-- cancel_followers: cancel followers with all that is cancelled because of them. Returns their links, or null.
+create or replace function holdfast.cancel_followers(
+  followers uuid[], parents uuid[], reasons text[], at timestamptz)
+returns uuid[]
+language sql
+as $$
+  select holdfast.stop_followers(w.followers, w.parents, w.reasons, at)
+  from holdfast.stopped_with(followers, parents, reasons) w
+$$;
+
 -- stopped_with: followers that are about to be cancelled, and those that are cancelled with them, however far behind,
 -- so that all can be cancelled at once. Each has those because of which it is cancelled first, since it comes back
 -- with them alone. Parallel arrays, as of stop_followers.
@@ -938,7 +947,7 @@ begin
   set stopped = true
   from unnest(followers, parents) u(follower, parent)
   where l.part = any(array[holdfast.part_of(u.parent)]) and l.parent = u.parent and l.follower = u.follower
-    and u.follower = any(v_links);
+    and u.follower = any(v_links) and l.state is distinct from 'deleted';
   return v_links;
 end
 $$;
