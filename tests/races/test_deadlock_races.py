@@ -766,3 +766,21 @@ def test_what_was_cancelled_because_of_a_job_whose_key_is_in_use_stays_so(db: Pr
 
     states = [db.state(id) for id in (cause, middle, last, beside, both)]
     assert states == ["queued", "cancelled", "cancelled", "queued", "queued"]
+
+
+@pytest.mark.parametrize("verb", ["release", "nack"])
+def test_a_settle_that_waits_for_a_job_holds_the_key_of_no_other(
+    db: Protocol, held_open: Protocol, start: Start, verb: str
+) -> None:
+    """An enqueue that is at one of its jobs comes to wait for the keys of the others next."""
+    db.enqueue({"kind": "k", "key": "a"}, {"kind": "k", "key": "b"})
+    first, last = sorted(db.claim(max_jobs=2), key=lambda job: job.id)
+    held_open.connection.execute("select from holdfast.job where id = %s for update", [last.id])
+    settle = start(lambda session: getattr(session, verb)(first, last))
+    assert settle.waits(held_open)
+
+    [again] = held_open.enqueue({"kind": "k", "key": first.key})
+    held_open.connection.commit()
+
+    assert again.duplicate_of == first.id
+    assert [each.outcome for each in settle.answer()] == ["queued", "queued"]

@@ -55,6 +55,25 @@ def test_an_event_that_is_sent_before_the_wait_and_committed_after_it_arrives(
     assert sent(db) == 0
 
 
+def test_a_sender_whose_constraints_are_checked_holds_up_nobody_and_its_event_arrives(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    id = db.put()
+    job = db.take()
+    assert suspend(db, job) == "queued"
+    send(held_open, "other", "go")
+    held_open.connection.execute("set constraints all immediate")
+
+    again = start(lambda session: send(session, "other"))
+    waited = again.waits()
+    held_open.connection.commit()
+    again.answer()
+    db.upkeep()
+
+    assert not waited
+    assert [woken.id for woken in db.claim()] == [id]
+
+
 def test_the_end_of_a_sender_waits_for_a_wait_that_is_about_to_begin(
     db: Protocol, held_open: Protocol, start: Start
 ) -> None:

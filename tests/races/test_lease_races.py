@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -403,6 +404,118 @@ def test_a_claim_that_waited_at_the_gate_gives_a_whole_lease(
     [job] = claim.answer()
     assert job.id not in [reaped.id for reaped in db.reap()]
     assert db.state(job.id) == "leased"
+
+
+def _claim(session: Protocol, lease: timedelta) -> Any:
+    return session.take(lease=lease).id
+
+
+def _claim_each(session: Protocol, lease: timedelta) -> Any:
+    [row] = session.call(
+        "claim_each",
+        queue="default",
+        workers=["ada"],
+        tokens=[uuid4()],
+        numbers=[1],
+        lease=lease,
+        columns=("id",),
+    )
+    return row.id
+
+
+def _lock_the_jobs(session: Protocol) -> None:
+    session.connection.execute("lock table holdfast.job in share mode")
+
+
+def _fan_another_out(session: Protocol) -> None:
+    session.queue_set("other", fanout=2)
+
+
+@pytest.mark.parametrize("wait", [_lock_the_jobs, _fan_another_out])
+@pytest.mark.parametrize("claim", [_claim, _claim_each])
+@pytest.mark.parametrize("lane", [None, "a"])
+def test_a_claim_that_waited_for_the_table_gives_a_whole_lease(
+    db: Protocol,
+    held_open: Protocol,
+    start: Start,
+    later: Later,
+    wait: Callable[[Protocol], None],
+    claim: Callable[[Protocol, timedelta], Any],
+    lane: str | None,
+) -> None:
+    db.put(lane=lane)
+    wait(held_open)
+    claims = start(partial(claim, lease=timedelta(seconds=30)))
+    assert claims.waits()
+    later(minutes=5)
+
+    held_open.connection.commit()
+
+    id = claims.answer()
+    assert id not in [reaped.id for reaped in db.reap()]
+    assert db.state(id) == "leased"
+    assert db.table(
+        "select l.until = l.claimed_at + l.length as whole, l.until = j.lease_until as same"
+        " from holdfast.lease l join holdfast.job j on j.token = l.token"
+    ) == [(True, True)]
+
+
+def test_a_claim_that_waited_for_the_table_starts_nothing_that_expired_meanwhile(
+    db: Protocol, held_open: Protocol, start: Start, later: Later
+) -> None:
+    id = db.put(expires=60)
+    _lock_the_jobs(held_open)
+    claim = start(lambda session: session.claim())
+    assert claim.waits()
+    later(minutes=5)
+
+    held_open.connection.rollback()
+
+    assert claim.answer() == []
+    assert db.state(id) == "cancelled"
+
+
+@pytest.mark.parametrize("lane", [None, "a"])
+def test_a_claim_that_waited_for_the_table_counts_its_start_from_then(
+    db: Protocol, held_open: Protocol, start: Start, later: Later, lane: str | None
+) -> None:
+    if lane is None:
+        db.queue_set("default", rate_limit=1, rate_period=60)
+    else:
+        db.lane_set("default", lane, rate_limit=1, rate_period=60)
+    db.enqueue(*[{"kind": "k", "lane": lane}] * 2)
+    _lock_the_jobs(held_open)
+    claim = start(lambda session: session.take())
+    assert claim.waits()
+    later(minutes=5)
+    held_open.connection.rollback()
+
+    db.ack(claim.answer())
+    later(seconds=30)
+
+    assert db.claim() == []
+    later(seconds=31)
+    assert len(db.claim()) == 1
+
+
+@pytest.mark.parametrize("lane", [None, "a"])
+def test_a_claim_that_waited_for_the_table_is_noted_when_it_was_made(
+    db: Protocol, held_open: Protocol, start: Start, later: Later, lane: str | None
+) -> None:
+    db.queue_set("default", activity="all")
+    db.put(lane=lane)
+    _lock_the_jobs(held_open)
+    claim = start(lambda session: session.take())
+    assert claim.waits()
+    later(minutes=5)
+
+    held_open.connection.rollback()
+
+    id = claim.answer().id
+    assert db.table(
+        "select e.job, e.at = l.claimed_at as then from holdfast.event e, holdfast.lease l"
+        " where e.event = 'claimed'"
+    ) == [(id, True)]
 
 
 def test_a_touch_that_waited_holds_on_for_all_of_the_lease(

@@ -97,3 +97,30 @@ def test_a_claim_that_waited_at_the_gate_goes_by_what_was_set_meanwhile(
     assert len(given) == (0 if setting == "pause" else 1)
     if setting == "rate":
         assert db.claim(max_jobs=4) == []
+
+
+def test_upkeep_applies_settings_without_waiting_for_a_job_that_somebody_is_at(
+    db: Protocol, held_open: Protocol, start: Start
+) -> None:
+    """It holds other jobs by then: who waits for those and is at this one would deadlock."""
+    db.queue_set("default", fair=True)
+    stray = (
+        "insert into holdfast.job (part, id, queue, kind)"
+        " select holdfast.part_of(i), i, 'default', 'k' from holdfast.new_id('default') i"
+        " returning id"
+    )
+    ids = {row.id for _ in range(2) for row in db.table(stray)}
+    db.upkeep()  # from now on it waits for no transaction
+    held_open.connection.execute("select from holdfast.job where id = %s for update", [min(ids)])
+
+    upkeep = start(lambda session: session.upkeep())
+    waited = upkeep.waits()
+    upkeep.answer()
+    found = [job.id for job in db.claim(max_jobs=9)]
+    held_open.connection.rollback()
+    db.upkeep()
+
+    assert not waited
+    assert found == [max(ids)]
+    assert [job.id for job in db.claim(max_jobs=9)] == [min(ids)]
+    db.recount()

@@ -292,6 +292,7 @@ def test_what_was_noted_for_a_wake_up_is_of_no_use_to_strangers(db: Protocol) ->
         """select from holdfast.enqueue(E'[{"kind": "it\\'s prepare transaction"}]')""",
         """select from holdfast.enqueue('[{"kind": "k"}]') /* not to prepare transaction */""",
         """select from holdfast.enqueue('[{"kind": "k"}]') as "prepare transaction" """,
+        """select from holdfast.enqueue('[{"kind": "k", "payload": "set constraints"}]')""",
     ],
 )
 def test_a_job_that_speaks_of_prepared_transactions_wakes_like_any_other(
@@ -379,6 +380,125 @@ def test_an_open_import_that_checks_its_constraints_at_once_leaves_the_wake_ups_
     wait_for_work(db, "bob", ear)
     held_open.connection.commit()
     assert ear.heard() == ["default\nbob"]
+
+
+CHECKS = [
+    "set constraints all immediate",
+    "Set\nConstraints /* now */ all immediate; set constraints all deferred",
+    "set constraints holdfast.ring immediate",
+    "do $$ begin set constraints all immediate; end $$",
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_an_import_whose_constraints_are_checked_afterwards_leaves_the_wake_ups_to_others(
+    db: Protocol, held_open: Protocol, ear: Ear, check: str
+) -> None:
+    wait_for_work(db, "ada", ear)
+    held_open.put()
+    held_open.connection.execute(check)
+
+    db.put()
+
+    assert ear.heard() == ["default\nada"]
+    wait_for_work(db, "bob", ear)
+    held_open.connection.commit()
+    db.upkeep()
+    assert ear.heard() == ["default\nbob"]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_an_import_that_is_undone_after_its_constraints_were_checked_takes_no_wake_up(
+    db: Protocol, held_open: Protocol, ear: Ear, check: str
+) -> None:
+    wait_for_work(db, ear=ear)
+    held_open.put()
+    held_open.connection.execute(check)
+
+    held_open.connection.rollback()
+
+    assert ear.heard() == []
+    assert waiting(db) == ["ada"]
+
+
+@pytest.mark.usefixtures("prepares")
+@pytest.mark.parametrize("check", CHECKS)
+def test_an_import_whose_constraints_are_checked_can_be_prepared(
+    db: Protocol, held_open: Protocol, ear: Ear, check: str
+) -> None:
+    wait_for_work(db, ear=ear)
+    held_open.put()
+    held_open.connection.execute(check)
+
+    held_open.connection.execute("prepare transaction 'checked'")
+    held_open.connection.rollback()
+    db.connection.execute("commit prepared 'checked'")
+    db.upkeep()
+
+    assert ear.heard() == ["default\nada"]
+
+
+def _tell_ada(db: Protocol, verb: str) -> Callable[[Protocol], Any]:
+    """What tells the worker that runs a job: by the job, or by its name."""
+    id = db.put()
+    db.beat("ada")
+    db.take(worker="ada")
+    if verb == "cancel":
+        return lambda session: session.cancel(id)
+    return lambda session: session.value("stop_worker", worker="ada")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "stop_worker"])
+def test_one_worker_is_told_at_the_commit_although_constraints_are_checked_at_once(
+    db: Protocol, held_open: Protocol, ear: Ear, verb: str
+) -> None:
+    tell = _tell_ada(db, verb)
+    held_open.connection.execute("set constraints all immediate")
+
+    tell(held_open)
+    held_open.connection.commit()
+
+    assert ear.heard() == ["\nada"]
+
+
+@pytest.mark.usefixtures("prepares")
+@pytest.mark.parametrize("verb", ["cancel", "stop_worker"])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_tells_one_worker_can_be_prepared_whenever_constraints_are_checked(
+    db: Protocol, held_open: Protocol, ear: Ear, verb: str, first: bool
+) -> None:
+    tell = _tell_ada(db, verb)
+    if first:
+        held_open.connection.execute("set constraints all immediate")
+    tell(held_open)
+    if not first:
+        held_open.connection.execute("set constraints all immediate")
+
+    held_open.connection.execute("prepare transaction 'stop'")
+    held_open.connection.rollback()
+    db.connection.execute("commit prepared 'stop'")
+    db.upkeep()
+
+    assert ear.heard() == ["\nada"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        'do $$ begin perform from holdfast.enqueue(\'[{{"kind": "k"}}]\'); {}; end $$',
+        'begin; select from holdfast.enqueue(\'[{{"kind": "k"}}]\'); {}',
+    ],
+)
+@pytest.mark.parametrize("commit", ["commit", "commit and chain"])
+def test_a_program_that_commits_in_between_wakes_at_once(
+    db: Protocol, ear: Ear, program: str, commit: str
+) -> None:
+    wait_for_work(db, ear=ear)
+
+    db.connection.execute(program.format(commit))
+    db.connection.rollback()
+
+    assert ear.heard() == ["default\nada"]
 
 
 @pytest.mark.parametrize("patience", ["null", "'-1 s'", "'2 days'", "'290000 years'"])

@@ -94,6 +94,113 @@ def test_a_row_that_enqueue_would_store_is_stored(
     assert [job.kind for job in db.claim(max_jobs=9)] == ["plain", "größe", "large"]
 
 
+STRAY = (
+    "insert into holdfast.job (part, id, queue, kind)"
+    " select holdfast.part_of(i), i, 'mail', 'k' from holdfast.new_id('orders') i"
+)
+OWN = STRAY.replace("'orders'", "'mail'")
+COPIED = "select holdfast.copied('mail', '{k}', '{1}')"
+
+
+@pytest.mark.parametrize("before", [None, OWN])
+def test_a_row_with_the_id_of_another_queue_is_refused(
+    db: Protocol, producer: psycopg.Connection, before: str | None
+) -> None:
+    producer.autocommit = False
+    if before:
+        producer.execute(before)
+
+    with pytest.raises(psycopg.Error, match="does not belong to queue") as refused:
+        producer.execute(STRAY)
+
+    producer.rollback()
+    assert refused.value.sqlstate == "HF206"
+    assert db.list() == []
+
+
+def test_a_row_beside_an_adopted_table_is_refused(
+    db: Protocol, producer: psycopg.Connection
+) -> None:
+    db.queue_set("mail")
+    db.connection.execute("update holdfast.queue set adopted = 64 where name = 'mail'")
+
+    with pytest.raises(psycopg.Error) as refused:
+        producer.execute(OWN)
+
+    assert refused.value.sqlstate == "HF226"
+    assert db.list() == []
+
+
+def test_rows_of_a_fanned_out_queue_are_stored_in_all_of_its_parts_and_no_other(
+    db: Protocol, producer: psycopg.Connection
+) -> None:
+    db.queue_set("mail", fanout=2)
+    rows = db.table(
+        "select p.part, holdfast.id_in(p.part) as id from holdfast.queue_part('mail') q(base),"
+        " unnest('{0,1,1,0,2}'::int[]) with ordinality u(step, nth),"
+        " lateral (select ((q.base + u.step) % 64)::smallint as part) p order by u.nth"
+    )
+    insert = "insert into holdfast.job (part, id, queue, kind) values (%s, %s, 'mail', 'k')"
+
+    with producer.transaction():
+        for row in rows[:4]:
+            producer.execute(insert, [row.part, row.id])
+        producer.execute("select holdfast.copied('mail', '{k}', '{4}')")
+
+    with pytest.raises(psycopg.Error, match="does not belong to queue"):
+        producer.execute(insert, [rows[4].part, rows[4].id])
+    assert len(db.claim("mail", max_jobs=9)) == 4
+    db.recount()
+
+
+def test_a_row_in_a_part_of_no_claim_refuses_the_copies_of_its_own_transaction_only(
+    db: Protocol, producer: psycopg.Connection
+) -> None:
+    db.connection.execute(STRAY)  # as the owner, whose rows are not checked one by one
+    with (
+        pytest.raises(psycopg.Error, match="does not belong to queue"),
+        db.connection.transaction(),
+    ):
+        db.connection.execute(STRAY + "; " + COPIED)
+
+    with producer.transaction():
+        producer.execute(OWN)
+        producer.execute(COPIED)
+
+    assert len(db.claim("mail", max_jobs=9)) == 1
+    db.recount()
+
+
+def test_a_row_that_no_claim_finds_is_explained(db: Protocol) -> None:
+    def explained(row: str, **settings: Any) -> str:
+        if settings:
+            db.queue_set("mail", **settings)
+        [stored] = db.table(f"{row} returning id")
+        told = db.explain(stored.id)
+        assert db.claim("mail", kinds=["k"]) == []
+        db.connection.execute("delete from holdfast.job")
+        db.recount()
+        return told
+
+    assert "the id of another queue" in explained(STRAY)
+    assert "Turn fair of the queue off and on again" in explained(OWN, fair=True)
+    assert "Turn by_kind of the queue off and on again" in explained(OWN, fair=False, by_kind=True)
+
+
+@pytest.mark.parametrize("setting", ["fair", "by_kind"])
+def test_a_row_that_was_not_told_of_is_found_when_its_setting_is_turned_off_and_on(
+    db: Protocol, setting: str
+) -> None:
+    db.queue_set("mail", **{setting: True})
+    db.connection.execute(OWN)
+
+    db.queue_set("mail", **{setting: False})
+    db.queue_set("mail", **{setting: True})
+
+    assert len(db.claim("mail", kinds=["k"])) == 1
+    db.recount()
+
+
 @pytest.mark.parametrize("text", ["a\u202eb", "a\ufeff", "\u200bx", "a\u2066b", "\xadx"])
 @pytest.mark.parametrize("field", ["kind", "queue", "lane", "tenant"])
 def test_a_name_that_looks_like_another_is_refused(db: Protocol, field: str, text: str) -> None:

@@ -468,6 +468,67 @@ def test_an_id_of_another_job_is_refused(db: Protocol) -> None:
     assert db.job(id).kind == "greet"
 
 
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize("others", [0, 11])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"key": "K"}, {"lane": "L"}, {"delay": 5}, {"key": "K", "on_conflict": "replace"}],
+    ids=["plain", "key", "lane", "delay", "replace"],
+)
+def test_two_different_jobs_of_one_id_are_refused_in_one_call(
+    db: Protocol, more: dict[str, Any], others: int, repeat: bool
+) -> None:
+    id = str(db.value("new_id"))
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.enqueue(
+            {"kind": "greet", "id": id, **more},
+            *[{"kind": "other", "id": str(db.value("new_id"))} for _ in range(others)],
+            {"kind": "part", "id": id, **more},
+            repeat=repeat,
+        )
+
+    assert refusal.value.sqlstate == "HF206"
+    assert "of kind 'greet' in queue 'default'" in str(refusal.value)
+    assert db.list() == []
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_two_different_followers_of_one_id_are_refused_in_one_call(
+    db: Protocol, repeat: bool
+) -> None:
+    first = db.put("first")
+    id = str(db.value("new_id"))
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.enqueue(
+            *[{"kind": kind, "id": id, "after": [str(first)]} for kind in ("greet", "part")],
+            repeat=repeat,
+        )
+
+    assert refusal.value.sqlstate == "HF206"
+    assert db.depth() == {"queued": 1}
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_two_jobs_of_one_id_in_queues_of_one_part_are_refused_in_one_call(
+    db: Protocol, repeat: bool
+) -> None:
+    id = str(db.value("new_id"))
+    [twin] = db.table(
+        "select 'q' || n as queue from generate_series(1, 9999) n"
+        " where holdfast.queue_part('q' || n) = holdfast.queue_part('default') limit 1"
+    )
+
+    with pytest.raises(psycopg.Error) as refusal:
+        db.enqueue(
+            {"kind": "k", "id": id}, {"kind": "k", "id": id, "queue": twin.queue}, repeat=repeat
+        )
+
+    assert refusal.value.sqlstate == "HF206"
+    assert db.list() == []
+
+
 @pytest.mark.parametrize(("jobs", "way"), [(1, "store_one"), (12, "store_plain")])
 def test_a_plain_job_with_an_id_takes_the_short_way(db: Protocol, jobs: int, way: str) -> None:
     items = [{"kind": "k", "queue": "default", "id": str(db.value("new_id"))} for _ in range(jobs)]

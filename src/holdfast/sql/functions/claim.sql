@@ -5,7 +5,8 @@
 -- rate or a lane applies, the claim always commits as the session does: a claim lost in a crash would admit a second
 -- holder beside the first. lease_for is the job's own lease, if it has one; it takes precedence over the claim's.
 -- length is how long the lease is in either case, and for how long a touch renews it. error is the error of the last
--- attempt. followed: others may wait for its result.
+-- attempt. followed: others may wait for its result. The statement that gives the leases reads the clock itself: it
+-- may wait for the table, to which somebody else fans out a queue or adds a column.
 create or replace function holdfast.claim(
   queue text, worker text, token uuid, max_jobs integer default 1, lease interval default null,
   kinds text[] default null, durable boolean default true)
@@ -78,19 +79,20 @@ begin
       while v_want > 0 loop
         picked := holdfast.pick(v_queue, v_part, v_want, kinds, v_pass, known.struck, v_now);
         return query
-          with taken as (   -- part + 0: so no index is looked at
+          with clock as materialized (select holdfast.clock() as at), taken as (   -- part + 0: no index is looked at
             update holdfast.job j
             set token = claim.token, worker = claim.worker, attempt = j.attempt + 1,
-                lease_until = v_now + coalesce(j.lease_for, claim.lease),
+                lease_until = (select c.at from clock c) + coalesce(j.lease_for, claim.lease),
                 held = case when v_queue.lease_limit is not null or j.lane is not null then true end
-            where j.ctid = any(picked.chosen) and j.part + 0 = v_part and (j.expires_at is null or j.expires_at > v_now)
+            where j.ctid = any(picked.chosen) and j.part + 0 = v_part
+              and (j.expires_at is null or j.expires_at > (select c.at from clock c))
             returning j.id, j.kind, holdfast.payload_of(j.payload, j.takes, j.link) as payload, j.priority, j.attempt,
                       j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key, j.lane, j.tenant, j.subject,
                       j.headers, j.lease_for, j.error, j.pos, j.link is not null as followed
           ), noted as (
             insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
-            select claim.token, v_part, claim.queue, claim.worker, v_now, lease, min(t.lease_until), array_agg(t.id)
-            from taken t having count(*) > 0
+            select claim.token, v_part, claim.queue, claim.worker, (select c.at from clock c), lease,
+                   min(t.lease_until), array_agg(t.id) from taken t having count(*) > 0
           ), counted as (
             insert into holdfast.tally (part, queue, kind, queued, leased)
             select v_part, claim.queue, t.kind, -count(*), count(*) from taken t group by t.kind
@@ -102,12 +104,12 @@ begin
           order by t.priority desc, case when v_queue.fair then array_position(picked.turns, t.id) end, t.pos;
         get diagnostics v_got = row_count;
         picked.struck := picked.struck + case when v_got < cardinality(picked.chosen)
-          then holdfast.end_expired_of(v_queue.name, v_part, picked.chosen, v_now) else 0 end;
+          then holdfast.end_expired_of(v_queue.name, v_part, picked.chosen, holdfast.clock()) else 0 end;
         v_want := v_want - v_got;
         max_jobs := max_jobs - v_got;
         v_bound := v_bound or picked.laned;
         if v_bound and v_got > 0 then
-          perform holdfast.note_starts(v_queue, v_base, v_got, v_now);
+          perform holdfast.note_starts(v_queue, v_base, v_got, holdfast.clock());
           perform set_config('synchronous_commit', v_commit, true);
         end if;
         v_rounds := v_rounds + least(picked.struck, 1);
@@ -121,7 +123,7 @@ begin
   end loop;
   -- Not a part of the statement above, which would open the log for everybody.
   if v_queue.activity = 'all' or known.watched and v_queue.activity <> 'off' then
-    perform holdfast.note_claimed(queue, token, worker, v_began, v_now);
+    perform holdfast.note_claimed(queue, token, worker, v_began);
   end if;
 end
 $$;
@@ -195,20 +197,21 @@ begin
     picked := holdfast.pick(v_queue, v_part, cardinality(v_tokens), kinds, false, false, v_now);
     if not picked.lanes then
       return query
-        with taken as (
+        with clock as materialized (select holdfast.clock() as at), taken as (   -- part + 0: no index is looked at
           update holdfast.job j
           set token = v_tokens[array_position(picked.chosen, j.ctid)],
               worker = v_workers[array_position(picked.chosen, j.ctid)], attempt = j.attempt + 1,
-              lease_until = v_now + coalesce(j.lease_for, claim_each.lease, v_queue.lease), held = null
-          where j.ctid = any(picked.chosen) and j.part + 0 = v_part   -- + 0: so no index is looked at
-            and (j.expires_at is null or j.expires_at > v_now)
+              lease_until = (select c.at from clock c) + coalesce(j.lease_for, claim_each.lease, v_queue.lease),
+              held = null
+          where j.ctid = any(picked.chosen) and j.part + 0 = v_part
+            and (j.expires_at is null or j.expires_at > (select c.at from clock c))
           returning j.id, j.kind, holdfast.payload_of(j.payload, j.takes, j.link) as payload, j.priority, j.attempt,
                     j.max_attempts, j.lease_until, j.run_at, j.created_at, j.key, j.lane, j.tenant, j.subject,
                     j.headers, j.lease_for, j.error, j.pos, j.token, j.worker, j.link is not null as followed
         ), noted as (
           insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
-          select t.token, v_part, claim_each.queue, min(t.worker), v_now, coalesce(claim_each.lease, v_queue.lease),
-                 min(t.lease_until), array_agg(t.id)
+          select t.token, v_part, claim_each.queue, min(t.worker), (select c.at from clock c),
+                 coalesce(claim_each.lease, v_queue.lease), min(t.lease_until), array_agg(t.id)
           from taken t
           group by t.token
         ), counted as (
@@ -224,7 +227,7 @@ begin
         order by t.priority desc, t.pos;
       get diagnostics v_taken = row_count;
       if v_taken < cardinality(picked.chosen) then   -- some had expired: whose they would have been is not in order
-        perform holdfast.end_expired_of(v_queue.name, v_part, picked.chosen, v_now);
+        perform holdfast.end_expired_of(v_queue.name, v_part, picked.chosen, holdfast.clock());
         v_served := array(select l.token from holdfast.lease l where l.token = any(claim_each.tokens));
       end if;
     end if;
@@ -448,13 +451,12 @@ as $$
 $$;
 
 -- note_claimed: record what a claim took, according to its receipts.
-create or replace function holdfast.note_claimed(
-  queue text, token uuid, worker text, began timestamptz, at timestamptz)
+create or replace function holdfast.note_claimed(queue text, token uuid, worker text, began timestamptz)
 returns void
 language sql
 as $$
   insert into holdfast.event (at, slot, part, job, event, state, queue, kind, attempt, worker)
-  select note_claimed.at, holdfast.event_slot(note_claimed.at), l.part, j.id, 'claimed', 'leased', note_claimed.queue,
+  select l.claimed_at, holdfast.event_slot(l.claimed_at), l.part, j.id, 'claimed', 'leased', note_claimed.queue,
          j.kind, j.attempt, note_claimed.worker
   from holdfast.lease l
   cross join lateral unnest(l.ids) i(id)
@@ -463,7 +465,7 @@ as $$
     from holdfast.job x
     where x.part = l.part and x.id = i.id and x.token = note_claimed.token
     limit 1) j
-  where l.token = note_claimed.token and l.claimed_at between began and note_claimed.at
+  where l.token = note_claimed.token and l.claimed_at >= began
 $$;
 
 -- pick_looking: choose jobs for a worker that handles only some kinds, or if jobs of lanes are ready. In a queue with

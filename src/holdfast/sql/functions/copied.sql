@@ -12,6 +12,8 @@ begin
      and new.max_attempts >= 1 and new.part between 0 and 63 and new.part = holdfast.part_of(new.id)
      and new.priority between 0 and 9 and holdfast.queue_ok(new.queue)
      and holdfast.is_name(new.kind)
+     and starts_with(current_setting('holdfast.home', true), new.queue || E'\n')   -- as check_home says
+     and strpos(current_setting('holdfast.home', true), E'\n' || new.part || E'\n') > 0
      and new.tenant is null and new.subject is null and new.headers is null
      and pg_column_size(new.payload) <= 4000 and octet_length(new.payload::text) <= 300 then
     return null;   -- most of them
@@ -41,7 +43,41 @@ begin
   perform holdfast.check_items(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('kind', new.kind, 'queue',
     new.queue, 'priority', new.priority, 'subject', new.subject))
     || jsonb_build_object('payload', new.payload, 'headers', new.headers)));
+  perform holdfast.check_home(new.queue, new.part, new.id);
   return null;
+end
+$$;
+
+-- check_home: refuse a row where no claim of its queue looks. Once for each queue in a transaction, which cannot see
+-- its fanout change: computing a queue's part costs as much as all other checks of a row. Whoever forges the note of
+-- that loses their own rows and nobody else's.
+create or replace function holdfast.check_home(queue text, part smallint, id uuid)
+returns void
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  v_base  constant smallint := holdfast.queue_part(queue);
+  v_parts constant smallint[] := array(
+    select ((v_base + step) % 64)::smallint from generate_series(0, holdfast.fanout_of(queue) - 1) step);
+begin
+  if exists (select from holdfast.queue q where q.name = check_home.queue and q.adopted is not null) then
+    perform holdfast.refuse_adopted(queue);
+  elsif part <> all(v_parts) then
+    perform holdfast.refuse_home(queue, id);
+  end if;
+  perform set_config('holdfast.home', concat(queue, E'\n', array_to_string(v_parts, E'\n'), E'\n'), true);
+end
+$$;
+
+create or replace function holdfast.refuse_home(queue text, id uuid)
+returns void
+language plpgsql
+as $$
+begin
+  perform holdfast.refuse('HF206', format('part %s of job %s does not belong to queue %L', holdfast.part_of(id), id,
+    queue), null,
+    format('Create the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
 end
 $$;
 
@@ -84,8 +120,8 @@ begin
 end
 $$;
 
--- refuse_elsewhere: refuse jobs of a queue that were written into parts where claims do not look. Not checked for
--- each row: computing a queue's part costs as much as all other checks.
+-- refuse_elsewhere: refuse jobs that this transaction has written into parts where claims of the queue do not look: as
+-- the owner of the schema, whose rows are not checked one by one. What others have written there is not its fault.
 create or replace function holdfast.refuse_elsewhere(queue text)
 returns void
 language plpgsql stable
@@ -100,16 +136,14 @@ begin
   select j.id into v_id
   from generate_series(v_fanout, 63) step
   cross join lateral (
-    select x.id from holdfast.job x
+    select x.id, x.xmin from holdfast.job x
     where x.part = ((v_base + step) % 64)::smallint and x.queue = refuse_elsewhere.queue and x.pos is not null
     order by x.priority, x.pos   -- so that only the index of that order serves
-    limit 1
   ) j
+  where holdfast.is_open(j.xmin)   -- and seen all the same
   limit 1;
   if found then
-    perform holdfast.refuse('HF206', format('part %s of job %s does not belong to queue %L',
-      holdfast.part_of(v_id), v_id, queue), null,
-      format('Create the id with holdfast.new_id(%L), and the part with holdfast.part_of(id).', queue));
+    perform holdfast.refuse_home(queue, v_id);
   end if;
 end
 $$;

@@ -320,6 +320,7 @@ declare
   missing record;
   again   record;
 begin
+  perform holdfast.refuse_twins(items, ids);
   rivals := array_fill(null::uuid, array[cardinality(ids)]);
   for missing in
     select
@@ -452,6 +453,32 @@ begin
     perform holdfast.refuse('HF206',
       format('id %s belongs to a job of kind %L in queue %L', other.id, other.kind, other.queue), null,
       'Create a new id for each job: holdfast.new_id(queue).');
+  end if;
+end
+$$;
+
+-- refuse_twins: refuse items of one call that have the same id but would be different jobs: only one would be stored.
+create or replace function holdfast.refuse_twins(items jsonb, ids uuid[])
+returns void
+language plpgsql
+as $$
+declare
+  j holdfast.job;
+  t record;
+begin
+  select s.item, s.id, s.first into t
+  from (
+    select i.item, ids[i.ord] as id, first_value(i.item) over (partition by ids[i.ord] order by i.ord) as first
+    from jsonb_array_elements(items) with ordinality as i(item, ord)
+  ) s
+  where (coalesce(s.item ->> 'queue', 'default'), s.item ->> 'kind')
+    <> (coalesce(s.first ->> 'queue', 'default'), s.first ->> 'kind')
+  limit 1;
+  if found then
+    j.id := t.id;
+    j.queue := coalesce(t.first ->> 'queue', 'default');
+    j.kind := t.first ->> 'kind';
+    perform holdfast.refuse_stranger(t.item, j);
   end if;
 end
 $$;

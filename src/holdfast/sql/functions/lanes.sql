@@ -100,6 +100,7 @@ begin
   if cardinality(v_locked) = 0 then
     return '{}';
   end if;
+  at := holdfast.clock();   -- behind what may wait: starts are counted from when they are made
   if exists (select from holdfast.lane l where l.part = start_lanes.part and l.queue = queue_row.name
     and l.name = any(v_locked) and l.rate_limit is not null) then
     perform holdfast.no_starts_ahead(start_lanes.part, queue_row.name, v_locked, at);

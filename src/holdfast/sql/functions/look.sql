@@ -650,7 +650,8 @@ begin
   end if;
   v_queue := holdfast.settings_of(j.queue);
   return coalesce(
-    holdfast.explain_expired(j, v_now), holdfast.explain_links(j), holdfast.explain_wait(j, v_now),
+    holdfast.explain_expired(j, v_now), holdfast.explain_stray(j, v_queue), holdfast.explain_links(j),
+    holdfast.explain_wait(j, v_now),
     holdfast.explain_pause(v_queue, v_now), holdfast.explain_strike(j, v_now), holdfast.explain_unread(j, v_now),
     holdfast.explain_time(j, v_now),
     holdfast.explain_place_in_lane(j, v_queue, v_now), holdfast.explain_limit(v_queue, v_now),
@@ -748,6 +749,23 @@ language sql stable
 as $$
   select format('Expired at %s; the next claim or upkeep will cancel it.', holdfast.moment(j.expires_at))
   where j.expires_at <= at
+$$;
+
+-- explain_stray: that no claim finds it, because whoever copied it did not do what has to be done.
+create or replace function holdfast.explain_stray(j holdfast.job, queue_row holdfast.queue)
+returns text
+language sql stable
+as $$
+  select case
+    when (queue_row).adopted is not null then format(
+      'Queue %s is a table, and no claim finds a job that was copied beside it. Delete the job.', j.queue)
+    when (j.part - holdfast.queue_part(j.queue) + 64) % 64 >= (queue_row).fanout then format(
+      'It was copied with the id of another queue, and no claim of queue %s finds it. Delete it, and enqueue it again.',
+      j.queue)
+    when (queue_row).fair and j.tenant is null or (queue_row).by_kind and not j.by_kind then format(
+      'It was copied without a call of holdfast.copied, and no claim of queue %s finds it. Turn %s of the queue off '
+      'and on again.', j.queue, case when (queue_row).fair and j.tenant is null then 'fair' else 'by_kind' end)
+  end
 $$;
 
 -- explain_pause: that its queue is paused.

@@ -52,6 +52,7 @@ begin
   select v_done || array_agg(a.id), v_all || array_agg(a.worker) filter (where a.token is not null) into v_done, v_all
   from holdfast.settle_adopted(stored, null, 'cancel', v_now,
     reason => coalesce(cancelled.reason, 'cancelled by ' || cancelled.actor)) a;
+  set constraints holdfast.ring deferred;   -- as wake does
   insert into holdfast.bell (worker) select distinct x.worker from unnest(v_all) x(worker);
   return v_done;
 end

@@ -99,7 +99,7 @@ begin
   end if;
   if new.by_kind and not old.by_kind or new.fair and not old.fair
     or new.lease_limit is not null and old.lease_limit is null then
-    perform holdfast.apply_settings(queue);
+    perform holdfast.apply_settings(queue, wait => true);
     insert into holdfast.redo (queue) values (queue_set.queue);
   end if;
   if new.lane_limit > old.lane_limit then
@@ -265,19 +265,21 @@ begin
 end
 $$;
 
--- apply_settings: update the columns of jobs that are copies of the queue's settings.
-create or replace function holdfast.apply_settings(queue text)
-returns void
+-- apply_settings: update the columns of jobs that are copies of the queue's settings. Returns whether it reached all of
+-- them: without wait, it leaves out those that somebody is at.
+create or replace function holdfast.apply_settings(queue text, wait boolean)
+returns boolean
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
   q     holdfast.queue;
   v_ids uuid[];
+  v_own uuid[];
 begin
   select x.* into q from holdfast.queue x where x.name = apply_settings.queue;
-  if not (q.by_kind or q.fair or q.lease_limit is not null) then
-    return;
+  if not coalesce(q.by_kind or q.fair or q.lease_limit is not null, false) then
+    return true;
   end if;
   lock table holdfast.job in row exclusive mode;
   -- As everybody who waits for jobs: in the order of their ids, and no others afterwards. What was claimed meanwhile is
@@ -287,15 +289,22 @@ begin
     from holdfast.job j
     where j.queue = q.name
       and (q.by_kind and not j.by_kind or q.fair and j.tenant is null
-        or q.lease_limit is not null and j.token is not null and j.held is null)
-    order by j.id
-    for update);
+        or q.lease_limit is not null and j.token is not null and j.held is null));
+  if wait then
+    v_own := holdfast.lock_jobs(v_ids);
+  else
+    v_own := array(
+      select u.id from unnest(v_ids) u(id)
+      cross join lateral (
+        select from holdfast.job j where j.part = holdfast.part_of(u.id) and j.id = u.id for update skip locked) j);
+  end if;
   update holdfast.job j
   set by_kind = q.by_kind or j.by_kind,
       tenant = case when q.fair then coalesce(j.tenant, '') else j.tenant end,
       held = case when q.lease_limit is not null and j.token is not null then true else j.held end
-  from unnest(v_ids) u(id)
+  from unnest(v_own) u(id)
   where j.part = any(array[holdfast.part_of(u.id)]) and j.id = u.id and j.queue = q.name;
+  return cardinality(v_own) = cardinality(v_ids);
 end
 $$;
 

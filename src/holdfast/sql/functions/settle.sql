@@ -538,8 +538,10 @@ declare
   v_part  smallint;
   these   record;
 begin
-  if cardinality(v_parts) > 1 then   -- else they are locked when they are changed
+  if cardinality(ids) > 1 then   -- all before one is changed: that holds its key, for which others wait
     perform holdfast.lock_loose(ids);
+  end if;
+  if cardinality(v_parts) > 1 then
     perform holdfast.lock_ledger(tokens);
     perform holdfast.lock_counts('{}', ids);
   end if;
@@ -584,6 +586,10 @@ begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
   perform pg_advisory_xact_lock_shared(4915, 1);
   v_now := holdfast.clock();
+  if cardinality(ids) > 1 then   -- all before one is changed: that holds its key, for which others wait
+    perform holdfast.lock_loose(ids);
+    v_now := holdfast.clock();
+  end if;
   with released as (
     update holdfast.job j
     set token = null, lease_until = null, worker = null, held = null, progress = null, attempt = j.attempt - 1,

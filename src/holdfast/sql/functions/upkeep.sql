@@ -650,7 +650,8 @@ end
 $$;
 
 -- redo_settings: apply changed settings to the rows again, when all transactions that may have used the old ones have
--- ended. A queue that fails is tried again, and does not stop the others.
+-- ended. A queue that fails is tried again, and does not stop the others. It waits for no job, since the caller may
+-- hold others: what somebody is at is left to the next turn.
 create or replace function holdfast.redo_settings()
 returns integer
 language plpgsql
@@ -667,9 +668,10 @@ begin
       update holdfast.redo r set waits = v_active where r.ctid = again.ctid;
     elsif not again.waits && v_active then
       begin
-        perform holdfast.apply_settings(again.queue);
-        delete from holdfast.redo r where r.ctid = again.ctid;
-        v_done := v_done + 1;
+        if holdfast.apply_settings(again.queue, wait => false) then
+          delete from holdfast.redo r where r.ctid = again.ctid;
+          v_done := v_done + 1;
+        end if;
       exception when others then
         if holdfast.is_hopeless(sqlstate) then
           raise;

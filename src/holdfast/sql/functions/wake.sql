@@ -43,18 +43,22 @@ begin
 end
 $$;
 
--- ring: send the recorded notifications at the commit. A transaction that is being prepared cannot notify: its
--- records are kept, and upkeep notifies once it is committed; as those that were kept from the beginning.
+-- ring: send the recorded notifications at the commit. A transaction that is being prepared cannot notify, and one
+-- whose constraints are checked may stay open and would keep others from notifying: their records are kept, and upkeep
+-- notifies once they are committed; as those that were kept from the beginning.
 create or replace function holdfast.ring()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
+declare
+  v_where text;
 begin
+  get diagnostics v_where = pg_context;
   if new.kept then
     return null;
-  elsif holdfast.is_preparing(current_query()) then
+  elsif not holdfast.is_committing(current_query(), v_where) then
     update holdfast.bell b set kept = true where b.nth = new.nth;
     return null;
   end if;
@@ -75,16 +79,28 @@ begin
 end
 $$;
 
--- is_preparing: whether a query prepares its transaction. Literals, names and comments are removed first; most
--- queries contain neither word.
-create or replace function holdfast.is_preparing(query text)
+-- is_committing: whether a trigger that may wait for the commit runs because of one. place: what runs it, from the
+-- inside to the outside. Nothing at all does at a commit, unless it is that of a program, for which no language of
+-- messages has another word; and the one statement that has a trigger run before, and nothing else around it, is
+-- SET CONSTRAINTS.
+create or replace function holdfast.is_committing(query text, place text)
 returns boolean
 language sql immutable
 as $$
-  select coalesce(query ~* '\mprepare\M' and query ~* '\mtransaction\M' and regexp_replace(query,
+  select not holdfast.contains(query, 'prepare', 'transaction') and not holdfast.contains(query, 'set', 'constraints')
+    and place ~ '^[^\n]*(?:\n[^\n]*\mCOMMIT(?:\n|$)|$)'
+$$;
+
+-- contains: whether a query has these two words, one after the other. Literals, names and comments are removed first;
+-- most queries contain neither word.
+create or replace function holdfast.contains(query text, first text, second text)
+returns boolean
+language sql immutable
+as $$
+  select coalesce(query ~* format('\m%s\M', first) and query ~* format('\m%s\M', second) and regexp_replace(query,
     -- {1,1}? makes it end at the first end that it can have
     '(?:\me''(?:[^''\\]|\\.)*''|''[^'']*''|"[^"]*"|\$(\w*)\$.*\$\1\$|/\*.*\*/|--[^\n]*(?:\n|$)){1,1}?', ' ', 'gi')
-    ~* '\mprepare\s+transaction\M', false)
+    ~* format('\m%s\s+%s\M', first, second), false)
 $$;
 
 -- tell_waiters: notify as many waiting workers of a queue as it has jobs, and remove them from the list. Workers with

@@ -119,6 +119,7 @@ begin
     return false;
   end if;
   perform holdfast.note('worker_stopped', actor, worker => stop_worker.worker);
+  set constraints holdfast.ring deferred;   -- as wake does
   insert into holdfast.bell (worker) values (stop_worker.worker);   -- a hint, as for leases: look now
   return true;
 end
