@@ -787,19 +787,19 @@ def test_a_path_that_a_check_leaves_finds_no_function_for_who_adopts_to_call(rol
     assert ran_as(roles) <= {roles.owner}
 
 
-def test_a_path_that_a_cast_leaves_finds_no_function_for_who_reconciles(roles: Roles) -> None:
+def test_a_path_that_a_check_leaves_finds_no_function_for_who_reconciles(roles: Roles) -> None:
     trap(roles)
     roles.session(roles.owner).execute(
-        "create function shop.late(integer) returns boolean "
-        "language plpgsql as $$ begin return false; end $$"
+        "create function shop.fine(text) returns boolean language plpgsql as "
+        "$$ begin return true; end $$;"
+        "create domain shop.word as text check (shop.fine(value));"
+        "alter table shop.orders alter status type shop.word"
     )
-    roles.adopt(
-        choices=Choices(queue="orders", states=CHOICES.states, done_when="shop.late(job.id)")
-    )
+    roles.adopt()
     with Client(roles.address(roles.holdfast)) as client:
         client.claim("orders", worker="w", limit=5)
     roles.session(roles.owner).execute(
-        names_of(roles) + "create or replace function shop.late(integer) returns boolean "
+        names_of(roles) + "create or replace function shop.fine(text) returns boolean "
         "language plpgsql as $$ begin perform set_config('search_path', 'shop, pg_catalog', "
         "false); return true; end $$"
     )
@@ -1141,3 +1141,151 @@ def test_a_row_that_is_queued_again_wakes_a_worker_where_another_owns_the_table(
 
         assert [answer.outcome for answer in answers] == ["queued", "queued"]
         assert next(idle.notifies(timeout=60)).channel == "holdfast"
+
+
+def strange(roles: Roles, how: str, eve: str) -> None:
+    """What a role makes of the privilege TRIGGER: in the end the table's owner runs its code."""
+    roles.admin.execute(f"create schema evil authorization {eve}")
+    roles.session(roles.owner).execute(f"grant trigger on shop.orders to {eve}")
+    body = evil(roles, eve, "new")
+    same = evil(roles, eve, "true")
+    made = {
+        "a function": f"create function evil.look() returns trigger language plpgsql as {body};"
+        "create trigger look before update on shop.orders for each row "
+        "execute function evil.look()",
+        "a condition": "create function evil.fine(text) returns boolean "
+        f"language plpgsql as {same};"
+        "create trigger look before update on shop.orders for each row "
+        "when (evil.fine(new.note)) execute function suppress_redundant_updates_trigger()",
+        "an operator": "create function evil.same(text, integer) returns boolean "
+        f"language plpgsql as {same};"
+        "create operator evil.=== (leftarg = text, rightarg = integer, function = evil.same);"
+        "create trigger look before update on shop.orders for each row "
+        "when (new.note operator(evil.===) 1) "
+        "execute function suppress_redundant_updates_trigger()",
+        "a domain": f"create function evil.fine(text) returns boolean language plpgsql as {same};"
+        "create domain evil.word as text check (evil.fine(value));"
+        "create trigger look before update on shop.orders for each row "
+        "when (new.status::evil.word is not null) "
+        "execute function suppress_redundant_updates_trigger()",
+        "a query": f"create function evil.run() returns boolean language plpgsql as {same};"
+        "create trigger look before update on shop.orders for each row "
+        "when (query_to_xml('select evil.run()', true, true, '') is not null) "
+        "execute function suppress_redundant_updates_trigger()",
+    }
+    session = roles.session(eve)
+    session.execute("grant usage on schema evil to public")
+    session.execute(made[how])  # type: ignore[call-overload]
+
+
+STRANGE = ["a function", "a condition", "an operator", "a domain", "a query"]
+
+
+@pytest.mark.parametrize("owner", ["an ordinary owner", "a superuser"])
+@pytest.mark.parametrize("how", STRANGE)
+def test_the_privilege_to_make_triggers_does_not_give_the_rights_of_the_owner(
+    roles: Roles, how: str, owner: str
+) -> None:
+    eve = roles.make("eve")
+    trap(roles)
+    if owner == "a superuser":
+        roles.admin.execute("alter table shop.orders owner to current_user")
+    roles.adopt()
+    if owner == "a superuser":
+        roles.admin.execute(f"grant trigger on shop.orders to {roles.owner} with grant option")
+    strange(roles, how, eve)
+    worker = roles.make("worker", "holdfast_worker")
+
+    with Client(roles.address(worker)) as client, Client(roles.address(roles.holdfast)) as boss:
+        assert client.claim("orders", worker="w", limit=5) == []
+        boss.upkeep.run()
+        [said] = roles.admin.execute(
+            "select holdfast.adopted_problem(a) from holdfast.adopted a"
+        ).fetchall()
+        assert "trigger look on shop.orders" in said[0]
+        assert ran_as(roles) == set()
+        assert not is_superuser(roles, eve)
+        assert roles.admin.execute("select count(*) from holdfast.adopted_fault").fetchone() == (0,)
+
+        roles.admin.execute("drop trigger look on shop.orders")
+
+        assert len(client.claim("orders", worker="w", limit=5)) == 5
+
+
+@pytest.mark.parametrize("how", STRANGE)
+def test_a_table_with_a_trigger_of_another_role_is_not_adopted(roles: Roles, how: str) -> None:
+    trap(roles)
+    strange(roles, how, roles.make("eve"))
+
+    with pytest.raises(CannotAdopt, match=r"trigger look on shop\.orders .* with the rights of"):
+        roles.adopt()
+
+    assert ran_as(roles) == set()
+
+
+def test_a_trigger_whose_function_belongs_to_who_may_act_as_the_owner_is_called(
+    roles: Roles,
+) -> None:
+    friend = roles.make("friend", roles.owner)
+    roles.admin.execute(f"create schema friendly authorization {friend}")
+    roles.session(friend).execute(
+        "create function friendly.look() returns trigger language plpgsql as "
+        "$$ begin return new; end $$; grant usage on schema friendly to public;"
+        "create trigger look before update on shop.orders for each row when (new.id > 0) "
+        f"execute function friendly.look(); grant trigger on shop.orders to {friend}"
+    )
+    roles.adopt()
+
+    with Client(roles.address(roles.holdfast)) as client:
+        assert len(client.claim("orders", worker="w", limit=5)) == 5
+
+
+def test_a_trigger_that_comes_while_rows_are_taken_writes_nothing(roles: Roles) -> None:
+    """It is made after we looked, and before the table is locked."""
+    eve = roles.make("eve")
+    trap(roles)
+    roles.adopt()
+    roles.admin.execute(
+        "create function holdfast.refuse_strangers_first(part smallint) returns void "
+        "language sql as 'select'"
+    )
+    before = roles.admin.execute(
+        "select pg_get_functiondef('holdfast.marks_before'::regproc)"
+    ).fetchone()
+    assert before
+    roles.admin.execute(  # type: ignore[call-overload]
+        before[0].replace("holdfast.refuse_strangers(", "holdfast.refuse_strangers_first(")
+    )
+    strange(roles, "a function", eve)
+
+    with Client(roles.address(roles.make("worker", "holdfast_worker"))) as client:
+        assert client.claim("orders", worker="w", limit=5) == []
+
+    assert ran_as(roles) == set()
+    assert not is_superuser(roles, eve)
+
+
+def test_rows_of_others_that_refer_to_a_superusers_leave_nothing_in_a_session(
+    roles: Roles,
+) -> None:
+    """Success deletes a row; what refers to it goes with it, and another's trigger is called."""
+    eve = roles.make("eve")
+    trap(roles)
+    roles.admin.execute("alter table shop.orders owner to current_user")
+    roles.adopt(choices=Choices(queue="orders", states=CHOICES.states, on_success="delete"))
+    roles.admin.execute(
+        f"grant references on shop.orders to {eve}; create schema evil authorization {eve}"
+    )
+    roles.session(eve).execute(
+        "create table evil.lines (order_id integer references shop.orders on delete cascade);"
+        "insert into evil.lines values (1);"
+        f"create function evil.run() returns integer language plpgsql as {evil(roles, eve, '1')};"
+        "create function evil.look() returns trigger language plpgsql as $$ begin "
+        "execute 'declare evil cursor with hold for select evil.run()'; return old; end $$;"
+        "create trigger look before delete on evil.lines for each row execute function evil.look()"
+    )
+    with Client(roles.url) as client:
+        client.ack(client.claim("orders", worker="w", limit=5))
+
+    assert ran_as(roles) == set()
+    assert not is_superuser(roles, eve)

@@ -290,8 +290,64 @@ begin
 end
 $$;
 
+-- strange_trigger: a trigger that would run code of another role with the rights of the table's owner: whoever has the
+-- privilege TRIGGER may have made it. Its condition may call anything, and does not say who wrote it. Null if none.
+create or replace function holdfast.strange_trigger(relation oid)
+returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select format('trigger %I on %s %s', t.tgname, c.oid::regclass, x.runs)
+  from pg_class c
+  join pg_trigger t on t.tgrelid = c.oid and not t.tgisinternal and t.tgenabled <> 'D'
+  cross join lateral (
+    select p.proowner, format('calls %s of role %I', p.oid::regprocedure, pg_get_userbyid(p.proowner))
+    from pg_proc p
+    where p.oid = t.tgfoid
+    union all
+    select g.grantee, format('has a condition, and %s may create triggers', case when g.grantee = 0 then 'everybody'
+      else format('role %I', pg_get_userbyid(g.grantee)) end)
+    from aclexplode(c.relacl) g
+    where g.privilege_type = 'TRIGGER' and t.tgqual is not null
+    union all
+    select o.owner, format('uses %s of role %I', pg_describe_object(d.refclassid, d.refobjid, 0),
+      pg_get_userbyid(o.owner))
+    from pg_depend d
+    cross join lateral (
+      select p.proowner from pg_proc p where d.refclassid = 'pg_proc'::regclass and p.oid = d.refobjid
+      union all
+      select p.oprowner from pg_operator p where d.refclassid = 'pg_operator'::regclass and p.oid = d.refobjid
+      union all
+      select p.typowner from pg_type p where d.refclassid = 'pg_type'::regclass and p.oid = d.refobjid) o(owner)
+    where d.classid = 'pg_trigger'::regclass and d.objid = t.oid and t.tgqual is not null
+  ) x(owner, runs)
+  where c.oid = strange_trigger.relation and x.owner <> c.relowner
+    and not exists (
+      select from pg_roles r
+      where r.oid = x.owner and (r.rolsuper or pg_has_role(r.oid, c.relowner, 'MEMBER')
+        or r.rolname = holdfast.owner_of_holdfast()))
+  order by t.tgname
+  limit 1
+$$;
+
+-- refuse_strangers: nothing is written to a table with such a trigger.
+create or replace function holdfast.refuse_strangers(part smallint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_said constant text := (
+    select holdfast.strange_trigger(holdfast.table_of(a)) from holdfast.adopted a where a.part = refuse_strangers.part);
+begin
+  if v_said is not null then
+    raise exception using errcode = '42501', message = v_said || ', with the rights of the owner of the table';
+  end if;
+end
+$$;
+
 -- marks_before: what is generated for a table is about to be called: its owner is who the table's is. What to compare
--- the session with afterwards; null if that owner is trusted with it anyway.
+-- the session with afterwards; null if that owner is trusted with it anyway, and nobody else's rows refer to its.
 create or replace function holdfast.marks_before(part smallint)
 returns text[]
 language plpgsql stable
@@ -300,7 +356,11 @@ declare
   v_owner   oid;
   v_trusted boolean;
 begin
-  select c.relowner, n.nspowner = c.relowner or r.rolsuper into v_owner, v_trusted
+  perform holdfast.refuse_strangers(part);
+  select c.relowner, (n.nspowner = c.relowner or r.rolsuper) and not exists (
+           select from pg_trigger t join pg_class o on o.oid = t.tgconstrrelid
+           where t.tgrelid = c.oid and o.relowner <> c.relowner)
+  into v_owner, v_trusted
   from holdfast.adopted a
   join pg_class c on c.oid = a.relid
   join pg_namespace s on s.oid = c.relnamespace and format('%I.%I', s.nspname, c.relname) = a.relation
@@ -332,6 +392,7 @@ returns void
 language plpgsql
 as $$
 begin
+  perform holdfast.refuse_strangers(part);   -- it may have come before the table was locked
   if marks is null then
     return;
   end if;
@@ -674,6 +735,11 @@ begin
   then
     return format('Table %s has a deferrable trigger, which would run with the rights of the session that commits. '
       'Create it again, not deferrable.', a.relation);
+  end if;
+  v_said := holdfast.strange_trigger(v_table);
+  if v_said is not null then
+    return format('Table %s: %s, with the rights of its owner. Drop the trigger, or make its function the owner''s; '
+      'and: revoke trigger on %1$s from … Its jobs wait.', a.relation, v_said);
   end if;
   if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
     return format('A thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
