@@ -63,8 +63,8 @@ declare
   v_marks    text[];
   v_said     text;
 begin
-  perform pg_advisory_xact_lock(4915, 5);   -- grants on one schema do not wait for each other
   perform set_config('role', v_holdfast, true);
+  perform from holdfast.turn t where t.name = 'grants' for update;   -- grants on one schema do not wait for each other
   execute format('grant usage, create on schema holdfast_adopted to %I', v_owner);
   perform set_config('role', v_owner, true);
   execute format('create function holdfast_adopted.%I() returns text language plpgsql security definer'
