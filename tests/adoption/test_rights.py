@@ -5,6 +5,7 @@ Each test logs in as the role it speaks of and tries one way in.
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from multiprocessing.connection import wait
 from uuid import uuid4
 
 import psycopg
@@ -573,7 +574,17 @@ LEFT = {
     "a temporary table": "execute 'create temporary table queue (name text)'",
     "a temporary table for now": "execute 'create temporary table q (n text) on commit drop'",
     "a zone": "perform set_config('timezone', 'Asia/Tokyo', false)",
+    "a plan": "perform set_config('enable_indexscan', 'off', false)",
+    "an end at the first error": "perform set_config('exit_on_error', 'on', false)",
+    "a queue's place": "perform set_config('holdfast.unplaced', 'x', false)",
+    "a cursor": "execute 'declare left_open cursor with hold for select 1'",
+    "a cursor for now": "execute 'declare left_open cursor for select 1'",
 }
+SESSION = """
+select (select jsonb_object_agg(name, setting) from pg_settings), pg_my_temp_schema(),
+  coalesce(current_setting('holdfast.unplaced', true), '') = 'x',
+  (select count(*) from pg_cursors where name = 'left_open')
+"""
 
 
 @pytest.mark.parametrize("left", LEFT)
@@ -592,21 +603,14 @@ def test_a_trigger_leaves_nothing_behind_in_the_session_of_whoever_calls(
     )
     session = roles.session(roles.make("worker", "holdfast_worker"))
     session.execute("do 'begin end'")  # loads settings of PL/pgSQL
-    before = session.execute(
-        "select (select jsonb_object_agg(name, setting) from pg_settings), pg_my_temp_schema()"
-    ).fetchone()
+    before = session.execute(SESSION).fetchone()
 
     leases = session.execute(
         "select (payload -> 'id')::integer from holdfast.claim('orders', 'w', gen_random_uuid(), 5)"
     ).fetchall()
 
     assert sorted(leases) == [(1,), (3,), (4,), (5,)]
-    assert (
-        before
-        == session.execute(
-            "select (select jsonb_object_agg(name, setting) from pg_settings), pg_my_temp_schema()"
-        ).fetchone()
-    )
+    assert before == session.execute(SESSION).fetchone()
     with Client(roles.address(roles.holdfast)) as client:
         [job] = client.jobs.list("queue:orders state:dead")
         said = client.jobs.explain(job.id)
@@ -699,3 +703,589 @@ def test_a_trigger_that_is_put_off_does_not_run_as_who_commits(roles: Roles) -> 
         client.claim("orders", worker="w", limit=5)
 
     assert ran_as(roles) <= {roles.owner}
+
+
+def test_every_setting_that_a_session_may_set_is_compared(roles: Roles) -> None:
+    session = roles.session(roles.make("nobody"))
+    session.execute("do 'begin end'")  # loads settings of PL/pgSQL
+    may_set = session.execute("select name from pg_settings where context in ('user', 'superuser')")
+    [[compared]] = roles.admin.execute("select holdfast.session_settings()").fetchall()
+
+    assert {name for (name,) in may_set} <= {*compared, "search_path"}
+
+
+# Of the shop's owner, found before those of PostgreSQL if the path is left so.
+NAMES = ("=", "<>", "<", ">", "<=", ">=", "<@", "@>", "~", "!~", "->>", "->", "?")
+TYPES = ("text", "text[]", "integer", "bigint", "boolean", "name", "jsonb", "uuid", "smallint")
+
+
+def names_of(roles: Roles) -> str:
+    """Operators and functions of the shop's owner that betray with whose rights they run."""
+    made = [
+        f"create function shop.same({one}, {other}) returns boolean language plpgsql "
+        f"set search_path = pg_catalog as {evil(roles, roles.owner, 'true')};"
+        + "".join(
+            f"create operator shop.{name} "
+            f"(leftarg = {one}, rightarg = {other}, function = shop.same);"
+            for name in NAMES
+        )
+        for one in TYPES
+        for other in {one, "text", "integer"}
+    ]
+    made += [
+        f"create function shop.{name} returns {returned} language plpgsql "
+        f"set search_path = pg_catalog as {evil(roles, roles.owner, result)};"
+        for name, returned, result in (
+            ("glue(text, text)", "text", "'x'"),
+            ("current_setting(text)", "text", "'x'"),
+            ("current_setting(text, boolean)", "text", "'x'"),
+            ("format(text, text)", "text", "'x'"),
+            ("format(text, text, text)", "text", "'x'"),
+            ("left(text, integer)", "text", "'x'"),
+            ("md5(text)", "text", "'x'"),
+            ("cardinality(uuid[])", "integer", "1"),
+            ("set_config(text, text, boolean)", "text", "'x'"),
+            ("pg_has_role(name, name, text)", "boolean", "true"),
+        )
+    ]
+    made.append("create operator shop.|| (leftarg = text, rightarg = text, function = shop.glue);")
+    return "".join(made)
+
+
+def test_a_path_that_a_trigger_leaves_finds_no_function_for_others_to_call(roles: Roles) -> None:
+    """What looks at the session afterwards has the rights of Holdfast's owner."""
+    trap(roles)
+    roles.adopt()
+    roles.session(roles.owner).execute(
+        names_of(roles) + "create function shop.look() returns trigger language plpgsql as "
+        "$$ begin perform set_config('search_path', 'shop, pg_catalog', false); return new; end $$;"
+        "create trigger look before update on shop.orders for each row execute function shop.look()"
+    )
+    worker = roles.session(roles.make("worker", "holdfast_worker"))
+
+    worker.execute("select from holdfast.claim('orders', 'w', gen_random_uuid(), 5)")
+
+    assert ran_as(roles) == set()
+
+
+def test_a_path_that_a_check_leaves_finds_no_function_for_who_adopts_to_call(roles: Roles) -> None:
+    trap(roles)
+    roles.session(roles.owner).execute(
+        names_of(roles) + "create function shop.fine(text) returns boolean language plpgsql as "
+        "$$ begin perform set_config('search_path', 'shop, pg_catalog', false); "
+        "return true; end $$;"
+        "create domain shop.kind as text check (shop.fine(value));"
+        "alter table shop.orders add kind shop.kind default 'x'"
+    )
+    choices = Choices(
+        queue="orders", states=CHOICES.states, columns={"kind": "kind"}, where={"kind": "x"}
+    )
+
+    with pytest.raises(CannotAdopt, match="cannot hold 'x'"):
+        roles.adopt(choices=choices)
+
+    assert ran_as(roles) <= {roles.owner}
+
+
+def test_a_path_that_a_check_leaves_finds_no_function_for_who_reconciles(roles: Roles) -> None:
+    trap(roles)
+    roles.session(roles.owner).execute(
+        "create function shop.fine(text) returns boolean language plpgsql as "
+        "$$ begin return true; end $$;"
+        "create domain shop.word as text check (shop.fine(value));"
+        "alter table shop.orders alter status type shop.word"
+    )
+    roles.adopt()
+    with Client(roles.address(roles.holdfast)) as client:
+        client.claim("orders", worker="w", limit=5)
+    roles.session(roles.owner).execute(
+        names_of(roles) + "create or replace function shop.fine(text) returns boolean "
+        "language plpgsql as $$ begin perform set_config('search_path', 'shop, pg_catalog', "
+        "false); return true; end $$"
+    )
+
+    with pytest.raises(errors.InsufficientPrivilege, match="left the session changed"):
+        roles.admin.execute("select * from holdfast.reconcile_adopted(64::smallint)")
+
+    assert ran_as(roles) == set()
+
+
+def test_a_cast_leaves_no_temporary_table_to_whoever_reads(roles: Roles) -> None:
+    """A reader's functions are stable: what they made themselves they do not see."""
+    database = conninfo_to_dict(roles.url)["dbname"]
+    roles.admin.execute(f'grant temporary on database "{database}" to public')
+    colours(roles)
+    paint(
+        roles,
+        "if to_regclass('pg_temp.queue') is null then"
+        "  execute 'create temporary table queue (name text)'; end if",
+    )
+    session = roles.session(roles.make("reader", "holdfast_reader"))
+
+    assert session.execute("select * from holdfast.list('')").fetchall() == []
+
+    assert session.execute("select to_regclass('pg_temp.queue')").fetchone() == (None,)
+
+
+def colours(roles: Roles) -> None:
+    """An adopted table with a cast of its owner's."""
+    roles.session(roles.owner).execute(
+        "create type shop.colour as enum ('red');"
+        "alter table shop.orders add colour shop.colour default 'red';"
+        "create function shop.told(shop.colour) returns text language plpgsql as "
+        "$$ begin return 'red'; end $$;"
+        "create cast (shop.colour as text) with function shop.told(shop.colour)"
+    )
+    roles.adopt(
+        choices=Choices(queue="orders", states=CHOICES.states, columns={"tenant": "colour"})
+    )
+
+
+def paint(roles: Roles, does: str) -> None:
+    roles.session(roles.owner).execute(
+        "create or replace function shop.told(shop.colour) returns text language plpgsql as "  # type: ignore[arg-type]
+        f"$paint$ begin {does}; return 'red'; end $paint$"
+    )
+
+
+HOLD = (
+    "if not exists (select from pg_cursors where name = 'evil') then"
+    "  execute 'declare evil cursor with hold for select shop.evil()'; end if"
+)
+
+
+def hold(roles: Roles) -> None:
+    """A query that runs when somebody commits."""
+    trap(roles)
+    roles.session(roles.owner).execute(
+        "create function shop.evil() returns integer language plpgsql as "
+        + evil(roles, roles.owner, "1")
+    )
+
+
+def test_a_cursor_that_is_held_does_not_run_as_who_adopts(roles: Roles) -> None:
+    hold(roles)
+    roles.session(roles.owner).execute(
+        "create function shop.fine(text) returns boolean language plpgsql as "
+        f"$$ begin {HOLD}; return true; end $$;"
+        "create domain shop.kind as text check (shop.fine(value));"
+        "alter table shop.orders add kind shop.kind default 'x'"
+    )
+    choices = Choices(
+        queue="orders", states=CHOICES.states, columns={"kind": "kind"}, where={"kind": "x"}
+    )
+
+    with pytest.raises(CannotAdopt, match="cannot hold 'x'"):
+        adopt.plan(roles.url, "shop.orders", choices)
+
+    assert ran_as(roles) <= {roles.owner}
+    assert not is_superuser(roles, roles.owner)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select * from holdfast.list('queue:orders')",
+        "select * from holdfast.jobs",
+        "select * from holdfast.oldest('orders')",
+        "select * from holdfast.claim('orders', 'w', gen_random_uuid(), 5)",
+        "select * from holdfast.recount()",
+        "select holdfast.upkeep()",
+        "select * from holdfast.doctor()",
+    ],
+)
+def test_a_cursor_that_is_held_does_not_run_as_who_calls(roles: Roles, call: str) -> None:
+    hold(roles)
+    colours(roles)
+    paint(roles, HOLD)
+
+    for role in (None, "holdfast_operator"):
+        session = roles.session(roles.make("boss", role)) if role else roles.admin
+        session.execute(call)  # type: ignore[call-overload]
+
+    assert ran_as(roles) == set()
+    assert not is_superuser(roles, roles.owner)
+
+
+# How a function may end that has replaced a prepared statement: none of them brings it back.
+ENDS = {
+    "returns": "null",
+    "raises": "raise exception 'no'",
+    "divides by zero": "perform 1 / 0",
+    "asserts": "assert false",
+    "sleeps away a timeout": "perform pg_sleep(60)",
+}
+REPLACE = """
+if not exists (select from pg_prepared_statements where statement like '%evil%') then
+  execute 'deallocate all';
+  execute 'prepare mine as select shop.evil()';
+end if
+"""
+
+
+def executes(session: psycopg.Connection) -> object:
+    """What a statement gives that the session prepared before; None if there is none now."""
+    try:
+        return session.execute("execute mine").fetchone()
+    except (errors.InvalidSqlStatementName, psycopg.OperationalError):
+        return None
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_trigger_replaces_no_prepared_statement(roles: Roles, ends: str) -> None:
+    """To prepare is of no transaction; drivers give names that anybody can guess."""
+    hold(roles)
+    roles.adopt()
+    roles.session(roles.owner).execute(
+        "create function shop.look() returns trigger language plpgsql as "
+        f"$look$ begin {REPLACE}; {ENDS[ends]}; return new; end $look$;"
+        "create trigger look before update on shop.orders for each row execute function shop.look()"
+    )
+    session = roles.session(roles.make("worker", "holdfast_worker"))
+    session.execute("set statement_timeout = '1s'")
+    session.execute("prepare mine as select 42")
+
+    try:
+        session.execute("select * from holdfast.claim('orders', 'w', gen_random_uuid(), 5)")
+    except errors.QueryCanceled:
+        assert ends == "sleeps away a timeout"
+
+    assert executes(session) is None
+    assert ran_as(roles) == set()
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select * from holdfast.list('')",
+        "select * from holdfast.oldest('orders')",
+        "select * from holdfast.recount()",
+        "select * from holdfast.doctor()",
+    ],
+)
+def test_a_cast_replaces_no_prepared_statement(roles: Roles, ends: str, call: str) -> None:
+    hold(roles)
+    colours(roles)
+    paint(roles, f"{REPLACE}; {ENDS[ends]}")
+    session = roles.session(roles.make("boss", "holdfast_operator"))
+    session.execute("set statement_timeout = '1s'")
+    session.execute("prepare mine as select 42")
+
+    try:
+        session.execute(call)  # type: ignore[call-overload]
+    except errors.QueryCanceled:
+        assert ends == "sleeps away a timeout"
+
+    assert executes(session) in (None, (42,))
+    assert ran_as(roles) == set()
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+@pytest.mark.parametrize("verb", ["guard", "touch", "hand_over", "reap", "ack", "reconcile"])
+def test_a_condition_replaces_no_prepared_statement(roles: Roles, ends: str, verb: str) -> None:
+    hold(roles)
+    owner = roles.session(roles.owner)
+    owner.execute(
+        "create function shop.late(integer) returns boolean language plpgsql as "
+        "$$ begin return false; end $$"
+    )
+    roles.adopt(
+        choices=Choices(queue="orders", states=CHOICES.states, done_when="shop.late(job.id)")
+    )
+    session = roles.session(roles.make("boss", "holdfast_operator"))
+    if verb == "reconcile":
+        session = roles.session(roles.holdfast)
+    session.execute("prepare mine as select 42")
+    token = uuid4()
+    [(id,), *_] = session.execute(
+        "select id from holdfast.claim('orders', 'w', %s, 5)", [token]
+    ).fetchall()
+    if verb == "reap":
+        roles.admin.execute("update holdfast.lease set until = until - interval '1 day'")
+        owner.execute("update shop.orders set holdfast_lease_until = now() - interval '1 day'")
+    owner.execute(
+        "create or replace function shop.late(integer) returns boolean language plpgsql as "  # type: ignore[arg-type]
+        f"$late$ begin {REPLACE}; {ENDS[ends]}; return false; end $late$;"
+        "create function shop.look() returns trigger language plpgsql as "
+        f"$look$ begin {REPLACE}; {ENDS[ends]}; return new; end $look$;"
+        "create trigger look before update on shop.orders for each row execute function shop.look()"
+    )
+
+    calls = {
+        "guard": ("select holdfast.guard(%s, %s)", [id, token]),
+        "touch": ("select holdfast.touch(array[%s], array[%s::uuid])", [id, token]),
+        "hand_over": (
+            "select holdfast.hand_over(%s, %s, gen_random_uuid(), '1 minute', 'x')",
+            [id, token],
+        ),
+        "reap": ("select holdfast.reap()", None),
+        "ack": ("select holdfast.ack(array[%s], array[%s::uuid])", [id, token]),
+        "reconcile": ("select holdfast.reconcile_adopted(64::smallint)", None),
+    }
+    try:
+        session.execute(*calls[verb])  # type: ignore[arg-type]
+    except (errors.InsufficientPrivilege, errors.RaiseException):
+        assert verb in ("guard", "reconcile")
+
+    assert executes(session) is None
+    assert ran_as(roles) == set()
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+def test_a_check_replaces_no_prepared_statement_of_who_adopts(roles: Roles, ends: str) -> None:
+    hold(roles)
+    roles.session(roles.owner).execute(
+        "create function shop.fine(text) returns boolean language plpgsql as "
+        f"$fine$ begin {REPLACE}; {ENDS[ends]}; return true; end $fine$;"
+        "create domain shop.kind as text check (shop.fine(value));"
+        "create table shop.kinds (kind text default 'x')"
+    )
+    roles.admin.execute("prepare mine as select 42")
+
+    with pytest.raises((errors.InsufficientPrivilege, errors.RaiseException)):
+        roles.admin.execute(
+            "select holdfast.run_as_owner('shop.orders'::regclass, 'select ''x''::shop.kind', true)"
+        )
+
+    assert executes(roles.admin) is None
+    assert ran_as(roles) == set()
+
+
+def test_a_session_whose_prepared_statements_were_changed_ends(roles: Roles) -> None:
+    """Its driver believes that they are there; a new session has what it prepares."""
+    roles.adopt()
+    roles.session(roles.owner).execute(
+        "create function shop.look() returns trigger language plpgsql as "
+        "$$ begin execute 'deallocate all'; return new; end $$;"
+        "create trigger look before update on shop.orders for each row "
+        "execute function shop.look()"
+    )
+    session = roles.session(roles.make("worker", "holdfast_worker"))
+    session.execute("prepare mine as select 42")
+
+    found = session.execute("select from holdfast.claim('orders', 'w', gen_random_uuid(), 5)")
+
+    assert len(found.fetchall()) == 5  # nothing was left to change when they were taken again
+    wait([session.pgconn.socket], timeout=60)
+    with pytest.raises(psycopg.OperationalError):
+        session.execute("select 1")
+
+
+LOCKS = {
+    "one number": "pg_advisory_lock(-7)",
+    "two numbers": "pg_advisory_lock(-3, 2147483647)",
+    "shared": "pg_advisory_lock_shared(9223372036854775807)",
+    "shared two": "pg_advisory_lock_shared(7, -1)",
+}
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_trigger_leaves_no_lock_to_the_session(
+    roles: Roles, lock: str, held: bool, ends: str
+) -> None:
+    roles.adopt()
+    roles.session(roles.owner).execute(
+        "create function shop.look() returns trigger language plpgsql as "  # type: ignore[arg-type]
+        f"$$ begin perform {LOCKS[lock]}, pg_advisory_xact_lock(99); {ENDS[ends]}; "
+        "return new; end $$;"
+        "create trigger look before update on shop.orders for each row execute function shop.look()"
+    )
+    session = roles.session(roles.make("worker", "holdfast_worker"))
+    if held:
+        session.execute("select pg_advisory_lock(5, 5)")
+
+    found = session.execute("select from holdfast.claim('orders', 'w', gen_random_uuid(), 5)")
+
+    assert len(found.fetchall()) == (5 if ends == "returns" else 0)
+    assert session.execute(
+        "select classid::integer, objid::integer from pg_locks "
+        "where locktype = 'advisory' and pid = pg_backend_pid()"
+    ).fetchall() == ([(5, 5)] if held else [])
+
+
+def test_a_session_whose_own_lock_a_trigger_released_ends(roles: Roles) -> None:
+    roles.adopt()
+    roles.session(roles.owner).execute(
+        "create function shop.look() returns trigger language plpgsql as "
+        "$$ begin perform pg_advisory_unlock_all(); return new; end $$;"
+        "create trigger look before update on shop.orders for each row execute function shop.look()"
+    )
+    session = roles.session(roles.make("worker", "holdfast_worker"))
+    session.execute("select pg_advisory_lock(5, 5)")
+
+    session.execute("select from holdfast.claim('orders', 'w', gen_random_uuid(), 5)")
+
+    wait([session.pgconn.socket], timeout=60)
+    with pytest.raises(psycopg.OperationalError):
+        session.execute("select 1")
+
+
+def test_a_row_that_is_queued_again_wakes_a_worker_where_another_owns_the_table(
+    roles: Roles,
+) -> None:
+    """Holdfast's own trigger notes in the session for whom it rang: that is no owner's doing."""
+    roles.adopt()
+    worker = roles.make("worker", "holdfast_worker")
+    with Client(roles.address(worker)) as client, roles.session(worker) as idle:
+        first, second, *_ = client.claim("orders", worker="w", limit=5)
+        idle.execute("select holdfast.await_work(array['orders'], 'idle')")
+        idle.execute("listen holdfast")
+
+        answers = [
+            *client.nack([first], message="no", delay=timedelta(0)),
+            *client.release([second]),
+        ]
+
+        assert [answer.outcome for answer in answers] == ["queued", "queued"]
+        assert next(idle.notifies(timeout=60)).channel == "holdfast"
+
+
+def strange(roles: Roles, how: str, eve: str) -> None:
+    """What a role makes of the privilege TRIGGER: in the end the table's owner runs its code."""
+    roles.admin.execute(f"create schema evil authorization {eve}")
+    roles.session(roles.owner).execute(f"grant trigger on shop.orders to {eve}")
+    body = evil(roles, eve, "new")
+    same = evil(roles, eve, "true")
+    made = {
+        "a function": f"create function evil.look() returns trigger language plpgsql as {body};"
+        "create trigger look before update on shop.orders for each row "
+        "execute function evil.look()",
+        "a condition": "create function evil.fine(text) returns boolean "
+        f"language plpgsql as {same};"
+        "create trigger look before update on shop.orders for each row "
+        "when (evil.fine(new.note)) execute function suppress_redundant_updates_trigger()",
+        "an operator": "create function evil.same(text, integer) returns boolean "
+        f"language plpgsql as {same};"
+        "create operator evil.=== (leftarg = text, rightarg = integer, function = evil.same);"
+        "create trigger look before update on shop.orders for each row "
+        "when (new.note operator(evil.===) 1) "
+        "execute function suppress_redundant_updates_trigger()",
+        "a domain": f"create function evil.fine(text) returns boolean language plpgsql as {same};"
+        "create domain evil.word as text check (evil.fine(value));"
+        "create trigger look before update on shop.orders for each row "
+        "when (new.status::evil.word is not null) "
+        "execute function suppress_redundant_updates_trigger()",
+        "a query": f"create function evil.run() returns boolean language plpgsql as {same};"
+        "create trigger look before update on shop.orders for each row "
+        "when (query_to_xml('select evil.run()', true, true, '') is not null) "
+        "execute function suppress_redundant_updates_trigger()",
+    }
+    session = roles.session(eve)
+    session.execute("grant usage on schema evil to public")
+    session.execute(made[how])  # type: ignore[call-overload]
+
+
+STRANGE = ["a function", "a condition", "an operator", "a domain", "a query"]
+
+
+@pytest.mark.parametrize("owner", ["an ordinary owner", "a superuser"])
+@pytest.mark.parametrize("how", STRANGE)
+def test_the_privilege_to_make_triggers_does_not_give_the_rights_of_the_owner(
+    roles: Roles, how: str, owner: str
+) -> None:
+    eve = roles.make("eve")
+    trap(roles)
+    if owner == "a superuser":
+        roles.admin.execute("alter table shop.orders owner to current_user")
+    roles.adopt()
+    if owner == "a superuser":
+        roles.admin.execute(f"grant trigger on shop.orders to {roles.owner} with grant option")
+    strange(roles, how, eve)
+    worker = roles.make("worker", "holdfast_worker")
+
+    with Client(roles.address(worker)) as client, Client(roles.address(roles.holdfast)) as boss:
+        assert client.claim("orders", worker="w", limit=5) == []
+        boss.upkeep.run()
+        [said] = roles.admin.execute(
+            "select holdfast.adopted_problem(a) from holdfast.adopted a"
+        ).fetchall()
+        assert "trigger look on shop.orders" in said[0]
+        assert ran_as(roles) == set()
+        assert not is_superuser(roles, eve)
+        assert roles.admin.execute("select count(*) from holdfast.adopted_fault").fetchone() == (0,)
+
+        roles.admin.execute("drop trigger look on shop.orders")
+
+        assert len(client.claim("orders", worker="w", limit=5)) == 5
+
+
+@pytest.mark.parametrize("how", STRANGE)
+def test_a_table_with_a_trigger_of_another_role_is_not_adopted(roles: Roles, how: str) -> None:
+    trap(roles)
+    strange(roles, how, roles.make("eve"))
+
+    with pytest.raises(CannotAdopt, match=r"trigger look on shop\.orders .* with the rights of"):
+        roles.adopt()
+
+    assert ran_as(roles) == set()
+
+
+def test_a_trigger_whose_function_belongs_to_who_may_act_as_the_owner_is_called(
+    roles: Roles,
+) -> None:
+    friend = roles.make("friend", roles.owner)
+    roles.admin.execute(f"create schema friendly authorization {friend}")
+    roles.session(friend).execute(
+        "create function friendly.look() returns trigger language plpgsql as "
+        "$$ begin return new; end $$; grant usage on schema friendly to public;"
+        "create trigger look before update on shop.orders for each row when (new.id > 0) "
+        f"execute function friendly.look(); grant trigger on shop.orders to {friend}"
+    )
+    roles.adopt()
+
+    with Client(roles.address(roles.holdfast)) as client:
+        assert len(client.claim("orders", worker="w", limit=5)) == 5
+
+
+def test_a_trigger_that_comes_while_rows_are_taken_writes_nothing(roles: Roles) -> None:
+    """It is made after we looked, and before the table is locked."""
+    eve = roles.make("eve")
+    trap(roles)
+    roles.adopt()
+    roles.admin.execute(
+        "create function holdfast.refuse_strangers_first(part smallint) returns void "
+        "language sql as 'select'"
+    )
+    before = roles.admin.execute(
+        "select pg_get_functiondef('holdfast.marks_before'::regproc)"
+    ).fetchone()
+    assert before
+    roles.admin.execute(  # type: ignore[call-overload]
+        before[0].replace("holdfast.refuse_strangers(", "holdfast.refuse_strangers_first(")
+    )
+    strange(roles, "a function", eve)
+
+    with Client(roles.address(roles.make("worker", "holdfast_worker"))) as client:
+        assert client.claim("orders", worker="w", limit=5) == []
+
+    assert ran_as(roles) == set()
+    assert not is_superuser(roles, eve)
+
+
+def test_rows_of_others_that_refer_to_a_superusers_leave_nothing_in_a_session(
+    roles: Roles,
+) -> None:
+    """Success deletes a row; what refers to it goes with it, and another's trigger is called."""
+    eve = roles.make("eve")
+    trap(roles)
+    roles.admin.execute("alter table shop.orders owner to current_user")
+    roles.adopt(choices=Choices(queue="orders", states=CHOICES.states, on_success="delete"))
+    roles.admin.execute(
+        f"grant references on shop.orders to {eve}; create schema evil authorization {eve}"
+    )
+    roles.session(eve).execute(
+        "create table evil.lines (order_id integer references shop.orders on delete cascade);"
+        "insert into evil.lines values (1);"
+        f"create function evil.run() returns integer language plpgsql as {evil(roles, eve, '1')};"
+        "create function evil.look() returns trigger language plpgsql as $$ begin "
+        "execute 'declare evil cursor with hold for select evil.run()'; return old; end $$;"
+        "create trigger look before delete on evil.lines for each row execute function evil.look()"
+    )
+    with Client(roles.url) as client:
+        client.ack(client.claim("orders", worker="w", limit=5))
+
+    assert ran_as(roles) == set()
+    assert not is_superuser(roles, eve)

@@ -86,12 +86,20 @@ class Survey:
             )
 
     def refuse_triggers(self) -> None:
-        """Refuse triggers that have the names of those that will be made."""
+        """Refuse triggers with the names of those that will be made, and those of others."""
         for (name,) in self._rows(_TRIGGERS, [self.relation]):
             raise CannotAdopt(
                 f"{self.relation} has a trigger {name} already",
                 why="It is yours, or an earlier adoption left it.",
                 fix=f"Rename or drop it:  drop trigger {name} on {self.relation}",
+            )
+        [(strange,)] = self._rows("select holdfast.strange_trigger(%s::regclass)", [self.relation])
+        if strange:
+            raise CannotAdopt(
+                f"{strange}, with the rights of the owner of the table",
+                why="Workers write the table as its owner, whoever made the trigger.",
+                fix="Drop the trigger, or make its function the owner's; and have nobody else "
+                f"make one:  revoke trigger on {self.relation} from ...",
             )
 
     def free(self, schema: str, name: str) -> bool:

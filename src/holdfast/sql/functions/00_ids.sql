@@ -284,6 +284,7 @@ begin
 -- a table that cannot be read returns no rows, and does not affect the others
 exception when others or query_canceled or assert_failure then
   get stacked diagnostics v_context = pg_exception_context;
+  perform holdfast.tidy_session(v_marks);
   if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then
     raise;
   end if;
@@ -326,6 +327,7 @@ begin
     perform holdfast.check_after(part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
+    perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then
       raise;
     end if;

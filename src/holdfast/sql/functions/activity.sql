@@ -328,7 +328,7 @@ declare
   v_full   boolean;
   v_emptied integer := 0;
 begin
-  if not pg_try_advisory_xact_lock(4915, 6) then
+  if not holdfast.take_turn('activity') then
     return 0;
   end if;
   delete from holdfast.watched w where w.until < holdfast.now() - interval '1 hour';

@@ -63,8 +63,8 @@ declare
   v_marks    text[];
   v_said     text;
 begin
-  perform pg_advisory_xact_lock(4915, 5);   -- grants on one schema do not wait for each other
   perform set_config('role', v_holdfast, true);
+  perform from holdfast.turn t where t.name = 'grants' for update;   -- grants on one schema do not wait for each other
   execute format('grant usage, create on schema holdfast_adopted to %I', v_owner);
   perform set_config('role', v_owner, true);
   execute format('create function holdfast_adopted.%I() returns text language plpgsql security definer'
@@ -77,9 +77,14 @@ begin
   if not makes then
     perform holdfast.shut_out(v_owner);
   end if;
-  v_marks := case when v_owner <> v_holdfast then holdfast.session_marks() end;
-  execute format('select holdfast_adopted.%I()', v_name) into v_said;
-  perform holdfast.check_marks(v_marks);
+  v_marks := holdfast.session_marks();
+  begin
+    execute format('select holdfast_adopted.%I()', v_name) into v_said;
+    perform holdfast.check_marks(v_marks);
+  exception when others or query_canceled or assert_failure then
+    perform holdfast.tidy_session(v_marks);
+    raise;
+  end;
   execute format('drop function holdfast_adopted.%I()', v_name);
   perform holdfast.shut_out(v_owner);
   perform set_config('role', v_role, true);
@@ -107,43 +112,242 @@ begin
 end
 $$;
 
+-- session_settings: what a session may set: of every version of PostgreSQL that Holdfast runs on, and PL/pgSQL.
+create or replace function holdfast.session_settings()
+returns text[]
+language sql immutable
+as $$
+  select '{
+    allow_in_place_tablespaces, allow_system_table_mods, application_name, array_nulls, backend_flush_after,
+    backslash_quote, backtrace_functions, bytea_output, check_function_bodies, client_connection_check_interval,
+    client_encoding, client_min_messages, commit_delay, commit_siblings, compute_query_id, constraint_exclusion,
+    cpu_index_tuple_cost, cpu_operator_cost, cpu_tuple_cost, createrole_self_grant, cursor_tuple_fraction,
+    DateStyle, deadlock_timeout, debug_discard_caches, debug_logical_replication_streaming, debug_parallel_query,
+    debug_pretty_print, debug_print_parse, debug_print_plan, debug_print_rewritten, default_statistics_target,
+    default_table_access_method, default_tablespace, default_text_search_config, default_toast_compression,
+    default_transaction_deferrable, default_transaction_isolation, default_transaction_read_only,
+    effective_cache_size, effective_io_concurrency, enable_async_append, enable_bitmapscan,
+    enable_distinct_reordering, enable_gathermerge, enable_group_by_reordering, enable_hashagg, enable_hashjoin,
+    enable_incremental_sort, enable_indexonlyscan, enable_indexscan, enable_material, enable_memoize,
+    enable_mergejoin, enable_nestloop, enable_parallel_append, enable_parallel_hash, enable_partition_pruning,
+    enable_partitionwise_aggregate, enable_partitionwise_join, enable_presorted_aggregate,
+    enable_self_join_elimination, enable_seqscan, enable_sort, enable_tidscan, escape_string_warning,
+    event_triggers, exit_on_error, extra_float_digits, file_copy_method, force_parallel_mode, from_collapse_limit,
+    geqo, geqo_effort, geqo_generations, geqo_pool_size, geqo_seed, geqo_selection_bias, geqo_threshold,
+    gin_fuzzy_search_limit, gin_pending_list_limit, hash_mem_multiplier, holdfast.unplaced, icu_validation_level,
+    idle_in_transaction_session_timeout, idle_session_timeout, ignore_checksum_failure, IntervalStyle,
+    io_combine_limit, jit, jit_above_cost, jit_dump_bitcode, jit_expressions, jit_inline_above_cost,
+    jit_optimize_above_cost, jit_tuple_deforming, join_collapse_limit, lc_messages, lc_monetary, lc_numeric,
+    lc_time, lo_compat_privileges, local_preload_libraries, lock_timeout, log_duration, log_error_verbosity,
+    log_executor_stats, log_lock_failures, log_lock_waits, log_min_duration_sample, log_min_duration_statement,
+    log_min_error_statement, log_min_messages, log_parameter_max_length, log_parameter_max_length_on_error,
+    log_parser_stats, log_planner_stats, log_replication_commands, log_statement, log_statement_sample_rate,
+    log_statement_stats, log_temp_files, log_transaction_sample_rate, logical_decoding_work_mem,
+    maintenance_io_concurrency, maintenance_work_mem, max_parallel_maintenance_workers, max_parallel_workers,
+    max_parallel_workers_per_gather, max_stack_depth, md5_password_warnings, min_parallel_index_scan_size,
+    min_parallel_table_scan_size, operator_precedence_warning, parallel_leader_participation, parallel_setup_cost,
+    parallel_tuple_cost, password_encryption, plan_cache_mode, plpgsql.check_asserts, plpgsql.extra_errors,
+    plpgsql.extra_warnings, plpgsql.print_strict_params, plpgsql.variable_conflict, quote_all_identifiers,
+    random_page_cost, recursive_worktable_factor, restrict_nonsystem_relation_kind, role, row_security,
+    scram_iterations, search_path, seq_page_cost, session_authorization, session_replication_role,
+    standard_conforming_strings, statement_timeout, stats_fetch_consistency, synchronize_seqscans,
+    synchronous_commit, tcp_keepalives_count, tcp_keepalives_idle, tcp_keepalives_interval, tcp_user_timeout,
+    temp_buffers, temp_file_limit, temp_tablespaces, TimeZone, timezone_abbreviations, trace_notify, trace_sort,
+    track_activities, track_cost_delay_timing, track_counts, track_functions, track_io_timing,
+    track_wal_io_timing, transaction_deferrable, transaction_isolation, transaction_read_only,
+    transaction_timeout, transform_null_equals, update_process_title, vacuum_buffer_usage_limit,
+    vacuum_cleanup_index_scale_factor, vacuum_cost_delay, vacuum_cost_limit, vacuum_cost_page_dirty,
+    vacuum_cost_page_hit, vacuum_cost_page_miss, vacuum_failsafe_age, vacuum_freeze_min_age,
+    vacuum_freeze_table_age, vacuum_max_eager_freeze_failure_rate, vacuum_multixact_failsafe_age,
+    vacuum_multixact_freeze_min_age, vacuum_multixact_freeze_table_age, vacuum_truncate, wal_compression,
+    wal_consistency_checking, wal_init_zero, wal_recycle, wal_sender_timeout, wal_skip_threshold, work_mem,
+    xmlbinary, xmloption, zero_damaged_pages
+  }'::text[]
+$$;
+
 -- session_marks: what a session is told by, and could be misled by, if what a table's owner has on it changed it.
+-- It may have changed the search path: names are resolved only where the path is pinned.
 create or replace function holdfast.session_marks()
 returns text[]
-language sql stable
+language sql
+as $$ select holdfast.marks_of_session(pg_catalog.current_setting('search_path')) $$;
+
+-- marks_of_session: first what no rollback restores, in the places that check_session and tidy_session know; then the
+-- rest. Volatile, or a caller that is not would see no table that was made meanwhile.
+create or replace function holdfast.marks_of_session(path text)
+returns text[]
+language sql
+set search_path = pg_catalog, pg_temp
 as $$
-  select array(
-      select s.name || ' = ' || current_setting(s.name, true)
-      from unnest('{search_path,role,session_authorization,transaction_read_only,default_transaction_read_only,
-        default_transaction_isolation,default_transaction_deferrable,statement_timeout,lock_timeout,transaction_timeout,
-        idle_in_transaction_session_timeout,idle_session_timeout,row_security,session_replication_role,
-        standard_conforming_strings,backslash_quote,client_encoding,DateStyle,IntervalStyle,TimeZone,bytea_output,
-        extra_float_digits,xmloption,default_tablespace,temp_tablespaces,check_function_bodies,
-        default_table_access_method,quote_all_identifiers,transform_null_equals,synchronous_commit,application_name,
-        holdfast.rung}'::text[]) s(name))
-    -- a temporary table is found before others of the same name
-    || array['temporary objects: ' || case when pg_my_temp_schema() <> 0 then (
-               select count(*) from pg_depend d where d.refclassid = 'pg_namespace'::regclass
-                      and d.refobjid = pg_my_temp_schema()) else 0 end]
+  select array[
+      array(select l.key from holdfast.session_locks() l)::text,
+      (select md5(coalesce(string_agg(format('%s %L %s %s', p.name, p.statement, p.prepare_time, p.from_sql), ','
+                order by p.name), ''))
+       from pg_prepared_statements p),
+      coalesce(current_setting('holdfast.rung', true), ''),
+      -- one WITH HOLD runs when the transaction commits, as whoever commits; any, as whoever fetches from it
+      'cursors: ' || (select coalesce(string_agg(format('%s %s %s', c.name, c.is_holdable, c.creation_time), ', '
+                             order by c.name), '')
+                      from pg_cursors c),
+      -- a temporary table is found before others of the same name
+      'temporary objects: ' || case when pg_my_temp_schema() <> 0 then (
+        select count(*) || ' ' || md5(coalesce(string_agg(d.objid::text, ',' order by d.classid, d.objid), ''))
+        from pg_depend d
+        where d.refclassid = 'pg_namespace'::regclass and d.refobjid = pg_my_temp_schema()) else '0' end,
+      'search_path = ' || path]
+    || array(
+      select s.name || ' = ' || coalesce(current_setting(s.name, true), '')
+      from unnest(holdfast.session_settings()) s(name))
+$$;
+
+-- session_locks: the advisory locks that this session has.
+create or replace function holdfast.session_locks()
+returns table (key text, parts integer, one bigint, two bigint, shared boolean)
+language sql
+as $$
+  select format('%s %s %s %s', l.classid, l.objid, l.objsubid, l.mode), l.objsubid::integer, l.classid::bigint,
+         l.objid::bigint, l.mode = 'ShareLock'
+  from pg_locks l
+  where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
+  order by 1
 $$;
 
 create or replace function holdfast.check_marks(marks text[])
 returns void
-language plpgsql stable
+language plpgsql
+as $$
+begin
+  if marks is not null then
+    perform holdfast.check_session(marks, pg_catalog.current_setting('search_path'));
+  end if;
+end
+$$;
+
+create or replace function holdfast.check_session(marks text[], path text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_marks constant text[] := case when marks is not null then holdfast.session_marks() end;
+  v_marks constant text[] := holdfast.marks_of_session(path);
 begin
-  if v_marks is distinct from marks then
+  perform holdfast.tidy_session(marks);
+  if v_marks[2] <> marks[2] or v_marks[4:] <> marks[4:] then
+    perform set_config('exit_on_error', 'off', true);   -- or this would be the end of the session
     raise exception using errcode = '42501', message = (
-      select format('a function of the table''s owner left the session changed (%s)', string_agg(m, ', '))
-      from unnest(v_marks) m where m <> all(marks));
+      select format('a function of the table''s owner left the session changed (%s)', string_agg(left(m, 200), ', '))
+      from (select 'prepared statements' where v_marks[2] <> marks[2]
+            union all
+            select m from unnest(v_marks[4:]) m where m <> all(marks[4:])) x(m));
+  end if;
+  if v_marks[3] <> marks[3] then
+    -- triggers ring as well; but what it says now may be the owner's
+    perform set_config('holdfast.rung', '', false), set_config('holdfast.rung', marks[3], true);
+  end if;
+end
+$$;
+
+-- tidy_session: end what no rollback ends of what the owner of a table did to a session. Called after each failure of
+-- its functions as well. Locks that the session has beyond the transaction are released. If prepared statements were
+-- changed, none is left that might be another than whoever executes it means; and the session ends when it is idle,
+-- as it does if a lock of its own was released.
+create or replace function holdfast.tidy_session(marks text[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp set client_min_messages = error
+as $$
+declare
+  v_marks constant text[] := case when marks is not null then holdfast.marks_of_session('') end;
+  v_ends  boolean;
+  v_lock  record;
+begin
+  if marks is null then
+    return;
+  end if;
+  if marks[1] = '{}' then
+    perform pg_advisory_unlock_all();   -- not those of transactions
+  elsif v_marks[1] <> marks[1] then
+    for v_lock in select l.* from holdfast.session_locks() l where l.key <> all(marks[1]::text[]) loop
+      loop   -- once for each time that it was taken
+        exit when not case
+          when v_lock.parts = 1 and v_lock.shared then pg_advisory_unlock_shared((v_lock.one << 32) | v_lock.two)
+          when v_lock.parts = 1 then pg_advisory_unlock((v_lock.one << 32) | v_lock.two)
+          when v_lock.shared
+            then pg_advisory_unlock_shared(v_lock.one::bit(32)::integer, v_lock.two::bit(32)::integer)
+          else pg_advisory_unlock(v_lock.one::bit(32)::integer, v_lock.two::bit(32)::integer) end;
+      end loop;
+    end loop;
+    v_ends := not marks[1]::text[] <@ v_marks[1]::text[];
+  end if;
+  if v_marks[2] <> marks[2] then
+    execute 'deallocate all';
+    v_ends := true;
+  end if;
+  if v_ends then
+    perform set_config(s.name, '1', false)
+    from unnest('{idle_session_timeout,idle_in_transaction_session_timeout}'::text[]) s(name);
+  end if;
+end
+$$;
+
+-- strange_trigger: a trigger that would run code of another role with the rights of the table's owner: whoever has the
+-- privilege TRIGGER may have made it. Its condition may call anything, and does not say who wrote it. Null if none.
+create or replace function holdfast.strange_trigger(relation oid)
+returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select format('trigger %I on %s %s', t.tgname, c.oid::regclass, x.runs)
+  from pg_class c
+  join pg_trigger t on t.tgrelid = c.oid and not t.tgisinternal and t.tgenabled <> 'D'
+  cross join lateral (
+    select p.proowner, format('calls %s of role %I', p.oid::regprocedure, pg_get_userbyid(p.proowner))
+    from pg_proc p
+    where p.oid = t.tgfoid
+    union all
+    select g.grantee, format('has a condition, and %s may create triggers', case when g.grantee = 0 then 'everybody'
+      else format('role %I', pg_get_userbyid(g.grantee)) end)
+    from aclexplode(c.relacl) g
+    where g.privilege_type = 'TRIGGER' and t.tgqual is not null
+    union all
+    select o.owner, format('uses %s of role %I', pg_describe_object(d.refclassid, d.refobjid, 0),
+      pg_get_userbyid(o.owner))
+    from pg_depend d
+    cross join lateral (
+      select p.proowner from pg_proc p where d.refclassid = 'pg_proc'::regclass and p.oid = d.refobjid
+      union all
+      select p.oprowner from pg_operator p where d.refclassid = 'pg_operator'::regclass and p.oid = d.refobjid
+      union all
+      select p.typowner from pg_type p where d.refclassid = 'pg_type'::regclass and p.oid = d.refobjid) o(owner)
+    where d.classid = 'pg_trigger'::regclass and d.objid = t.oid and t.tgqual is not null
+  ) x(owner, runs)
+  where c.oid = strange_trigger.relation and x.owner <> c.relowner
+    and not exists (
+      select from pg_roles r
+      where r.oid = x.owner and (r.rolsuper or pg_has_role(r.oid, c.relowner, 'MEMBER')
+        or r.rolname = holdfast.owner_of_holdfast()))
+  order by t.tgname
+  limit 1
+$$;
+
+-- refuse_strangers: nothing is written to a table with such a trigger.
+create or replace function holdfast.refuse_strangers(part smallint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_said constant text := (
+    select holdfast.strange_trigger(holdfast.table_of(a)) from holdfast.adopted a where a.part = refuse_strangers.part);
+begin
+  if v_said is not null then
+    raise exception using errcode = '42501', message = v_said || ', with the rights of the owner of the table';
   end if;
 end
 $$;
 
 -- marks_before: what is generated for a table is about to be called: its owner is who the table's is. What to compare
--- the session with afterwards; null if that owner is trusted with it anyway.
+-- the session with afterwards; null if that owner is trusted with it anyway, and nobody else's rows refer to its.
 create or replace function holdfast.marks_before(part smallint)
 returns text[]
 language plpgsql stable
@@ -152,7 +356,11 @@ declare
   v_owner   oid;
   v_trusted boolean;
 begin
-  select c.relowner, n.nspowner = c.relowner or r.rolsuper into v_owner, v_trusted
+  perform holdfast.refuse_strangers(part);
+  select c.relowner, (n.nspowner = c.relowner or r.rolsuper) and not exists (
+           select from pg_trigger t join pg_class o on o.oid = t.tgconstrrelid
+           where t.tgrelid = c.oid and o.relowner <> c.relowner)
+  into v_owner, v_trusted
   from holdfast.adopted a
   join pg_class c on c.oid = a.relid
   join pg_namespace s on s.oid = c.relnamespace and format('%I.%I', s.nspname, c.relname) = a.relation
@@ -181,9 +389,10 @@ $$;
 -- check_after: after that call. Before PostgreSQL 18, triggers that are put off run as whoever commits.
 create or replace function holdfast.check_after(part smallint, marks text[])
 returns void
-language plpgsql stable
+language plpgsql
 as $$
 begin
+  perform holdfast.refuse_strangers(part);   -- it may have come before the table was locked
   if marks is null then
     return;
   end if;
@@ -527,6 +736,11 @@ begin
     return format('Table %s has a deferrable trigger, which would run with the rights of the session that commits. '
       'Create it again, not deferrable.', a.relation);
   end if;
+  v_said := holdfast.strange_trigger(v_table);
+  if v_said is not null then
+    return format('Table %s: %s, with the rights of its owner. Drop the trigger, or make its function the owner''s; '
+      'and: revoke trigger on %1$s from … Its jobs wait.', a.relation, v_said);
+  end if;
   if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
     return format('A thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
       'queue:%s state:dead', a.relation, a.queue);
@@ -645,6 +859,7 @@ begin
     perform holdfast.check_after(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
+    perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     end if;
@@ -795,6 +1010,7 @@ begin
   return v_leased;
 exception when others or query_canceled or assert_failure then
   get stacked diagnostics v_context = pg_exception_context;
+  perform holdfast.tidy_session(v_marks);
   if holdfast.is_of_the_caller(sqlstate, v_context) then
     raise;
   end if;
@@ -832,6 +1048,7 @@ begin
     return v_jobs;
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
+    perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
@@ -841,10 +1058,12 @@ begin
   end;
   for turn in 1 .. 5 loop
     begin
+      v_marks := holdfast.marks_before(a.part);   -- a session that was tidied is another than before
       execute v_sql into v_some using worker, null::uuid, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
       perform holdfast.check_after(a.part, v_marks);
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
+      perform holdfast.tidy_session(v_marks);
       if holdfast.is_of_the_caller(sqlstate, v_context) then
         raise;
       end if;
@@ -853,11 +1072,13 @@ begin
     exit when v_some is null;
     foreach v_one in array v_some loop
       begin
+        v_marks := holdfast.marks_before(a.part);
         execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at;
         perform holdfast.check_after(a.part, v_marks);
         v_jobs := v_jobs || v_some;
       exception when others or query_canceled or assert_failure then
         get stacked diagnostics v_context = pg_exception_context;
+        perform holdfast.tidy_session(v_marks);
         if holdfast.is_of_the_caller(sqlstate, v_context) then
           raise;
         end if;
@@ -909,6 +1130,7 @@ begin
         where t.id = any(asked.ids) and t.token = any(asked.tokens) and t.lease_until is not null;
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
+      perform holdfast.tidy_session(v_marks);
       if holdfast.is_of_the_caller(sqlstate, v_context) then
         raise;
       elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
@@ -1074,6 +1296,7 @@ begin
           when 'expire' then '{queued,dead,done}' else '{queued}' end::text[]);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
+    perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
@@ -1139,6 +1362,7 @@ begin
     exception when others or query_canceled or assert_failure then
       -- The table cannot be read or written now: later. Whatever it is, even a statement timeout that a trigger has
       -- slept away, what expired in other queues is taken back.
+      perform holdfast.tidy_session(v_marks);
       these.until := at + interval '10 seconds';
       v_ended := sqlstate = '57014';
     end;
@@ -1173,6 +1397,7 @@ begin
     perform holdfast.check_after(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
+    perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     end if;
@@ -1276,6 +1501,7 @@ begin
       select count(*) into v_some from saved;
       v_saved := v_saved + v_some;
     exception when others or query_canceled or assert_failure then
+      perform holdfast.tidy_session(v_marks);
       exit when sqlstate = '57014';   -- somebody wants this call to end; what was done is done
     end;
   end loop;
@@ -1305,8 +1531,13 @@ begin
     return null;
   end if;
   v_marks := holdfast.marks_before(v_part);
-  execute format('select holdfast_adopted.%I($1, $2)', v_part || '_guard') into v_done using id, token;
-  perform holdfast.check_after(v_part, v_marks);
+  begin
+    execute format('select holdfast_adopted.%I($1, $2)', v_part || '_guard') into v_done using id, token;
+    perform holdfast.check_after(v_part, v_marks);
+  exception when others or query_canceled or assert_failure then
+    perform holdfast.tidy_session(v_marks);
+    raise;
+  end;
   if v_done then
     insert into holdfast.adopted_note (part, hour, who, what, jobs, sample)
     values (v_part, date_trunc('hour', holdfast.now()), 'holdfast', 'duplicate prevented', 1, id::text);
@@ -1448,6 +1679,7 @@ begin
   perform holdfast.check_after(part, v_marks);
 exception when others or query_canceled or assert_failure then
   get stacked diagnostics v_context = pg_exception_context;
+  perform holdfast.tidy_session(v_marks);
   if holdfast.is_of_the_caller(sqlstate, v_context) then
     raise;
   end if;
@@ -1674,15 +1906,22 @@ declare
 begin
   select x.* into a from holdfast.adopted x where x.part = reconcile_adopted.part;
   v_marks := holdfast.marks_before(part);
-  execute format('select array(select t from holdfast_adopted.%I($1) t)', part || '_taken') into v_ids using max_jobs;
-  execute format(
-    'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) '
-      'as workers,'
-    || ' array_agg(j.lease_until) as untils, array_agg(j.attempt >= j.max_attempts) as last'
-    || ' from holdfast.adopted_jobs($1, $2) j join holdfast_adopted.%I($2) d on d.id = j.id where j.state = $3', part
-      || '_done')
-  into said using part, v_ids, 'leased';
-  perform holdfast.check_after(part, v_marks);
+  begin
+    execute format('select array(select t from holdfast_adopted.%I($1) t)', part || '_taken') into v_ids
+      using max_jobs;
+    perform holdfast.check_after(part, v_marks);   -- before another name is resolved
+    execute format(
+      'select array_agg(j.id) as ids, array_agg(d.done) as done, array_agg(j.subject) as subjects, array_agg(j.worker) '
+        'as workers,'
+      || ' array_agg(j.lease_until) as untils, array_agg(j.attempt >= j.max_attempts) as last'
+      || ' from holdfast.adopted_jobs($1, $2) j join holdfast_adopted.%I($2) d on d.id = j.id where j.state = $3',
+      part || '_done')
+    into said using part, v_ids, 'leased';
+    perform holdfast.check_after(part, v_marks);
+  exception when others or query_canceled or assert_failure then
+    perform holdfast.tidy_session(v_marks);
+    raise;
+  end;
   if not dry_run then
     perform from holdfast.reap(max_jobs, a.queue);
     perform holdfast.rescue(max_jobs);

@@ -17,7 +17,7 @@ declare
   v_found  holdfast.finding[];
   detector record;
 begin
-  if not pg_try_advisory_xact_lock(4915, 7) then
+  if not holdfast.take_turn('detect') then
     return;
   end if;
   select c into detector from unnest(codes) c

@@ -11,7 +11,7 @@ begin
   if not (
        select count(*) >= 1000 and count(*) >= 2 * count(distinct (t.part, t.fingerprint, t.kind, t.queue))
        from (select x.* from holdfast.dead_tally x limit 20000) t)
-     or not pg_try_advisory_xact_lock(4915, 4) then
+     or not holdfast.take_turn('fold dead') then
     return 0;
   end if;
   with changes as (

@@ -153,7 +153,7 @@ declare
   v_rows   integer := 0;
   said     record;
 begin
-  if not pg_try_advisory_xact_lock(4915, 5) then
+  if not holdfast.take_turn('sample') then
     return 0;
   end if;
   v_apart := holdfast.queues_apart();
@@ -225,7 +225,7 @@ declare
   v_rows integer;
   these  record;
 begin
-  if not pg_try_advisory_xact_lock(4915, 5) then
+  if not holdfast.take_turn('sample') then
     return 0;
   end if;
   update holdfast.chore c set at = v_now

@@ -347,7 +347,9 @@ begin
   into parks
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'suspend';
   if num_nonnulls(acks.ids, keeps.ids, nacks.ids, frees.ids, stops.ids, parks.ids) > 1 then
-    perform pg_advisory_xact_lock_shared(4915, 1) where frees.ids is not null;   -- as a release does, before the jobs
+    if frees.ids is not null then
+      lock table holdfast.releases in row share mode;   -- as a release does, before the jobs
+    end if;
     perform holdfast.lock_loose(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids || parks.ids);
     perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens || parks.tokens);
     perform holdfast.lock_counts(acks.ids || keeps.ids, nacks.ids || stops.ids);
@@ -584,7 +586,7 @@ declare
   freed  record;
 begin
   -- Shared with raise_floors: no floor may pass the place a released job returns to.
-  perform pg_advisory_xact_lock_shared(4915, 1);
+  lock table holdfast.releases in row share mode;
   v_now := holdfast.clock();
   if cardinality(ids) > 1 then   -- all before one is changed: that holds its key, for which others wait
     perform holdfast.lock_loose(ids);

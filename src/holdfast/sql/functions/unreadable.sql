@@ -13,7 +13,7 @@ as $$
 declare
   v_now timestamptz;
 begin
-  perform pg_advisory_xact_lock_shared(4915, 1);   -- as a release does, before the jobs
+  lock table holdfast.releases in row share mode;   -- as a release does, before the jobs
   perform holdfast.lock_loose(ids);
   v_now := holdfast.clock();
   insert into holdfast.unreadable as n (part, id, queue, kind, attempt, payload, shapes, problem, since, at)

@@ -696,6 +696,31 @@ as $$
       and l.pid is distinct from pg_backend_pid()
 $$;
 
+-- take_turn: whether this transaction does something that one at a time does, until it ends. A row is locked, since
+-- any role that connects could take an advisory lock.
+create or replace function holdfast.take_turn(name text)
+returns boolean
+language plpgsql
+as $$
+begin
+  perform from holdfast.turn t where t.name = take_turn.name for update skip locked;
+  return found;
+end
+$$;
+
+-- stop_releases: hold back all releases until the transaction ends, if there is none under way.
+create or replace function holdfast.stop_releases()
+returns boolean
+language plpgsql
+as $$
+begin
+  lock table holdfast.releases in exclusive mode nowait;
+  return true;
+exception when lock_not_available then
+  return false;
+end
+$$;
+
 -- raise_floors: let claims start after finished jobs. A floor never passes a position below which an open transaction
 -- could still commit: the sequence is read first, then the open writers; the floor rises to that position at a later
 -- call, when all of these have ended. After patience it rises anyway, and the next sweep of strays moves what a slow
@@ -724,7 +749,7 @@ declare
   these     record;
 begin
   perform holdfast.refuse_old_snapshot('raise_floors');
-  if not pg_try_advisory_xact_lock(4915, 1) then
+  if not holdfast.stop_releases() then
     return 0;   -- a released job is returning to its place, or another is at it
   end if;
   select p.* into last from holdfast.pulse p for update skip locked;
@@ -914,7 +939,7 @@ declare
   v_folded integer;
   v_ready  text[];
 begin
-  if not exists (select from holdfast.tally) or not pg_try_advisory_xact_lock(4915, 2) then
+  if not exists (select from holdfast.tally) or not holdfast.take_turn('fold') then
     return 0;
   end if;
   v_apart := holdfast.queues_apart();
@@ -1011,7 +1036,8 @@ returns table (queue text, kind text, queued bigint, leased bigint, dead bigint,
 language sql security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select pg_advisory_xact_lock(4915, 9);   -- one after the other: the second sees what the first corrected
+  -- one after the other: the second sees what the first corrected
+  select from holdfast.turn t where t.name = 'recount' for update;
   select holdfast.recount_dead();
   with counters as (
     select c.part, c.queue, c.kind, c.queued, c.leased, c.dead, c.cancelled, c.archived from holdfast.total c
@@ -1071,7 +1097,7 @@ declare
   book     record;
   page     record;
 begin
-  if not pg_try_advisory_xact_lock(4915, 3) then
+  if not holdfast.take_turn('turn pages') then
     return 0;
   end if;
   v_done := holdfast.mend_row_check();
@@ -1519,7 +1545,7 @@ declare
   seen     record;
 begin
   if not exists (select from holdfast.queue x where x.archive_dead is not null or x.archive_done is not null)
-     or not pg_try_advisory_xact_lock(4915, 10) then
+     or not holdfast.take_turn('archive') then
     return 0;
   end if;
   select c.cursor[1] into v_from from holdfast.chore c where c.name = 'archived';
@@ -1649,7 +1675,7 @@ declare
   these    record;
 begin
   -- not while a fold is adding to what would be forgotten
-  if not pg_try_advisory_xact_lock(4915, 2) then
+  if not holdfast.take_turn('fold') then
     return 0;
   end if;
   select c.cursor into v_from from holdfast.chore c where c.name = 'unused';
@@ -1713,7 +1739,7 @@ as $$
 #variable_conflict use_column
 begin
   -- whoever else notes something at this moment will do: nobody waits here
-  if pg_try_advisory_xact_lock(4915, 8) then
+  if holdfast.take_turn('failing') then
     insert into holdfast.failing as f (step, queue, since, at, problem)
     values (note_failing.step, note_failing.queue, holdfast.now(), holdfast.now(),
       left(format('%s: %s', note_failing.state, note_failing.problem), 1000))
@@ -1730,7 +1756,7 @@ as $$
 #variable_conflict use_column
 begin
   if exists (select from holdfast.failing f where f.step = note_working.step and f.queue = '')
-    and pg_try_advisory_xact_lock(4915, 8) then
+    and holdfast.take_turn('failing') then
     delete from holdfast.failing f where f.step = note_working.step and f.queue = '';
   end if;
 end

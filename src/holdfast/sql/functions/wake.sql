@@ -270,7 +270,7 @@ begin
   if cardinality(ids) > 1000 then
     perform holdfast.refuse('HF204', format('ids must be at most 1000 (got %s)', cardinality(ids)));
   end if;
-  perform pg_advisory_xact_lock_shared(4915, 11);   -- so that nobody stops listening meanwhile
+  lock table holdfast.listening_now in row share mode;   -- so that nobody stops listening meanwhile
   if not holdfast.somebody_waits() then
     perform setval('holdfast.listening', 1);
   end if;
@@ -354,10 +354,16 @@ returns void
 language plpgsql
 as $$
 begin
-  if holdfast.somebody_waits() and pg_try_advisory_xact_lock(4915, 11) then
-    -- in a statement of its own, which sees who came before the lock
-    perform setval('holdfast.listening', 1, false) where not exists (select from holdfast.awaited);
+  if not holdfast.somebody_waits() then
+    return;
   end if;
+  begin
+    lock table holdfast.listening_now in exclusive mode nowait;
+  exception when lock_not_available then
+    return;
+  end;
+  -- in a statement of its own, which sees who came before the lock
+  perform setval('holdfast.listening', 1, false) where not exists (select from holdfast.awaited);
 end
 $$;
 
