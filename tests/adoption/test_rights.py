@@ -408,7 +408,7 @@ def test_answers_of_what_was_generated_are_not_believed(roles: Roles) -> None:
               union all select i, t, 'work', 'w', 1::smallint, 'mine'
               from unnest(hf_ids, hf_tokens) u(i, t) $$;
             create or replace function holdfast_adopted."64_rows"(
-              hf_ids uuid[], hf_before uuid, hf_max integer)
+              hf_ids uuid[], hf_before uuid, hf_max integer, hf_bare boolean)
             returns setof holdfast_adopted.job_row language sql security definer as $$
               select '{mine.id}'::uuid, null::uuid, 'work', 'nonsense', 0::smallint, 1::smallint,
                 3::smallint, now(), now(), now(), 'w', null, null, null, jsonb '1', null, null,

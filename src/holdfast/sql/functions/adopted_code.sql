@@ -160,15 +160,21 @@ create or replace function holdfast.rows_template()
 returns text
 language sql immutable
 as $template$ select $code$
--- rows of {table} as jobs: those with these ids, or else a page, newest first
-create or replace function holdfast_adopted."{part}_rows"(hf_ids uuid[], hf_before uuid, hf_max integer)
+-- rows of {table} as jobs: those with these ids, or else a page, newest first; bare: without what may not be readable
+create or replace function holdfast_adopted."{part}_rows"(
+  hf_ids uuid[], hf_before uuid, hf_max integer, hf_bare boolean)
 returns setof holdfast_adopted.job_row
 language plpgsql stable {rights}
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $body$
 #variable_conflict use_column
 begin
-  if hf_ids is not null then
+  if hf_bare then
+    return query select {bare_columns} from {table} job
+      where (hf_ids is null or {id} = any(hf_ids)) and {mine}
+        and {id} < coalesce(hf_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      order by {id} desc limit hf_max;
+  elsif hf_ids is not null then
     return query select {columns} from {table} job where {id} = any(hf_ids) and {mine};
   else
     return query select {columns} from {table} job
@@ -222,7 +228,7 @@ create or replace function holdfast.claim_template()
 returns text
 language sql immutable
 as $template$ select $code$
--- without a token it only looks what would be taken
+-- without a token it only looks which rows would be taken, and reads nothing else of them
 create or replace function holdfast_adopted."{part}_claim"(
   hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[], hf_lane_limit integer,
   hf_skip uuid[], hf_only uuid, hf_at timestamptz)
@@ -245,8 +251,10 @@ begin
     for update of job skip locked);
   end if;
   if hf_token is null then
-    return query select {columns} from unnest(v_rows) with ordinality p(place, nth) join {table} job
-      on job.ctid = p.place order by p.nth;
+    return query select {id}, null::uuid, null::text, null::text, null::smallint, null::smallint, null::smallint,
+      null::timestamptz, null::timestamptz, null::timestamptz, null::text, null::text, null::text, null::text,
+      null::jsonb, null::text, null::text, null::timestamptz
+      from unnest(v_rows) with ordinality p(place, nth) join {table} job on job.ctid = p.place order by p.nth;
     return;
   end if;
   return query
@@ -551,6 +559,12 @@ declare
   v_script text := holdfast.rows_template() || holdfast.lease_template() || holdfast.settle_template()
     || replace(holdfast.claim_template(), '{pick}', case when a.spec -> 'columns' ? 'lane'
          then holdfast.pick_lanes_template() else holdfast.pick_template() end);
+  v_columns constant text := $columns${id} as id, {token} as token, {kind} as kind, {state} as state,
+        {priority} as priority, {attempt} as attempt, {max_attempts} as max_attempts,
+        coalesce({run_at}, {created_at}) as run_at, {created_at} as created_at, {lease_until} as lease_until,
+        {worker} as worker, {lane} as lane, {tenant} as tenant, {key} as subject, {payload} as payload,
+        {error} as error, {reason} as reason, case when not ({is_queued} or {is_leased})
+          then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at$columns$;
   v_one    record;
 begin
   for v_one in
@@ -566,12 +580,8 @@ begin
   v_words := v_words || jsonb_build_object(
     'names', 'id, token, kind, state, priority, attempt, max_attempts, run_at, created_at, lease_until, worker, lane,'
       || ' tenant, subject, payload, error, reason, ended_at',
-    'columns', holdfast.filled($columns${id} as id, {token} as token, {kind} as kind, {state} as state,
-        {priority} as priority, {attempt} as attempt, {max_attempts} as max_attempts,
-        coalesce({run_at}, {created_at}) as run_at, {created_at} as created_at, {lease_until} as lease_until,
-        {worker} as worker, {lane} as lane, {tenant} as tenant, {key} as subject, {payload} as payload,
-        {error} as error, {reason} as reason, case when not ({is_queued} or {is_leased})
-          then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at$columns$, v_words));
+    'columns', holdfast.filled(v_columns, v_words),
+    'bare_columns', holdfast.filled(replace(v_columns, '{payload}', '''{}''::jsonb'), v_words));
   -- no name or value of the table can end a body
   return holdfast.filled(replace(v_script, '$body$', '$hf' || md5(v_words::text) || '$'), v_words);
 end

@@ -531,6 +531,10 @@ begin
     return format('A thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
       'queue:%s state:dead', a.relation, a.queue);
   end if;
+  if a.fault is not null then
+    return format('No row of table %s can be claimed: %s. Fix the table; the next claim tries again.', a.relation,
+      a.fault);
+  end if;
   return null;
 end
 $$;
@@ -640,7 +644,7 @@ begin
   begin
     v_marks := holdfast.marks_before(a.part);
     execute format('select holdfast.adopted_kind(r.kind, $2), r.state from '
-      'holdfast_adopted.%I(array[$1], null, null) r', a.part || '_rows')
+      'holdfast_adopted.%I(array[$1], null, null, true) r', a.part || '_rows')
     into v_kind, v_state using id, a.queue;
     perform holdfast.check_after(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
@@ -802,8 +806,21 @@ exception when others or query_canceled or assert_failure then
 end
 $$;
 
+-- note_table_fault: record why no row of a table can be claimed, or that one can be again. Another call may be at it:
+-- then it is left to the next.
+create or replace function holdfast.note_table_fault(part smallint, fault text)
+returns void
+language sql
+as $$
+  update holdfast.adopted a set fault = note_table_fault.fault
+  where a.ctid = (
+    select x.ctid from holdfast.adopted x
+    where x.part = note_table_fault.part and x.fault is distinct from note_table_fault.fault
+    for update skip locked)
+$$;
+
 -- take_adopted: take rows all at once; if that fails, one by one. Rows that cannot be written are recorded and
--- skipped.
+-- skipped; if it is not known which they are, that is recorded of the table.
 create or replace function holdfast.take_adopted(
   a holdfast.adopted, worker text, token uuid, most integer, lease interval, kinds text[], lane_limit integer,
     at timestamptz)
@@ -819,6 +836,7 @@ declare
   v_jobs holdfast_adopted.job_row[];
   v_some holdfast_adopted.job_row[];
   v_one  holdfast_adopted.job_row;
+  v_why  text;
   v_context text;
   v_marks   text[];
 begin
@@ -829,25 +847,33 @@ begin
     v_marks := holdfast.marks_before(a.part);
     execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
     perform holdfast.check_after(a.part, v_marks);
+    if a.fault is not null then
+      perform holdfast.note_table_fault(a.part, null);
+    end if;
     return v_jobs;
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
-    elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
+    end if;
+    a.fault := null;   -- of an earlier claim: it says nothing of this one
+    if sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
       return null;
     end if;
     v_jobs := null;   -- told, and taken back
+    v_why := format('%s (SQLSTATE %s)', left(sqlerrm, 1000), sqlstate);
   end;
   for turn in 1 .. 5 loop
     begin
-      execute v_sql into v_some using worker, null::uuid, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
+      execute v_sql into v_some using worker, null::uuid, most - coalesce(cardinality(v_jobs), 0), lease, kinds,
+        lane_limit, v_skip, null::uuid, at;
       perform holdfast.check_after(a.part, v_marks);
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
       if holdfast.is_of_the_caller(sqlstate, v_context) then
         raise;
       end if;
+      perform holdfast.note_table_fault(a.part, v_why);
       exit;
     end;
     exit when v_some is null;
@@ -865,7 +891,7 @@ begin
         v_skip := v_skip || v_one.id;
       end;
     end loop;
-    exit when v_jobs is not null;
+    exit when cardinality(v_jobs) >= most;
   end loop;
   return v_jobs;
 end
