@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import Client, adopt
 from holdfast.adopt import Choices
+from tests.conftest import Clock
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -86,7 +87,7 @@ def test_a_claim_that_fails_for_no_row_alone_is_told_of_the_table_until_one_work
     """)
 
     assert claimed(client) == []
-    assert "No row of table public.orders can be claimed: none today (SQLSTATE 22012)" in (
+    assert "No row of table public.orders can be claimed (none today (SQLSTATE 22012))" in (
         problem(table) or ""
     )
     table.execute('drop function holdfast_adopted."64_claim"')
@@ -94,3 +95,101 @@ def test_a_claim_that_fails_for_no_row_alone_is_told_of_the_table_until_one_work
 
     assert claimed(client) == [1]
     assert problem(table) is None
+
+
+SUPPRESSED = {
+    "no row": "return null",
+    "the old row": "return old",
+    "the lease left out": "new.holdfast_token := null; return new",
+}
+
+
+def suppress(table: psycopg.Connection, does: str, when: str) -> None:
+    """Have a trigger keep row 1 as it is."""
+    table.execute(f"""
+        create function keep() returns trigger language plpgsql as $$ begin {does}; end $$;
+        create trigger keep before update on orders for each row
+          when (old.id = 1 and {when}) execute function keep();
+    """)
+
+
+@pytest.mark.parametrize("does", SUPPRESSED)
+def test_a_row_whose_claim_a_trigger_suppresses_is_one_dead_job_and_its_neighbours_go_on(
+    table: psycopg.Connection, client: Client, does: str
+) -> None:
+    suppress(table, SUPPRESSED[does], "new.status = 'taken'")
+
+    assert claimed(client, 3) == [2, 3, 4]
+    assert claimed(client) == [5]
+    [job] = client.jobs.list("queue:orders state:dead")
+    assert job.subject == "1"
+    assert "a trigger suppressed the update (claim, SQLSTATE 27000)" in client.jobs.explain(job.id)
+    counted(table)
+
+    table.execute("drop trigger keep on orders")
+    client.jobs.retry([job.id])
+    assert claimed(client) == [1]
+
+
+@pytest.mark.parametrize("does", ["no row", "the old row"])
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "expire", "cancel"])
+def test_a_row_whose_end_a_trigger_suppresses_is_one_dead_job_that_says_so(
+    table: psycopg.Connection, client: Client, clock: Clock, verb: str, does: str
+) -> None:
+    leases = client.claim("orders", worker="w", limit=9)
+    numbers = {lease.id: lease.payload["id"] for lease in leases}
+    suppress(table, SUPPRESSED[does], "new.status <> 'taken'")
+
+    if verb == "expire":
+        clock.advance(seconds=31)
+        answers = {numbers[one.id]: one.outcome for one in client.upkeep.reap()}
+        assert answers == dict.fromkeys((2, 3, 4, 5), "queued")
+    elif verb == "cancel":
+        changed = {numbers[one.id]: one.changed for one in client.jobs.cancel(list(numbers))}
+        assert changed == {1: False, 2: True, 3: True, 4: True, 5: True}
+    else:
+        ends = {"ack": client.ack, "release": client.release}
+        answered = client.nack(leases, message="no") if verb == "nack" else ends[verb](leases)
+        answers = {numbers[one.id]: one.outcome for one in answered}
+        assert answers.pop(1) == "lost"
+        assert set(answers.values()) == {"done" if verb == "ack" else "queued"}
+
+    [job] = client.jobs.list("queue:orders subject:1")
+    assert job.state == "dead"
+    assert f"suppressed the update ({verb}, SQLSTATE 27000)" in client.jobs.explain(job.id)
+    counted(table)
+
+
+def test_a_lease_that_a_trigger_keeps_from_being_renewed_or_handed_over_says_so(
+    table: psycopg.Connection, client: Client
+) -> None:
+    leases = client.claim("orders", worker="w", limit=9)
+    numbers = {lease.id: lease.payload["id"] for lease in leases}
+    suppress(table, "return null", "true")
+
+    touched = {numbers[one.id]: one for one in client.touch(leases)}
+    [first] = [lease for lease in leases if numbers[lease.id] == 1]
+    handed = table.execute(
+        "select outcome, detail from holdfast.hand_over(%s, %s, gen_random_uuid(), '1 hour')",
+        [first.id, first.token],
+    ).fetchone()
+
+    assert {n for n, one in touched.items() if one.outcome == "leased"} == {2, 3, 4, 5}
+    assert "suppressed the update" in (touched[1].detail or "")
+    assert handed is not None
+    assert (handed[0], "suppressed the update" in handed[1]) == ("lost", True)
+
+
+def test_a_lease_that_could_not_be_taken_back_is_looked_at_again(
+    table: psycopg.Connection, client: Client, clock: Clock
+) -> None:
+    """The table as a whole is broken at the moment: no row is to blame."""
+    assert claimed(client) == [1]
+    table.execute('alter function holdfast_adopted."64_settle" rename to gone')
+    clock.advance(seconds=31)
+    assert client.upkeep.reap() == []
+
+    table.execute('alter function holdfast_adopted.gone rename to "64_settle"')
+    clock.advance(seconds=11)
+
+    assert [one.outcome for one in client.upkeep.reap()] == ["queued"]

@@ -240,7 +240,8 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
 #variable_conflict use_column
 declare
-  v_rows tid[];
+  v_rows  tid[];
+  v_taken integer;
 begin
   if hf_only is not null then
     v_rows := array(select job.ctid from {table} job where {id} = hf_only and {is_queued} and {is_free}
@@ -267,7 +268,11 @@ begin
       where job.ctid = p.place
       returning p.nth as hf_nth, {columns}
     )
-    select {names} from taken order by hf_nth;
+    select {names} from taken where token = hf_token and state = 'leased' order by hf_nth;
+  get diagnostics v_taken = row_count;
+  if v_taken < cardinality(v_rows) then
+    raise exception using errcode = 'triggered_data_change_violation', message = 'a trigger suppressed the update';
+  end if;
 end
 $body$;
 $code$::text $template$;
@@ -393,9 +398,17 @@ begin
           {at_name} = clock_timestamp()
       from d
       where job.ctid = d.place{and_stays}
-      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome
+      returning d.id, d.token, d.kind, d.worker, d.attempt,
+        case when job.{token_name} is null then d.outcome end as outcome
     ){deleted}
-    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from changed c{and_deleted};
+    select x.id, x.token, min(x.kind), min(x.worker), min(x.attempt), coalesce(min(x.outcome), 'suppressed')
+    from (
+      select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from changed c{and_deleted}
+      union all
+      -- what a trigger kept as it was
+      select d.id, d.token, d.kind, d.worker, d.attempt, null from d
+    ) x
+    group by x.id, x.token;
 end
 $body$;
 $code$::text $template$;
@@ -407,13 +420,39 @@ language sql immutable
 as $template$ select $code$
 create or replace function holdfast_adopted."{part}_touch"(hf_ids uuid[], hf_tokens uuid[], hf_untils timestamptz[])
 returns table (id uuid, token uuid, lease_until timestamptz)
-language sql {rights}
+language plpgsql {rights}
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
-  update {table} job
-  set {lease_until_name} = greatest(job.{lease_until_name}, u.until), {at_name} = clock_timestamp()
-  from (select x.id, x.token, x.until from unnest(hf_ids, hf_tokens, hf_untils) x(id, token, until) order by x.id) u
-  where {id} = u.id and job.{token_name} = u.token and ({is_queued} or {is_leased})
-  returning u.id, u.token, job.{lease_until_name}
+#variable_conflict use_column
+begin
+  perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
+  cross join lateral (select from {table} job where {id} = u.id for no key update) l;
+  return query
+    with held as materialized (
+      select job.ctid as place, u.id, u.token, u.until
+      from (
+        select distinct on (x.id, x.token) x.id, x.token, x.until
+        from unnest(hf_ids, hf_tokens, hf_untils) x(id, token, until)
+      ) u
+      join {table} job on {id} = u.id
+      where job.{token_name} = u.token and ({is_queued} or {is_leased})
+    ), kept as (
+      update {table} job
+      set {lease_until_name} = greatest(job.{lease_until_name}, h.until), {at_name} = clock_timestamp()
+      from held h
+      where job.ctid = h.place
+      returning h.id, h.token, job.{lease_until_name}::timestamptz as until
+    )
+    -- what a trigger kept as it was is returned without a time
+    select x.id, x.token, max(x.until)
+    from (
+      select k.id, k.token, k.until from kept k
+      union all
+      select h.id, h.token, null from held h
+    ) x
+    group by x.id, x.token;
+end
 $body$;
 
 -- what of these leases has expired, locked; and how long the rest lasts
@@ -447,13 +486,26 @@ $body$;
 create or replace function holdfast_adopted."{part}_hand_over"(
   hf_id uuid, hf_token uuid, hf_new_token uuid, hf_until timestamptz, hf_holder text)
 returns timestamptz
-language sql {rights}
+language plpgsql {rights}
 as $body$
+#variable_conflict use_column
+declare
+  v_place tid;
+  v_until timestamptz;
+begin
+  select job.ctid into v_place from {table} job
+  where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
+  for update;
   update {table} job
   set {token_name} = hf_new_token, {worker_name} = hf_holder::{worker_type}, {lease_until_name} = hf_until,
     {at_name} = clock_timestamp()
-  where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
-  returning job.{lease_until_name}
+  where job.ctid = v_place
+  returning case when job.{token_name} = hf_new_token then job.{lease_until_name} end into v_until;
+  if v_place is not null and v_until is null then
+    raise exception using errcode = 'triggered_data_change_violation', message = 'a trigger suppressed the update';
+  end if;
+  return v_until;
+end
 $body$;
 
 create or replace function holdfast_adopted."{part}_guard"(hf_id uuid, hf_token uuid)

@@ -532,7 +532,7 @@ begin
       'queue:%s state:dead', a.relation, a.queue);
   end if;
   if a.fault is not null then
-    return format('No row of table %s can be claimed: %s. Fix the table; the next claim tries again.', a.relation,
+    return format('No row of table %s can be claimed (%s). Fix what fails, then type: holdfast doctor', a.relation,
       a.fault);
   end if;
   return null;
@@ -669,6 +669,15 @@ begin
          -(v_state = 'done')::integer, -(v_state = 'cancelled')::integer, -(v_state = 'archived')::integer
   from noted;
 end
+$$;
+
+-- note_suppressed: the same of rows that a trigger kept as they were, without an error.
+create or replace function holdfast.note_suppressed(a holdfast.adopted, ids uuid[], verb text, at timestamptz)
+returns void
+language sql
+as $$
+  select holdfast.note_fault(a, i.id, verb, '27000', 'a trigger suppressed the update', at)
+  from unnest(ids) i(id)
 $$;
 
 -- list_adopted: the rows of an adopted table that match a filter, newest first, read page by page.
@@ -933,6 +942,9 @@ begin
         select t.id, t.token, t.lease_until
         from unnest(these.ids, these.tokens, these.untils) t(id, token, lease_until)
         where t.id = any(asked.ids) and t.token = any(asked.tokens) and t.lease_until is not null;
+      perform holdfast.note_suppressed(a, array_agg(t.id), 'touch', touch_adopted.at)
+      from unnest(these.ids, these.untils) t(id, lease_until)
+      where t.id = any(asked.ids) and t.lease_until is null;
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
       if holdfast.is_of_the_caller(sqlstate, v_context) then
@@ -1098,6 +1110,9 @@ begin
         and t.outcome = any(case verb when 'ack' then '{done}' when 'cancel' then '{cancelled}' when 'nack'
           then '{queued,dead}'
           when 'expire' then '{queued,dead,done}' else '{queued}' end::text[]);
+    perform holdfast.note_suppressed(a, array_agg(t.id), verb, at)
+    from unnest(these.ids, these.outcomes) t(id, outcome)
+    where t.id = any(ids) and t.outcome = 'suppressed';
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     if holdfast.is_of_the_caller(sqlstate, v_context) then
@@ -1130,6 +1145,7 @@ declare
   l     record;
   these record;
   v_ids uuid[];
+  v_ends  integer;
   v_marks text[];
   v_ended boolean := false;   -- somebody wants this call to end
 begin
@@ -1161,6 +1177,13 @@ begin
             array_fill(case when l.outside then 'NoAnswer' else 'LeaseExpired' end, array[cardinality(v_ids)]),
             array_fill(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
                             else 'the lease expired without being renewed' end, array[cardinality(v_ids)])) s;
+        get diagnostics v_ends = row_count;
+        -- what has neither ended nor become a fault has not been told why: later
+        if v_ends + (select count(*) from holdfast.adopted_fault f where f.part = l.part and f.id = any(v_ids))
+          < cardinality(v_ids)
+        then
+          these.until := at + interval '10 seconds';
+        end if;
       end if;
     exception when others or query_canceled or assert_failure then
       -- The table cannot be read or written now: later. Whatever it is, even a statement timeout that a trigger has
