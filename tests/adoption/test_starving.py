@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import Client, adopt
 from holdfast.adopt import Choices
+from holdfast.errors import CannotAdopt
 from tests.conftest import Clock
 
 Connect = Callable[..., psycopg.Connection]
@@ -193,3 +194,59 @@ def test_a_lease_that_could_not_be_taken_back_is_looked_at_again(
     clock.advance(seconds=11)
 
     assert [one.outcome for one in client.upkeep.reap()] == ["queued"]
+
+
+def test_rows_of_a_child_that_came_later_are_neither_taken_nor_ended(
+    database: str, table: psycopg.Connection, client: Client, clock: Clock
+) -> None:
+    """The places of rows, by which they are locked and written, repeat in each child."""
+    table.execute("create table kid() inherits (orders)")
+    table.execute("insert into kid (id) select generate_series(1, 50)")
+
+    [one] = client.claim("orders", worker="w")
+    assert [answer.outcome for answer in client.ack([one])] == ["done"]
+    [two] = client.claim("orders", worker="w")
+    assert [answer.outcome for answer in client.touch([two])] == ["leased"]
+    clock.advance(seconds=31)
+    assert [answer.outcome for answer in client.upkeep.reap()] == ["queued"]
+
+    assert table.execute("select distinct status, holdfast_token from kid").fetchall() == [
+        ("new", None)
+    ]
+    counted(table)
+    assert problem(table) == (
+        "Table public.orders has child tables such as public.kid, whose rows are not jobs. "
+        "Type: alter table public.kid no inherit public.orders"
+    )
+    table.execute("alter table kid no inherit orders")
+    assert problem(table) is None
+
+
+@pytest.mark.parametrize(
+    ("parent", "attach", "detach"),
+    [
+        (
+            " partition by range (id)",
+            "all_orders attach partition orders default",
+            "all_orders detach partition public.orders",
+        ),
+        ("", "orders inherit all_orders", "orders no inherit public.all_orders"),
+    ],
+)
+def test_a_table_that_became_a_child_says_so_and_is_given_back_when_it_is_none(
+    database: str, table: psycopg.Connection, parent: str, attach: str, detach: str
+) -> None:
+    table.execute(f"create table all_orders (like orders){parent}")
+    table.execute(f"alter table {attach}")
+
+    assert (problem(table) or "").endswith(f"Type: alter table public.{detach}")
+    with pytest.raises(CannotAdopt, match=r"is a child of public\.all_orders"):
+        adopt.unadopt(database, "orders")
+    table.execute(f"alter table {detach}")
+
+    assert problem(table) is None
+    adopt.unadopt(database, "orders")
+    assert table.execute(
+        "select string_agg(attname, ' ' order by attnum) from pg_attribute "
+        "where attrelid = 'orders'::regclass and attnum > 0 and not attisdropped"
+    ).fetchone() == ("id status note attempts",)

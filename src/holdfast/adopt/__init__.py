@@ -25,6 +25,7 @@ from holdfast.adopt.catalog import (
     locate,
     name_sql,
     pin_names,
+    refuse_kept_columns,
 )
 from holdfast.adopt.plan import Choices, Plan, Step
 from holdfast.adopt.planner import make_plan
@@ -103,6 +104,7 @@ def unadopt(
         there = connection.execute("select to_regclass(%s)", [made.relation]).fetchone() != (None,)
         if there:
             act_for(connection, made.relation)
+            refuse_kept_columns(connection, made.relation)
             _let_go(connection, made, force)
         wider = _wider(connection, made, force) if there else ()
         for step in reversed(made.steps):

@@ -137,7 +137,7 @@ begin
     -- success deletes the row, if the table was adopted so
     'and_stays', case when v_deletes then ' and d.outcome <> ''done''' else '' end,
     'deleted', case when v_deletes then format(
-      E', deleted as (\n      delete from %s job using d where job.ctid = d.place and d.outcome = ''done'''
+      E', deleted as (\n      delete from only %s job using d where job.ctid = d.place and d.outcome = ''done'''
       || E'\n      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome\n    )', a.relation) else '' end,
     'and_deleted', case when v_deletes then
       E'\n    union all\n    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from deleted c' else '' end);
@@ -170,14 +170,14 @@ as $body$
 #variable_conflict use_column
 begin
   if hf_bare then
-    return query select {bare_columns} from {table} job
+    return query select {bare_columns} from only {table} job
       where (hf_ids is null or {id} = any(hf_ids)) and {mine}
         and {id} < coalesce(hf_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
       order by {id} desc limit hf_max;
   elsif hf_ids is not null then
-    return query select {columns} from {table} job where {id} = any(hf_ids) and {mine};
+    return query select {columns} from only {table} job where {id} = any(hf_ids) and {mine};
   else
-    return query select {columns} from {table} job
+    return query select {columns} from only {table} job
       where {id} < coalesce(hf_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff') and {mine} order by {id} desc
         limit hf_max;
   end if;
@@ -188,7 +188,7 @@ create or replace function holdfast_adopted."{part}_oldest"()
 returns timestamptz
 language sql stable {rights}
 as $body$
-  select coalesce({run_at}, {created_at}) from {table} job where {is_queued} order by {by_priority}{order} limit 1
+  select coalesce({run_at}, {created_at}) from only {table} job where {is_queued} order by {by_priority}{order} limit 1
 $body$;
 
 -- how many are taken, and which of them
@@ -196,21 +196,21 @@ create or replace function holdfast_adopted."{part}_leased"()
 returns integer
 language sql stable {rights}
 as $body$
-  select count(*)::integer from {table} job where {is_leased}
+  select count(*)::integer from only {table} job where {is_leased}
 $body$;
 
 create or replace function holdfast_adopted."{part}_taken"(hf_max integer)
 returns setof uuid
 language sql stable {rights}
 as $body$
-  select {id} from {table} job where {is_leased} limit hf_max
+  select {id} from only {table} job where {is_leased} limit hf_max
 $body$;
 
 create or replace function holdfast_adopted."{part}_count"()
 returns table (kind text, state text, jobs bigint)
 language sql stable {rights}
 as $body$
-  select {kind}, {state}, count(*) from {table} job where {mine} group by 1, 2
+  select {kind}, {state}, count(*) from only {table} job where {mine} group by 1, 2
 $body$;
 
 create or replace function holdfast_adopted."{part}_done"(hf_ids uuid[])
@@ -219,7 +219,7 @@ language sql {rights}
 as $body$
   select u.id, coalesce(({done_when}), false)
   from unnest(hf_ids) u(id)
-  join {table} job on {id} = u.id
+  join only {table} job on {id} = u.id
 $body$;
 $code$::text $template$;
 
@@ -244,7 +244,7 @@ declare
   v_taken integer;
 begin
   if hf_only is not null then
-    v_rows := array(select job.ctid from {table} job where {id} = hf_only and {is_queued} and {is_free}
+    v_rows := array(select job.ctid from only {table} job where {id} = hf_only and {is_queued} and {is_free}
       for update of job skip locked);
   else
     v_rows := array(
@@ -255,12 +255,12 @@ begin
     return query select {id}, null::uuid, null::text, null::text, null::smallint, null::smallint, null::smallint,
       null::timestamptz, null::timestamptz, null::timestamptz, null::text, null::text, null::text, null::text,
       null::jsonb, null::text, null::text, null::timestamptz
-      from unnest(v_rows) with ordinality p(place, nth) join {table} job on job.ctid = p.place order by p.nth;
+      from unnest(v_rows) with ordinality p(place, nth) join only {table} job on job.ctid = p.place order by p.nth;
     return;
   end if;
   return query
     with taken as (
-      update {table} job
+      update only {table} job
       set {status_name} = {leased}, {token_name} = hf_token, {worker_name} = hf_worker::{worker_type},
           {lease_until_name} = hf_at + hf_lease,
           {attempt_name} = {attempt} + 1, {run_at_name} = null, {set_started} {at_name} = clock_timestamp()
@@ -283,7 +283,7 @@ returns text
 language sql immutable
 as $template$ select $code$
 select job.ctid
-    from {table} job
+    from only {table} job
     where {is_queued} and {is_free} and (hf_kinds is null or {kind} = any(hf_kinds))
       and (hf_skip is null or {id} <> all(hf_skip))
     order by {by_priority}{order}
@@ -297,13 +297,13 @@ returns text
 language sql immutable
 as $template$ select $code$
 select job.ctid
-    from {table} job
+    from only {table} job
     where job.ctid = any(array(
       with recursive lanes as (
-        (select job.{lane_name} as name from {table} job where {is_queued} and job.{lane_name} is not null
+        (select job.{lane_name} as name from only {table} job where {is_queued} and job.{lane_name} is not null
           order by job.{lane_name} limit 1)
         union all
-        select (select job.{lane_name} from {table} job where {is_queued} and job.{lane_name} > l.name
+        select (select job.{lane_name} from only {table} job where {is_queued} and job.{lane_name} > l.name
                order by job.{lane_name} limit 1)
         from lanes l
         where l.name is not null
@@ -312,15 +312,15 @@ select job.ctid
         from lanes l
         cross join lateral (
           select job.ctid as place, {priority} as priority, row({order}) as nth, {kind} as kind
-          from {table} job
+          from only {table} job
           where {is_queued} and {is_free} and job.{lane_name} = l.name and (hf_skip is null or {id} <> all(hf_skip))
           order by {order}
           limit 1
         ) h
-        where (select count(*) from {table} job where {is_leased} and job.{lane_name} = l.name) < hf_lane_limit
+        where (select count(*) from only {table} job where {is_leased} and job.{lane_name} = l.name) < hf_lane_limit
         union all
         (select job.ctid, {priority}, row({order}), {kind}
-         from {table} job
+         from only {table} job
          where {is_queued} and {is_free} and job.{lane_name} is null and (hf_skip is null or {id} <> all(hf_skip))
          order by {order}
          limit hf_max)
@@ -353,7 +353,7 @@ as $body$
 begin
   if hf_verb <> 'expire' then   -- reap has locked them, and waits for nobody
     perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
-    cross join lateral (select from {table} job where {id} = u.id for update) l;
+    cross join lateral (select from only {table} job where {id} = u.id for update) l;
   end if;
   return query
     with d as materialized (
@@ -377,13 +377,13 @@ begin
                case when hf_verb = 'expire' and x.token is null then 1 else 0 end as uncounted
         from unnest(hf_ids, hf_tokens, hf_finals, hf_errors, hf_delays) x(id, token, final, error, delay)
       ) u
-      join {table} job on {id} = u.id
+      join only {table} job on {id} = u.id
       where case
         when u.token is not null then job.{token_name} = u.token and ({is_queued} or {is_leased})
         when hf_verb = 'retry' then {is_done} or {is_dead} or {is_cancelled}
         else ({is_queued} or {is_leased}) end
     ), changed as (
-      update {table} job
+      update only {table} job
       set {status_name} = case d.outcome
             when 'done' then {done} when 'dead' then {dead} when 'cancelled' then {cancelled} else {queued} end,
           {token_name} = null, {lease_until_name} = null,
@@ -427,7 +427,7 @@ as $body$
 #variable_conflict use_column
 begin
   perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
-  cross join lateral (select from {table} job where {id} = u.id for no key update) l;
+  cross join lateral (select from only {table} job where {id} = u.id for no key update) l;
   return query
     with held as materialized (
       select job.ctid as place, u.id, u.token, u.until
@@ -435,10 +435,10 @@ begin
         select distinct on (x.id, x.token) x.id, x.token, x.until
         from unnest(hf_ids, hf_tokens, hf_untils) x(id, token, until)
       ) u
-      join {table} job on {id} = u.id
+      join only {table} job on {id} = u.id
       where job.{token_name} = u.token and ({is_queued} or {is_leased})
     ), kept as (
-      update {table} job
+      update only {table} job
       set {lease_until_name} = greatest(job.{lease_until_name}, h.until), {at_name} = clock_timestamp()
       from held h
       where job.ctid = h.place
@@ -463,10 +463,10 @@ as $body$
   select u.id, x.{lease_until_name}, l.id is not null
   from unnest(hf_ids) u(id)
   join lateral (
-    select job.{lease_until_name} from {table} job
+    select job.{lease_until_name} from only {table} job
     where {id} = u.id and job.{token_name} = hf_token and ({is_queued} or {is_leased}) limit 1) x on true
   left join lateral (
-    select u.id from {table} job
+    select u.id from only {table} job
     where {id} = u.id and job.{token_name} = hf_token and job.{lease_until_name} <= hf_cut
     for update skip locked) l on true
 $body$;
@@ -476,7 +476,7 @@ create or replace function holdfast_adopted."{part}_stuck"(hf_max integer, hf_si
 returns setof uuid
 language sql {rights}
 as $body$
-  select {id} from {table} job
+  select {id} from only {table} job
   where {is_leased} and job.{token_name} is null and {started_at} <= hf_since
   order by {started_at}
   limit hf_max
@@ -493,10 +493,10 @@ declare
   v_place tid;
   v_until timestamptz;
 begin
-  select job.ctid into v_place from {table} job
+  select job.ctid into v_place from only {table} job
   where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
   for update;
-  update {table} job
+  update only {table} job
   set {token_name} = hf_new_token, {worker_name} = hf_holder::{worker_type}, {lease_until_name} = hf_until,
     {at_name} = clock_timestamp()
   where job.ctid = v_place
@@ -515,13 +515,13 @@ as $body$
 #variable_conflict use_column
 begin
   -- held to the end of the caller's transaction: whoever else does this job waits here, and then sees
-  perform from {table} job
+  perform from only {table} job
   where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
   for update;
   if not found then
     return null;
   end if;
-  return (select coalesce(({done_when}), false) from {table} job where {id} = hf_id);
+  return (select coalesce(({done_when}), false) from only {table} job where {id} = hf_id);
 end
 $body$;
 $code$::text $template$;

@@ -527,6 +527,10 @@ begin
     return format('Table %s has a deferrable trigger, which would run with the rights of the session that commits. '
       'Create it again, not deferrable.', a.relation);
   end if;
+  v_said := holdfast.adopted_misfit(a, v_table);
+  if v_said is not null then
+    return v_said;
+  end if;
   if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
     return format('A thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
       'queue:%s state:dead', a.relation, a.queue);
@@ -537,6 +541,31 @@ begin
   end if;
   return null;
 end
+$$;
+
+-- adopted_misfit: what a table has come to have since it was adopted, or no longer has, for which it would have been
+-- refused; and what to type. Null: nothing.
+create or replace function holdfast.adopted_misfit(a holdfast.adopted, relation oid)
+returns text
+language sql stable
+as $$
+  select coalesce(
+    (select format(case when c.relispartition and i.inhrelid = c.oid
+              then 'Table %1$s is a partition of %2$s: rows written through that are not noticed. Type: alter table '
+                '%2$s detach partition %1$s'
+            when i.inhrelid = c.oid
+              then 'Table %1$s inherits from %2$s: rows written through that are not noticed. Type: alter table %1$s '
+                'no inherit %2$s'
+            else 'Table %1$s has child tables such as %2$s, whose rows are not jobs. Type: alter table %2$s no inherit '
+              '%1$s' end, a.relation, format('%I.%I', n.nspname, k.relname))
+     from pg_inherits i
+     join pg_class k on k.oid = case when i.inhrelid = c.oid then i.inhparent else i.inhrelid end
+     join pg_namespace n on n.oid = k.relnamespace
+     where c.oid in (i.inhrelid, i.inhparent)
+     order by i.inhrelid = c.oid desc, k.oid
+     limit 1))
+  from pg_class c
+  where c.oid = adopted_misfit.relation
 $$;
 
 -- is_of_the_caller: errors that are not a row's or a table's: they are the call's, which must fail by them. What a
