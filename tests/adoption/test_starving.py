@@ -250,3 +250,86 @@ def test_a_table_that_became_a_child_says_so_and_is_given_back_when_it_is_none(
         "select string_agg(attname, ' ' order by attnum) from pg_attribute "
         "where attrelid = 'orders'::regclass and attnum > 0 and not attisdropped"
     ).fetchone() == ("id status note attempts",)
+
+
+# What may be done to a table that worked, and what is said of it from then on.
+CHANGES = {
+    "the word of what waits": (
+        "alter type phase rename value 'new' to 'fresh'",
+        "Type public.phase of column status of table public.orders no longer has value new.",
+    ),
+    "the word of what runs": (
+        "alter type phase rename value 'taken' to 'running'",
+        "Type public.phase of column status of table public.orders no longer has value taken.",
+    ),
+    "row level security": (
+        (
+            "alter table orders owner to plain_owner;"
+            "alter table orders enable row level security, force row level security"
+        ),
+        "Row level security is forced on table public.orders",
+    ),
+    "the key": (
+        "alter table orders drop constraint orders_pkey",
+        "Table public.orders no longer has a unique key of id",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_for_which_a_table_would_have_been_refused_is_told(
+    database: str, connect: Connect, change: str
+) -> None:
+    statement, said = CHANGES[change]
+    connection = connect()
+    connection.execute("""
+        create type phase as enum ('new', 'taken', 'done', 'dead');
+        create table orders (id integer primary key, status phase not null default 'new');
+        do $$ begin create role plain_owner;
+        exception when duplicate_object or unique_violation then end $$;
+        insert into orders (id) values (1);
+    """)
+    adopt.adopt(database, adopt.plan(database, "orders", CHOICES))
+    assert problem(connection) is None
+
+    connection.execute(statement)
+    try:
+        if "owner" in statement:
+            adopt.refresh(database, "orders")
+        assert (problem(connection) or "").startswith(said)
+        if change != "the key":
+            with Client(database) as client:
+                assert claimed(client) == []
+    finally:
+        if "owner" in statement:
+            connection.execute("drop owned by plain_owner cascade")
+
+
+def test_columns_that_came_to_be_called_as_parameters_are_not_taken_for_them(
+    database: str, table: psycopg.Connection, client: Client, clock: Clock
+) -> None:
+    for name, type in (
+        ("hf_ids", "uuid[]"), ("hf_max", "integer"), ("hf_at", "timestamptz"), ("hf_token", "uuid"),
+        ("hf_tokens", "uuid[]"), ("hf_only", "uuid"), ("hf_cut", "timestamptz"),
+        ("hf_verb", "text"),
+        ("hf_until", "timestamptz"), ("hf_lease", "interval"), ("hf_since", "timestamptz"),
+        ("v_rows", "text"), ("v_place", "text"), ("hf_before", "uuid"), ("hf_bare", "boolean"),
+    ):  # fmt: skip
+        table.execute(f"alter table orders add {name} {type}")  # type: ignore[arg-type]
+
+    leases = client.claim("orders", worker="w", limit=3)
+    assert [lease.payload["id"] for lease in leases] == [1, 2, 3]
+    assert {one.outcome for one in client.touch(leases)} == {"leased"}
+    assert [one.outcome for one in client.nack(leases[:1], message="no")] == ["queued"]
+    assert [one.outcome for one in client.ack(leases[1:2])] == ["done"]
+    [handed] = table.execute(
+        "select outcome from holdfast.hand_over(%s, %s, gen_random_uuid(), '20 seconds')",
+        [leases[2].id, leases[2].token],
+    ).fetchall()
+    assert handed == ("leased",)
+    clock.advance(seconds=31)
+    assert [one.id for one in client.upkeep.reap()] == [leases[2].id]
+    assert len(adopt.reconcile(database, "orders")) == 0
+    assert len(client.jobs.list("queue:orders")) == 5
+    assert table.execute("select count(*) from holdfast.adopted_fault").fetchone() == (0,)
+    counted(table)

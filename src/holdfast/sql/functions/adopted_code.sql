@@ -167,7 +167,7 @@ returns setof holdfast_adopted.job_row
 language plpgsql stable {rights}
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 begin
   if hf_bare then
     return query select {bare_columns} from only {table} job
@@ -203,7 +203,7 @@ create or replace function holdfast_adopted."{part}_taken"(hf_max integer)
 returns setof uuid
 language sql stable {rights}
 as $body$
-  select {id} from only {table} job where {is_leased} limit hf_max
+  select {id} from only {table} job where {is_leased} limit "{part}_taken".hf_max
 $body$;
 
 create or replace function holdfast_adopted."{part}_count"()
@@ -238,7 +238,7 @@ set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 declare
   v_rows  tid[];
   v_taken integer;
@@ -349,7 +349,7 @@ language plpgsql {rights}
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 begin
   if hf_verb <> 'expire' then   -- reap has locked them, and waits for nobody
     perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
@@ -424,7 +424,7 @@ language plpgsql {rights}
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 begin
   perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
   cross join lateral (select from only {table} job where {id} = u.id for no key update) l;
@@ -464,10 +464,12 @@ as $body$
   from unnest(hf_ids) u(id)
   join lateral (
     select job.{lease_until_name} from only {table} job
-    where {id} = u.id and job.{token_name} = hf_token and ({is_queued} or {is_leased}) limit 1) x on true
+    where {id} = u.id and job.{token_name} = "{part}_expired".hf_token and ({is_queued} or {is_leased})
+    limit 1) x on true
   left join lateral (
     select u.id from only {table} job
-    where {id} = u.id and job.{token_name} = hf_token and job.{lease_until_name} <= hf_cut
+    where {id} = u.id and job.{token_name} = "{part}_expired".hf_token
+      and job.{lease_until_name} <= "{part}_expired".hf_cut
     for update skip locked) l on true
 $body$;
 
@@ -477,9 +479,9 @@ returns setof uuid
 language sql {rights}
 as $body$
   select {id} from only {table} job
-  where {is_leased} and job.{token_name} is null and {started_at} <= hf_since
+  where {is_leased} and job.{token_name} is null and {started_at} <= "{part}_stuck".hf_since
   order by {started_at}
-  limit hf_max
+  limit "{part}_stuck".hf_max
   for update skip locked
 $body$;
 
@@ -488,7 +490,7 @@ create or replace function holdfast_adopted."{part}_hand_over"(
 returns timestamptz
 language plpgsql {rights}
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 declare
   v_place tid;
   v_until timestamptz;
@@ -512,7 +514,7 @@ create or replace function holdfast_adopted."{part}_guard"(hf_id uuid, hf_token 
 returns boolean
 language plpgsql {rights}
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 begin
   -- held to the end of the caller's transaction: whoever else does this job waits here, and then sees
   perform from only {table} job

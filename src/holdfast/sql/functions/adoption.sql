@@ -563,7 +563,34 @@ as $$
      join pg_namespace n on n.oid = k.relnamespace
      where c.oid in (i.inhrelid, i.inhparent)
      order by i.inhrelid = c.oid desc, k.oid
-     limit 1))
+     limit 1),
+    (select format('Row level security is forced on table %s: the queue, which acts for its owner, does not see every '
+       'row. Type: alter table %1$s no force row level security', a.relation)
+     from pg_roles o
+     where o.oid = c.relowner and c.relrowsecurity and c.relforcerowsecurity and not (o.rolsuper or o.rolbypassrls)),
+    (select format('Type %s of column %s of table %s no longer has value %s. Add it again, or adopt the table again '
+       'with other values: holdfast unadopt %3$s', format_type(t.oid, null), a.spec ->> 'status', a.relation,
+       string_agg(distinct w.value, ', '))
+     from pg_attribute s
+     join pg_type d on d.oid = s.atttypid
+     join pg_type t on t.oid = case when d.typtype = 'd' then d.typbasetype else d.oid end and t.typtype = 'e'
+     cross join lateral jsonb_each(a.spec -> 'states') e
+     cross join lateral jsonb_array_elements_text(e.value) w
+     where s.attrelid = c.oid and s.attname = a.spec ->> 'status'
+       and not exists (select from pg_enum l where l.enumtypid = t.oid and l.enumlabel = w.value)
+     group by t.oid),
+    (select format('Table %s no longer has a unique key of %s, by which its rows are found. Type: alter table %1$s add '
+       'primary key (%s)', a.relation, string_agg(k.name, ', ' order by k.nth),
+       string_agg(quote_ident(k.name), ', ' order by k.nth))
+     from jsonb_array_elements_text(a.spec -> 'key') with ordinality k(name, nth)
+     where not exists (
+       select from pg_index i
+       where i.indrelid = c.oid and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null
+         and not exists (
+           select from unnest(i.indkey::smallint[]) with ordinality x(number, nth)
+           join pg_attribute n on n.attrelid = c.oid and n.attnum = x.number
+           where x.nth <= i.indnkeyatts and not a.spec -> 'key' ? n.attname))
+     having count(*) > 0))
   from pg_class c
   where c.oid = adopted_misfit.relation
 $$;
