@@ -513,7 +513,7 @@ def test_the_owner_of_a_table_cannot_have_what_is_generated_run_as_another(roles
         "where pronamespace = 'holdfast_adopted'::regnamespace and proowner = %s::regrole",
         [roles.owner],
     ).fetchall()
-    assert len(generated) == 16
+    assert len(generated) == 17
     for (name,) in generated:
         for change in ("security invoker", "set search_path = shop, pg_catalog", "reset all"):
             with pytest.raises(errors.InsufficientPrivilege):

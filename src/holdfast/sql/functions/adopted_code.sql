@@ -418,6 +418,19 @@ create or replace function holdfast.lease_template()
 returns text
 language sql immutable
 as $template$ select $code$
+-- rows locked in the order of their ids, as every verb that waits for them does; none: the table alone
+create or replace function holdfast_adopted."{part}_lock"(hf_ids uuid[])
+returns void
+language plpgsql {rights}
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $body$
+begin
+  perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
+  cross join lateral (select from only {table} job where {id} = u.id for update) l;
+end
+$body$;
+
 create or replace function holdfast_adopted."{part}_touch"(hf_ids uuid[], hf_tokens uuid[], hf_untils timestamptz[])
 returns table (id uuid, token uuid, lease_until timestamptz)
 language plpgsql {rights}
@@ -454,7 +467,13 @@ begin
     group by x.id, x.token;
 end
 $body$;
+$code$::text $template$;
 
+-- taken_template: the same, for who takes leases back and who ends them elsewhere.
+create or replace function holdfast.taken_template()
+returns text
+language sql immutable
+as $template$ select $code$
 -- what of these leases has expired, locked; and how long the rest lasts
 create or replace function holdfast_adopted."{part}_expired"(hf_ids uuid[], hf_token uuid, hf_cut timestamptz)
 returns table (id uuid, lease_until timestamptz, expired boolean)
@@ -610,8 +629,8 @@ declare
   v_ready  constant text := 'select count(*) into v_ready from new_rows job'
     || ' where {is_queued} and job.{token_name} is null;';
   v_words  jsonb := holdfast.adopted_words(a) || '{"rights": "security definer set search_path = pg_catalog, pg_temp"}';
-  v_script text := holdfast.rows_template() || holdfast.lease_template() || holdfast.settle_template()
-    || replace(holdfast.claim_template(), '{pick}', case when a.spec -> 'columns' ? 'lane'
+  v_script text := holdfast.rows_template() || holdfast.lease_template() || holdfast.taken_template()
+    || holdfast.settle_template() || replace(holdfast.claim_template(), '{pick}', case when a.spec -> 'columns' ? 'lane'
          then holdfast.pick_lanes_template() else holdfast.pick_template() end);
   v_columns constant text := $columns${id} as id, {token} as token, {kind} as kind, {state} as state,
         {priority} as priority, {attempt} as attempt, {max_attempts} as max_attempts,

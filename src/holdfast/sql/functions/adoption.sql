@@ -508,7 +508,7 @@ begin
     select from pg_proc p
     where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace)
       and p.proname like a.part || '\_%'
-    having count(*) < 18 or not bool_and(p.prosecdef
+    having count(*) < 19 or not bool_and(p.prosecdef
       and (p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
       or p.pronamespace = 'holdfast_told'::regnamespace)))
   then
@@ -800,6 +800,11 @@ begin
       exit when not coalesce(v_want > 0, false);
       v_jobs := holdfast.take_adopted(a, worker, token, v_want, lease, kinds, queue_row.lane_limit, at);
       exit when v_jobs is null;
+      if holdfast.clock() - at >= interval '1 second' then   -- it waited for the table: leases are counted from now
+        at := holdfast.clock();
+        perform from holdfast.touch_adopted(array(select j.id from unnest(v_jobs) j),
+          array_fill(token, array[cardinality(v_jobs)]), lease, at);
+      end if;
       insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
       select claim_adopted.token, a.part, a.queue, claim_adopted.worker, claim_adopted.at, claim_adopted.lease,
              claim_adopted.at + claim_adopted.lease, array_agg(j.id)
@@ -959,6 +964,39 @@ begin
     exit when cardinality(v_jobs) >= most;
   end loop;
   return v_jobs;
+end
+$$;
+
+-- lock_adopted: lock those of these rows that are of adopted tables, table by table and in the order of their ids. Who
+-- goes on to lock receipts does it before. What cannot be locked is told by the verb that follows.
+create or replace function holdfast.lock_adopted(ids uuid[])
+returns void
+language plpgsql
+as $$
+declare
+  v_part    smallint;
+  v_context text;
+  v_marks   text[];
+begin
+  for v_part in
+    select a.part
+    from (select distinct holdfast.part_of(i) as part from unnest(ids) i) u
+    join holdfast.adopted a on a.part = u.part and a.live
+    where u.part >= 64
+    order by a.part
+  loop
+    begin
+      v_marks := holdfast.marks_before(v_part);
+      execute format('select holdfast_adopted.%I($1)', v_part || '_lock')
+      using array(select i from unnest(ids) i where holdfast.part_of(i) = v_part);
+      perform holdfast.check_after(v_part, v_marks);
+    exception when others or query_canceled or assert_failure then
+      get stacked diagnostics v_context = pg_exception_context;
+      if holdfast.is_of_the_caller(sqlstate, v_context) then
+        raise;
+      end if;
+    end;
+  end loop;
 end
 $$;
 

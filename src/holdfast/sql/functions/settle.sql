@@ -21,6 +21,7 @@ declare
     union all select w.queue from holdfast.watched w where w.until > v_now);
   v_kept constant text := 'the lease already ends later than that, so it was not changed';
   kept   record;
+  rows   record;   -- of adopted tables
 begin
   perform holdfast.check_length('lease', lease, '1 year');
   tokens := holdfast.paired(ids, tokens);
@@ -68,11 +69,17 @@ begin
     perform holdfast.note_events(kept.told);
   end if;
   if cardinality(kept.ids) is distinct from cardinality(ids) then
-    select kept.ids || array_agg(a.id) as ids, kept.tokens || array_agg(a.token) as tokens,
-           kept.untils || array_agg(a.lease_until) as untils,
-           kept.longer || array_agg(coalesce(a.lease_until <= v_now + touch.lease, true)) as longer
-    into kept
-    from holdfast.touch_adopted(ids, tokens, lease, v_now) a;
+    loop
+      select array_agg(a.id) as ids, array_agg(a.token) as tokens, array_agg(a.lease_until) as untils,
+             array_agg(coalesce(a.lease_until <= v_now + touch.lease, true)) as longer
+      into rows
+      from holdfast.touch_adopted(ids, tokens, lease, v_now) a;
+      exit when rows.ids is null or holdfast.clock() - v_now < interval '1 second';
+      v_now := holdfast.clock();   -- it waited: counted from now, as above
+    end loop;
+    select kept.ids || rows.ids as ids, kept.tokens || rows.tokens as tokens, kept.untils || rows.untils as untils,
+           kept.longer || rows.longer as longer
+    into kept;
   end if;
   if cardinality(kept.ids) = cardinality(ids) then
     return query
@@ -348,7 +355,8 @@ begin
   from jsonb_array_elements(items) i(item) where i.item ->> 'verb' = 'suspend';
   if num_nonnulls(acks.ids, keeps.ids, nacks.ids, frees.ids, stops.ids, parks.ids) > 1 then
     perform pg_advisory_xact_lock_shared(4915, 1) where frees.ids is not null;   -- as a release does, before the jobs
-    perform holdfast.lock_loose(acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids || parks.ids);
+    perform holdfast.lock_loose(u.ids), holdfast.lock_adopted(u.ids)
+    from (select acks.ids || keeps.ids || nacks.ids || frees.ids || stops.ids || parks.ids as ids) u;
     perform holdfast.lock_ledger(nacks.tokens || frees.tokens || stops.tokens || parks.tokens);
     perform holdfast.lock_counts(acks.ids || keeps.ids, nacks.ids || stops.ids);
   end if;
@@ -539,7 +547,7 @@ declare
   these   record;
 begin
   if cardinality(v_parts) > 1 then   -- else they are locked when they are changed
-    perform holdfast.lock_loose(ids);
+    perform holdfast.lock_loose(ids), holdfast.lock_adopted(ids);
     perform holdfast.lock_ledger(tokens);
     perform holdfast.lock_counts('{}', ids);
   end if;
@@ -644,7 +652,7 @@ declare
   v_part smallint;
   these  record;
 begin
-  perform holdfast.lock_loose(ids);
+  perform holdfast.lock_loose(ids), holdfast.lock_adopted(ids);
   if tokens[1] <> any(tokens) then
     perform holdfast.lock_ledger(tokens);
   end if;
