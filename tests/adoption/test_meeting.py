@@ -135,3 +135,35 @@ def test_a_lease_is_counted_from_when_its_row_need_not_be_waited_for_any_more(
     assert table.execute(
         "select holdfast_lease_until > holdfast.now() from orders where id = 1"
     ).fetchone() == (True,)
+
+
+@pytest.mark.parametrize("bound", ["lane", "limit"])
+def test_a_row_that_is_cancelled_while_it_runs_keeps_its_slot_until_its_holder_lets_go(
+    database: str, connect: Connect, clock: Clock, bound: str
+) -> None:
+    connection = connect()
+    connection.execute("""
+        create table step (id integer primary key, status text default 'queued', customer text);
+        insert into step select g, 'queued', 'ann' from generate_series(1, 3) g;
+    """)
+    columns = {"lane": "customer"} if bound == "lane" else {}
+    adopt.adopt(database, adopt.plan(database, "step", Choices(queue="steps", columns=columns)))
+    with Client(database) as client:
+        if bound == "limit":
+            client.queues.set("steps", limit=1)
+        [lease] = client.claim("steps", worker="w")
+        assert [one.changed for one in client.jobs.cancel([lease.id])] == [True]
+        assert client.claim("steps", worker="w") == []
+        if bound == "lane":
+            [waits, *_] = client.jobs.list("queue:steps state:queued")
+            assert "was cancelled, and w has until" in client.jobs.explain(waits.id)
+
+        assert [one.outcome for one in client.ack([lease])] == ["lost"]
+        [second] = client.claim("steps", worker="w")
+        assert [one.changed for one in client.jobs.cancel([second.id])] == [True]
+        assert client.claim("steps", worker="w") == []
+        clock.advance(seconds=31)
+        client.upkeep.reap()
+
+        assert [lease.payload["id"] for lease in client.claim("steps", worker="w")] == [3]
+    assert connection.execute("select from holdfast.leaving").fetchall() == []

@@ -393,7 +393,8 @@ def test_answers_of_what_was_generated_are_not_believed(roles: Roles) -> None:
             set role {roles.owner};
             create or replace function holdfast_adopted."64_claim"(
               hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[],
-              hf_lane_limit integer, hf_skip uuid[], hf_only uuid, hf_at timestamptz)
+              hf_lane_limit integer, hf_skip uuid[], hf_only uuid, hf_at timestamptz,
+              hf_leaving text[])
             returns setof holdfast_adopted.job_row language sql security definer as $$
               select '{mine.id}'::uuid, hf_token, 'work', 'leased', 0::smallint, 1::smallint,
                 3::smallint, hf_at, hf_at, hf_at, 'w', null, null, null, jsonb '1', null, null,

@@ -82,7 +82,7 @@ def test_a_claim_that_fails_for_no_row_alone_is_told_of_the_table_until_one_work
     table.execute('alter function holdfast_adopted."64_claim" rename to gone')
     table.execute("""
         create function holdfast_adopted."64_claim"(text, uuid, integer, interval, text[], integer,
-          uuid[], uuid, timestamptz)
+          uuid[], uuid, timestamptz, text[])
         returns setof holdfast_adopted.job_row language plpgsql security definer as
           $$ begin raise exception 'none today' using errcode = '22012'; end $$;
     """)

@@ -231,7 +231,7 @@ as $template$ select $code$
 -- without a token it only looks which rows would be taken, and reads nothing else of them
 create or replace function holdfast_adopted."{part}_claim"(
   hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[], hf_lane_limit integer,
-  hf_skip uuid[], hf_only uuid, hf_at timestamptz)
+  hf_skip uuid[], hf_only uuid, hf_at timestamptz, hf_leaving text[])
 returns setof holdfast_adopted.job_row
 language plpgsql {rights}
 set plan_cache_mode = force_generic_plan set jit = off
@@ -317,7 +317,9 @@ select job.ctid
           order by {order}
           limit 1
         ) h
-        where (select count(*) from only {table} job where {is_leased} and job.{lane_name} = l.name) < hf_lane_limit
+        -- jobs that were cancelled while they ran keep their place until their holders let go
+        where (select count(*) from only {table} job where {is_leased} and job.{lane_name} = l.name)
+          + (select count(*) from unnest(hf_leaving) g(lane) where g.lane = l.name::text) < hf_lane_limit
         union all
         (select job.ctid, {priority}, row({order}), {kind}
          from only {table} job

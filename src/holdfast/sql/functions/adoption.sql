@@ -794,7 +794,8 @@ begin
         at := holdfast.clock();
         if queue_row.lease_limit is not null then
           v_leased := holdfast.leased_adopted(queue_row.adopted);
-          v_want := least(v_want, queue_row.lease_limit - v_leased);
+          v_want := least(v_want, queue_row.lease_limit - v_leased - (
+            select count(*)::integer from holdfast.leaving g where g.part = a.part));
         end if;
       end if;
       exit when not coalesce(v_want > 0, false);
@@ -899,10 +900,12 @@ language plpgsql
 as $$
 declare
   v_sql  constant text := format(
-    'select array_agg(c) from (select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9) c where '
+    'select array_agg(c) from (select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) c where '
       'holdfast.part_of(c.id) = %s limit $3) c',
     a.part || '_claim', a.part);
   v_skip uuid[] := (select array_agg(f.id) from holdfast.adopted_fault f where f.part = a.part);
+  v_leaving constant text[] := case when a.spec -> 'columns' ? 'lane' then (
+    select array_agg(g.lane) from holdfast.leaving g where g.part = a.part) end;
   v_jobs holdfast_adopted.job_row[];
   v_some holdfast_adopted.job_row[];
   v_one  holdfast_adopted.job_row;
@@ -915,7 +918,8 @@ begin
   end if;
   begin
     v_marks := holdfast.marks_before(a.part);
-    execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
+    execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at,
+      v_leaving;
     perform holdfast.check_after(a.part, v_marks);
     if a.fault is not null then
       perform holdfast.note_table_fault(a.part, null);
@@ -936,7 +940,7 @@ begin
   for turn in 1 .. 5 loop
     begin
       execute v_sql into v_some using worker, null::uuid, most - coalesce(cardinality(v_jobs), 0), lease, kinds,
-        lane_limit, v_skip, null::uuid, at;
+        lane_limit, v_skip, null::uuid, at, v_leaving;
       perform holdfast.check_after(a.part, v_marks);
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
@@ -949,7 +953,8 @@ begin
     exit when v_some is null;
     foreach v_one in array v_some loop
       begin
-        execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at;
+        execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at,
+          v_leaving;
         perform holdfast.check_after(a.part, v_marks);
         v_jobs := v_jobs || v_some;
       exception when others or query_canceled or assert_failure then
@@ -1074,6 +1079,7 @@ declare
   v_how constant text := case verb
     when 'ack' then 'acked' when 'nack' then 'failed' when 'release' then 'released' when 'expire' then 'expired'
     when 'cancel' then case when tokens is null then 'cancelled' else 'cancelled by its holder' end end;
+  v_leaving holdfast.leaving[];
   a     holdfast.adopted;
   these record;
 begin
@@ -1081,6 +1087,9 @@ begin
     select x.* from holdfast.adopted x
     where x.live and x.part in (select holdfast.part_of(i) from unnest(ids) i) order by x.part
   loop
+    if verb = 'cancel' and tokens is null then
+      v_leaving := holdfast.adopted_leaving(a, ids);
+    end if;
     select array_agg(s.id) as ids, array_agg(s.token) as tokens,
            array_agg(holdfast.adopted_kind(s.kind, a.queue)) as kinds,
            array_agg(s.worker) as workers, array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes
@@ -1118,6 +1127,13 @@ begin
     end if;
     continue when these.ids is null;
 
+    if v_leaving <> '{}' then
+      insert into holdfast.leaving as l
+      select g.*
+      from unnest(v_leaving) g
+      join unnest(these.ids, these.tokens) t(id, token) on t.id = g.id and t.token = g.token
+      on conflict (part, id, token) do update set until = greatest(l.until, excluded.until);
+    end if;
     if verb = 'retry' then
       insert into holdfast.adopted_lives as l (part, id, attempts, at)
       select a.part, t.id, t.attempt, settle_adopted.at
@@ -1166,6 +1182,25 @@ begin
       from unnest(these.ids, these.tokens, these.kinds, these.workers, these.outcomes)
         t(id, token, kind, worker, outcome);
   end loop;
+end
+$$;
+
+-- adopted_leaving: rows of an adopted table whose holders will have to let go of a slot if they are cancelled now.
+create or replace function holdfast.adopted_leaving(a holdfast.adopted, ids uuid[])
+returns holdfast.leaving[]
+language plpgsql
+as $$
+declare
+  v_ids constant uuid[] := array(select i from unnest(ids) i where holdfast.part_of(i) = a.part);
+begin
+  if not a.spec -> 'columns' ? 'lane' and (holdfast.settings_of(a.queue)).lease_limit is null then
+    return null;
+  end if;
+  perform holdfast.lock_adopted(v_ids);
+  return array(
+    select row(a.part, j.id, j.token, a.queue, j.lane, null, coalesce(j.worker, ''), j.lease_until)::holdfast.leaving
+    from holdfast.adopted_jobs(a.part, v_ids) j
+    where j.state = 'leased' and j.token is not null and j.lease_until is not null);
 end
 $$;
 
@@ -1482,6 +1517,7 @@ declare
   v_deletes boolean;
   v_said    text;
   q         holdfast.queue;
+  g         holdfast.leaving;
   j         record;
 begin
   select a.relation, a.spec ->> 'on_success' = 'delete', holdfast.adopted_problem(a) into v_table, v_deletes, v_said
@@ -1507,6 +1543,11 @@ begin
     return v_said;
   end if;
   select x.* into q from holdfast.queue x where x.name = j.queue;
+  select x.* into g
+  from holdfast.leaving x
+  where x.part = holdfast.part_of(explain_adopted.id) and x.lane = j.lane
+  order by x.until desc
+  limit 1;
   return case
     when j.state = 'leased' and j.lease_until is null then format('Other code holds row %s of %s.', j.subject, v_table)
     when j.state = 'leased' and j.lease_until > at then format('Leased by %s until %s, attempt %s of %s.', j.worker,
@@ -1530,6 +1571,8 @@ begin
       then format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts,
       left(j.error, 200), date_trunc('second', j.run_at - at + interval '1 second'))
     when j.run_at > at then format('Not due before %s.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'))
+    when g.id is not null then format('Lane %s is held: job %s was cancelled, and %s has until %s to stop its handler.',
+      j.lane, g.id, g.worker, holdfast.hour(g.until))
     else format('Ready: row %s of %s waits to be claimed%s.', j.subject, v_table, coalesce(', in lane ' || j.lane, ''))
   end;
 end
@@ -1763,6 +1806,7 @@ begin
   delete from holdfast.total t where t.part = end_queue.part;
   delete from holdfast.adopted_note n where n.part = end_queue.part;
   delete from holdfast.lease l where l.part = end_queue.part;
+  delete from holdfast.leaving g where g.part = end_queue.part;
 end
 $$;
 
