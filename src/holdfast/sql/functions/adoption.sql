@@ -1065,6 +1065,32 @@ begin
 end
 $$;
 
+-- note_attempts: record the attempts of rows that settle_rows has ended. Errors are parallel to ids and tokens, and are
+-- found by hashing: a call may end thousands.
+create or replace function holdfast.note_attempts(
+  part smallint, ended jsonb, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
+  how text, at timestamptz)
+returns void
+language sql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_nestloop = off set enable_hashjoin = on set enable_mergejoin = off
+as $$
+  insert into holdfast.attempt (
+    part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
+  select note_attempts.part, t.id, t.attempt, t.token, case when t.outcome = 'done' then 'reconciled' else how end,
+         t.worker,
+         (select max(l.claimed_at) from holdfast.lease l where l.token = t.token and l.part = note_attempts.part),
+         note_attempts.at,
+         case when t.outcome <> 'done' then left(u.error_kind, 200) end,
+         case when t.outcome = 'done' then 'its work was found to be done' else left(u.message, 10000) end,
+         left(u.traceback, 100000), case when t.outcome <> 'done' then holdfast.fingerprint(u.error_kind, u.message) end
+  from jsonb_to_recordset(ended) t(id uuid, token uuid, worker text, attempt smallint, outcome text)
+  join (
+    select distinct on (x.id, x.token) x.*
+    from unnest(ids, tokens, error_kinds, messages, tracebacks) x(id, token, error_kind, message, traceback)
+  ) u on u.id = t.id and u.token = t.token
+$$;
+
 -- settle_adopted: what ack, nack, release, cancel, retry and an expired lease do to rows of adopted tables; other ids
 -- are ignored. tokens null: called by an operator.
 create or replace function holdfast.settle_adopted(
@@ -1144,21 +1170,10 @@ begin
       on conflict (part, id) do update set attempts = least(l.attempts + excluded.attempts, 1000000), at = excluded.at;
     end if;
     if verb in ('nack', 'expire') then
-      insert into holdfast.attempt (
-        part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
-      select a.part, t.id, t.attempt, t.token, case when t.outcome = 'done' then 'reconciled' else v_how end, t.worker,
-             (select max(l.claimed_at) from holdfast.lease l where l.token = t.token and l.part = a.part),
-               settle_adopted.at,
-             case when t.outcome <> 'done' then left(u.error_kind, 200) end,
-             case when t.outcome = 'done' then 'its work was found to be done' else left(u.message, 10000) end,
-             left(u.traceback, 100000), case when t.outcome <> 'done'
-               then holdfast.fingerprint(u.error_kind, u.message) end
+      perform holdfast.note_attempts(a.part, jsonb_agg(to_jsonb(t)), ids, tokens, error_kinds, messages, tracebacks,
+        v_how, settle_adopted.at)
       from unnest(these.ids, these.tokens, these.workers, these.attempts, these.outcomes)
         t(id, token, worker, attempt, outcome)
-      cross join lateral (
-        select x.error_kind, x.message, x.traceback
-        from unnest(ids, error_kinds, messages, tracebacks) x(id, error_kind, message, traceback)
-        where x.id = t.id limit 1) u
       where t.token is not null;
     end if;
     if v_how is not null then
@@ -1493,13 +1508,23 @@ begin
 end
 $$;
 
+-- fault_told: what is recorded of a row that could not be written, as a sentence; null if nothing is.
+create or replace function holdfast.fault_told(fault holdfast.adopted_fault)
+returns text
+language sql stable
+as $$
+  select format('the row of job %s cannot be written: %s (%s, SQLSTATE %s)', fault.id, fault.message, fault.verb,
+           fault.code)
+  where fault.id is not null
+$$;
+
 -- why_not_written: why a row of an adopted table did not change: the table as a whole, or the row; null if neither.
 create or replace function holdfast.why_not_written(id uuid)
 returns text
 language sql stable
 as $$
   select coalesce(holdfast.adopted_problem(a), (
-    select format('the row of job %s cannot be written: %s (%s, SQLSTATE %s)', f.id, f.message, f.verb, f.code)
+    select holdfast.fault_told(f)
     from holdfast.adopted_fault f
     where f.part = a.part and f.id = why_not_written.id))
   from holdfast.adopted a

@@ -1105,6 +1105,21 @@ as $$
                 and row_number() over (partition by j.mine and j.how is not null and j.part < 64) <= 50)
         then coalesce(holdfast.locate(j.id), j.id) else j.id end as stored
     from judged j
+  ), tables as materialized (
+    -- asked once for all rows of a table
+    select a.part, holdfast.adopted_problem(a) as problem
+    from holdfast.adopted a
+    where a.live and a.part in (select x.part from answered x where x.part >= 64 and not x.already)
+  ), rows as materialized (
+    select r.id, r.state, r.worker, r.lease_until, r.attempt
+    from (
+      select x.part, array_agg(distinct x.id) as ids
+      from answered x
+      where x.part >= 64 and not x.already
+      group by x.part
+    ) p
+    join tables t on t.part = p.part
+    cross join lateral holdfast.adopted_jobs(p.part, p.ids) r
   ), now_are as materialized (
     select a.id, a.token, n.*, null::text as unwritten
     from answered a
@@ -1121,13 +1136,12 @@ as $$
     ) n
     where a.part < 64 and not a.already
     union all
-    select a.id, a.token, n.state, n.worker, n.lease_until, n.attempt, holdfast.why_not_written(a.id)
-    -- behind a fence: not to be asked for ids that only look as if they were of an adopted table
-    from (
-      select x.id, x.token from answered x
-      where x.part >= 64 and not x.already and x.part in (select y.part from holdfast.adopted y where y.live)
-      offset 0) a
-    left join lateral holdfast.get(a.id) n on true
+    select a.id, a.token, r.state, r.worker, r.lease_until, r.attempt, coalesce(t.problem, holdfast.fault_told(f))
+    from answered a
+    join tables t on t.part = a.part
+    left join rows r on r.id = a.id
+    left join holdfast.adopted_fault f on f.part = a.part and f.id = a.id
+    where a.part >= 64 and not a.already
   )
   select a.id, a.token,
     case when a.already then 'already' when n.state is not null or n.unwritten is not null or a.mine then 'lost'
