@@ -167,3 +167,57 @@ def test_a_row_that_is_cancelled_while_it_runs_keeps_its_slot_until_its_holder_l
 
         assert [lease.payload["id"] for lease in client.claim("steps", worker="w")] == [3]
     assert connection.execute("select from holdfast.leaving").fetchall() == []
+
+
+def test_a_recount_beside_a_truncate_corrects_nothing_twice(
+    table: psycopg.Connection, client: Client, connect: Connect, start: Start
+) -> None:
+    application = connect(autocommit=False)
+    application.execute("truncate orders")
+    recount = start("select queue, queued from holdfast.recount()", [])
+    assert recount.waits()
+    application.commit()
+
+    assert recount.answer() == []
+    queue = client.queues.get("orders")
+    assert queue is not None
+    assert queue.queued == 0
+
+
+def test_a_recount_and_a_truncate_that_has_just_begun_wait_for_each_other(
+    table: psycopg.Connection, connect: Connect, start: Start
+) -> None:
+    table.execute("""
+        create function pause() returns trigger language plpgsql as
+          $$ begin perform pg_advisory_xact_lock(99); return null; end $$;
+        create trigger pause before truncate on orders execute function pause();
+        create function empty_orders() returns void language sql as 'truncate orders';
+    """)
+    gate = connect(autocommit=False)
+    gate.execute("select pg_advisory_xact_lock(99)")
+    truncate = start("select empty_orders()", [])
+    assert truncate.waits()
+    recount = start("select queue, queued from holdfast.recount()", [])
+    assert recount.waits()
+    gate.rollback()
+
+    truncate.answer()
+    assert recount.answer() == []
+
+
+def test_two_recounts_of_one_table_by_different_ways_correct_nothing_twice(
+    table: psycopg.Connection, client: Client, connect: Connect, start: Start
+) -> None:
+    table.execute("alter table orders disable trigger holdfast_deleted")
+    table.execute("delete from orders where id > 3")
+    table.execute("alter table orders enable trigger holdfast_deleted")
+    first = connect(autocommit=False)
+    assert first.execute("select queued from holdfast.recount()").fetchall() == [(-2,)]
+    second = start("select queued from holdfast.recount_adopted(64::smallint)", [])
+    assert second.waits()
+    first.commit()
+
+    assert second.answer() == []
+    queue = client.queues.get("orders")
+    assert queue is not None
+    assert queue.queued == 3

@@ -1603,7 +1603,8 @@ begin
 end
 $$;
 
--- recount_adopted: set the counters of an adopted table from its rows, in one snapshot.
+-- recount_adopted: set the counters of an adopted table from its rows, in one snapshot. Two calls at once run one after
+-- the other, whoever makes them: first the table is waited for, which a truncate holds that recounts, then each other.
 create or replace function holdfast.recount_adopted(part smallint)
 returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
 language plpgsql
@@ -1619,6 +1620,8 @@ declare
   v_marks   text[];
 begin
   v_marks := holdfast.marks_before(part);
+  execute format('select holdfast_adopted.%I(''{}'')', part || '_lock');
+  perform pg_advisory_xact_lock(4922, part);
   return query execute format($sql$
     with found as (
       select holdfast.adopted_kind(c.kind, a.queue) as kind, c.state, least(c.jobs, 2000000000) as n
