@@ -333,3 +333,15 @@ def test_columns_that_came_to_be_called_as_parameters_are_not_taken_for_them(
     assert len(client.jobs.list("queue:orders")) == 5
     assert table.execute("select count(*) from holdfast.adopted_fault").fetchone() == (0,)
     counted(table)
+
+
+def test_more_than_a_thousand_rows_that_refuse_keep_no_other_from_being_claimed(
+    table: psycopg.Connection, client: Client
+) -> None:
+    table.execute("delete from orders; alter table orders add check (id > 1250 or status = 'new')")
+    table.execute("insert into orders (id) select generate_series(1, 1260)")
+
+    assert claimed(client, 250) == []
+    assert claimed(client, 250) == list(range(1251, 1261))
+    assert problem(table) is None
+    counted(table)

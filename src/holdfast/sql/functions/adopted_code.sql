@@ -285,7 +285,7 @@ as $template$ select $code$
 select job.ctid
     from only {table} job
     where {is_queued} and {is_free} and (hf_kinds is null or {kind} = any(hf_kinds))
-      and (hf_skip is null or {id} <> all(hf_skip))
+      and {id} not in (select k.id from unnest(hf_skip) k(id))
     order by {by_priority}{order}
     limit hf_max
 $code$::text $template$;
@@ -313,7 +313,8 @@ select job.ctid
         cross join lateral (
           select job.ctid as place, {priority} as priority, row({order}) as nth, {kind} as kind
           from only {table} job
-          where {is_queued} and {is_free} and job.{lane_name} = l.name and (hf_skip is null or {id} <> all(hf_skip))
+          where {is_queued} and {is_free} and job.{lane_name} = l.name
+            and {id} not in (select k.id from unnest(hf_skip) k(id))
           order by {order}
           limit 1
         ) h
@@ -323,7 +324,8 @@ select job.ctid
         union all
         (select job.ctid, {priority}, row({order}), {kind}
          from only {table} job
-         where {is_queued} and {is_free} and job.{lane_name} is null and (hf_skip is null or {id} <> all(hf_skip))
+         where {is_queued} and {is_free} and job.{lane_name} is null
+           and {id} not in (select k.id from unnest(hf_skip) k(id))
          order by {order}
          limit hf_max)
       )

@@ -531,8 +531,8 @@ begin
   if v_said is not null then
     return v_said;
   end if;
-  if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
-    return format('A thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
+  if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 10000 then
+    return format('Ten thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
       'queue:%s state:dead', a.relation, a.queue);
   end if;
   if a.fault is not null then
@@ -913,7 +913,7 @@ declare
   v_context text;
   v_marks   text[];
 begin
-  if cardinality(v_skip) >= 1000 then
+  if cardinality(v_skip) >= 10000 then
     return null;
   end if;
   begin
