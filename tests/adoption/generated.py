@@ -292,6 +292,7 @@ class Checker:
                 ]
                 with suppress(HoldfastError, psycopg.Error):
                     verbs[number % 4]()
+        self.nothing_starves(plan)
         self.connection.execute("set session_replication_role = replica")
         until = ident(plan.spec["columns"]["lease_until"])
         self.connection.execute(
@@ -302,6 +303,24 @@ class Checker:
             "update holdfast.lease set until = until - interval '1 day' where queue = %s",
             [self.queue],
         )
+
+    def nothing_starves(self, plan: Plan) -> None:
+        """A claim that gives nothing while rows are due leaves a reason behind."""
+        if "lane" in plan.spec["columns"] or "infinite times" in self.one.traits:
+            return
+        with suppress(HoldfastError, psycopg.Error):
+            while self.client.claim(self.queue, worker="w", limit=9):
+                pass
+            due = self.all(
+                "select id, subject from holdfast.jobs where queue = %s and state = 'queued' "
+                "and run_at <= clock_timestamp() and lease_until is null",
+                [self.queue],
+            )
+            [(said,)] = self.all(
+                "select holdfast.adopted_problem(a) from holdfast.adopted a where a.queue = %s",
+                [self.queue],
+            )
+            require(not due or said, f"due, never claimed, and nobody is told: {due}")
 
     def counted(self) -> None:
         wrong = self.all("select r.* from holdfast.recount() r")

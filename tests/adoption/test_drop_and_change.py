@@ -311,3 +311,34 @@ def test_a_database_that_was_dumped_and_restored_goes_on(
         assert "was renamed to public.chore" in told(client, restored)
     [mended] = schema.migrate(empty_database)
     assert mended == "what is generated for public.chore"
+
+
+@pytest.mark.parametrize(
+    ("change", "back"),
+    [
+        (
+            "alter table task rename holdfast_token to tok",
+            "alter table public.task rename tok to holdfast_token",
+        ),
+        ("alter table task rename to chore", "alter table public.chore rename to task"),
+        (
+            "create schema elsewhere; alter table task set schema elsewhere",
+            "alter table elsewhere.task set schema public",
+        ),
+    ],
+)
+def test_a_table_is_given_back_by_the_names_with_which_it_was_adopted(
+    database: str, table: psycopg.Connection, change: str, back: str
+) -> None:
+    table.execute(change)
+
+    with pytest.raises(adopt.CannotAdopt) as refused:
+        adopt.unadopt(database, "public.task")
+    assert refused.value.fix == f"Give it its old name first:  {back}"
+    table.execute(back)
+    adopt.unadopt(database, "public.task")
+
+    assert table.execute(
+        "select string_agg(attname, ' ' order by attnum) from pg_attribute "
+        "where attrelid = 'task'::regclass and attnum > 0 and not attisdropped"
+    ).fetchone() == ("id status note started_at",)

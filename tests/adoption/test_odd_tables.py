@@ -528,3 +528,18 @@ COLUMNS = """
 select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped
 order by attnum
 """
+
+
+@pytest.mark.parametrize("named", [None, "status"])
+def test_a_status_that_is_generated_is_refused(
+    database: str, connect: Connect, named: str | None
+) -> None:
+    connect().execute("""
+        create table task (id integer primary key, gone boolean default false, status text
+          generated always as (case when gone then 'done' else 'queued' end) stored);
+    """)
+
+    with pytest.raises(CannotAdopt, match=r"column status of public\.task is generated"):
+        adopt.plan(database, "task", Choices(status=named))
+    choices = Choices(status="phase", existing="queued")
+    adopt.adopt(database, adopt.plan(database, "task", choices))

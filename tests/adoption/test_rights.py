@@ -394,7 +394,8 @@ def test_answers_of_what_was_generated_are_not_believed(roles: Roles) -> None:
             set role {roles.owner};
             create or replace function holdfast_adopted."64_claim"(
               hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[],
-              hf_lane_limit integer, hf_skip uuid[], hf_only uuid, hf_at timestamptz)
+              hf_lane_limit integer, hf_skip uuid[], hf_only uuid, hf_at timestamptz,
+              hf_leaving text[])
             returns setof holdfast_adopted.job_row language sql security definer as $$
               select '{mine.id}'::uuid, hf_token, 'work', 'leased', 0::smallint, 1::smallint,
                 3::smallint, hf_at, hf_at, hf_at, 'w', null, null, null, jsonb '1', null, null,
@@ -409,7 +410,7 @@ def test_answers_of_what_was_generated_are_not_believed(roles: Roles) -> None:
               union all select i, t, 'work', 'w', 1::smallint, 'mine'
               from unnest(hf_ids, hf_tokens) u(i, t) $$;
             create or replace function holdfast_adopted."64_rows"(
-              hf_ids uuid[], hf_before uuid, hf_max integer)
+              hf_ids uuid[], hf_before uuid, hf_max integer, hf_bare boolean)
             returns setof holdfast_adopted.job_row language sql security definer as $$
               select '{mine.id}'::uuid, null::uuid, 'work', 'nonsense', 0::smallint, 1::smallint,
                 3::smallint, now(), now(), now(), 'w', null, null, null, jsonb '1', null, null,
@@ -514,7 +515,7 @@ def test_the_owner_of_a_table_cannot_have_what_is_generated_run_as_another(roles
         "where pronamespace = 'holdfast_adopted'::regnamespace and proowner = %s::regrole",
         [roles.owner],
     ).fetchall()
-    assert len(generated) == 16
+    assert len(generated) == 17
     for (name,) in generated:
         for change in ("security invoker", "set search_path = shop, pg_catalog", "reset all"):
             with pytest.raises(errors.InsufficientPrivilege):

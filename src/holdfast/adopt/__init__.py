@@ -25,6 +25,7 @@ from holdfast.adopt.catalog import (
     locate,
     name_sql,
     pin_names,
+    refuse_kept_columns,
 )
 from holdfast.adopt.plan import Choices, Plan, Step
 from holdfast.adopt.planner import make_plan
@@ -100,9 +101,11 @@ def unadopt(
         made = _begun(connection, table)
         if made is None:
             raise CannotAdopt(f"table {table} is not adopted", fix="See:  holdfast adopted")
+        _refuse_renamed(connection, made)
         there = connection.execute("select to_regclass(%s)", [made.relation]).fetchone() != (None,)
         if there:
             act_for(connection, made.relation)
+            refuse_kept_columns(connection, made.relation)
             _let_go(connection, made, force)
         wider = _wider(connection, made, force) if there else ()
         for step in reversed(made.steps):
@@ -363,6 +366,16 @@ def _let_go(connection: psycopg.Connection, made: Plan, force: bool) -> None:
     connection.execute("select from holdfast.release(%s, %s)", [ids, tokens])
 
 
+def _refuse_renamed(connection: psycopg.Connection, made: Plan) -> None:
+    """Refuse to undo by names that are no longer those of the table: nothing would be undone."""
+    for kind, old, new, back in connection.execute(_RENAMED, [made.part]):
+        raise CannotAdopt(
+            f"{kind} {old} was renamed to {new} after {made.relation} was adopted",
+            why="What was added to the table is found by its names.",
+            fix=f"Give it its old name first:  {back}",
+        )
+
+
 def _wider(connection: psycopg.Connection, made: Plan, force: bool) -> tuple[str, ...]:
     """The beginnings of steps that cannot be undone, since rows have come to need them."""
     needed = []
@@ -412,10 +425,33 @@ def _blockers(connection: psycopg.Connection) -> str:
 _BEGUN: LiteralString = """
 select a.queue, a.part, a.spec, a.steps, a.relation
 from holdfast.adopted a
-where a.relation = %s or holdfast.table_of(a) = to_regclass(%s)::oid
-  or holdfast.table_of(a) is null and (
-    a.relation = %s or (parse_ident(a.relation))[2] = %s)
+where a.relation = %s or holdfast.table_of(a) = to_regclass(%s)::oid or a.relation = %s
+  or holdfast.table_of(a) is null and (parse_ident(a.relation))[2] = %s
 order by a.part
+limit 1
+"""
+_RENAMED: LiteralString = """
+with adoption as (
+  select a.relation, parse_ident(a.relation) as was, a.shape, n.nspname as schema,
+    c.relname as name, c.oid
+  from holdfast.adopted a
+  join pg_class c on c.oid = holdfast.table_of(a)
+  join pg_namespace n on n.oid = c.relnamespace
+  where a.part = %s
+)
+select 'table', a.relation, format('%%I.%%I', a.schema, a.name),
+  case when a.schema <> a.was[1]
+    then format('alter table %%I.%%I set schema %%I', a.schema, a.name, a.was[1])
+    else format('alter table %%I.%%I rename to %%I', a.schema, a.name, a.was[2]) end
+from adoption a
+where format('%%I.%%I', a.schema, a.name) <> a.relation
+union all
+select 'column', s.key, t.attname::text,
+  format('alter table %%I.%%I rename %%I to %%I', a.schema, a.name, t.attname, s.key)
+from adoption a
+cross join jsonb_each(a.shape) s
+join pg_attribute t on t.attrelid = a.oid and t.attnum = (s.value -> 'number')::smallint
+  and not t.attisdropped and t.attname <> s.key
 limit 1
 """
 _BROKEN: LiteralString = """

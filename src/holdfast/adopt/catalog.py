@@ -88,6 +88,20 @@ def refuse_kin(connection: psycopg.Connection, relation: str) -> None:
         )
 
 
+def refuse_kept_columns(connection: psycopg.Connection, relation: str) -> None:
+    """Refuse to give back a table whose columns its parent keeps it from dropping."""
+    row = connection.execute(_KIN, [relation]).fetchone()
+    assert row
+    partition, parent, _, _ = row
+    if parent:
+        raise CannotAdopt(
+            f"{relation} is a child of {parent}, which keeps its columns",
+            fix=f"Detach it first:  alter table {parent} detach partition {relation}"
+            if partition
+            else f"Separate them first:  alter table {relation} no inherit {parent}",
+        )
+
+
 def _relation(connection: psycopg.Connection, name: str) -> Any:
     try:
         with connection.transaction():

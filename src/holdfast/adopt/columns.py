@@ -20,11 +20,16 @@ from holdfast.errors import CannotAdopt
 
 def choose_status(draft: Draft) -> str:
     named = draft.choices.status
-    if named and named in draft.types:
-        return named
     found = next((name for name in GUESSES["status"] if name in draft.types), None)
-    if found and not named:
-        return found
+    status = named or found
+    if status and status in draft.types:
+        if draft.found[status].generated:
+            raise CannotAdopt(
+                f"column {status} of {draft.relation} is generated",
+                why="The queue writes the status of a row.",
+                fix="Name another column, which is added if need be:  --column status=phase",
+            )
+        return status
     # There is no status column: the owner decides about existing rows; new ones wait.
     name = named or "status"
     existing = draft.choices.existing

@@ -292,6 +292,50 @@ exception when others or query_canceled or assert_failure then
 end
 $$;
 
+-- adopted_read: rows of an adopted table, as adopted_jobs asks for them. If one of them cannot be read, they are halved
+-- until it is found: it is returned with an empty payload, and its error is why.
+create or replace function holdfast.adopted_read(part smallint, ids uuid[], before uuid, most integer)
+returns holdfast_adopted.job_row[]
+language plpgsql stable
+as $$
+declare
+  v_sql   constant text := format('select array_agg(r) from holdfast_adopted.%I($1, $2, $3, $4) r', part || '_rows');
+  v_rows  holdfast_adopted.job_row[];
+  v_half  integer;
+  v_why   text;
+  v_context text;
+  v_marks   text[];
+begin
+  v_marks := holdfast.marks_before(part);
+  begin
+    execute v_sql into v_rows using ids, before, most, false;
+    perform holdfast.check_after(part, v_marks);
+    return v_rows;
+  exception when others or query_canceled or assert_failure then
+    get stacked diagnostics v_context = pg_exception_context;
+    if holdfast.is_of_the_caller(sqlstate, v_context) then
+      raise;
+    end if;
+    v_why := sqlerrm;
+  end;
+  execute v_sql into v_rows using ids, before, most, true;
+  perform holdfast.check_after(part, v_marks);
+  if cardinality(v_rows) = 1 then
+    v_rows[1].error := left(v_why, 1000);
+  elsif v_rows is not null then
+    ids := array(select r.id from unnest(v_rows) r order by r.id desc);
+    v_half := cardinality(ids) / 2;
+    v_rows := array(
+      select r from (
+        select * from unnest(holdfast.adopted_read(part, ids[:v_half], null, null))
+        union all
+        select * from unnest(holdfast.adopted_read(part, ids[v_half + 1:], null, null))) r
+      order by r.id desc);
+  end if;
+  return v_rows;
+end
+$$;
+
 -- adopted_jobs: rows of an adopted table as jobs: those with these ids, or a page, newest first. A table that cannot
 -- be read returns no rows, so that it does not affect the others.
 create or replace function holdfast.adopted_jobs(part smallint, ids uuid[] default null, before uuid default null,
@@ -311,7 +355,6 @@ declare
   v_most  smallint;
   v_rows  holdfast_adopted.job_row[];
   v_context text;
-  v_marks   text[];
 begin
   select a.queue, q.max_attempts into v_queue, v_most
   from holdfast.adopted a
@@ -321,10 +364,7 @@ begin
     return;
   end if;
   begin
-    v_marks := holdfast.marks_before(part);
-    execute format('select array_agg(r) from holdfast_adopted.%I($1, $2, $3) r', part || '_rows') into v_rows
-      using ids, before, most;
-    perform holdfast.check_after(part, v_marks);
+    v_rows := holdfast.adopted_read(part, ids, before, most);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     perform holdfast.tidy_session(v_marks);

@@ -137,7 +137,7 @@ begin
     -- success deletes the row, if the table was adopted so
     'and_stays', case when v_deletes then ' and d.outcome <> ''done''' else '' end,
     'deleted', case when v_deletes then format(
-      E', deleted as (\n      delete from %s job using d where job.ctid = d.place and d.outcome = ''done'''
+      E', deleted as (\n      delete from only %s job using d where job.ctid = d.place and d.outcome = ''done'''
       || E'\n      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome\n    )', a.relation) else '' end,
     'and_deleted', case when v_deletes then
       E'\n    union all\n    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from deleted c' else '' end);
@@ -160,18 +160,24 @@ create or replace function holdfast.rows_template()
 returns text
 language sql immutable
 as $template$ select $code$
--- rows of {table} as jobs: those with these ids, or else a page, newest first
-create or replace function holdfast_adopted."{part}_rows"(hf_ids uuid[], hf_before uuid, hf_max integer)
+-- rows of {table} as jobs: those with these ids, or else a page, newest first; bare: without what may not be readable
+create or replace function holdfast_adopted."{part}_rows"(
+  hf_ids uuid[], hf_before uuid, hf_max integer, hf_bare boolean)
 returns setof holdfast_adopted.job_row
 language plpgsql stable {rights}
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 begin
-  if hf_ids is not null then
-    return query select {columns} from {table} job where {id} = any(hf_ids) and {mine};
+  if hf_bare then
+    return query select {bare_columns} from only {table} job
+      where (hf_ids is null or {id} = any(hf_ids)) and {mine}
+        and {id} < coalesce(hf_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      order by {id} desc limit hf_max;
+  elsif hf_ids is not null then
+    return query select {columns} from only {table} job where {id} = any(hf_ids) and {mine};
   else
-    return query select {columns} from {table} job
+    return query select {columns} from only {table} job
       where {id} < coalesce(hf_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff') and {mine} order by {id} desc
         limit hf_max;
   end if;
@@ -182,7 +188,7 @@ create or replace function holdfast_adopted."{part}_oldest"()
 returns timestamptz
 language sql stable {rights}
 as $body$
-  select coalesce({run_at}, {created_at}) from {table} job where {is_queued} order by {by_priority}{order} limit 1
+  select coalesce({run_at}, {created_at}) from only {table} job where {is_queued} order by {by_priority}{order} limit 1
 $body$;
 
 -- how many are taken, and which of them
@@ -190,21 +196,21 @@ create or replace function holdfast_adopted."{part}_leased"()
 returns integer
 language sql stable {rights}
 as $body$
-  select count(*)::integer from {table} job where {is_leased}
+  select count(*)::integer from only {table} job where {is_leased}
 $body$;
 
 create or replace function holdfast_adopted."{part}_taken"(hf_max integer)
 returns setof uuid
 language sql stable {rights}
 as $body$
-  select {id} from {table} job where {is_leased} limit hf_max
+  select {id} from only {table} job where {is_leased} limit "{part}_taken".hf_max
 $body$;
 
 create or replace function holdfast_adopted."{part}_count"()
 returns table (kind text, state text, jobs bigint)
 language sql stable {rights}
 as $body$
-  select {kind}, {state}, count(*) from {table} job where {mine} group by 1, 2
+  select {kind}, {state}, count(*) from only {table} job where {mine} group by 1, 2
 $body$;
 
 create or replace function holdfast_adopted."{part}_done"(hf_ids uuid[])
@@ -213,7 +219,7 @@ language sql {rights}
 as $body$
   select u.id, coalesce(({done_when}), false)
   from unnest(hf_ids) u(id)
-  join {table} job on {id} = u.id
+  join only {table} job on {id} = u.id
 $body$;
 $code$::text $template$;
 
@@ -222,22 +228,23 @@ create or replace function holdfast.claim_template()
 returns text
 language sql immutable
 as $template$ select $code$
--- without a token it only looks what would be taken
+-- without a token it only looks which rows would be taken, and reads nothing else of them
 create or replace function holdfast_adopted."{part}_claim"(
   hf_worker text, hf_token uuid, hf_max integer, hf_lease interval, hf_kinds text[], hf_lane_limit integer,
-  hf_skip uuid[], hf_only uuid, hf_at timestamptz)
+  hf_skip uuid[], hf_only uuid, hf_at timestamptz, hf_leaving text[])
 returns setof holdfast_adopted.job_row
 language plpgsql {rights}
 set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 declare
-  v_rows tid[];
+  v_rows  tid[];
+  v_taken integer;
 begin
   if hf_only is not null then
-    v_rows := array(select job.ctid from {table} job where {id} = hf_only and {is_queued} and {is_free}
+    v_rows := array(select job.ctid from only {table} job where {id} = hf_only and {is_queued} and {is_free}
       for update of job skip locked);
   else
     v_rows := array(
@@ -245,13 +252,15 @@ begin
     for update of job skip locked);
   end if;
   if hf_token is null then
-    return query select {columns} from unnest(v_rows) with ordinality p(place, nth) join {table} job
-      on job.ctid = p.place order by p.nth;
+    return query select {id}, null::uuid, null::text, null::text, null::smallint, null::smallint, null::smallint,
+      null::timestamptz, null::timestamptz, null::timestamptz, null::text, null::text, null::text, null::text,
+      null::jsonb, null::text, null::text, null::timestamptz
+      from unnest(v_rows) with ordinality p(place, nth) join only {table} job on job.ctid = p.place order by p.nth;
     return;
   end if;
   return query
     with taken as (
-      update {table} job
+      update only {table} job
       set {status_name} = {leased}, {token_name} = hf_token, {worker_name} = hf_worker::{worker_type},
           {lease_until_name} = hf_at + hf_lease,
           {attempt_name} = {attempt} + 1, {run_at_name} = null, {set_started} {at_name} = clock_timestamp()
@@ -259,7 +268,11 @@ begin
       where job.ctid = p.place
       returning p.nth as hf_nth, {columns}
     )
-    select {names} from taken order by hf_nth;
+    select {names} from taken where token = hf_token and state = 'leased' order by hf_nth;
+  get diagnostics v_taken = row_count;
+  if v_taken < cardinality(v_rows) then
+    raise exception using errcode = 'triggered_data_change_violation', message = 'a trigger suppressed the update';
+  end if;
 end
 $body$;
 $code$::text $template$;
@@ -270,9 +283,9 @@ returns text
 language sql immutable
 as $template$ select $code$
 select job.ctid
-    from {table} job
+    from only {table} job
     where {is_queued} and {is_free} and (hf_kinds is null or {kind} = any(hf_kinds))
-      and (hf_skip is null or {id} <> all(hf_skip))
+      and {id} not in (select k.id from unnest(hf_skip) k(id))
     order by {by_priority}{order}
     limit hf_max
 $code$::text $template$;
@@ -284,13 +297,13 @@ returns text
 language sql immutable
 as $template$ select $code$
 select job.ctid
-    from {table} job
+    from only {table} job
     where job.ctid = any(array(
       with recursive lanes as (
-        (select job.{lane_name} as name from {table} job where {is_queued} and job.{lane_name} is not null
+        (select job.{lane_name} as name from only {table} job where {is_queued} and job.{lane_name} is not null
           order by job.{lane_name} limit 1)
         union all
-        select (select job.{lane_name} from {table} job where {is_queued} and job.{lane_name} > l.name
+        select (select job.{lane_name} from only {table} job where {is_queued} and job.{lane_name} > l.name
                order by job.{lane_name} limit 1)
         from lanes l
         where l.name is not null
@@ -299,16 +312,20 @@ select job.ctid
         from lanes l
         cross join lateral (
           select job.ctid as place, {priority} as priority, row({order}) as nth, {kind} as kind
-          from {table} job
-          where {is_queued} and {is_free} and job.{lane_name} = l.name and (hf_skip is null or {id} <> all(hf_skip))
+          from only {table} job
+          where {is_queued} and {is_free} and job.{lane_name} = l.name
+            and {id} not in (select k.id from unnest(hf_skip) k(id))
           order by {order}
           limit 1
         ) h
-        where (select count(*) from {table} job where {is_leased} and job.{lane_name} = l.name) < hf_lane_limit
+        -- jobs that were cancelled while they ran keep their place until their holders let go
+        where (select count(*) from only {table} job where {is_leased} and job.{lane_name} = l.name)
+          + (select count(*) from unnest(hf_leaving) g(lane) where g.lane = l.name::text) < hf_lane_limit
         union all
         (select job.ctid, {priority}, row({order}), {kind}
-         from {table} job
-         where {is_queued} and {is_free} and job.{lane_name} is null and (hf_skip is null or {id} <> all(hf_skip))
+         from only {table} job
+         where {is_queued} and {is_free} and job.{lane_name} is null
+           and {id} not in (select k.id from unnest(hf_skip) k(id))
          order by {order}
          limit hf_max)
       )
@@ -336,11 +353,11 @@ language plpgsql {rights}
 set plan_cache_mode = force_custom_plan set jit = off
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 begin
   if hf_verb <> 'expire' then   -- reap has locked them, and waits for nobody
     perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
-    cross join lateral (select from {table} job where {id} = u.id for update) l;
+    cross join lateral (select from only {table} job where {id} = u.id for update) l;
   end if;
   return query
     with d as materialized (
@@ -364,13 +381,13 @@ begin
                case when hf_verb = 'expire' and x.token is null then 1 else 0 end as uncounted
         from unnest(hf_ids, hf_tokens, hf_finals, hf_errors, hf_delays) x(id, token, final, error, delay)
       ) u
-      join {table} job on {id} = u.id
+      join only {table} job on {id} = u.id
       where case
         when u.token is not null then job.{token_name} = u.token and ({is_queued} or {is_leased})
         when hf_verb = 'retry' then {is_done} or {is_dead} or {is_cancelled}
         else ({is_queued} or {is_leased}) end
     ), changed as (
-      update {table} job
+      update only {table} job
       set {status_name} = case d.outcome
             when 'done' then {done} when 'dead' then {dead} when 'cancelled' then {cancelled} else {queued} end,
           {token_name} = null, {lease_until_name} = null,
@@ -385,9 +402,17 @@ begin
           {at_name} = clock_timestamp()
       from d
       where job.ctid = d.place{and_stays}
-      returning d.id, d.token, d.kind, d.worker, d.attempt, d.outcome
+      returning d.id, d.token, d.kind, d.worker, d.attempt,
+        case when job.{token_name} is null then d.outcome end as outcome
     ){deleted}
-    select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from changed c{and_deleted};
+    select x.id, x.token, min(x.kind), min(x.worker), min(x.attempt), coalesce(min(x.outcome), 'suppressed')
+    from (
+      select c.id, c.token, c.kind, c.worker, c.attempt, c.outcome from changed c{and_deleted}
+      union all
+      -- what a trigger kept as it was
+      select d.id, d.token, d.kind, d.worker, d.attempt, null from d
+    ) x
+    group by x.id, x.token;
 end
 $body$;
 $code$::text $template$;
@@ -397,17 +422,62 @@ create or replace function holdfast.lease_template()
 returns text
 language sql immutable
 as $template$ select $code$
-create or replace function holdfast_adopted."{part}_touch"(hf_ids uuid[], hf_tokens uuid[], hf_untils timestamptz[])
-returns table (id uuid, token uuid, lease_until timestamptz)
-language sql {rights}
+-- rows locked in the order of their ids, as every verb that waits for them does; none: the table alone
+create or replace function holdfast_adopted."{part}_lock"(hf_ids uuid[])
+returns void
+language plpgsql {rights}
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
 as $body$
-  update {table} job
-  set {lease_until_name} = greatest(job.{lease_until_name}, u.until), {at_name} = clock_timestamp()
-  from (select x.id, x.token, x.until from unnest(hf_ids, hf_tokens, hf_untils) x(id, token, until) order by x.id) u
-  where {id} = u.id and job.{token_name} = u.token and ({is_queued} or {is_leased})
-  returning u.id, u.token, job.{lease_until_name}
+begin
+  perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
+  cross join lateral (select from only {table} job where {id} = u.id for update) l;
+end
 $body$;
 
+create or replace function holdfast_adopted."{part}_touch"(hf_ids uuid[], hf_tokens uuid[], hf_untils timestamptz[])
+returns table (id uuid, token uuid, lease_until timestamptz)
+language plpgsql {rights}
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_nestloop = on
+as $body$
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
+begin
+  perform from (select distinct x.id from unnest(hf_ids) x(id) order by x.id) u
+  cross join lateral (select from only {table} job where {id} = u.id for no key update) l;
+  return query
+    with held as materialized (
+      select job.ctid as place, u.id, u.token, u.until
+      from (
+        select distinct on (x.id, x.token) x.id, x.token, x.until
+        from unnest(hf_ids, hf_tokens, hf_untils) x(id, token, until)
+      ) u
+      join only {table} job on {id} = u.id
+      where job.{token_name} = u.token and ({is_queued} or {is_leased})
+    ), kept as (
+      update only {table} job
+      set {lease_until_name} = greatest(job.{lease_until_name}, h.until), {at_name} = clock_timestamp()
+      from held h
+      where job.ctid = h.place
+      returning h.id, h.token, job.{lease_until_name}::timestamptz as until
+    )
+    -- what a trigger kept as it was is returned without a time
+    select x.id, x.token, max(x.until)
+    from (
+      select k.id, k.token, k.until from kept k
+      union all
+      select h.id, h.token, null from held h
+    ) x
+    group by x.id, x.token;
+end
+$body$;
+$code$::text $template$;
+
+-- taken_template: the same, for who takes leases back and who ends them elsewhere.
+create or replace function holdfast.taken_template()
+returns text
+language sql immutable
+as $template$ select $code$
 -- what of these leases has expired, locked; and how long the rest lasts
 create or replace function holdfast_adopted."{part}_expired"(hf_ids uuid[], hf_token uuid, hf_cut timestamptz)
 returns table (id uuid, lease_until timestamptz, expired boolean)
@@ -416,11 +486,13 @@ as $body$
   select u.id, x.{lease_until_name}, l.id is not null
   from unnest(hf_ids) u(id)
   join lateral (
-    select job.{lease_until_name} from {table} job
-    where {id} = u.id and job.{token_name} = hf_token and ({is_queued} or {is_leased}) limit 1) x on true
+    select job.{lease_until_name} from only {table} job
+    where {id} = u.id and job.{token_name} = "{part}_expired".hf_token and ({is_queued} or {is_leased})
+    limit 1) x on true
   left join lateral (
-    select u.id from {table} job
-    where {id} = u.id and job.{token_name} = hf_token and job.{lease_until_name} <= hf_cut
+    select u.id from only {table} job
+    where {id} = u.id and job.{token_name} = "{part}_expired".hf_token
+      and job.{lease_until_name} <= "{part}_expired".hf_cut
     for update skip locked) l on true
 $body$;
 
@@ -429,39 +501,52 @@ create or replace function holdfast_adopted."{part}_stuck"(hf_max integer, hf_si
 returns setof uuid
 language sql {rights}
 as $body$
-  select {id} from {table} job
-  where {is_leased} and job.{token_name} is null and {started_at} <= hf_since
+  select {id} from only {table} job
+  where {is_leased} and job.{token_name} is null and {started_at} <= "{part}_stuck".hf_since
   order by {started_at}
-  limit hf_max
+  limit "{part}_stuck".hf_max
   for update skip locked
 $body$;
 
 create or replace function holdfast_adopted."{part}_hand_over"(
   hf_id uuid, hf_token uuid, hf_new_token uuid, hf_until timestamptz, hf_holder text)
 returns timestamptz
-language sql {rights}
+language plpgsql {rights}
 as $body$
-  update {table} job
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
+declare
+  v_place tid;
+  v_until timestamptz;
+begin
+  select job.ctid into v_place from only {table} job
+  where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
+  for update;
+  update only {table} job
   set {token_name} = hf_new_token, {worker_name} = hf_holder::{worker_type}, {lease_until_name} = hf_until,
     {at_name} = clock_timestamp()
-  where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
-  returning job.{lease_until_name}
+  where job.ctid = v_place
+  returning case when job.{token_name} = hf_new_token then job.{lease_until_name} end into v_until;
+  if v_place is not null and v_until is null then
+    raise exception using errcode = 'triggered_data_change_violation', message = 'a trigger suppressed the update';
+  end if;
+  return v_until;
+end
 $body$;
 
 create or replace function holdfast_adopted."{part}_guard"(hf_id uuid, hf_token uuid)
 returns boolean
 language plpgsql {rights}
 as $body$
-#variable_conflict use_column
+#variable_conflict use_variable   -- a column may have come to be called as a parameter
 begin
   -- held to the end of the caller's transaction: whoever else does this job waits here, and then sees
-  perform from {table} job
+  perform from only {table} job
   where {id} = hf_id and job.{token_name} = hf_token and ({is_queued} or {is_leased})
   for update;
   if not found then
     return null;
   end if;
-  return (select coalesce(({done_when}), false) from {table} job where {id} = hf_id);
+  return (select coalesce(({done_when}), false) from only {table} job where {id} = hf_id);
 end
 $body$;
 $code$::text $template$;
@@ -548,9 +633,15 @@ declare
   v_ready  constant text := 'select count(*) into v_ready from new_rows job'
     || ' where {is_queued} and job.{token_name} is null;';
   v_words  jsonb := holdfast.adopted_words(a) || '{"rights": "security definer set search_path = pg_catalog, pg_temp"}';
-  v_script text := holdfast.rows_template() || holdfast.lease_template() || holdfast.settle_template()
-    || replace(holdfast.claim_template(), '{pick}', case when a.spec -> 'columns' ? 'lane'
+  v_script text := holdfast.rows_template() || holdfast.lease_template() || holdfast.taken_template()
+    || holdfast.settle_template() || replace(holdfast.claim_template(), '{pick}', case when a.spec -> 'columns' ? 'lane'
          then holdfast.pick_lanes_template() else holdfast.pick_template() end);
+  v_columns constant text := $columns${id} as id, {token} as token, {kind} as kind, {state} as state,
+        {priority} as priority, {attempt} as attempt, {max_attempts} as max_attempts,
+        coalesce({run_at}, {created_at}) as run_at, {created_at} as created_at, {lease_until} as lease_until,
+        {worker} as worker, {lane} as lane, {tenant} as tenant, {key} as subject, {payload} as payload,
+        {error} as error, {reason} as reason, case when not ({is_queued} or {is_leased})
+          then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at$columns$;
   v_one    record;
 begin
   for v_one in
@@ -566,12 +657,8 @@ begin
   v_words := v_words || jsonb_build_object(
     'names', 'id, token, kind, state, priority, attempt, max_attempts, run_at, created_at, lease_until, worker, lane,'
       || ' tenant, subject, payload, error, reason, ended_at',
-    'columns', holdfast.filled($columns${id} as id, {token} as token, {kind} as kind, {state} as state,
-        {priority} as priority, {attempt} as attempt, {max_attempts} as max_attempts,
-        coalesce({run_at}, {created_at}) as run_at, {created_at} as created_at, {lease_until} as lease_until,
-        {worker} as worker, {lane} as lane, {tenant} as tenant, {key} as subject, {payload} as payload,
-        {error} as error, {reason} as reason, case when not ({is_queued} or {is_leased})
-          then coalesce({ended_at}, {failed_at}, {at}, {created_at}) end as ended_at$columns$, v_words));
+    'columns', holdfast.filled(v_columns, v_words),
+    'bare_columns', holdfast.filled(replace(v_columns, '{payload}', '''{}''::jsonb'), v_words));
   -- no name or value of the table can end a body
   return holdfast.filled(replace(v_script, '$body$', '$hf' || md5(v_words::text) || '$'), v_words);
 end

@@ -717,7 +717,7 @@ begin
     select from pg_proc p
     where p.pronamespace in ('holdfast_adopted'::regnamespace, 'holdfast_told'::regnamespace)
       and p.proname like a.part || '\_%'
-    having count(*) < 18 or not bool_and(p.prosecdef
+    having count(*) < 19 or not bool_and(p.prosecdef
       and (p.proowner = (select c.relowner from pg_class c where c.oid = v_table)
       or p.pronamespace = 'holdfast_told'::regnamespace)))
   then
@@ -741,12 +741,72 @@ begin
     return format('Table %s: %s, with the rights of its owner. Drop the trigger, or make its function the owner''s; '
       'and: revoke trigger on %1$s from … Its jobs wait.', a.relation, v_said);
   end if;
-  if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 1000 then
-    return format('A thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
+  v_said := holdfast.adopted_misfit(a, v_table);
+  if v_said is not null then
+    return v_said;
+  end if;
+  if (select count(*) from holdfast.adopted_fault f where f.part = a.part) >= 10000 then
+    return format('Ten thousand rows of table %s cannot be written: Holdfast tries no more. Type: holdfast job list '
       'queue:%s state:dead', a.relation, a.queue);
+  end if;
+  if a.fault is not null then
+    return format('No row of table %s can be claimed (%s). Fix what fails, then type: holdfast doctor', a.relation,
+      a.fault);
   end if;
   return null;
 end
+$$;
+
+-- adopted_misfit: what a table has come to have since it was adopted, or no longer has, for which it would have been
+-- refused; and what to type. Null: nothing.
+create or replace function holdfast.adopted_misfit(a holdfast.adopted, relation oid)
+returns text
+language sql stable
+as $$
+  select coalesce(
+    (select format(case when c.relispartition and i.inhrelid = c.oid
+              then 'Table %1$s is a partition of %2$s: rows written through that are not noticed. Type: alter table '
+                '%2$s detach partition %1$s'
+            when i.inhrelid = c.oid
+              then 'Table %1$s inherits from %2$s: rows written through that are not noticed. Type: alter table %1$s '
+                'no inherit %2$s'
+            else 'Table %1$s has child tables such as %2$s, whose rows are not jobs. Type: alter table %2$s no inherit '
+              '%1$s' end, a.relation, format('%I.%I', n.nspname, k.relname))
+     from pg_inherits i
+     join pg_class k on k.oid = case when i.inhrelid = c.oid then i.inhparent else i.inhrelid end
+     join pg_namespace n on n.oid = k.relnamespace
+     where c.oid in (i.inhrelid, i.inhparent)
+     order by i.inhrelid = c.oid desc, k.oid
+     limit 1),
+    (select format('Row level security is forced on table %s: the queue, which acts for its owner, does not see every '
+       'row. Type: alter table %1$s no force row level security', a.relation)
+     from pg_roles o
+     where o.oid = c.relowner and c.relrowsecurity and c.relforcerowsecurity and not (o.rolsuper or o.rolbypassrls)),
+    (select format('Type %s of column %s of table %s no longer has value %s. Add it again, or adopt the table again '
+       'with other values: holdfast unadopt %3$s', format_type(t.oid, null), a.spec ->> 'status', a.relation,
+       string_agg(distinct w.value, ', '))
+     from pg_attribute s
+     join pg_type d on d.oid = s.atttypid
+     join pg_type t on t.oid = case when d.typtype = 'd' then d.typbasetype else d.oid end and t.typtype = 'e'
+     cross join lateral jsonb_each(a.spec -> 'states') e
+     cross join lateral jsonb_array_elements_text(e.value) w
+     where s.attrelid = c.oid and s.attname = a.spec ->> 'status'
+       and not exists (select from pg_enum l where l.enumtypid = t.oid and l.enumlabel = w.value)
+     group by t.oid),
+    (select format('Table %s no longer has a unique key of %s, by which its rows are found. Type: alter table %1$s add '
+       'primary key (%s)', a.relation, string_agg(k.name, ', ' order by k.nth),
+       string_agg(quote_ident(k.name), ', ' order by k.nth))
+     from jsonb_array_elements_text(a.spec -> 'key') with ordinality k(name, nth)
+     where not exists (
+       select from pg_index i
+       where i.indrelid = c.oid and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null
+         and not exists (
+           select from unnest(i.indkey::smallint[]) with ordinality x(number, nth)
+           join pg_attribute n on n.attrelid = c.oid and n.attnum = x.number
+           where x.nth <= i.indnkeyatts and not a.spec -> 'key' ? n.attname))
+     having count(*) > 0))
+  from pg_class c
+  where c.oid = adopted_misfit.relation
 $$;
 
 -- is_of_the_caller: errors that are not a row's or a table's: they are the call's, which must fail by them. What a
@@ -854,7 +914,7 @@ begin
   begin
     v_marks := holdfast.marks_before(a.part);
     execute format('select holdfast.adopted_kind(r.kind, $2), r.state from '
-      'holdfast_adopted.%I(array[$1], null, null) r', a.part || '_rows')
+      'holdfast_adopted.%I(array[$1], null, null, true) r', a.part || '_rows')
     into v_kind, v_state using id, a.queue;
     perform holdfast.check_after(a.part, v_marks);
   exception when others or query_canceled or assert_failure then
@@ -880,6 +940,15 @@ begin
          -(v_state = 'done')::integer, -(v_state = 'cancelled')::integer, -(v_state = 'archived')::integer
   from noted;
 end
+$$;
+
+-- note_suppressed: the same of rows that a trigger kept as they were, without an error.
+create or replace function holdfast.note_suppressed(a holdfast.adopted, ids uuid[], verb text, at timestamptz)
+returns void
+language sql
+as $$
+  select holdfast.note_fault(a, i.id, verb, '27000', 'a trigger suppressed the update', at)
+  from unnest(ids) i(id)
 $$;
 
 -- list_adopted: the rows of an adopted table that match a filter, newest first, read page by page.
@@ -940,12 +1009,18 @@ begin
         at := holdfast.clock();
         if queue_row.lease_limit is not null then
           v_leased := holdfast.leased_adopted(queue_row.adopted);
-          v_want := least(v_want, queue_row.lease_limit - v_leased);
+          v_want := least(v_want, queue_row.lease_limit - v_leased - (
+            select count(*)::integer from holdfast.leaving g where g.part = a.part));
         end if;
       end if;
       exit when not coalesce(v_want > 0, false);
       v_jobs := holdfast.take_adopted(a, worker, token, v_want, lease, kinds, queue_row.lane_limit, at);
       exit when v_jobs is null;
+      if holdfast.clock() - at >= interval '1 second' then   -- it waited for the table: leases are counted from now
+        at := holdfast.clock();
+        perform from holdfast.touch_adopted(array(select j.id from unnest(v_jobs) j),
+          array_fill(token, array[cardinality(v_jobs)]), lease, at);
+      end if;
       insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids)
       select claim_adopted.token, a.part, a.queue, claim_adopted.worker, claim_adopted.at, claim_adopted.lease,
              claim_adopted.at + claim_adopted.lease, array_agg(j.id)
@@ -1018,8 +1093,21 @@ exception when others or query_canceled or assert_failure then
 end
 $$;
 
+-- note_table_fault: record why no row of a table can be claimed, or that one can be again. Another call may be at it:
+-- then it is left to the next.
+create or replace function holdfast.note_table_fault(part smallint, fault text)
+returns void
+language sql
+as $$
+  update holdfast.adopted a set fault = note_table_fault.fault
+  where a.ctid = (
+    select x.ctid from holdfast.adopted x
+    where x.part = note_table_fault.part and x.fault is distinct from note_table_fault.fault
+    for update skip locked)
+$$;
+
 -- take_adopted: take rows all at once; if that fails, one by one. Rows that cannot be written are recorded and
--- skipped.
+-- skipped; if it is not known which they are, that is recorded of the table.
 create or replace function holdfast.take_adopted(
   a holdfast.adopted, worker text, token uuid, most integer, lease interval, kinds text[], lane_limit integer,
     at timestamptz)
@@ -1028,38 +1116,49 @@ language plpgsql
 as $$
 declare
   v_sql  constant text := format(
-    'select array_agg(c) from (select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9) c where '
+    'select array_agg(c) from (select c.* from holdfast_adopted.%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) c where '
       'holdfast.part_of(c.id) = %s limit $3) c',
     a.part || '_claim', a.part);
   v_skip uuid[] := (select array_agg(f.id) from holdfast.adopted_fault f where f.part = a.part);
+  v_leaving constant text[] := case when a.spec -> 'columns' ? 'lane' then (
+    select array_agg(g.lane) from holdfast.leaving g where g.part = a.part) end;
   v_jobs holdfast_adopted.job_row[];
   v_some holdfast_adopted.job_row[];
   v_one  holdfast_adopted.job_row;
+  v_why  text;
   v_context text;
   v_marks   text[];
 begin
-  if cardinality(v_skip) >= 1000 then
+  if cardinality(v_skip) >= 10000 then
     return null;
   end if;
   begin
     v_marks := holdfast.marks_before(a.part);
-    execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
+    execute v_sql into v_jobs using worker, token, most, lease, kinds, lane_limit, v_skip, null::uuid, at,
+      v_leaving;
     perform holdfast.check_after(a.part, v_marks);
+    if a.fault is not null then
+      perform holdfast.note_table_fault(a.part, null);
+    end if;
     return v_jobs;
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
-    elsif sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
+    end if;
+    a.fault := null;   -- of an earlier claim: it says nothing of this one
+    if sqlstate like '42%' and holdfast.adopted_problem(a) is not null then
       return null;
     end if;
     v_jobs := null;   -- told, and taken back
+    v_why := format('%s (SQLSTATE %s)', left(sqlerrm, 1000), sqlstate);
   end;
   for turn in 1 .. 5 loop
     begin
       v_marks := holdfast.marks_before(a.part);   -- a session that was tidied is another than before
-      execute v_sql into v_some using worker, null::uuid, most, lease, kinds, lane_limit, v_skip, null::uuid, at;
+      execute v_sql into v_some using worker, null::uuid, most - coalesce(cardinality(v_jobs), 0), lease, kinds,
+        lane_limit, v_skip, null::uuid, at, v_leaving;
       perform holdfast.check_after(a.part, v_marks);
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
@@ -1067,13 +1166,15 @@ begin
       if holdfast.is_of_the_caller(sqlstate, v_context) then
         raise;
       end if;
+      perform holdfast.note_table_fault(a.part, v_why);
       exit;
     end;
     exit when v_some is null;
     foreach v_one in array v_some loop
       begin
         v_marks := holdfast.marks_before(a.part);
-        execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at;
+        execute v_sql into v_some using worker, token, 1, lease, kinds, lane_limit, null::uuid[], v_one.id, at,
+          v_leaving;
         perform holdfast.check_after(a.part, v_marks);
         v_jobs := v_jobs || v_some;
       exception when others or query_canceled or assert_failure then
@@ -1086,9 +1187,43 @@ begin
         v_skip := v_skip || v_one.id;
       end;
     end loop;
-    exit when v_jobs is not null;
+    exit when cardinality(v_jobs) >= most;
   end loop;
   return v_jobs;
+end
+$$;
+
+-- lock_adopted: lock those of these rows that are of adopted tables, table by table and in the order of their ids. Who
+-- goes on to lock receipts does it before. What cannot be locked is told by the verb that follows.
+create or replace function holdfast.lock_adopted(ids uuid[])
+returns void
+language plpgsql
+as $$
+declare
+  v_part    smallint;
+  v_context text;
+  v_marks   text[];
+begin
+  for v_part in
+    select a.part
+    from (select distinct holdfast.part_of(i) as part from unnest(ids) i) u
+    join holdfast.adopted a on a.part = u.part and a.live
+    where u.part >= 64
+    order by a.part
+  loop
+    begin
+      v_marks := holdfast.marks_before(v_part);
+      execute format('select holdfast_adopted.%I($1)', v_part || '_lock')
+      using array(select i from unnest(ids) i where holdfast.part_of(i) = v_part);
+      perform holdfast.check_after(v_part, v_marks);
+    exception when others or query_canceled or assert_failure then
+      get stacked diagnostics v_context = pg_exception_context;
+      perform holdfast.tidy_session(v_marks);
+      if holdfast.is_of_the_caller(sqlstate, v_context) then
+        raise;
+      end if;
+    end;
+  end loop;
 end
 $$;
 
@@ -1128,6 +1263,9 @@ begin
         select t.id, t.token, t.lease_until
         from unnest(these.ids, these.tokens, these.untils) t(id, token, lease_until)
         where t.id = any(asked.ids) and t.token = any(asked.tokens) and t.lease_until is not null;
+      perform holdfast.note_suppressed(a, array_agg(t.id), 'touch', touch_adopted.at)
+      from unnest(these.ids, these.untils) t(id, lease_until)
+      where t.id = any(asked.ids) and t.lease_until is null;
     exception when others or query_canceled or assert_failure then
       get stacked diagnostics v_context = pg_exception_context;
       perform holdfast.tidy_session(v_marks);
@@ -1150,6 +1288,32 @@ begin
 end
 $$;
 
+-- note_attempts: record the attempts of rows that settle_rows has ended. Errors are parallel to ids and tokens, and are
+-- found by hashing: a call may end thousands.
+create or replace function holdfast.note_attempts(
+  part smallint, ended jsonb, ids uuid[], tokens uuid[], error_kinds text[], messages text[], tracebacks text[],
+  how text, at timestamptz)
+returns void
+language sql
+set plan_cache_mode = force_custom_plan set jit = off
+set enable_nestloop = off set enable_hashjoin = on set enable_mergejoin = off
+as $$
+  insert into holdfast.attempt (
+    part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
+  select note_attempts.part, t.id, t.attempt, t.token, case when t.outcome = 'done' then 'reconciled' else how end,
+         t.worker,
+         (select max(l.claimed_at) from holdfast.lease l where l.token = t.token and l.part = note_attempts.part),
+         note_attempts.at,
+         case when t.outcome <> 'done' then left(u.error_kind, 200) end,
+         case when t.outcome = 'done' then 'its work was found to be done' else left(u.message, 10000) end,
+         left(u.traceback, 100000), case when t.outcome <> 'done' then holdfast.fingerprint(u.error_kind, u.message) end
+  from jsonb_to_recordset(ended) t(id uuid, token uuid, worker text, attempt smallint, outcome text)
+  join (
+    select distinct on (x.id, x.token) x.*
+    from unnest(ids, tokens, error_kinds, messages, tracebacks) x(id, token, error_kind, message, traceback)
+  ) u on u.id = t.id and u.token = t.token
+$$;
+
 -- settle_adopted: what ack, nack, release, cancel, retry and an expired lease do to rows of adopted tables; other ids
 -- are ignored. tokens null: called by an operator.
 create or replace function holdfast.settle_adopted(
@@ -1164,6 +1328,7 @@ declare
   v_how constant text := case verb
     when 'ack' then 'acked' when 'nack' then 'failed' when 'release' then 'released' when 'expire' then 'expired'
     when 'cancel' then case when tokens is null then 'cancelled' else 'cancelled by its holder' end end;
+  v_leaving holdfast.leaving[];
   a     holdfast.adopted;
   these record;
 begin
@@ -1171,6 +1336,9 @@ begin
     select x.* from holdfast.adopted x
     where x.live and x.part in (select holdfast.part_of(i) from unnest(ids) i) order by x.part
   loop
+    if verb = 'cancel' and tokens is null then
+      v_leaving := holdfast.adopted_leaving(a, ids);
+    end if;
     select array_agg(s.id) as ids, array_agg(s.token) as tokens,
            array_agg(holdfast.adopted_kind(s.kind, a.queue)) as kinds,
            array_agg(s.worker) as workers, array_agg(s.attempt) as attempts, array_agg(s.outcome) as outcomes
@@ -1208,6 +1376,13 @@ begin
     end if;
     continue when these.ids is null;
 
+    if v_leaving <> '{}' then
+      insert into holdfast.leaving as l
+      select g.*
+      from unnest(v_leaving) g
+      join unnest(these.ids, these.tokens) t(id, token) on t.id = g.id and t.token = g.token
+      on conflict (part, id, token) do update set until = greatest(l.until, excluded.until);
+    end if;
     if verb = 'retry' then
       insert into holdfast.adopted_lives as l (part, id, attempts, at)
       select a.part, t.id, t.attempt, settle_adopted.at
@@ -1218,21 +1393,10 @@ begin
       on conflict (part, id) do update set attempts = least(l.attempts + excluded.attempts, 1000000), at = excluded.at;
     end if;
     if verb in ('nack', 'expire') then
-      insert into holdfast.attempt (
-        part, id, attempt, token, outcome, worker, started_at, ended_at, error_kind, message, traceback, fingerprint)
-      select a.part, t.id, t.attempt, t.token, case when t.outcome = 'done' then 'reconciled' else v_how end, t.worker,
-             (select max(l.claimed_at) from holdfast.lease l where l.token = t.token and l.part = a.part),
-               settle_adopted.at,
-             case when t.outcome <> 'done' then left(u.error_kind, 200) end,
-             case when t.outcome = 'done' then 'its work was found to be done' else left(u.message, 10000) end,
-             left(u.traceback, 100000), case when t.outcome <> 'done'
-               then holdfast.fingerprint(u.error_kind, u.message) end
+      perform holdfast.note_attempts(a.part, jsonb_agg(to_jsonb(t)), ids, tokens, error_kinds, messages, tracebacks,
+        v_how, settle_adopted.at)
       from unnest(these.ids, these.tokens, these.workers, these.attempts, these.outcomes)
         t(id, token, worker, attempt, outcome)
-      cross join lateral (
-        select x.error_kind, x.message, x.traceback
-        from unnest(ids, error_kinds, messages, tracebacks) x(id, error_kind, message, traceback)
-        where x.id = t.id limit 1) u
       where t.token is not null;
     end if;
     if v_how is not null then
@@ -1256,6 +1420,25 @@ begin
       from unnest(these.ids, these.tokens, these.kinds, these.workers, these.outcomes)
         t(id, token, kind, worker, outcome);
   end loop;
+end
+$$;
+
+-- adopted_leaving: rows of an adopted table whose holders will have to let go of a slot if they are cancelled now.
+create or replace function holdfast.adopted_leaving(a holdfast.adopted, ids uuid[])
+returns holdfast.leaving[]
+language plpgsql
+as $$
+declare
+  v_ids constant uuid[] := array(select i from unnest(ids) i where holdfast.part_of(i) = a.part);
+begin
+  if not a.spec -> 'columns' ? 'lane' and (holdfast.settings_of(a.queue)).lease_limit is null then
+    return null;
+  end if;
+  perform holdfast.lock_adopted(v_ids);
+  return array(
+    select row(a.part, j.id, j.token, a.queue, j.lane, null, coalesce(j.worker, ''), j.lease_until)::holdfast.leaving
+    from holdfast.adopted_jobs(a.part, v_ids) j
+    where j.state = 'leased' and j.token is not null and j.lease_until is not null);
 end
 $$;
 
@@ -1294,6 +1477,9 @@ begin
         and t.outcome = any(case verb when 'ack' then '{done}' when 'cancel' then '{cancelled}' when 'nack'
           then '{queued,dead}'
           when 'expire' then '{queued,dead,done}' else '{queued}' end::text[]);
+    perform holdfast.note_suppressed(a, array_agg(t.id), verb, at)
+    from unnest(these.ids, these.outcomes) t(id, outcome)
+    where t.id = any(ids) and t.outcome = 'suppressed';
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
     perform holdfast.tidy_session(v_marks);
@@ -1327,6 +1513,7 @@ declare
   l     record;
   these record;
   v_ids uuid[];
+  v_ends  integer;
   v_marks text[];
   v_ended boolean := false;   -- somebody wants this call to end
 begin
@@ -1358,6 +1545,13 @@ begin
             array_fill(case when l.outside then 'NoAnswer' else 'LeaseExpired' end, array[cardinality(v_ids)]),
             array_fill(case when l.outside then format('no answer from %s within %s', l.worker, l.length)
                             else 'the lease expired without being renewed' end, array[cardinality(v_ids)])) s;
+        get diagnostics v_ends = row_count;
+        -- what has neither ended nor become a fault has not been told why: later
+        if v_ends + (select count(*) from holdfast.adopted_fault f where f.part = l.part and f.id = any(v_ids))
+          < cardinality(v_ids)
+        then
+          these.until := at + interval '10 seconds';
+        end if;
       end if;
     exception when others or query_canceled or assert_failure then
       -- The table cannot be read or written now: later. Whatever it is, even a statement timeout that a trigger has
@@ -1546,13 +1740,23 @@ begin
 end
 $$;
 
+-- fault_told: what is recorded of a row that could not be written, as a sentence; null if nothing is.
+create or replace function holdfast.fault_told(fault holdfast.adopted_fault)
+returns text
+language sql stable
+as $$
+  select format('the row of job %s cannot be written: %s (%s, SQLSTATE %s)', fault.id, fault.message, fault.verb,
+           fault.code)
+  where fault.id is not null
+$$;
+
 -- why_not_written: why a row of an adopted table did not change: the table as a whole, or the row; null if neither.
 create or replace function holdfast.why_not_written(id uuid)
 returns text
 language sql stable
 as $$
   select coalesce(holdfast.adopted_problem(a), (
-    select format('the row of job %s cannot be written: %s (%s, SQLSTATE %s)', f.id, f.message, f.verb, f.code)
+    select holdfast.fault_told(f)
     from holdfast.adopted_fault f
     where f.part = a.part and f.id = why_not_written.id))
   from holdfast.adopted a
@@ -1570,6 +1774,7 @@ declare
   v_deletes boolean;
   v_said    text;
   q         holdfast.queue;
+  g         holdfast.leaving;
   j         record;
 begin
   select a.relation, a.spec ->> 'on_success' = 'delete', holdfast.adopted_problem(a) into v_table, v_deletes, v_said
@@ -1595,6 +1800,11 @@ begin
     return v_said;
   end if;
   select x.* into q from holdfast.queue x where x.name = j.queue;
+  select x.* into g
+  from holdfast.leaving x
+  where x.part = holdfast.part_of(explain_adopted.id) and x.lane = j.lane
+  order by x.until desc
+  limit 1;
   return case
     when j.state = 'leased' and j.lease_until is null then format('Other code holds row %s of %s.', j.subject, v_table)
     when j.state = 'leased' and j.lease_until > at then format('Leased by %s until %s, attempt %s of %s.', j.worker,
@@ -1618,12 +1828,15 @@ begin
       then format('Attempt %s of %s failed (%s); the next is due in %s.', j.attempt, j.max_attempts,
       left(j.error, 200), date_trunc('second', j.run_at - at + interval '1 second'))
     when j.run_at > at then format('Not due before %s.', to_char(j.run_at, 'YYYY-MM-DD HH24:MI:SS TZ'))
+    when g.id is not null then format('Lane %s is held: job %s was cancelled, and %s has until %s to stop its handler.',
+      j.lane, g.id, g.worker, holdfast.hour(g.until))
     else format('Ready: row %s of %s waits to be claimed%s.', j.subject, v_table, coalesce(', in lane ' || j.lane, ''))
   end;
 end
 $$;
 
--- recount_adopted: set the counters of an adopted table from its rows, in one snapshot.
+-- recount_adopted: set the counters of an adopted table from its rows, in one snapshot. Two calls at once run one after
+-- the other, whoever makes them: first the table is waited for, which a truncate holds that recounts, then each other.
 create or replace function holdfast.recount_adopted(part smallint)
 returns table (queue text, kind text, queued bigint, leased bigint, dead bigint, cancelled bigint, archived bigint)
 language plpgsql
@@ -1639,6 +1852,8 @@ declare
   v_marks   text[];
 begin
   v_marks := holdfast.marks_before(part);
+  execute format('select holdfast_adopted.%I(''{}'')', part || '_lock');
+  perform pg_advisory_xact_lock(4922, part);
   return query execute format($sql$
     with found as (
       select holdfast.adopted_kind(c.kind, a.queue) as kind, c.state, least(c.jobs, 2000000000) as n
@@ -1852,6 +2067,7 @@ begin
   delete from holdfast.total t where t.part = end_queue.part;
   delete from holdfast.adopted_note n where n.part = end_queue.part;
   delete from holdfast.lease l where l.part = end_queue.part;
+  delete from holdfast.leaving g where g.part = end_queue.part;
 end
 $$;
 

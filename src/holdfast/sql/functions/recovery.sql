@@ -42,8 +42,13 @@ begin
   else
     select a.queue, null::text as kind, null::smallint as attempt, a.lease_until into v_job
     from holdfast.hand_over_adopted(id, token, new_token, v_now + timeout, holder) a;
+    if found and holdfast.clock() - v_now >= interval '1 second' then   -- it waited for the row
+      v_now := holdfast.clock();
+      select a.queue, null::text as kind, null::smallint as attempt, a.lease_until into v_job
+      from holdfast.hand_over_adopted(id, new_token, new_token, v_now + timeout, holder) a;
+    end if;
   end if;
-  if found then
+  if v_job.queue is not null then
     -- claimed_at stays that of the attempt
     insert into holdfast.lease (token, part, queue, worker, claimed_at, length, until, ids, outside)
     select hand_over.new_token, v_part, v_job.queue, hand_over.holder, coalesce(max(l.claimed_at), v_now), timeout,
