@@ -313,13 +313,20 @@ begin
     return v_rows;
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
+    perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) then
       raise;
     end if;
     v_why := sqlerrm;
   end;
-  execute v_sql into v_rows using ids, before, most, true;
-  perform holdfast.check_after(part, v_marks);
+  begin
+    v_marks := holdfast.marks_before(part);   -- a session that was tidied is another than before
+    execute v_sql into v_rows using ids, before, most, true;
+    perform holdfast.check_after(part, v_marks);
+  exception when others or query_canceled or assert_failure then
+    perform holdfast.tidy_session(v_marks);
+    raise;
+  end;
   if cardinality(v_rows) = 1 then
     v_rows[1].error := left(v_why, 1000);
   elsif v_rows is not null then
@@ -367,7 +374,6 @@ begin
     v_rows := holdfast.adopted_read(part, ids, before, most);
   exception when others or query_canceled or assert_failure then
     get stacked diagnostics v_context = pg_exception_context;
-    perform holdfast.tidy_session(v_marks);
     if holdfast.is_of_the_caller(sqlstate, v_context) and sqlstate <> '55P03' then
       raise;
     end if;
