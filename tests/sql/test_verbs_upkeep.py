@@ -481,6 +481,21 @@ def test_the_first_days_history_is_deleted_in_slices_that_hold_up_no_writer(
     assert [db.value("turn_pages") for _ in range(2)] == [2000, 0]
 
 
+@pytest.mark.parametrize("joins", ["hashjoin", "mergejoin", "nestloop"])
+def test_pages_turn_in_whatever_order_their_names_are_read(
+    connect: Connect, clock: Any, joins: str
+) -> None:
+    db = Protocol(connect())
+    for other in {"hashjoin", "mergejoin", "nestloop"} - {joins}:
+        db.connection.execute(f"set enable_{other} = off")
+    db.connection.execute("set enable_indexscan = off; set enable_bitmapscan = off")
+    db.value("turn_pages")
+
+    clock.advance(days=40)
+
+    assert db.value("turn_pages") > 0
+
+
 @pytest.mark.parametrize("setting", ["keep_done", "lease", "backoff", "backoff_cap", "rate_period"])
 @pytest.mark.parametrize("seconds", [1e12, 1e300, "NaN", "Infinity"])
 def test_a_duration_that_nobody_can_mean_is_refused(

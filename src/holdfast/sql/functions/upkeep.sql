@@ -1139,12 +1139,13 @@ begin
           return v_done;   -- busy, and there is time till tomorrow: what is locked by now must not be held any longer
       end;
     end loop;
+    -- Compared as texts: other tables do not end in a date, and may be looked at before their names are.
     for page in
       select c.relname
       from pg_inherits i
       join pg_class c on c.oid = i.inhrelid
       where i.inhparent = format('holdfast.%I', book.name)::regclass and c.relname ~ '_[0-9]{8}$'
-        and to_date(right(c.relname, 8), 'YYYYMMDD') < v_today - book.keep
+        and right(c.relname, 8) < to_char(v_today - book.keep, 'YYYYMMDD')
       union all
       select h.relname
       from pg_inherits i
@@ -1152,8 +1153,8 @@ begin
       join pg_inherits x on x.inhparent = c.oid
       join pg_class h on h.oid = x.inhrelid
       where i.inhparent = format('holdfast.%I', book.name)::regclass and h.relname ~ '_[0-9]{8}_recent$'
-        and to_date(right(c.relname, 8), 'YYYYMMDD') < v_recent
-        and to_date(right(c.relname, 8), 'YYYYMMDD') >= v_today - book.keep
+        and right(c.relname, 8) < to_char(v_recent, 'YYYYMMDD')
+        and right(c.relname, 8) >= to_char(v_today - book.keep, 'YYYYMMDD')
     loop
       begin
         execute format('drop table holdfast.%I', page.relname);
