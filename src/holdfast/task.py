@@ -452,7 +452,7 @@ def _template(fn: Callable[..., Any], settings: TaskSettings) -> str:
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(fn)
-    except (TypeError, ValueError):  # what is no function is refused elsewhere
+    except (TypeError, ValueError):  # refused elsewhere: it is not a function
         return None
 
 

@@ -320,7 +320,7 @@ class Checker:
                 "select holdfast.adopted_problem(a) from holdfast.adopted a where a.queue = %s",
                 [self.queue],
             )
-            require(not due or said, f"due, never claimed, and nobody is told: {due}")
+            require(not due or said, f"due, never claimed, and not reported: {due}")
 
     def counted(self) -> None:
         wrong = self.all("select r.* from holdfast.recount() r")

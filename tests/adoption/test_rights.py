@@ -1127,7 +1127,7 @@ def test_a_session_whose_own_lock_a_trigger_released_ends(roles: Roles) -> None:
 def test_a_row_that_is_queued_again_wakes_a_worker_where_another_owns_the_table(
     roles: Roles,
 ) -> None:
-    """Holdfast's own trigger notes in the session for whom it rang: that is no owner's doing."""
+    """Holdfast's own trigger notes in the session for whom it rang; the owner did not do that."""
     roles.adopt()
     worker = roles.make("worker", "holdfast_worker")
     with Client(roles.address(worker)) as client, roles.session(worker) as idle:

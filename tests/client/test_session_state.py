@@ -136,7 +136,7 @@ def test_the_factories_of_a_connection_are_given_back(database: str) -> None:
             assert (connection.row_factory, connection.cursor_factory) == before
 
 
-@pytest.mark.direct_only("a pooler may lend the other session, which nobody has set back")
+@pytest.mark.direct_only("a pooler may lend the other session, with what a client left in it")
 def test_a_step_leaves_nothing_behind_either(database: str) -> None:
     with Client(database, pool_size=1) as client:
         with client.steps.transaction() as connection:

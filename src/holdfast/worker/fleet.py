@@ -81,7 +81,7 @@ def run(
         refuse_off_unix(str(wear))
     refuse_while_importing()
     refuse_in_loop()
-    # Before it waits for a database: a wrong option is no better when that is there.
+    # Before it waits for a database: waiting does not make a wrong option right.
     roles = plan(app, processes, **options)
     with (screen or Screen.default()).shown():
         # A worker that cron runs is started again; any other waits for its database.

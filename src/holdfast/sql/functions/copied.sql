@@ -140,7 +140,7 @@ begin
     where x.part = ((v_base + step) % 64)::smallint and x.queue = refuse_elsewhere.queue and x.pos is not null
     order by x.priority, x.pos   -- so that only the index of that order serves
   ) j
-  where holdfast.is_open(j.xmin)   -- and seen all the same
+  where holdfast.is_open(j.xmin)   -- open and yet visible: written by this transaction
   limit 1;
   if found then
     perform holdfast.refuse_home(queue, v_id);
